@@ -19,7 +19,7 @@ const (
 )
 
 // handy are the rooms whose types may not have many methods.
-var handy = []string{"internal/extproc", "internal/decision", "internal/config", "internal/plugin", "internal/route", "cmd/extproc"}
+var handy = []string{"internal/extproc", "internal/leg", "internal/decision", "internal/config", "internal/plugin", "internal/route", "cmd/extproc"}
 
 // excused are files, or folders, that may be longer, each with its reason. Test
 // files need no excuse.
@@ -84,6 +84,7 @@ func environment(t *tree) []string {
 var clockless = map[string]string{
 	"internal/config":   "a file means the same whenever it is read",
 	"internal/decision": "a record is told when what has happened: it is the same wherever it is read",
+	"internal/leg":      "what a leg does follows from its events, which say when they happen",
 	"internal/route":    "a decision is of one moment, which comes with the request",
 }
 
@@ -105,6 +106,7 @@ func clocks(t *tree, clockless map[string]string) []string {
 // idle are packages that start nothing, with the reason.
 var idle = map[string]string{
 	"internal/config": "it reads and validates; internal/plugin runs the parts",
+	"internal/leg":    "its runner has the goroutines; what it says is to be done is done there",
 }
 
 // starts returns where idle packages begin a goroutine, or open a connection or an address.
@@ -266,7 +268,7 @@ func tooHandy(t *tree, rooms []string, excused map[string]string) []string {
 }
 
 // plain are the rooms in which the head of an if or switch changes nothing.
-var plain = []string{"internal/route"}
+var plain = []string{"internal/leg", "internal/route"}
 
 // hidden returns what is changed in the head of an if or switch, where a reader who looks
 // for what a function changes does not look.

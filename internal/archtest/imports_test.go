@@ -143,6 +143,14 @@ var bans = []ban{
 		why: "it turns Envoy's messages into values and back; of ours it knows the names of headers, which pkg/prefill has",
 	},
 	{
+		pkg: "internal/leg", own: true, // wire, which it has plain values of, imports grpc
+		not: []string{ourPackages, anyModule, "context", "sync", "sync/atomic", "net", "net/http", "os", "log", "log/slog"},
+		may: []string{
+			"internal/blame", "internal/budget", "internal/extproc/wire", "internal/openai", "pkg/prefill", "pkg/prefill/handoff", "pkg/worker",
+		},
+		why: "what becomes of a leg follows from its events: who picks, books, sends and keeps records is told by its effects",
+	},
+	{
 		pkg: "cmd/extproc", not: []string{ourPackages, grpcModule, envoyModule, otelModule}, own: true,
 		may: []string{
 			"internal/activation", "internal/admin", "internal/config", "internal/decision", "internal/plugin", "internal/register",
@@ -204,8 +212,13 @@ var onlys = []only{
 		why: "metadata is read where messages are, and a subset hint, which may be any value, by who judges it",
 	},
 	{
-		what: "internal/extproc", in: []string{"internal/extproc", "internal/envoytest", "internal/bench", "internal/config", "internal/plugin"},
+		// internal/leg has plain values of wire; of the server it may import nothing, as its own law says.
+		what: "internal/extproc", in: []string{"internal/extproc", "internal/leg", "internal/envoytest", "internal/bench", "internal/config", "internal/plugin"},
 		why: "the server is the top; only what starts it, and what converts the file to its settings, imports it",
+	},
+	{
+		what: "internal/leg", in: []string{"internal/leg", "internal/extproc"},
+		why: "a machine has one runner for each of its legs; nobody else sees its phases or its failures",
 	},
 	{
 		what: "internal/config", in: []string{"cmd/extproc", "internal/plugin"},

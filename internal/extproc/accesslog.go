@@ -7,6 +7,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
@@ -26,7 +27,7 @@ func logged(e *wire.Entry) blame.Sight {
 	case e.Bytes == 0:
 		return blame.Empty
 	case e.Said.Errored:
-		return sightOfError(e.Said.ErrorCode)
+		return leg.SightOfError(e.Said.ErrorCode)
 	default:
 		return blame.Served
 	}
@@ -71,7 +72,7 @@ func (a *accessLog) read(logs *wire.Logs) error {
 
 func entryEvent(e *wire.Entry) *notice {
 	return &notice{
-		event: event{kind: evLogged, seen: logged(e), status: e.Status, reached: e.Reached},
+		Event: leg.Event{Kind: leg.EventLogged, Seen: logged(e), Status: e.Status, Reached: e.Reached},
 		sent:  sent{e.Start, e.First, e.Last}, usage: usageOf(e),
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/budget"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -124,17 +125,17 @@ func TestAPanicWhileALegIsSentEndsItsRequestOnly(t *testing.T) {
 	srv := &Server{legs: t.Context(), log: slog.New(slog.DiscardHandler), bodies: budget.New(0)}
 	srv.cfg.Telemetry = tele.Instruments
 	s := &mainStream{stream: stream{srv: srv}}
-	events := make(chan event, 2)
-	s.act.handle = func(ev *notice) { events <- ev.event }
-	s.askPrefill(&effect{wait: time.Minute}) // without a client to send it
+	events := make(chan leg.Event, 2)
+	s.act.handle = func(ev *notice) { events <- ev.Event }
+	s.askPrefill(&leg.Effect{Wait: time.Minute}) // without a client to send it
 	ev := <-events
-	require.Equal(t, evPrefilled, ev.kind)
-	require.ErrorIs(t, ev.answer.err, errPanicked)
-	s.m = *routedBy(&plan{disaggregated: true, kind: handoff.NIXLPull})
-	require.Contains(t, reportsOf(s.m.step(testStart, &ev)), legReport{state: legFailed, reason: blame.NotSent})
-	s.m, srv.legClient = *routedBy(new(plan)), new(legClient)
-	s.collect(&effect{}) // without a view to look decode up in
-	require.Equal(t, evCollected, (<-events).kind)
+	require.Equal(t, leg.EventPrefilled, ev.Kind)
+	require.ErrorIs(t, ev.Answer.Err, errPanicked)
+	s.m = *routedBy(&leg.Plan{Disaggregated: true, Kind: handoff.NIXLPull})
+	require.Contains(t, reportsOf(s.m.Step(testStart, &ev)), leg.Report{State: leg.Failed, Reason: blame.NotSent})
+	s.m, srv.legClient = *routedBy(new(leg.Plan)), new(legClient)
+	s.collect(&leg.Effect{}) // without a view to look decode up in
+	require.Equal(t, leg.EventCollected, (<-events).Kind)
 	srv.senders.close()
 	page := httptest.NewRecorder()
 	tele.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))

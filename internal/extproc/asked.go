@@ -22,7 +22,7 @@ func (srv *Server) Wrote(w *worker.Worker, told load.Written) {
 // learn notes what came of an answer that was served. Of several generations only the
 // sum of their tokens is told, and of what is passed on nothing.
 func (s *mainStream) learn(t *telemetry.Served) {
-	if t.Error != "" || s.asked.Parallel != 1 || s.m.request().passes() {
+	if t.Error != "" || s.asked.Parallel != 1 || s.m.Request().Passes() {
 		return
 	}
 	s.srv.lately.Heard(s.asked.Key, outlen.Answer{

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/leg"
 )
 
 // avoidList remembers, from one attempt of a request to the next, which workers
@@ -23,9 +24,9 @@ type avoidList struct {
 }
 
 type avoided struct {
-	lesson     // of all attempts that were given up
-	last   int // the latest of them
-	until  time.Time
+	leg.Lesson     // of all attempts that were given up
+	last       int // the latest of them
+	until      time.Time
 }
 
 const (
@@ -55,7 +56,7 @@ func bounded(s string) string {
 
 // add notes that this attempt failed, who may be at fault for it, and what waits for
 // a mate's word.
-func (a *avoidList) add(q *request, l lesson, now time.Time) {
+func (a *avoidList) add(q *leg.Request, l leg.Lesson, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if now.After(a.sweepAt) {
@@ -66,30 +67,30 @@ func (a *avoidList) add(q *request, l lesson, now time.Time) {
 			}
 		}
 	}
-	k := avoidKey(&q.headers)
+	k := avoidKey(&q.Headers)
 	e, ok := a.m[k]
 	if !ok && len(a.m) >= avoidMost {
 		return
 	}
-	for _, rank := range l.avoid {
-		if !slices.Contains(e.avoid, rank) {
-			e.avoid = append(e.avoid, rank)
+	for _, rank := range l.Avoid {
+		if !slices.Contains(e.Avoid, rank) {
+			e.Avoid = append(e.Avoid, rank)
 		}
 	}
-	e.suspects, e.keep = l.suspects, l.keep
-	e.last, e.until = max(e.last, q.attempt), now.Add(a.ttl)
+	e.Suspects, e.Keep = l.Suspects, l.Keep
+	e.last, e.until = max(e.last, q.Attempt), now.Add(a.ttl)
 	a.m[k] = e
 }
 
 // of returns what is known of the attempts before: nothing on a first one. ours says
 // that the latest was given up by us: else Envoy repeats it on its own word.
-func (a *avoidList) of(q *request) (before avoided, ours bool) {
-	if q.attempt <= 1 {
+func (a *avoidList) of(q *leg.Request) (before avoided, ours bool) {
+	if q.Attempt <= 1 {
 		return avoided{}, true
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	e := a.m[avoidKey(&q.headers)]
-	e.avoid = slices.Clone(e.avoid)
-	return e, e.last >= q.attempt-1
+	e := a.m[avoidKey(&q.Headers)]
+	e.Avoid = slices.Clone(e.Avoid)
+	return e, e.last >= q.Attempt-1
 }

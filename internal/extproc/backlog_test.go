@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -65,7 +66,7 @@ func TestANewRequestIsRefusedWhileThePrefillQueueIsFull(t *testing.T) {
 	var body struct{ Error map[string]any }
 	require.NoError(t, json.Unmarshal(im.GetBody(), &body))
 	require.Equal(t, map[string]any{
-		"message": failSaturated.message, "type": "rate_limit_error", "param": nil, "code": "prefill_saturated",
+		"message": leg.FailSaturated.Message, "type": "rate_limit_error", "param": nil, "code": "prefill_saturated",
 		"reason": "prefill_queue_full", "queued_isl_tokens": 10.0, "max_queued_isl_tokens": 10.0,
 	}, body.Error)
 	queued, limit := r.srv.Backlog(world, worker.Key{Model: "m"})

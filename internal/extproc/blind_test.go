@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/leg"
 )
 
 // One that does not know its workers would refuse the legs of the others' requests,
@@ -31,6 +32,6 @@ func TestAPluginAloneWithoutAViewSaysSo(t *testing.T) {
 	p.requestBody(someBody)
 	im := p.recv().GetImmediateResponse()
 	require.NotNil(t, im)
-	require.Contains(t, string(im.GetBody()), failNotReady.code)
+	require.Contains(t, string(im.GetBody()), leg.FailNotReady.Code)
 	p.cancel()
 }

@@ -1,5 +1,7 @@
 package extproc
 
+import "github.com/seed-60ae5743/baton/internal/leg"
+
 // This file counts the bytes of bodies: see docs/decisions/0012-memory.md.
 
 // Bodies returns how many bytes of bodies are in flight, and how many may be before
@@ -17,13 +19,13 @@ const unseen = 256
 // admit counts a request's body when its headers come, and reports whether there is room.
 func (s *mainStream) admit(ev *notice) bool {
 	b, most := s.srv.bodies, int64(s.srv.cfg.MaxBodyBytes)
-	length := ev.headers.Length
+	length := ev.Headers.Length
 	switch {
-	case ev.endOfStream, length.N > most: // there is none, or it is refused for that
+	case ev.EndOfStream, length.N > most: // there is none, or it is refused for that
 		return true
 	case length.Said:
 		return s.body.Admit(b, length.N)
-	case ev.fullDuplex: // it counts as it comes
+	case ev.FullDuplex: // it counts as it comes
 		return true
 	default:
 		return s.body.AdmitUnseen(b, min(most, b.Limit()/unseen))
@@ -53,28 +55,28 @@ func (s *mainStream) grow(n int64, whole bool) bool {
 // of an earlier attempt has room already.
 func (s *mainStream) hold(ev *notice) {
 	switch {
-	case ev.kind == evRequestHeaders && s.m.awaits(evRequestHeaders):
-		if !s.filter.plain && ev.headers.Attempt() > 1 {
+	case ev.Kind == leg.EventRequestHeaders && s.m.Awaits(leg.EventRequestHeaders):
+		if !s.filter.Plain && ev.Headers.Attempt() > 1 {
 			s.letIn = true
-			s.body.Set(s.srv.bodies, ev.headers.Length.N)
+			s.body.Set(s.srv.bodies, ev.Headers.Length.N)
 			return
 		}
-		ev.full = !s.admit(ev)
-	case ev.kind == evRequestBody && s.m.awaits(evRequestBody):
-		ev.full = !s.grow(int64(s.m.request().gathered()+len(ev.body)), ev.endOfStream || !s.fullDuplex)
-	case ev.kind == evPrefilled:
-		s.own.Set(s.srv.bodies, int64(len(ev.answer.body)))
-	case ev.kind == evCollected:
+		ev.Full = !s.admit(ev)
+	case ev.Kind == leg.EventRequestBody && s.m.Awaits(leg.EventRequestBody):
+		ev.Full = !s.grow(int64(s.m.Request().Gathered()+len(ev.Body)), ev.EndOfStream || !s.fullDuplex)
+	case ev.Kind == leg.EventPrefilled:
+		s.own.Set(s.srv.bodies, int64(len(ev.Answer.Body)))
+	case ev.Kind == leg.EventCollected:
 		s.own.Set(s.srv.bodies, 0)
 	}
 }
 
 // let gives back what the attempt's bodies counted for, once its answer has ended.
 func (s *mainStream) let() {
-	if s.m.over() {
+	if s.m.Over() {
 		s.own.Set(s.srv.bodies, 0)
 	}
-	if s.m.answered() {
+	if s.m.Answered() {
 		s.body.Set(s.srv.bodies, 0)
 	}
 }
@@ -82,12 +84,12 @@ func (s *mainStream) let() {
 // count counts the body of a mirrored leg, which is never refused: its request has been
 // let in.
 func (s *prefillStream) count(ev *notice) {
-	switch ev.kind {
-	case evRequestBody:
-		if s.m.awaits(evRequestBody) {
-			s.body.Set(s.srv.bodies, int64(s.m.gathered()+len(ev.body)))
+	switch ev.Kind {
+	case leg.EventRequestBody:
+		if s.m.Awaits(leg.EventRequestBody) {
+			s.body.Set(s.srv.bodies, int64(s.m.Gathered()+len(ev.Body)))
 		}
-	case evClosed:
+	case leg.EventClosed:
 		s.body.Set(s.srv.bodies, 0)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/leg"
 )
 
 func TestALongRequestIDIsKeptAsADigest(t *testing.T) {
@@ -21,12 +22,12 @@ func TestALongRequestIDIsKeptAsADigest(t *testing.T) {
 	require.Equal(t, nameOf(long, 2), nameOf(long, 2), "the access log finds it")
 
 	a := newAvoidList(time.Minute)
-	q := &request{attempt: 1, headers: wire.Headers{Start: long, RequestID: long}}
-	a.add(q, lesson{}, time.Now())
+	q := &leg.Request{Attempt: 1, Headers: wire.Headers{Start: long, RequestID: long}}
+	a.add(q, leg.Lesson{}, time.Now())
 	for k := range a.m {
 		require.LessOrEqual(t, len(k), maxKeyBytes)
 	}
-	q.attempt = 2
+	q.Attempt = 2
 	_, ours := a.of(q)
 	require.True(t, ours, "what is known of it is found")
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/leg"
 )
 
 // A leg that another replica carries ends for its owner when that replica says so. One
@@ -113,8 +114,8 @@ func (srv *Server) watch(at carrier) {
 		if misses >= carrierMisses {
 			misses = 0
 			for _, s := range srv.at(at) {
-				s.post(just(event{kind: evLeg, leg: legReport{state: legFailed, reason: blame.CarrierLost}}))
-				s.post(just(event{kind: evLeg, leg: legReport{state: legEnded, reason: blame.CarrierLost}}))
+				s.post(just(leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Failed, Reason: blame.CarrierLost}}))
+				s.post(just(leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Ended, Reason: blame.CarrierLost}}))
 			}
 		}
 	}

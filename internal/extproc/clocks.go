@@ -115,7 +115,7 @@ func (srv *Server) receipt(ctx context.Context, h *wire.Headers, now time.Time) 
 		return now
 	}
 	host := peerHost(ctx)
-	t, ahead, first := srv.clocks.received(h.Start, h.Attempt(), host, now, srv.rules.maxTimeout)
+	t, ahead, first := srv.clocks.received(h.Start, h.Attempt(), host, now, srv.rules.MaxTimeout)
 	if ahead != 0 {
 		srv.cfg.Telemetry.ClockOff()
 	}

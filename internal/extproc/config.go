@@ -13,6 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/route"
@@ -247,11 +248,11 @@ func (c *Config) overdueAfter(tokens int64) time.Duration {
 	return min(c.OverdueBase+time.Duration(tokens)*c.OverduePerToken, most)
 }
 
-func (c *Config) rules() *rules {
-	return &rules{
-		prefillTimeout: c.PrefillTimeout, orphanGrace: c.OrphanGrace,
-		hold: !c.NoHold, holdFirst: c.FirstToken == FirstTokenHold, fallback: c.FallbackAggregated, prefillCluster: c.PrefillCluster, maxAttempts: c.MaxAttempts, passOther: !c.RefuseOther,
-		maxBodyBytes: c.MaxBodyBytes, defaultTimeout: c.DefaultTimeout, maxTimeout: c.MaxTimeout, names: c.Names, buffers: new(wire.Pool), scans: new(scanPool),
-		reasonHeader: c.Gateway.ReasonHeader, replicas: c.Advertise != "",
+func (c *Config) rules() *leg.Rules {
+	return &leg.Rules{
+		PrefillTimeout: c.PrefillTimeout, OrphanGrace: c.OrphanGrace,
+		Hold: !c.NoHold, HoldFirst: c.FirstToken == FirstTokenHold, Fallback: c.FallbackAggregated, PrefillCluster: c.PrefillCluster, MaxAttempts: c.MaxAttempts, PassOther: !c.RefuseOther,
+		MaxBodyBytes: c.MaxBodyBytes, DefaultTimeout: c.DefaultTimeout, MaxTimeout: c.MaxTimeout, Names: c.Names, Buffers: new(wire.Pool), Scans: new(scanPool),
+		ReasonHeader: c.Gateway.ReasonHeader, Replicas: c.Advertise != "",
 	}
 }

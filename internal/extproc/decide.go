@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
@@ -23,17 +24,17 @@ type asking struct {
 	*mainStream
 	question *route.Question
 	scratch  *route.Scratch
-	suspects suspects // of earlier attempts
-	instead  *failure // answered where one worker was to serve in its place, and none can
+	suspects leg.Suspects // of earlier attempts
+	instead  *leg.Failure // answered where one worker was to serve in its place, and none can
 }
 
-// decide answers opPick with evPicked or evRefused: at once where
+// decide answers leg.OpPick with leg.EventPicked or leg.EventRefused: at once where
 // the tokens are known or estimated, else when an engine has counted them. With
 // instead only one worker will do, and instead is answered where there is none.
-func (s *mainStream) decide(instead *failure) {
+func (s *mainStream) decide(instead *leg.Failure) {
 	srv := s.srv
-	before, ours := srv.avoid.of(s.m.request())
-	a := asking{mainStream: s, suspects: before.suspects, instead: instead}
+	before, ours := srv.avoid.of(s.m.Request())
+	a := asking{mainStream: s, suspects: before.Suspects, instead: instead}
 	var refused *route.Refusal
 	a.question, refused = srv.router.Ask(a.request(&before))
 	if refused != nil {
@@ -59,7 +60,7 @@ func (s *mainStream) decide(instead *failure) {
 func (a asking) count() {
 	srv := a.srv
 	began := srv.engines.run(func() {
-		defer a.survive("tokens", func() { a.refuse(&failInternal) })
+		defer a.survive("tokens", func() { a.refuse(&leg.FailInternal) })
 		p, err := srv.cfg.Tokens.Engine(a.grpc.Context(), a.question.Query(), srv.router.Tokenizers(a.question))
 		if err != nil {
 			p = srv.cfg.Tokens.Estimate(a.question.Query(), &a.scratch.Tokens, tokens.ReasonOf(err))
@@ -67,32 +68,32 @@ func (a asking) count() {
 		a.settle(p)
 	})
 	if !began {
-		a.refuse(&failNotReady)
+		a.refuse(&leg.FailNotReady)
 	}
 }
 
 // request is what the stream asks for.
 func (a *asking) request(before *avoided) route.Request {
-	q := a.m.request()
+	q := a.m.Request()
 	r := route.Request{
-		Now: time.Now(), Scan: q.scan, Body: q.body,
+		Now: time.Now(), Scan: q.Scan, Body: q.Body,
 		Trust: a.filter.trust, HeadersOnly: a.filter.headersOnly,
-		Subset: a.subset, OneLeg: a.filter.plain,
-		Failed: before.avoid, Keep: before.keep, Admitted: q.attempt > 1,
+		Subset: a.subset, OneLeg: a.filter.Plain,
+		Failed: before.Avoid, Keep: before.Keep, Admitted: q.Attempt > 1,
 	}
-	if q.passes() {
-		r.Passing = q.headers.Path
+	if q.Passes() {
+		r.Passing = q.Headers.Path
 	}
 	if a.filter.trust != pin.Normal {
-		for _, h := range q.headers.Named {
+		for _, h := range q.Headers.Named {
 			r.Named = append(r.Named, pin.Header(h))
 		}
 	}
-	if a.filter.plain { // two legs go to exactly who was picked
+	if a.filter.Plain { // two legs go to exactly who was picked
 		r.Endpoints = a.srv.cfg.Gateway.Endpoints
 	}
 	if a.instead != nil {
-		r.InPlaceOf = a.instead.code
+		r.InPlaceOf = a.instead.Code
 	}
 	return r
 }
@@ -105,7 +106,7 @@ func (a *asking) settle(p tokens.Prompt) {
 	var d route.Decision
 	defer a.survive("decision", func() {
 		d.Cancel(time.Now())
-		a.refuse(&failInternal)
+		a.refuse(&leg.FailInternal)
 	})
 	began := time.Now()
 	d, refused := srv.router.Decide(a.question, p, a.scratch, began)
@@ -121,7 +122,7 @@ func (a *asking) settle(p tokens.Prompt) {
 		a.refuse(a.instead)
 		return
 	case refused != nil:
-		a.post(&notice{event: event{kind: evRefused, failure: srv.failureOf(refused)}, booked: &booked{note: srv.cfg.Journal.Keep(d.Record)}})
+		a.post(&notice{Event: leg.Event{Kind: leg.EventRefused, Failure: srv.failureOf(refused)}, booked: &booked{note: srv.cfg.Journal.Keep(d.Record)}})
 		return
 	}
 	b := &booked{prefill: d.Prefill.Booking, decode: d.Decode.Booking, prompt: promptOf(&d), answer: d.Answer, others: d.Others}
@@ -133,21 +134,21 @@ func (a *asking) settle(p tokens.Prompt) {
 	if err != nil {
 		d.Cancel(time.Now())
 		srv.log.Error("a leg token could not be sealed", "err", err)
-		a.refuse(&failInternal)
+		a.refuse(&leg.FailInternal)
 		return
 	}
 	a.tell(d.Record, pl, b)
 	a.mu.Lock()
-	a.picked = [2]worker.Rank{pl.prefill, pl.decode}
+	a.picked = [2]worker.Rank{pl.Prefill, pl.Decode}
 	a.mu.Unlock()
-	srv.attempts.add(pl.nonce, a.mainStream)
-	a.post(&notice{event: event{kind: evPicked, plan: pl}, booked: b})
-	if pl.disaggregated && srv.view.Load().Worker(pl.prefill.ID) == nil {
-		a.post(just(event{kind: evGone, rank: pl.prefill, left: true})) // it left between the pick and now
+	srv.attempts.add(pl.Nonce, a.mainStream)
+	a.post(&notice{Event: leg.Event{Kind: leg.EventPicked, Plan: pl}, booked: b})
+	if pl.Disaggregated && srv.view.Load().Worker(pl.Prefill.ID) == nil {
+		a.post(just(leg.Event{Kind: leg.EventGone, Rank: pl.Prefill, Left: true})) // it left between the pick and now
 	}
 }
 
-func (a *asking) refuse(f *failure) { a.post(just(event{kind: evRefused, failure: f})) }
+func (a *asking) refuse(f *leg.Failure) { a.post(just(leg.Event{Kind: leg.EventRefused, Failure: f})) }
 
 // promptOf is what a decision knows of its prompt.
 func promptOf(d *route.Decision) telemetry.PromptTokens {

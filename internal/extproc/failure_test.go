@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
@@ -33,19 +34,19 @@ func TestEveryFailureIsARowOfTheTable(t *testing.T) {
 			require.NotEmpty(t, strings.TrimSpace(cells[5]), "%s names a test", code)
 		}
 		retry := strings.Contains(cells[1], "↻")
-		for _, f := range failures() {
-			if strings.Contains(cells[1], "`"+f.code+"`") {
-				require.Equal(t, f.retryAfter > 0, retry, "%s: retry-after", f.code)
+		for _, f := range leg.Failures() {
+			if strings.Contains(cells[1], "`"+f.Code+"`") {
+				require.Equal(t, f.RetryAfter > 0, retry, "%s: retry-after", f.Code)
 			}
 		}
 	}
-	for _, f := range failures() {
-		status, ok := listed[f.code]
-		require.True(t, ok, "%s is missing in ARCHITECTURE.md", f.code)
+	for _, f := range leg.Failures() {
+		status, ok := listed[f.Code]
+		require.True(t, ok, "%s is missing in ARCHITECTURE.md", f.Code)
 		if !strings.Contains(status, "engine") {
-			require.Contains(t, status, strconv.Itoa(f.status), f.code)
+			require.Contains(t, status, strconv.Itoa(f.Status), f.Code)
 		}
-		delete(listed, f.code)
+		delete(listed, f.Code)
 	}
 	for _, k := range []openai.Kind{openai.NotJSON, openai.MissingField, openai.WrongType, openai.DuplicateField, openai.ForbiddenField} {
 		require.Equal(t, "400", listed[k.String()], k.String())
@@ -91,18 +92,18 @@ func TestTheTableNamesTestsThatExist(t *testing.T) {
 
 func TestEveryFailureHasAnOpenAIShapedBody(t *testing.T) {
 	seen := make(map[string]bool)
-	for _, f := range failures() {
-		require.False(t, seen[f.code], "%s is there twice", f.code)
-		seen[f.code] = true
-		im := immediateOf(&f, false)
+	for _, f := range leg.Failures() {
+		require.False(t, seen[f.Code], "%s is there twice", f.Code)
+		seen[f.Code] = true
+		im := leg.ImmediateOf(&f, false)
 		var body struct {
 			Error struct {
 				Message, Type, Code string
 				Param               *string
 			}
 		}
-		require.NoError(t, json.Unmarshal(im.Body, &body), f.code)
-		require.Equal(t, f.code, body.Error.Code)
+		require.NoError(t, json.Unmarshal(im.Body, &body), f.Code)
+		require.Equal(t, f.Code, body.Error.Code)
 		require.NotEmpty(t, body.Error.Message)
 		require.NotEmpty(t, body.Error.Type)
 		require.GreaterOrEqual(t, im.Status, 400)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
@@ -41,16 +42,16 @@ func (s *firstStream) handle(ev *notice) {
 	}()
 	switch {
 	case s.broken:
-	case ev.kind == evClosed:
+	case ev.Kind == leg.EventClosed:
 		s.deaf, s.phase = true, firstLeft
-	case ev.kind == evPass:
+	case ev.Kind == leg.EventPass:
 		s.leave()
-	case ev.kind == evResponseHeaders && s.phase == firstAwaitHeaders:
+	case ev.Kind == leg.EventResponseHeaders && s.phase == firstAwaitHeaders:
 		s.begin(ev)
-	case ev.kind == evResponseBody:
-		s.piece(ev.body, ev.endOfStream)
-		s.srv.rules.buffers.Return(ev.body)
-	case ev.kind == evResponseTrailers:
+	case ev.Kind == leg.EventResponseBody:
+		s.piece(ev.Body, ev.EndOfStream)
+		s.srv.rules.Buffers.Return(ev.Body)
+	case ev.Kind == leg.EventResponseTrailers:
 		s.piece(nil, true)
 	default: // Envoy was told to send nothing else
 		s.leave()
@@ -65,8 +66,8 @@ func (s *firstStream) leave() {
 
 func (s *firstStream) begin(ev *notice) {
 	sealed, err := s.srv.sealer.Open(s.token)
-	if err != nil || sealed.Kind != prefill.AnswerLeg || ev.headers.LocalReply != "" ||
-		sightOfStatus(statusOf(ev.headers.Status)) != blame.Served || !isEventStream(ev.headers.ContentType) {
+	if err != nil || sealed.Kind != prefill.AnswerLeg || ev.Headers.LocalReply != "" ||
+		leg.SightOfStatus(leg.StatusOf(ev.Headers.Status)) != blame.Served || !leg.IsEventStream(ev.Headers.ContentType) {
 		s.leave()
 		return
 	}
@@ -81,7 +82,7 @@ func (s *firstStream) begin(ev *notice) {
 		s.leave() // nobody would make another attempt
 		return
 	}
-	if ev.endOfStream {
+	if ev.EndOfStream {
 		s.piece(nil, true)
 		return
 	}
@@ -91,13 +92,13 @@ func (s *firstStream) begin(ev *notice) {
 // wait has Envoy hold what has come for as long as the request may take: each message
 // has a time of its own, in which a plugin that hangs is noticed.
 func (s *firstStream) wait() {
-	s.send(wire.Extend(extension(time.Until(s.leg.Deadline))))
+	s.send(wire.Extend(leg.Extension(time.Until(s.leg.Deadline))))
 }
 
 // unread says once that nobody asks us to read the first events of answers: an Envoy
 // whose configuration is older, or not ours. Of several replicas another may read them.
 func (srv *Server) unread(head *wire.Headers) {
-	if !srv.rules.replicas && head.LocalReply == "" && statusOf(head.Status)/100 == 2 && isEventStream(head.ContentType) {
+	if !srv.rules.Replicas && head.LocalReply == "" && leg.StatusOf(head.Status)/100 == 2 && leg.IsEventStream(head.ContentType) {
 		srv.saidUnread.Do(func() {
 			srv.log.Warn("Envoy's main leg has no filter baton.first_token, or not on the route of x-baton-first-token: " +
 				"an error in a streamed answer is not seen (docs/decisions/0011-first-token.md); answer.first_token: off ends this line")
@@ -117,7 +118,7 @@ func (s *firstStream) piece(body []byte, last bool) {
 	case openai.FoundError, openai.FoundEnd:
 		s.srv.cfg.Telemetry.FirstEvents(found.String())
 		s.phase = firstTold
-		s.tell(sightOfEvents(found, s.events.Status()))
+		s.tell(leg.SightOfEvents(found, s.events.Status()))
 	default:
 		s.srv.cfg.Telemetry.FirstEvents(found.String())
 		s.leave()
@@ -125,14 +126,14 @@ func (s *firstStream) piece(body []byte, last bool) {
 }
 
 // tell asks the owner what is to become of the answer: another attempt ends this stream,
-// and evPass lets it go on.
+// and leg.EventPass lets it go on.
 func (s *firstStream) tell(seen blame.Sight) {
-	pass := func() { s.act.post(just(event{kind: evPass})) }
+	pass := func() { s.act.post(just(leg.Event{Kind: leg.EventPass})) }
 	if s.owner != nil {
-		s.owner.post(&notice{event: event{kind: evFound, seen: seen, status: s.events.Status()}, pass: pass})
+		s.owner.post(&notice{Event: leg.Event{Kind: leg.EventFound, Seen: seen, Status: s.events.Status()}, pass: pass})
 		return
 	}
-	ctx, cancel := context.WithDeadline(s.grpc.Context(), s.leg.Deadline.Add(messageTimeout))
+	ctx, cancel := context.WithDeadline(s.grpc.Context(), s.leg.Deadline.Add(leg.MessageTimeout))
 	s.srv.peers.found(ctx, s.leg.Owner, peerReport{Token: s.token, Reason: seen, Status: s.events.Status()}, func() {
 		cancel()
 		pass()

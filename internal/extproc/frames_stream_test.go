@@ -22,6 +22,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire/wiretest"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -244,7 +245,7 @@ func (s *frameStream) end(out *strings.Builder, cancel bool) {
 func (s *frameStream) logged() {
 	nonce, _ := strconv.ParseUint(s.headers[prefill.HeaderAttempt], 10, 64)
 	if a := s.srv.attempts.find(nonce); a != nil {
-		a.post(just(event{kind: evLogged, seen: blame.Served, reached: true}))
+		a.post(just(leg.Event{Kind: leg.EventLogged, Seen: blame.Served, Reached: true}))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -51,21 +52,21 @@ func (g *Gateway) faults() (errs []error) {
 
 // answererOf reads who has answered out of what came with the response headers;
 // nil where nothing was said, or it was who was picked.
-func (s *mainStream) answererOf(ev *notice) *answerer {
-	p := s.m.planned()
+func (s *mainStream) answererOf(ev *notice) *leg.Answerer {
+	p := s.m.Plan()
 	if ev.hints == nil || p == nil {
 		return nil
 	}
 	s.told = ev.hints.Served
 	at := cmp.Or(s.told, ev.hints.Upstream)
 	s.servedBy = at
-	first, _, _ := strings.Cut(p.decodeAddr, ",")
+	first, _, _ := strings.Cut(p.DecodeAddr, ",")
 	if at == "" || at == first {
 		return nil
 	}
 	for _, o := range s.others {
 		if o.Address == at {
-			return &answerer{rank: o.Rank, known: true}
+			return &leg.Answerer{Rank: o.Rank, Known: true}
 		}
 	}
 	e, err := worker.ParseEndpoint(at)
@@ -74,12 +75,12 @@ func (s *mainStream) answererOf(ev *notice) *answerer {
 	}
 	if w, dp := s.srv.view.Load().RankAt(e.AddrPort()); w != nil {
 		r := worker.Rank{ID: w.ID, DPRank: dp}
-		if n := w.RanksPerPort(); n > 1 && n > uint32(p.decode.DPRank) { // the rank goes along in a header
-			r.DPRank = p.decode.DPRank
+		if n := w.RanksPerPort(); n > 1 && n > uint32(p.Decode.DPRank) { // the rank goes along in a header
+			r.DPRank = p.Decode.DPRank
 		}
-		return &answerer{rank: r, known: true}
+		return &leg.Answerer{Rank: r, Known: true}
 	}
-	return &answerer{}
+	return &leg.Answerer{}
 }
 
 // served moves decode's booking to who has answered in place of the picked one.
@@ -96,12 +97,12 @@ func (s *mainStream) served(now time.Time, by worker.Rank) {
 		c.Endpoint = s.servedBy
 	})
 	s.srv.cfg.Telemetry.ServedElsewhere(where)
-	s.srv.log.Debug("another endpoint has answered than was picked", telemetry.KeyRequestID, s.m.request().headers.RequestID, "by", by.String())
+	s.srv.log.Debug("another endpoint has answered than was picked", telemetry.KeyRequestID, s.m.Request().Headers.RequestID, "by", by.String())
 }
 
 // conform adds what the conformance suite wants to see of who has served.
 func (s *mainStream) conform(set []wire.Header) []wire.Header {
-	if !s.srv.cfg.Gateway.SelectionHeader || !s.filter.gateway {
+	if !s.srv.cfg.Gateway.SelectionHeader || !s.filter.Gateway {
 		return set
 	}
 	return append(set, wire.Header{Name: "x-conformance-test-served-endpoint", Value: cmp.Or(s.told, "fail: missing destination endpoint served metadata")})
@@ -111,7 +112,7 @@ func (s *mainStream) conform(set []wire.Header) []wire.Header {
 // or a proxy before this one, would take them for the router's. Our own Envoy configurations
 // remove them where the worker is; a gateway's do not.
 func (f *filter) strangeIn(h *wire.Headers) []string {
-	if !f.plain || len(h.Named) == 0 && len(h.Strange) == 0 {
+	if !f.Plain || len(h.Named) == 0 && len(h.Strange) == 0 {
 		return nil
 	}
 	out := make([]string, 0, len(h.Named)+len(h.Strange))
@@ -131,8 +132,8 @@ func (srv *Server) subsetOf(ev *notice, gateway bool) *subset.Set {
 	switch {
 	case ev.hints != nil && ev.hints.Subset != nil:
 		set = subset.Parse(ev.hints.Subset)
-	case gateway && srv.cfg.Gateway.SelectionHeader && len(ev.headers.Selection) > 0:
-		set = subset.ParseHeader(ev.headers.Selection)
+	case gateway && srv.cfg.Gateway.SelectionHeader && len(ev.Headers.Selection) > 0:
+		set = subset.ParseHeader(ev.Headers.Selection)
 	default:
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
@@ -20,12 +21,12 @@ func TestTheSelectionHeaderChoosesNoOneBesideTheDataPlanesHint(t *testing.T) {
 	p = r.plainly()
 	p.sendGet(allowing(""), wire.HeaderSelection, "127.0.0.1:40003")
 	_, code, _ := codeOf(t, p.recv())
-	require.Equal(t, failOutside.code, code)
+	require.Equal(t, leg.FailOutside.Code, code)
 	p.cancel()
 	p = r.plainly()
 	require.Equal(t, "127.0.0.1:40003", setHeaders(p.get(nil, wire.HeaderSelection, "127.0.0.1:40003"))[prefill.HeaderDestination], "alone it counts")
 	p.cancel()
-	ev := just(event{headers: &wire.Headers{Selection: []string{"127.0.0.1:40003"}}})
+	ev := just(leg.Event{Headers: &wire.Headers{Selection: []string{"127.0.0.1:40003"}}})
 	require.Nil(t, r.srv.subsetOf(ev, false))
 	require.NotNil(t, r.srv.subsetOf(ev, true))
 	r.srv.cfg.Gateway.SelectionHeader = false

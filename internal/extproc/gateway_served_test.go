@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -62,24 +63,24 @@ func TestWhoHasAnsweredIsReadOfTheAddress(t *testing.T) {
 		stream: stream{srv: r.srv},
 		others: []route.Destination{{Address: "127.0.0.1:40000", Rank: worker.Rank{ID: 1}}},
 	}
-	s.m = *routedBy(&plan{decode: worker.Rank{ID: 2, DPRank: 3}, decodeAddr: "127.0.0.1:40001,127.0.0.1:40000", several: true})
-	for at, want := range map[string]*answerer{
+	s.m = *routedBy(&leg.Plan{Decode: worker.Rank{ID: 2, DPRank: 3}, DecodeAddr: "127.0.0.1:40001,127.0.0.1:40000", Several: true})
+	for at, want := range map[string]*leg.Answerer{
 		"":                nil,
 		"127.0.0.1:40001": nil, // who was picked
 		"worker-2:80":     nil,
-		"127.0.0.1:40000": {rank: worker.Rank{ID: 1}, known: true},
-		"127.0.0.1:40002": {rank: worker.Rank{ID: 3}, known: true}, // it has no rank 3
-		"127.0.0.1:40004": {rank: worker.Rank{ID: 4, DPRank: 1}, known: true},
+		"127.0.0.1:40000": {Rank: worker.Rank{ID: 1}, Known: true},
+		"127.0.0.1:40002": {Rank: worker.Rank{ID: 3}, Known: true}, // it has no rank 3
+		"127.0.0.1:40004": {Rank: worker.Rank{ID: 4, DPRank: 1}, Known: true},
 		"127.0.0.1:40009": {},
 	} {
 		require.Equal(t, want, s.answererOf(&notice{hints: &wire.Hints{Upstream: at}}), at)
 		require.Equal(t, at, s.servedBy)
 	}
-	s.m.planned().decode.DPRank = 1 // of ranks behind one port, the header names this one
-	require.Equal(t, &answerer{rank: worker.Rank{ID: 3, DPRank: 1}, known: true}, s.answererOf(&notice{hints: &wire.Hints{Upstream: "127.0.0.1:40002"}}))
-	require.Equal(t, &answerer{}, s.answererOf(&notice{hints: &wire.Hints{Served: "9.9.9.9:9", Upstream: "127.0.0.1:40000"}}), "the protocol's word goes first")
+	s.m.Plan().Decode.DPRank = 1 // of ranks behind one port, the header names this one
+	require.Equal(t, &leg.Answerer{Rank: worker.Rank{ID: 3, DPRank: 1}, Known: true}, s.answererOf(&notice{hints: &wire.Hints{Upstream: "127.0.0.1:40002"}}))
+	require.Equal(t, &leg.Answerer{}, s.answererOf(&notice{hints: &wire.Hints{Served: "9.9.9.9:9", Upstream: "127.0.0.1:40000"}}), "the protocol's word goes first")
 	require.Nil(t, s.answererOf(&notice{}))
-	s.m = newMainLeg(testRules(), way{})
+	s.m = leg.NewMain(testRules(), leg.Way{})
 	require.Nil(t, s.answererOf(&notice{hints: &wire.Hints{Upstream: "127.0.0.1:40000"}}), "nobody was picked")
 }
 

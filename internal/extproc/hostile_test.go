@@ -14,6 +14,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -163,40 +164,40 @@ func (g *playground) request(what func(attempt int, prefill, serve worker.ID) ac
 	var before avoided
 	for attempt := 1; attempt <= 3; attempt++ {
 		g.now = g.now.Add(time.Duration(g.r.IntN(20)) * time.Millisecond)
-		d, ok := g.pick(g.serve, before.avoid)
+		d, ok := g.pick(g.serve, before.Avoid)
 		if !ok {
 			return false
 		}
-		p := &plan{nonce: g.seq, decode: d, decodeAddr: "a", suspects: before.suspects, startWithin: time.Second, overdueAfter: 6 * time.Second, answerWithin: 30 * time.Second}
-		_, p.spare.Decode = g.other(g.serve, d.ID, before.avoid)
+		p := &leg.Plan{Nonce: g.seq, Decode: d, DecodeAddr: "a", Suspects: before.Suspects, StartWithin: time.Second, OverdueAfter: 6 * time.Second, AnswerWithin: 30 * time.Second}
+		_, p.Spare.Decode = g.other(g.serve, d.ID, before.Avoid)
 		if len(g.prefill) > 0 {
-			if p.prefill, ok = g.pick(g.prefill, before.avoid); !ok {
+			if p.Prefill, ok = g.pick(g.prefill, before.Avoid); !ok {
 				return false
 			}
-			if before.keep.ID != 0 && g.tracker.Allows(before.keep) {
-				if slices.Contains(g.prefill, before.keep.ID) {
-					p.prefill = before.keep
+			if before.Keep.ID != 0 && g.tracker.Allows(before.Keep) {
+				if slices.Contains(g.prefill, before.Keep.ID) {
+					p.Prefill = before.Keep
 				} else {
-					p.decode, d = before.keep, before.keep
-					_, p.spare.Decode = g.other(g.serve, d.ID, before.avoid)
+					p.Decode, d = before.Keep, before.Keep
+					_, p.Spare.Decode = g.other(g.serve, d.ID, before.Avoid)
 				}
 			}
-			p.disaggregated, p.kind, p.token, p.decodeAlone = true, g.kind, "sealed", false
-			_, p.spare.Prefill = g.other(g.prefill, p.prefill.ID, before.avoid)
-			p.failing = g.tracker.HandoffFailing(p.prefill, d, g.now)
+			p.Disaggregated, p.Kind, p.Token, p.DecodeAlone = true, g.kind, "sealed", false
+			_, p.Spare.Prefill = g.other(g.prefill, p.Prefill.ID, before.Avoid)
+			p.Failing = g.tracker.HandoffFailing(p.Prefill, d, g.now)
 		}
-		x := &attemptPlay{g: g, m: mainOf(testRules(), way{}), plan: p, number: attempt}
+		x := &attemptPlay{g: g, m: mainOf(testRules(), leg.Way{}), plan: p, number: attempt}
 		trial := g.tracker.Begin(d)
-		trialFar := g.tracker.Begin(p.prefill)
-		x.play(what(attempt, p.prefill.ID, d.ID))
+		trialFar := g.tracker.Begin(p.Prefill)
+		x.play(what(attempt, p.Prefill.ID, d.ID))
 		g.tracker.End(d, trial)
-		g.tracker.End(p.prefill, trialFar)
+		g.tracker.End(p.Prefill, trialFar)
 		if x.outcome != blame.Retried {
 			return x.outcome == blame.OK
 		}
-		learned, _ := x.m.learned()
-		before.avoid = append(before.avoid, learned.avoid...)
-		before.suspects, before.keep = learned.suspects, learned.keep
+		learned, _ := x.m.Learned()
+		before.Avoid = append(before.Avoid, learned.Avoid...)
+		before.Suspects, before.Keep = learned.Suspects, learned.Keep
 	}
 	return false
 }
@@ -212,33 +213,33 @@ func (g *playground) other(ws []worker.ID, but worker.ID, avoid []worker.Rank) (
 // attemptPlay is one attempt: what the runner and Envoy do.
 type attemptPlay struct {
 	g       *playground
-	m       *mainLeg
-	plan    *plan
+	m       *leg.Main
+	plan    *leg.Plan
 	number  int
-	outcome outcome
+	outcome leg.Outcome
 }
 
-func (x *attemptPlay) send(ev *event) {
-	if x.m.over() {
+func (x *attemptPlay) send(ev *leg.Event) {
+	if x.m.Over() {
 		return
 	}
-	for _, e := range append([]effect(nil), x.m.step(x.g.now, ev)...) {
-		switch e.op {
-		case opCharge, opSuspect, opPairFailed, opPairServed:
+	for _, e := range append([]leg.Effect(nil), x.m.Step(x.g.now, ev)...) {
+		switch e.Op {
+		case leg.OpCharge, leg.OpSuspect, leg.OpPairFailed, leg.OpPairServed:
 			x.g.told++
 		}
-		switch e.op {
-		case opRelay:
-			if x.m.servesSoFar() {
-				x.g.tracker.Began(x.m.planned().decode)
+		switch e.Op {
+		case leg.OpRelay:
+			if x.m.ServesSoFar() {
+				x.g.tracker.Began(x.m.Plan().Decode)
 			}
-		case opCharge, opPairFailed, opPairServed:
-			x.g.tellf("%s request %d/%d: %s %s %s proven=%t", x.g.now.Sub(testStart), x.g.seq, x.number, e.op, e.rank, e.charge, e.proven)
-			tell(x.g.tracker, &e, x.g.seq, x.m.picked(), x.g.now)
-		case opSuspect:
-			x.g.probe(e.rank.ID)
-		case opFinish:
-			x.outcome = e.outcome
+		case leg.OpCharge, leg.OpPairFailed, leg.OpPairServed:
+			x.g.tellf("%s request %d/%d: %s %s %s proven=%t", x.g.now.Sub(testStart), x.g.seq, x.number, e.Op, e.Rank, e.Charge, e.Proven)
+			tell(x.g.tracker, &e, x.g.seq, x.m.PickedAt(), x.g.now)
+		case leg.OpSuspect:
+			x.g.probe(e.Rank.ID)
+		case leg.OpFinish:
+			x.outcome = e.Outcome
 		}
 	}
 }
@@ -253,56 +254,56 @@ func (g *playground) probe(id worker.ID) {
 // wait lets time pass until the attempt is over, or the time is.
 func (x *attemptPlay) wait(d time.Duration) {
 	until := x.g.now.Add(d)
-	for x.m.awaitsAnswer() {
-		at := x.m.wakeAt()
+	for x.m.AwaitsAnswer() {
+		at := x.m.WakeAt()
 		if at.IsZero() || at.After(until) {
 			break
 		}
 		x.g.now = at
-		x.send(&event{kind: evTimer})
-		for _, id := range []worker.ID{x.plan.prefill.ID, x.plan.decode.ID} {
-			if x.m.awaitsAnswer() && id != 0 && x.g.gone[id] {
-				x.send(&event{kind: evGone, rank: worker.Rank{ID: id}, whole: true})
+		x.send(&leg.Event{Kind: leg.EventTimer})
+		for _, id := range []worker.ID{x.plan.Prefill.ID, x.plan.Decode.ID} {
+			if x.m.AwaitsAnswer() && id != 0 && x.g.gone[id] {
+				x.send(&leg.Event{Kind: leg.EventGone, Rank: worker.Rank{ID: id}, Whole: true})
 			}
 		}
 	}
-	if x.m.awaitsAnswer() {
+	if x.m.AwaitsAnswer() {
 		x.g.now = until
 	}
 }
 
 // begin brings the attempt to where its workers have been picked.
 func (x *attemptPlay) begin() {
-	x.send(&event{kind: evRequestHeaders, headers: &wire.Headers{Method: "POST", Path: "/v1/completions", AttemptCount: fmt.Sprint(x.number)}})
-	x.send(&event{kind: evRequestBody, body: []byte(`{"model":"m","prompt":"hello","max_tokens":9}`), endOfStream: true})
-	x.send(&event{kind: evPicked, plan: x.plan})
+	x.send(&leg.Event{Kind: leg.EventRequestHeaders, Headers: &wire.Headers{Method: "POST", Path: "/v1/completions", AttemptCount: fmt.Sprint(x.number)}})
+	x.send(&leg.Event{Kind: leg.EventRequestBody, Body: []byte(`{"model":"m","prompt":"hello","max_tokens":9}`), EndOfStream: true})
+	x.send(&leg.Event{Kind: leg.EventPicked, Plan: x.plan})
 }
 
 func (x *attemptPlay) play(a act) {
-	far := x.plan.disaggregated
-	first := far && x.plan.kind.PrefillFirst()
-	x.g.tellf("request %d/%d at %s, %s: act %d", x.g.seq, x.number, x.plan.prefill, x.plan.decode, a)
+	far := x.plan.Disaggregated
+	first := far && x.plan.Kind.PrefillFirst()
+	x.g.tellf("request %d/%d at %s, %s: act %d", x.g.seq, x.number, x.plan.Prefill, x.plan.Decode, a)
 	x.begin()
 	prefilled := func(s blame.Sight, status int) {
 		if first {
-			ans := &legAnswer{status: status, sent: true, odd: x.odd(s, x.plan.prefill, x.plan.spare.Prefill)}
+			ans := &leg.OwnAnswer{Status: status, Sent: true, Odd: x.odd(s, x.plan.Prefill, x.plan.Spare.Prefill)}
 			if s == blame.Lost || s == blame.Unconnected {
-				ans.localReply = map[blame.Sight]string{blame.Lost: "UC", blame.Unconnected: "UF"}[s]
+				ans.LocalReply = map[blame.Sight]string{blame.Lost: "UC", blame.Unconnected: "UF"}[s]
 			}
 			if s == blame.Served {
-				ans.body = []byte(`{"choices":[{"text":"a","finish_reason":"length"}],"kv_transfer_params":{"remote_engine_id":"e"}}`)
+				ans.Body = []byte(`{"choices":[{"text":"a","finish_reason":"length"}],"kv_transfer_params":{"remote_engine_id":"e"}}`)
 			}
-			x.send(&event{kind: evLeg, leg: legReport{state: legStarted}})
-			x.send(&event{kind: evPrefilled, answer: ans})
+			x.send(&leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Started}})
+			x.send(&leg.Event{Kind: leg.EventPrefilled, Answer: ans})
 			return
 		}
-		x.send(&event{kind: evLeg, leg: legReport{state: legStarted}})
-		r := legReport{state: legWell}
+		x.send(&leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Started}})
+		r := leg.Report{State: leg.Well}
 		if s != blame.Served {
-			r = legReport{state: legFailed, reason: s, status: status, odd: x.odd(s, x.plan.prefill, x.plan.spare.Prefill)}
+			r = leg.Report{State: leg.Failed, Reason: s, Status: status, Odd: x.odd(s, x.plan.Prefill, x.plan.Spare.Prefill)}
 		}
-		x.send(&event{kind: evLeg, leg: r})
-		x.send(&event{kind: evLeg, leg: legReport{state: legEnded}})
+		x.send(&leg.Event{Kind: leg.EventLeg, Leg: r})
+		x.send(&leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Ended}})
 	}
 	well := func() {
 		if far {
@@ -311,15 +312,15 @@ func (x *attemptPlay) play(a act) {
 	}
 	head := func(status int, local string, eos bool) {
 		h := &wire.Headers{Status: fmt.Sprint(status), LocalReply: local}
-		ev := &event{kind: evResponseHeaders, headers: h, endOfStream: eos}
+		ev := &leg.Event{Kind: leg.EventResponseHeaders, Headers: h, EndOfStream: eos}
 		if local == "" {
-			ev.odd = x.odd(sightOfStatus(status), x.plan.decode, x.plan.spare.Decode)
+			ev.Odd = x.odd(leg.SightOfStatus(status), x.plan.Decode, x.plan.Spare.Decode)
 		}
 		x.send(ev)
 	}
 	over := func(s blame.Sight) {
-		x.send(&event{kind: evClosed})
-		x.send(&event{kind: evLogged, seen: s, reached: true})
+		x.send(&leg.Event{Kind: leg.EventClosed})
+		x.send(&leg.Event{Kind: leg.EventLogged, Seen: s, Reached: true})
 	}
 	if near, ok := nearby[a]; ok && !far {
 		a = near
@@ -368,24 +369,24 @@ func (x *attemptPlay) play(a act) {
 		head(200, "", false)
 		over(blame.BrokeOff)
 	case actSlow:
-		x.send(&event{kind: evLeg, leg: legReport{state: legStarted}})
+		x.send(&leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Started}})
 		x.wait(20 * time.Second)
-		if x.m.awaitsAnswer() {
+		if x.m.AwaitsAnswer() {
 			well()
 			head(200, "", false)
 			over(blame.Served)
 		}
 	case actDeadline:
-		x.send(&event{kind: evLeg, leg: legReport{state: legStarted}})
+		x.send(&leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Started}})
 		if far && !first {
-			x.send(&event{kind: evLeg, leg: legReport{state: legFailed, reason: blame.Ended}})
+			x.send(&leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Failed, Reason: blame.Ended}})
 		}
 		head(504, "UT", false)
 	case actLeave:
-		x.send(&event{kind: evLeg, leg: legReport{state: legStarted}})
-		x.send(&event{kind: evClosed})
+		x.send(&leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Started}})
+		x.send(&leg.Event{Kind: leg.EventClosed})
 		if far && !first {
-			x.send(&event{kind: evLeg, leg: legReport{state: legFailed, reason: blame.Ended}})
+			x.send(&leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Failed, Reason: blame.Ended}})
 		}
 	case actLeaveMid:
 		well()
@@ -395,11 +396,11 @@ func (x *attemptPlay) play(a act) {
 		if first && !x.g.far {
 			well()
 		} else {
-			x.send(&event{kind: evLeg, leg: legReport{state: legStarted}})
+			x.send(&leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Started}})
 		}
 		x.wait(2 * time.Minute)
 	}
-	x.send(&event{kind: evClosed})
+	x.send(&leg.Event{Kind: leg.EventClosed})
 }
 
 // nearby is what prefill's part comes to where one worker does it all.

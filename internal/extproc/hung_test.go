@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/patience"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
@@ -96,34 +97,34 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 
 				var nothing patience.Limits
 				start := time.Now()
-				p := &plan{
-					disaggregated: true, kind: kind, token: "sealed", decodeAddr: "a", prefill: worker.Rank{ID: ws[0].ID}, decode: worker.Rank{ID: 9},
-					startWithin: cfg.StartTimeout, answerWithin: 30 * time.Second,
-					overdueAfter: nothing.Limit(patience.Subject{Worker: ws[0].ID}, cfg.overdueAfter(100)),
+				p := &leg.Plan{
+					Disaggregated: true, Kind: kind, Token: "sealed", DecodeAddr: "a", Prefill: worker.Rank{ID: ws[0].ID}, Decode: worker.Rank{ID: 9},
+					StartWithin: cfg.StartTimeout, AnswerWithin: 30 * time.Second,
+					OverdueAfter: nothing.Limit(patience.Subject{Worker: ws[0].ID}, cfg.overdueAfter(100)),
 				}
-				p.spare.Prefill = true
-				m := mainOf(testRules(), way{})
-				send := func(ev *event) {
-					for _, e := range m.step(time.Now(), ev) {
-						if e.op == opSuspect {
-							tracker.Suspect(e.rank, health.Overdue, time.Now())
+				p.Spare.Prefill = true
+				m := mainOf(testRules(), leg.Way{})
+				send := func(ev *leg.Event) {
+					for _, e := range m.Step(time.Now(), ev) {
+						if e.Op == leg.OpSuspect {
+							tracker.Suspect(e.Rank, health.Overdue, time.Now())
 						}
 					}
 				}
-				send(&event{kind: evRequestHeaders, headers: &wire.Headers{Method: "POST", Path: "/v1/completions", AttemptCount: "1"}})
-				send(&event{kind: evRequestBody, body: []byte(`{"model":"m","prompt":"hello","max_tokens":9}`), endOfStream: true})
-				send(&event{kind: evPicked, plan: p})
-				send(&event{kind: evLeg, leg: legReport{state: legStarted}})
-				for m.awaitsAnswer() {
+				send(&leg.Event{Kind: leg.EventRequestHeaders, Headers: &wire.Headers{Method: "POST", Path: "/v1/completions", AttemptCount: "1"}})
+				send(&leg.Event{Kind: leg.EventRequestBody, Body: []byte(`{"model":"m","prompt":"hello","max_tokens":9}`), EndOfStream: true})
+				send(&leg.Event{Kind: leg.EventPicked, Plan: p})
+				send(&leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Started}})
+				for m.AwaitsAnswer() {
 					select {
 					case id := <-gone:
-						send(&event{kind: evGone, rank: worker.Rank{ID: id}, whole: true})
-					case <-time.After(time.Until(m.wakeAt())):
-						send(&event{kind: evTimer})
+						send(&leg.Event{Kind: leg.EventGone, Rank: worker.Rank{ID: id}, Whole: true})
+					case <-time.After(time.Until(m.WakeAt())):
+						send(&leg.Event{Kind: leg.EventTimer})
 					}
 				}
 				require.LessOrEqual(t, time.Since(start), 3*time.Second, "half a second is left for the fresh pair")
-				require.Equal(t, []worker.Rank{p.prefill}, learnedBy(m).avoid, "who is tried next is another")
+				require.Equal(t, []worker.Rank{p.Prefill}, learnedBy(m).Avoid, "who is tried next is another")
 			})
 		})
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -62,7 +63,7 @@ func (r *replica) panics(set map[string]string) {
 	require.NoError(r.t, err)
 	s := r.srv.attempts.find(nonce)
 	require.NotNil(r.t, s)
-	s.post(just(event{kind: evPrefilled})) // without an answer
+	s.post(just(leg.Event{Kind: leg.EventPrefilled})) // without an answer
 }
 
 // TestAClientThatLeavesAPanickedStreamLeavesNothingBooked, whatever the stream had
@@ -130,6 +131,6 @@ func TestWhatIsBookedAfterAPanicIsGivenBack(t *testing.T) {
 	require.Equal(t, 2, r.book.Totals().Held)
 	s := &mainStream{stream: stream{srv: r.srv, broken: true}}
 	r.srv.attempts.add(7, s)
-	s.handle(&notice{event: event{kind: evPicked, plan: &plan{nonce: 7}}, booked: &b})
+	s.handle(&notice{Event: leg.Event{Kind: leg.EventPicked, Plan: &leg.Plan{Nonce: 7}}, booked: &b})
 	r.requireIdle()
 }

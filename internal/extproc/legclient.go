@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -92,11 +93,11 @@ func newLegClient(listener string) (*legClient, error) {
 // send sends one leg and reads its answer whole. The body must not be written to
 // until the answer says that it is spent: the transport may read it after send
 // has returned.
-func (c *legClient) send(ctx context.Context, path string, set []wire.Header, body []byte) *legAnswer {
+func (c *legClient) send(ctx context.Context, path string, set []wire.Header, body []byte) *leg.OwnAnswer {
 	src := newLegBody(body)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, src)
 	if err != nil {
-		return &legAnswer{err: err}
+		return &leg.OwnAnswer{Err: err}
 	}
 	req.ContentLength, req.GetBody = int64(len(body)), src.reread
 	for _, h := range set {
@@ -109,16 +110,16 @@ func (c *legClient) send(ctx context.Context, path string, set []wire.Header, bo
 	resp, err := c.http.Do(req)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = errExpired
+			err = leg.ErrExpired
 		}
-		return &legAnswer{err: err, sent: src.begun.Load(), canceled: errors.Is(context.Cause(ctx), errLegAborted)}
+		return &leg.OwnAnswer{Err: err, Sent: src.begun.Load(), Canceled: errors.Is(context.Cause(ctx), errLegAborted)}
 	}
 	defer resp.Body.Close()
-	a := &legAnswer{status: resp.StatusCode, sent: true, localReply: resp.Header.Get(prefill.HeaderLocalReply)}
-	a.retryAfter = resp.Header.Get("retry-after")
-	a.body, a.err = readAnswer(resp)
-	a.canceled = a.err != nil && errors.Is(context.Cause(ctx), errLegAborted)
-	a.spent = a.err == nil && src.spent()
+	a := &leg.OwnAnswer{Status: resp.StatusCode, Sent: true, LocalReply: resp.Header.Get(prefill.HeaderLocalReply)}
+	a.RetryAfter = resp.Header.Get("retry-after")
+	a.Body, a.Err = readAnswer(resp)
+	a.Canceled = a.Err != nil && errors.Is(context.Cause(ctx), errLegAborted)
+	a.Spent = a.Err == nil && src.spent()
 	return a
 }
 
@@ -163,7 +164,7 @@ func readAnswer(resp *http.Response) ([]byte, error) {
 	}
 	n, err := b.ReadFrom(io.LimitReader(resp.Body, legAnswerLimit+1))
 	if err == nil && n > legAnswerLimit {
-		return nil, errLongAnswer
+		return nil, leg.ErrLong
 	}
 	return b.Bytes(), err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -16,45 +17,45 @@ import (
 
 var testStart = time.UnixMilli(1_800_000_000_000)
 
-func testRules() *rules {
+func testRules() *leg.Rules {
 	names, _ := prefill.NamesOf(prefill.DialectPlain)
-	return &rules{
-		prefillTimeout: time.Minute, orphanGrace: 30 * time.Second,
-		hold: true, holdFirst: true, prefillCluster: "prefill_leg", maxAttempts: 3, maxBodyBytes: 1 << 20, passOther: true,
-		defaultTimeout: 10 * time.Minute, maxTimeout: time.Hour, names: names, buffers: new(wire.Pool), scans: new(scanPool),
+	return &leg.Rules{
+		PrefillTimeout: time.Minute, OrphanGrace: 30 * time.Second,
+		Hold: true, HoldFirst: true, PrefillCluster: "prefill_leg", MaxAttempts: 3, MaxBodyBytes: 1 << 20, PassOther: true,
+		DefaultTimeout: 10 * time.Minute, MaxTimeout: time.Hour, Names: names, Buffers: new(wire.Pool), Scans: new(scanPool),
 	}
 }
 
 // mainOf is a main leg that nothing has come of.
-func mainOf(r *rules, w way) *mainLeg {
-	m := newMainLeg(r, w)
+func mainOf(r *leg.Rules, w leg.Way) *leg.Main {
+	m := leg.NewMain(r, w)
 	return &m
 }
 
 // withBody is a main leg whose request's body has come.
-func withBody(r *rules, body []byte) *mainLeg {
-	m := mainOf(r, way{})
-	m.step(testStart, &event{kind: evRequestHeaders, headers: &wire.Headers{Method: "POST", Path: "/v1/completions"}})
-	m.step(testStart, &event{kind: evRequestBody, body: body, endOfStream: true})
+func withBody(r *leg.Rules, body []byte) *leg.Main {
+	m := mainOf(r, leg.Way{})
+	m.Step(testStart, &leg.Event{Kind: leg.EventRequestHeaders, Headers: &wire.Headers{Method: "POST", Path: "/v1/completions"}})
+	m.Step(testStart, &leg.Event{Kind: leg.EventRequestBody, Body: body, EndOfStream: true})
 	return m
 }
 
 // routedBy is a main leg for which the plan was made.
-func routedBy(p *plan) *mainLeg {
+func routedBy(p *leg.Plan) *leg.Main {
 	m := withBody(testRules(), []byte(`{"model":"m","prompt":"hello"}`))
-	m.step(testStart, &event{kind: evPicked, plan: p})
+	m.Step(testStart, &leg.Event{Kind: leg.EventPicked, Plan: p})
 	return m
 }
 
-func learnedBy(m *mainLeg) lesson {
-	l, _ := m.learned()
+func learnedBy(m *leg.Main) leg.Lesson {
+	l, _ := m.Learned()
 	return l
 }
 
 // reportsOf are what the effects say of a prefill leg.
-func reportsOf(effects []effect) (out []legReport) {
+func reportsOf(effects []leg.Effect) (out []leg.Report) {
 	for i := range effects {
-		out = append(out, effects[i].report)
+		out = append(out, effects[i].Report)
 	}
 	return out
 }

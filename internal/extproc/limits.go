@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/patience"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -47,37 +48,37 @@ func kindOf(body []byte) patience.Kind {
 
 // limit fills in how long the plan's legs may take: of a request with that body, to
 // workers of that pool.
-func (a *asking) limit(p *plan, pool worker.Key, body []byte, now time.Time) {
-	q := a.m.request()
-	if q.passes() {
+func (a *asking) limit(p *leg.Plan, pool worker.Key, body []byte, now time.Time) {
+	q := a.m.Request()
+	if q.Passes() {
 		return
 	}
 	srv, kind := a.srv, kindOf(body)
 	a.decodeLimit = limited{
-		subject:   patience.Subject{Worker: p.decode.ID, Pool: pool, Leg: patience.Stream, Kind: kind},
+		subject:   patience.Subject{Worker: p.Decode.ID, Pool: pool, Leg: patience.Stream, Kind: kind},
 		allowance: srv.cfg.AnswerBase,
 	}
-	if !q.scan.Stream {
-		tokens := q.scan.MaxTokens
+	if !q.Scan.Stream {
+		tokens := q.Scan.MaxTokens
 		if tokens < 0 {
 			tokens = unsaidMaxTokens
 		}
 		a.decodeLimit.subject.Leg = patience.Whole
 		a.decodeLimit.allowance += time.Duration(min(tokens, 1<<24)) * decodePerToken
 	}
-	p.answerWithin = srv.patience.Limit(a.decodeLimit.subject, a.decodeLimit.allowance)
-	if !p.disaggregated {
+	p.AnswerWithin = srv.patience.Limit(a.decodeLimit.subject, a.decodeLimit.allowance)
+	if !p.Disaggregated {
 		return
 	}
-	p.failing = srv.cfg.Health.HandoffFailing(p.prefill, p.decode, now)
-	p.startWithin = srv.cfg.StartTimeout + time.Duration(len(body))*time.Second/startBytesPerSec +
+	p.Failing = srv.cfg.Health.HandoffFailing(p.Prefill, p.Decode, now)
+	p.StartWithin = srv.cfg.StartTimeout + time.Duration(len(body))*time.Second/startBytesPerSec +
 		time.Duration(srv.attempts.len())*startPerRequest
-	queued, _ := srv.cfg.Book.Load(p.prefill)
+	queued, _ := srv.cfg.Book.Load(p.Prefill)
 	a.prefillLimit = limited{
-		subject:   patience.Subject{Worker: p.prefill.ID, Pool: pool, Leg: patience.Prefill, Kind: kind},
+		subject:   patience.Subject{Worker: p.Prefill.ID, Pool: pool, Leg: patience.Prefill, Kind: kind},
 		allowance: srv.cfg.overdueAfter(queued.PrefillTokens), from: now,
 	}
-	p.overdueAfter = min(srv.patience.Limit(a.prefillLimit.subject, a.prefillLimit.allowance), srv.cfg.PrefillTimeout)
+	p.OverdueAfter = min(srv.patience.Limit(a.prefillLimit.subject, a.prefillLimit.allowance), srv.cfg.PrefillTimeout)
 }
 
 // learn notes how long a leg has taken that has served.

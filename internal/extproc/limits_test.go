@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -16,12 +17,12 @@ import (
 // startLimit is how long a plan of the replica lets prefill's leg take to begin.
 func (r *replica) startLimit(body string) time.Duration {
 	rules := testRules()
-	rules.maxBodyBytes = 1 << 30
+	rules.MaxBodyBytes = 1 << 30
 	s := &mainStream{m: *withBody(rules, []byte(body))}
-	p := &plan{disaggregated: true, kind: handoff.Rendezvous, prefill: worker.Rank{ID: 1}, decode: worker.Rank{ID: 2}}
+	p := &leg.Plan{Disaggregated: true, Kind: handoff.Rendezvous, Prefill: worker.Rank{ID: 1}, Decode: worker.Rank{ID: 2}}
 	s.srv = r.srv
 	(&asking{mainStream: s}).limit(p, worker.Key{Model: "m"}, []byte(body), time.Now())
-	return p.startWithin
+	return p.StartWithin
 }
 
 // TestTheTimeToBeginGrowsWithTheBodyAndWithWhatIsInFlight: both have to pass Envoy before
@@ -48,18 +49,18 @@ func TestALegThatDoesNotBeginBlamesNobodyAndNeverEndsTheLastAttempt(t *testing.T
 	for _, kind := range []handoff.Kind{handoff.Rendezvous, handoff.NIXLPull} {
 		for attempt := 1; attempt <= 3; attempt++ {
 			g := newPlayground(t, 1, kind, 2, 2)
-			p := &plan{
-				disaggregated: true, kind: kind, token: "sealed", decodeAddr: "a", prefill: worker.Rank{ID: 100}, decode: worker.Rank{ID: 200},
-				startWithin: 3 * time.Second, overdueAfter: 6 * time.Second, answerWithin: 30 * time.Second,
+			p := &leg.Plan{
+				Disaggregated: true, Kind: kind, Token: "sealed", DecodeAddr: "a", Prefill: worker.Rank{ID: 100}, Decode: worker.Rank{ID: 200},
+				StartWithin: 3 * time.Second, OverdueAfter: 6 * time.Second, AnswerWithin: 30 * time.Second,
 			}
-			p.spare.Prefill, p.spare.Decode = true, true
-			x := &attemptPlay{g: g, m: mainOf(testRules(), way{}), plan: p, number: attempt}
+			p.Spare.Prefill, p.Spare.Decode = true, true
+			x := &attemptPlay{g: g, m: mainOf(testRules(), leg.Way{}), plan: p, number: attempt}
 			x.begin()
 			x.wait(3*time.Second - 1)
-			require.True(t, x.m.awaitsAnswer(), "%s, attempt %d: it has its time", kind, attempt)
-			x.wait(testRules().prefillTimeout - 4*time.Second)
-			require.Equal(t, attempt == 3, x.m.awaitsAnswer(), "%s, attempt %d: the last one waits on", kind, attempt)
-			require.Empty(t, learnedBy(x.m).avoid, "nobody has failed")
+			require.True(t, x.m.AwaitsAnswer(), "%s, attempt %d: it has its time", kind, attempt)
+			x.wait(testRules().PrefillTimeout - 4*time.Second)
+			require.Equal(t, attempt == 3, x.m.AwaitsAnswer(), "%s, attempt %d: the last one waits on", kind, attempt)
+			require.Empty(t, learnedBy(x.m).Avoid, "nobody has failed")
 			require.Zero(t, g.told, "nobody is charged or probed")
 		}
 	}
@@ -70,14 +71,14 @@ func TestALegThatDoesNotBeginBlamesNobodyAndNeverEndsTheLastAttempt(t *testing.T
 func TestALegThatDoesNotBeginBlamesWhomEnvoyNames(t *testing.T) {
 	for attempt := 1; attempt <= 3; attempt++ {
 		g := newPlayground(t, 1, handoff.Rendezvous, 2, 2)
-		p := &plan{
-			disaggregated: true, token: "sealed", decodeAddr: "a", prefill: worker.Rank{ID: 100}, decode: worker.Rank{ID: 200},
-			startWithin: time.Second, overdueAfter: 6 * time.Second, answerWithin: 30 * time.Second,
+		p := &leg.Plan{
+			Disaggregated: true, Token: "sealed", DecodeAddr: "a", Prefill: worker.Rank{ID: 100}, Decode: worker.Rank{ID: 200},
+			StartWithin: time.Second, OverdueAfter: 6 * time.Second, AnswerWithin: 30 * time.Second,
 		}
-		x := &attemptPlay{g: g, m: mainOf(testRules(), way{}), plan: p, number: attempt}
+		x := &attemptPlay{g: g, m: mainOf(testRules(), leg.Way{}), plan: p, number: attempt}
 		x.begin()
-		x.send(&event{kind: evLeg, leg: legReport{state: legFailed, reason: blame.Unconnected}})
+		x.send(&leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Failed, Reason: blame.Unconnected}})
 		require.Equal(t, map[worker.ID]int{100: 1}, g.aside)
-		require.Equal(t, []worker.Rank{p.prefill}, learnedBy(x.m).avoid)
+		require.Equal(t, []worker.Rank{p.Prefill}, learnedBy(x.m).Avoid)
 	}
 }

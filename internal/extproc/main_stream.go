@@ -15,6 +15,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/internal/subset"
@@ -28,7 +29,7 @@ import (
 type mainStream struct {
 	stream
 	filter filter
-	m      mainLeg
+	m      leg.Main
 
 	// Owned by whoever handles an event.
 	decodeBooking  *load.Reservation
@@ -94,27 +95,27 @@ func (s *mainStream) handle(ev *notice) {
 		}
 	}()
 	if s.broken {
-		if ev.kind == evPicked { // booked after the panic
+		if ev.Kind == leg.EventPicked { // booked after the panic
 			ev.booked.prefill.ReleaseIfHeld(time.Now())
 			ev.booked.decode.ReleaseIfHeld(time.Now())
-			s.srv.attempts.remove(ev.plan.nonce)
+			s.srv.attempts.remove(ev.Plan.Nonce)
 		}
 		return
 	}
 	s.prepare(ev)
 	now := time.Now()
-	for i, effects := 0, s.m.step(now, &ev.event); i < len(effects); i++ {
+	for i, effects := 0, s.m.Step(now, &ev.Event); i < len(effects); i++ {
 		s.perform(now, &effects[i])
 	}
-	for _, x := range s.m.sightings() {
-		s.srv.cfg.Telemetry.Seen(x.leg.Label(), string(x.sight))
+	for _, x := range s.m.Sightings() {
+		s.srv.cfg.Telemetry.Seen(x.Leg.Label(), string(x.Sight))
 	}
-	if ev.kind == evRequestHeaders {
+	if ev.Kind == leg.EventRequestHeaders {
 		s.comeByName(now)
 	}
 	s.let()
-	s.arm(s.m.wakeAt(), s.fire, ev.kind == evTimer)
-	s.owes.Store(s.m.owes())
+	s.arm(s.m.WakeAt(), s.fire, ev.Kind == leg.EventTimer)
+	s.owes.Store(s.m.Owes())
 }
 
 // prepare adds to an event what the machine has to know of the world, and takes what
@@ -122,60 +123,60 @@ func (s *mainStream) handle(ev *notice) {
 func (s *mainStream) prepare(ev *notice) {
 	s.counts.hear(ev)
 	s.hold(ev)
-	switch ev.kind {
-	case evClosed:
+	switch ev.Kind {
+	case leg.EventClosed:
 		s.deaf = true
-		if s.m.answers() {
+		if s.m.Answering() {
 			s.endedAt = time.Now()
 		}
-	case evRequestHeaders:
-		if s.m.awaits(evRequestHeaders) {
-			s.fullDuplex, s.answerDuplex = ev.fullDuplex, ev.answerDuplex
+	case leg.EventRequestHeaders:
+		if s.m.Awaits(leg.EventRequestHeaders) {
+			s.fullDuplex, s.answerDuplex = ev.FullDuplex, ev.AnswerDuplex
 			s.begin(ev)
 		}
-	case evResponseHeaders:
-		if s.m.awaits(evRequestHeaders) { // a filter before ours has answered: this is the stream's first word
-			s.fullDuplex, s.answerDuplex, s.began = ev.fullDuplex, ev.answerDuplex, time.Now()
+	case leg.EventResponseHeaders:
+		if s.m.Awaits(leg.EventRequestHeaders) { // a filter before ours has answered: this is the stream's first word
+			s.fullDuplex, s.answerDuplex, s.began = ev.FullDuplex, ev.AnswerDuplex, time.Now()
 		}
-		ev.answerer = s.answererOf(ev)
-		s.strange = s.filter.strangeIn(ev.headers)
+		ev.Answerer = s.answererOf(ev)
+		s.strange = s.filter.strangeIn(ev.Headers)
 		s.beforeHead(ev)
-	case evFound:
+	case leg.EventFound:
 		s.pass = ev.pass
-		if decode, ok := s.m.decodeMate(); ok {
-			ev.odd = odd(s.srv.cfg.Health, decode, ev.status)
+		if decode, ok := s.m.DecodeMate(); ok {
+			ev.Odd = odd(s.srv.cfg.Health, decode, ev.Status)
 		}
-	case evLeg:
-		if prefill, ok := s.m.prefillMate(); ok && ev.leg.reason == blame.Rejected {
-			ev.leg.odd = odd(s.srv.cfg.Health, prefill, ev.leg.status)
+	case leg.EventLeg:
+		if prefill, ok := s.m.PrefillMate(); ok && ev.Leg.Reason == blame.Rejected {
+			ev.Leg.Odd = odd(s.srv.cfg.Health, prefill, ev.Leg.Status)
 		}
-	case evPicked:
-		if s.m.inPlaceOf() != nil && !s.m.concluded() {
+	case leg.EventPicked:
+		if s.m.InPlaceOf() != nil && !s.m.Concluded() {
 			s.turnPage(time.Now())
 		}
-		ev.booked.give(s, ev.plan.nonce)
-	case evPrefilled:
-		if prefill, ok := s.m.prefillMate(); ok && ev.answer.localReply == "" {
-			ev.answer.odd = odd(s.srv.cfg.Health, prefill, ev.answer.status)
+		ev.booked.give(s, ev.Plan.Nonce)
+	case leg.EventPrefilled:
+		if prefill, ok := s.m.PrefillMate(); ok && ev.Answer.LocalReply == "" {
+			ev.Answer.Odd = odd(s.srv.cfg.Health, prefill, ev.Answer.Status)
 		}
-		ev.moved = s.keepDecode(ev.answer)
-	case evRefused, evAnswered:
+		ev.Moved = s.keepDecode(ev.Answer)
+	case leg.EventRefused, leg.EventAnswered:
 		ev.booked.tell(s)
-	case evLogged:
+	case leg.EventLogged:
 		s.sent = ev.sent
 	}
 }
 
 // beforeHead is prepare for decode's head.
 func (s *mainStream) beforeHead(ev *notice) {
-	if !s.m.awaits(evResponseHeaders) {
+	if !s.m.Awaits(leg.EventResponseHeaders) {
 		return
 	}
-	if s.m.planned().looks && !s.looked.Load() {
-		s.srv.unread(ev.headers)
+	if s.m.Plan().Looks && !s.looked.Load() {
+		s.srv.unread(ev.Headers)
 	}
-	if decode, ok := s.m.decodeMate(); ok && ev.headers.LocalReply == "" {
-		ev.odd = odd(s.srv.cfg.Health, decode, statusOf(ev.headers.Status))
+	if decode, ok := s.m.DecodeMate(); ok && ev.Headers.LocalReply == "" {
+		ev.Odd = odd(s.srv.cfg.Health, decode, leg.StatusOf(ev.Headers.Status))
 	}
 }
 
@@ -185,7 +186,7 @@ func (b *booked) give(s *mainStream, nonce uint64) {
 	s.note, s.decodeSpan, s.nonce = b.note, b.span, nonce
 	s.prompt, s.asked = b.prompt, b.answer
 	s.others, s.again = b.others, b.again
-	if s.m.concluded() { // the attempt ended while its tokens were counted
+	if s.m.Concluded() { // the attempt ended while its tokens were counted
 		s.srv.cfg.Journal.End(s.note, decision.ClientLeft, "before the decision", 0, time.Now())
 		telemetry.End(s.decodeSpan, time.Now(), "too late")
 	}
@@ -201,7 +202,7 @@ func (b *booked) tell(s *mainStream) {
 // comeByName notes the attempt's name, by which an access log may mean it or
 // another one. Where no hand-off goes through us nothing depends on it.
 func (s *mainStream) comeByName(now time.Time) {
-	if s.srv.legClient == nil || s.bears || s.m.over() {
+	if s.srv.legClient == nil || s.bears || s.m.Over() {
 		return
 	}
 	s.bears = true
@@ -213,115 +214,115 @@ func (s *mainStream) comeByName(now time.Time) {
 func (s *mainStream) leaveName(now time.Time) {
 	if s.bears {
 		s.bears = false
-		s.srv.unrouted.leave(s.name(), !s.m.decoded().headCame(), now)
+		s.srv.unrouted.leave(s.name(), !s.m.Answer().HeadCame(), now)
 	}
 }
 
 // name is the attempt as Envoy's access log may name it.
 func (s *mainStream) name() attemptName {
-	q := s.m.request()
-	return nameOf(q.headers.RequestID, q.attempt)
+	q := s.m.Request()
+	return nameOf(q.Headers.RequestID, q.Attempt)
 }
 
-func (s *mainStream) fire() { s.post(just(event{kind: evTimer})) }
+func (s *mainStream) fire() { s.post(just(leg.Event{Kind: leg.EventTimer})) }
 
 func (s *mainStream) begin(ev *notice) {
 	s.began = time.Now()
-	s.subset = s.srv.subsetOf(ev, s.filter.gateway)
-	ev.received = s.srv.receipt(s.grpc.Context(), ev.headers, s.began)
-	if ev.headers.RequestID == "" {
-		ev.headers.RequestID, ev.unnamed = uuid.NewString(), true
+	s.subset = s.srv.subsetOf(ev, s.filter.Gateway)
+	ev.Received = s.srv.receipt(s.grpc.Context(), ev.Headers, s.began)
+	if ev.Headers.RequestID == "" {
+		ev.Headers.RequestID, ev.Unnamed = uuid.NewString(), true
 	}
 	if s.srv.cfg.Tracer.Enabled() {
-		parent := telemetry.Extract(ev.headers.Traceparent, ev.headers.Tracestate)
+		parent := telemetry.Extract(ev.Headers.Traceparent, ev.Headers.Tracestate)
 		s.span = s.srv.cfg.Tracer.Start(parent, telemetry.SpanRequest, s.began)
 	}
 }
 
-func (s *mainStream) perform(now time.Time, e *effect) {
-	switch e.op {
-	case opContinue:
+func (s *mainStream) perform(now time.Time, e *leg.Effect) {
+	switch e.Op {
+	case leg.OpContinue:
 		s.sendContinue(e)
-	case opRoute:
+	case leg.OpRoute:
 		s.route(now, e)
-	case opRouteHeaders:
-		s.send(s.srv.replies.RouteHeaders(&wire.Route{Set: e.set, Remove: e.remove}))
-	case opRelay:
+	case leg.OpRouteHeaders:
+		s.send(s.srv.replies.RouteHeaders(&wire.Route{Set: e.Set, Remove: e.Remove}))
+	case leg.OpRelay:
 		s.relay(now, e)
-	case opImmediate:
-		s.sendImmediate(e.imm)
-	case opExtend:
-		if e.holds {
+	case leg.OpImmediate:
+		s.sendImmediate(e.Imm)
+	case leg.OpExtend:
+		if e.Holds {
 			s.heldAt = now
 		}
-		s.send(wire.Extend(e.wait))
-	case opPrefill:
+		s.send(wire.Extend(e.Wait))
+	case leg.OpPrefill:
 		s.askPrefill(e)
-	case opCollect:
+	case leg.OpCollect:
 		s.collect(e)
-	case opPick:
-		if e.fail != nil {
+	case leg.OpPick:
+		if e.Fail != nil {
 			s.began = now // of the record that one worker gets
 		}
-		s.decide(e.fail)
-	case opModels:
-		s.sendImmediate(s.srv.models(e.model, e.retry))
-	case opAbortLeg:
+		s.decide(e.Fail)
+	case leg.OpModels:
+		s.sendImmediate(s.srv.models(e.Model, e.Retry))
+	case leg.OpAbortLeg:
 		s.abort()
-	case opCharge, opSuspect, opPairFailed, opPairServed:
+	case leg.OpCharge, leg.OpSuspect, leg.OpPairFailed, leg.OpPairServed:
 		s.judge(now, e)
-	case opServed:
-		s.served(now, e.rank)
-	case opReleaseDecode:
+	case leg.OpServed:
+		s.served(now, e.Rank)
+	case leg.OpReleaseDecode:
 		s.decodeBooking.Release(now)
-	case opReleasePrefill:
+	case leg.OpReleasePrefill:
 		s.prefillBooking.Release(now)
 		s.detach()
-	case opMark:
-		s.mark(now, e.report)
-	case opFinish:
+	case leg.OpMark:
+		s.mark(now, e.Report)
+	case leg.OpFinish:
 		s.finish(now, e)
-	case opLeave:
+	case leg.OpLeave:
 		s.deaf = true
 		s.finishStream()
-	case opFound:
-		s.srv.cfg.Telemetry.FirstEvents(e.found.String())
+	case leg.OpFound:
+		s.srv.cfg.Telemetry.FirstEvents(e.Found.String())
 		s.tokenAt = now
-	case opPass:
+	case leg.OpPass:
 		if s.pass != nil {
 			s.pass()
 		}
-	case opForget:
+	case leg.OpForget:
 		s.srv.attempts.remove(s.nonce)
-		if s.m.over() {
+		if s.m.Over() {
 			s.leaveName(now)
 		}
 		s.detach()
 	}
 }
 
-func (s *mainStream) route(now time.Time, e *effect) {
-	if !s.m.prefillAwaited() {
+func (s *mainStream) route(now time.Time, e *leg.Effect) {
+	if !s.m.PrefillAwaited() {
 		s.decodeLimit.from = now
 	}
-	if s.m.unsure() {
+	if s.m.Unsure() {
 		s.srv.unrouted.handOff(s, s.name())
 	}
 	s.sendRoute(e)
 }
 
-func (s *mainStream) relay(now time.Time, e *effect) {
+func (s *mainStream) relay(now time.Time, e *leg.Effect) {
 	if !s.heldAt.IsZero() {
 		s.srv.cfg.Telemetry.PrefillWaited(now.Sub(s.heldAt))
 	}
-	if !s.m.planned().disaggregated {
+	if !s.m.Plan().Disaggregated {
 		s.decodeBooking.PrefillDone(math.MaxInt64, now) // the answer has begun: its prompt is done
 	}
-	if s.m.servesSoFar() {
+	if s.m.ServesSoFar() {
 		s.decodeLimit.learn(&s.srv.patience, now)
-		s.srv.cfg.Health.Began(s.m.planned().decode)
+		s.srv.cfg.Health.Began(s.m.Plan().Decode)
 	}
-	s.send(wire.Relay(s.conform(e.set), s.strange))
+	s.send(wire.Relay(s.conform(e.Set), s.strange))
 	s.srv.cfg.Journal.Mark(s.note, decision.ResponseHeaders, now)
 }
 
@@ -351,10 +352,10 @@ func (s *mainStream) abort() {
 	l, stop, at := s.leg, s.stopSync, s.carrier
 	s.mu.Unlock()
 	if l != nil {
-		l.post(just(event{kind: evAbort}))
+		l.post(just(leg.Event{Kind: leg.EventAbort}))
 	}
 	if at.addr != "" {
-		s.srv.peers.abort(at.addr, s.m.planned().token)
+		s.srv.peers.abort(at.addr, s.m.Plan().Token)
 	}
 	if stop != nil {
 		stop(errLegAborted)

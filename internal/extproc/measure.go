@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 )
@@ -21,20 +22,20 @@ type tokenCounts struct {
 
 // hear takes what an event says of tokens.
 func (c *tokenCounts) hear(ev *notice) {
-	switch ev.kind {
-	case evLeg:
-		if ev.leg.state == legWell && ev.leg.counted {
-			c.cached, c.known = ev.leg.cached, true
+	switch ev.Kind {
+	case leg.EventLeg:
+		if ev.Leg.State == leg.Well && ev.Leg.Counted {
+			c.cached, c.known = ev.Leg.Cached, true
 		}
-	case evPrefilled:
-		if u, ok := openai.FindUsage(ev.answer.body); ok && u.HasCached {
+	case leg.EventPrefilled:
+		if u, ok := openai.FindUsage(ev.Answer.Body); ok && u.HasCached {
 			c.cached, c.known = u.Cached, true
 		}
-	case evResponseBody:
-		if u, ok := openai.FindUsage(ev.body); ok {
+	case leg.EventResponseBody:
+		if u, ok := openai.FindUsage(ev.Body); ok {
 			c.usage = u
 		}
-	case evLogged:
+	case leg.EventLogged:
 		if ev.usage.Output > 0 {
 			c.usage = ev.usage
 		}
@@ -42,19 +43,19 @@ func (c *tokenCounts) hear(ev *notice) {
 }
 
 // measure counts what came of a request that workers were picked for.
-func (s *mainStream) measure(now time.Time, e *effect) {
-	p := s.m.planned()
-	if p == nil || e.outcome == blame.Retried || e.outcome == outcomeAnswered {
+func (s *mainStream) measure(now time.Time, e *leg.Effect) {
+	p := s.m.Plan()
+	if p == nil || e.Outcome == blame.Retried || e.Outcome == leg.Answered {
 		return
 	}
-	t := telemetry.Served{Model: s.prompt.Model, Operation: operation(s.m.request().path)}
-	if e.outcome != blame.OK {
-		t.Error = string(e.outcome)
-		if e.fail != nil {
-			t.Error = e.fail.code
+	t := telemetry.Served{Model: s.prompt.Model, Operation: operation(s.m.Request().Path)}
+	if e.Outcome != blame.OK {
+		t.Error = string(e.Outcome)
+		if e.Fail != nil {
+			t.Error = e.Fail.Code
 		}
 	}
-	s.clock(&t, now, s.m.began())
+	s.clock(&t, now, s.m.Began())
 	if n := s.counts.usage.Output; n > 1 && t.FirstToken > 0 && t.Error == "" {
 		t.PerToken = (t.Whole - t.FirstToken) / time.Duration(n-1)
 	}
@@ -63,7 +64,7 @@ func (s *mainStream) measure(now time.Time, e *effect) {
 	if t.Error != "" || s.prompt.Prompt == 0 {
 		return
 	}
-	if u := &s.counts.usage; !p.disaggregated && u.HasCached {
+	if u := &s.counts.usage; !p.Disaggregated && u.HasCached {
 		s.counts.cached, s.counts.known = u.Cached, true
 	}
 	s.prompt.Delivered, s.prompt.Told = s.counts.cached, s.counts.known
@@ -73,7 +74,7 @@ func (s *mainStream) measure(now time.Time, e *effect) {
 // clock reads the times of a request from when the data plane received it. began: it
 // was answered.
 func (s *mainStream) clock(t *telemetry.Served, now time.Time, began bool) {
-	start := s.m.request().start
+	start := s.m.Request().Start
 	var first time.Time
 	switch {
 	case s.sent.last > 0:
@@ -82,7 +83,7 @@ func (s *mainStream) clock(t *telemetry.Served, now time.Time, began bool) {
 			first = s.sent.start.Add(s.sent.first)
 		}
 	default: // no log, or none yet
-		first = s.m.decoded().relayed
+		first = s.m.Answer().Relayed
 	}
 	t.Whole = now.Sub(start)
 	if !began || first.IsZero() {
@@ -92,7 +93,7 @@ func (s *mainStream) clock(t *telemetry.Served, now time.Time, began bool) {
 	switch {
 	case !s.tokenAt.IsZero():
 		t.FirstToken = max(s.tokenAt.Sub(start), t.FirstByte)
-	case s.m.planned().looks && s.srv.cfg.FirstToken == FirstTokenHold && (s.looked.Load() || s.srv.rules.replicas):
+	case s.m.Plan().Looks && s.srv.cfg.FirstToken == FirstTokenHold && (s.looked.Load() || s.srv.rules.Replicas):
 		t.FirstToken = t.FirstByte // the head has waited for it
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -45,9 +46,9 @@ const (
 
 // unknownModel is the row for a model that nobody serves. It names the model and the
 // known ones, as far as they fit.
-func (srv *Server) unknownModel(model string) *failure {
-	f := failUnknownModel
-	f.message = "The model " + shown(model) + " does not exist here."
+func (srv *Server) unknownModel(model string) *leg.Failure {
+	f := leg.FailUnknownModel
+	f.Message = "The model " + shown(model) + " does not exist here."
 	var names []string
 	n := 0
 	for k := range route.Keys(srv.cfg.Board.Load(), srv.cfg.Namespace) {
@@ -57,11 +58,11 @@ func (srv *Server) unknownModel(model string) *failure {
 	}
 	switch {
 	case n == 0:
-		f.message += " No model has a worker."
+		f.Message += " No model has a worker."
 	case n > mostKnown:
-		f.message += " Known: " + strings.Join(names, ", ") + " and " + strconv.Itoa(n-mostKnown) + " more."
+		f.Message += " Known: " + strings.Join(names, ", ") + " and " + strconv.Itoa(n-mostKnown) + " more."
 	default:
-		f.message += " Known: " + strings.Join(names, ", ") + "."
+		f.Message += " Known: " + strings.Join(names, ", ") + "."
 	}
 	return &f
 }
@@ -99,7 +100,7 @@ func (srv *Server) models(only string, retry bool) *wire.Immediate {
 	}{Object: "list", Data: []modelJSON{}}
 	world := srv.cfg.Board.Load()
 	if !world.Ready() {
-		return immediateOf(&failNotReady, retry)
+		return leg.ImmediateOf(&leg.FailNotReady, retry)
 	}
 	for k := range route.Keys(world, srv.cfg.Namespace) {
 		policy, pool := srv.policy(), world.Pool(k)
@@ -118,13 +119,13 @@ func (srv *Server) models(only string, retry bool) *wire.Immediate {
 	switch {
 	case only == "":
 	case len(list.Data) == 0:
-		return immediateOf(srv.unknownModel(only), false)
+		return leg.ImmediateOf(srv.unknownModel(only), false)
 	default:
 		what = list.Data[0]
 	}
 	body, err := json.Marshal(what)
 	if err != nil {
-		return immediateOf(&failInternal, false)
+		return leg.ImmediateOf(&leg.FailInternal, false)
 	}
 	return &wire.Immediate{Status: 200, Headers: []wire.Header{{Name: "content-type", Value: "application/json"}}, Body: body, Detail: "baton_models"}
 }

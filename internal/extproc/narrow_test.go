@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/route"
@@ -30,8 +31,8 @@ func TestANamedWorkersRankIsPickedThoughItHasFailedTheRequest(t *testing.T) {
 		req.Pick.Role, req.Pick.ISLTokens, req.Pick.NewBlocks = worker.Decode, 4000, 1000
 		require.NoError(t, r.book.Reserve(req, rank, 0, &busy[i]))
 	}
-	q := &request{attempt: 1, headers: wire.Headers{RequestID: "r", Start: "1"}}
-	r.srv.avoid.add(q, lesson{avoid: []worker.Rank{{ID: 4}}}, time.Now())
+	q := &leg.Request{Attempt: 1, Headers: wire.Headers{RequestID: "r", Start: "1"}}
+	r.srv.avoid.add(q, leg.Lesson{Avoid: []worker.Rank{{ID: 4}}}, time.Now())
 	p := r.through(routingKey, "prerouted", routingRepickKey, "true")
 	set, _ := routed(t, p.ask(eightTokens, "x-worker-instance-id", "4", "x-request-id", "r", "x-baton-start", "1", "x-envoy-attempt-count", "2"))
 	require.Equal(t, "4/0", set["x-worker-instance-id"]+"/"+set["x-dp-rank"])

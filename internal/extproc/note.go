@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/route"
@@ -49,40 +50,40 @@ func sourceLabel(s tokens.Source) string {
 
 // describe adds to the record of a decision what the stream knows of its request.
 func (a *asking) describe(r *decision.Record) {
-	q := a.m.request()
-	r.Time, r.RequestID, r.Attempt = a.began, q.headers.RequestID, q.attempt
-	r.Path = q.path.String()
-	if q.passes() {
-		r.Path = short(q.headers.Path)
+	q := a.m.Request()
+	r.Time, r.RequestID, r.Attempt = a.began, q.Headers.RequestID, q.Attempt
+	r.Path = q.Path.String()
+	if q.Passes() {
+		r.Path = short(q.Headers.Path)
 	}
 	r.Clip()
 }
 
 // tell puts a decision where people look: into the journal, the trace and, where the
 // client asks for it, a header of its answer.
-func (a *asking) tell(r *decision.Record, p *plan, b *booked) {
+func (a *asking) tell(r *decision.Record, p *leg.Plan, b *booked) {
 	srv := a.srv
 	b.note = srv.cfg.Journal.Keep(r)
 	if a.span != nil && srv.cfg.Tracer.Enabled() {
-		p.traceparent = a.traceDecision(r, b)
+		p.Traceparent = a.traceDecision(r, b)
 	}
-	if srv.cfg.DebugHeader && a.m.request().headers.Debug != "" {
-		p.explain = r.Line()
+	if srv.cfg.DebugHeader && a.m.Request().Headers.Debug != "" {
+		p.Explain = r.Line()
 	}
 }
 
 // noteRefusal records a request that was refused before anything was decided.
-func (srv *Server) noteRefusal(s *mainStream, e *effect) journal.Handle {
-	if srv.cfg.Journal == nil || e.outcome == outcomeAnswered {
+func (srv *Server) noteRefusal(s *mainStream, e *leg.Effect) journal.Handle {
+	if srv.cfg.Journal == nil || e.Outcome == leg.Answered {
 		return journal.Handle{}
 	}
 	return srv.cfg.Journal.Add(func(r *decision.Record) {
-		q := s.m.request()
-		r.Time, r.RequestID, r.Attempt = s.began, q.headers.RequestID, q.attempt
-		r.Path = short(q.headers.Path)
-		r.BodyBytes = q.headers.Length.N
-		if q.scan != nil {
-			r.Model = short(string(q.scan.Model[:min(len(q.scan.Model), mostShown+1)]))
+		q := s.m.Request()
+		r.Time, r.RequestID, r.Attempt = s.began, q.Headers.RequestID, q.Attempt
+		r.Path = short(q.Headers.Path)
+		r.BodyBytes = q.Headers.Length.N
+		if q.Scan != nil {
+			r.Model = short(string(q.Scan.Model[:min(len(q.Scan.Model), mostShown+1)]))
 		}
 		if r.Time.IsZero() {
 			r.Time = time.Now()
@@ -138,7 +139,7 @@ func (a *asking) traceDecision(r *decision.Record, b *booked) string {
 func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, error) {
 	p, ok := openai.ParsePath(path)
 	if !ok {
-		return nil, errors.New(failUnknownPath.message)
+		return nil, errors.New(leg.FailUnknownPath.Message)
 	}
 	var r openai.Request
 	if err := openai.Scan(p, body, &r); err != nil {
@@ -147,7 +148,7 @@ func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, 
 	q, refused := srv.router.Ask(route.Request{Now: time.Now(), Scan: &r, Body: body, Trust: pin.Prerouted, Preview: true})
 	if refused != nil {
 		f := srv.failureOf(refused)
-		return nil, errors.New(f.code + ": " + f.message)
+		return nil, errors.New(f.Code + ": " + f.Message)
 	}
 	sc := route.NewScratch()
 	prompt := srv.cfg.Tokens.Resolve(ctx, q.Query(), srv.router.Tokenizers(q), &sc.Tokens)
@@ -157,7 +158,7 @@ func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, 
 	rec.DecisionIn, rec.Time, rec.Path = time.Since(began), began, path
 	if refused != nil {
 		f := srv.failureOf(refused)
-		rec.Outcome, rec.Detail, rec.Status = decision.Refused, f.code, f.status
+		rec.Outcome, rec.Detail, rec.Status = decision.Refused, f.Code, f.Status
 	}
 	rec.Clip()
 	return rec, nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
@@ -61,7 +62,7 @@ func TestWhatIsToldOfAModel(t *testing.T) {
 	ws[1].Models, ws[3].Models, ws[3].Engine = []string{"odd"}, []string{"odd"}, worker.SGLang
 	srv := &Server{cfg: Config{Board: routetest.Board(time.Now(), ws)}, legClient: new(legClient)}
 	told := func(path string) (status int, got map[string]any) {
-		only, ok := modelsPath(path)
+		only, ok := leg.ModelsPath(path)
 		require.True(t, ok, path)
 		im := srv.models(only, false)
 		require.NoError(t, json.Unmarshal(im.Body, &got))
@@ -85,7 +86,7 @@ func TestWhatIsToldOfAModel(t *testing.T) {
 	require.Equal(t, 404, status)
 	require.Equal(t, `The model "no\"body\n" does not exist here. Known: "m", "odd", "org/served".`, got["error"].(map[string]any)["message"])
 	for _, path := range []string{"/v1/model", "/v1/modelsx", "/models", "/v1/completions"} {
-		_, ok := modelsPath(path)
+		_, ok := leg.ModelsPath(path)
 		require.False(t, ok, path)
 	}
 }
@@ -98,10 +99,10 @@ func TestTheErrorOfAnUnknownModelIsBounded(t *testing.T) {
 	}
 	srv := &Server{cfg: Config{Board: routetest.Board(time.Now(), ws)}}
 	f := srv.unknownModel(strings.Repeat("\x00\xff", 1<<20))
-	require.Less(t, len(f.message), 10_000)
-	require.Contains(t, f.message, " and 481 more.")
-	require.True(t, utf8.ValidString(f.message))
-	require.Equal(t, `The model "x" does not exist here. No model has a worker.`, (&Server{cfg: Config{Board: routetest.Board(time.Now(), nil)}}).unknownModel("x").message)
+	require.Less(t, len(f.Message), 10_000)
+	require.Contains(t, f.Message, " and 481 more.")
+	require.True(t, utf8.ValidString(f.Message))
+	require.Equal(t, `The model "x" does not exist here. No model has a worker.`, (&Server{cfg: Config{Board: routetest.Board(time.Now(), nil)}}).unknownModel("x").Message)
 }
 
 // What a model is refused for is told to clients with a row of the failure table, that
@@ -113,11 +114,11 @@ func TestEachReasonHasItsRowOfTheFailureTable(t *testing.T) {
 		route.PrefillGone, route.NoListener, route.NoHandoff, route.Saturated, route.NoTaint, route.Outside, route.Enforced, route.NamedLeft,
 	} {
 		f := srv.failureOf(&route.Refusal{Reason: reason})
-		require.Equal(t, string(reason), f.code)
+		require.Equal(t, string(reason), f.Code)
 		again := reason != route.NoListener && reason != route.NoHandoff
-		require.Equal(t, again, f.retryAfter > 0, reason)
-		require.Equal(t, reason == route.Saturated, f.status == 429, reason)
-		require.Equal(t, reason == route.NoHandoff, f.status == 400, reason)
+		require.Equal(t, again, f.RetryAfter > 0, reason)
+		require.Equal(t, reason == route.Saturated, f.Status == 429, reason)
+		require.Equal(t, reason == route.NoHandoff, f.Status == 400, reason)
 	}
 }
 

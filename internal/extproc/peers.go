@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
@@ -42,7 +43,7 @@ type peerReport struct {
 	From    string      `json:"from,omitempty"` // where the replica that says it can be reached
 	Life    string      `json:"life,omitempty"` // which process is there
 	Token   string      `json:"token"`
-	State   legState    `json:"state,omitempty"`
+	State   leg.State   `json:"state,omitempty"`
 	Reason  blame.Sight `json:"reason,omitempty"`
 	Retry   string      `json:"retry_after,omitempty"`
 	Status  int         `json:"status,omitempty"`
@@ -99,7 +100,7 @@ func (p *peers) reachable(owner string) bool { return addressOf(owner) != "" }
 // report sends one report after the one that closes before (nil: at once) and
 // returns a channel that closes when the call has ended: gRPC does not promise
 // the order of calls, and a leg's reports have one.
-func (p *peers) report(owner, token string, r legReport, before <-chan struct{}) <-chan struct{} {
+func (p *peers) report(owner, token string, r leg.Report, before <-chan struct{}) <-chan struct{} {
 	done := make(chan struct{})
 	addr := addressOf(owner)
 	if addr == "" {
@@ -126,7 +127,7 @@ func (p *peers) report(owner, token string, r legReport, before <-chan struct{})
 			<-before
 		}
 		defer func() { <-p.calls }()
-		body, err := json.Marshal(peerReport{From: p.self, Life: p.life, Token: token, State: r.state, Reason: r.reason, Status: r.status, Retry: r.retryAfter, Cached: r.cached, Counted: r.counted})
+		body, err := json.Marshal(peerReport{From: p.self, Life: p.life, Token: token, State: r.State, Reason: r.Reason, Status: r.Status, Retry: r.RetryAfter, Cached: r.Cached, Counted: r.Counted})
 		if err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
 			defer cancel()
@@ -280,7 +281,7 @@ func (in inbox) found(ctx context.Context, body []byte) error {
 		return err
 	}
 	passed := make(chan struct{}, 1)
-	s.post(&notice{event: event{kind: evFound, seen: r.Reason, status: r.Status}, pass: func() {
+	s.post(&notice{Event: leg.Event{Kind: leg.EventFound, Seen: r.Reason, Status: r.Status}, pass: func() {
 		select {
 		case passed <- struct{}{}:
 		default:
@@ -305,7 +306,7 @@ func (in inbox) abort(body []byte) error {
 	if s == nil {
 		return status.Error(codes.NotFound, "the leg is over")
 	}
-	s.post(just(event{kind: evAbort}))
+	s.post(just(leg.Event{Kind: leg.EventAbort}))
 	return nil
 }
 
@@ -324,7 +325,7 @@ func (in inbox) logged(body []byte) error {
 		}
 		if s := in.srv.attempts.find(sealed.Nonce); s != nil {
 			s.post(&notice{
-				event: event{kind: evLogged, seen: e.Seen, status: e.Status, reached: e.Reached},
+				Event: leg.Event{Kind: leg.EventLogged, Seen: e.Seen, Status: e.Status, Reached: e.Reached},
 				sent:  sent{e.Start, e.First, e.Last}, usage: e.Usage,
 			})
 		}
@@ -355,11 +356,11 @@ func (in inbox) report(body []byte) error {
 	switch {
 	case err != nil:
 		return err
-	case r.State <= legDispatched || r.State > legEnded:
+	case r.State <= leg.Dispatched || r.State > leg.Ended:
 		return status.Error(codes.InvalidArgument, "expected the state of a leg")
-	case r.State == legStarted:
+	case r.State == leg.Started:
 		in.srv.carriedBy(s, carrier{r.From, r.Life})
 	}
-	s.post(just(event{kind: evLeg, leg: legReport{state: r.State, reason: r.Reason, status: r.Status, retryAfter: r.Retry, cached: r.Cached, counted: r.Counted}}))
+	s.post(just(leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: r.State, Reason: r.Reason, Status: r.Status, RetryAfter: r.Retry, Cached: r.Cached, Counted: r.Counted}}))
 	return nil
 }

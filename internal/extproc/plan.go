@@ -3,6 +3,7 @@ package extproc
 import (
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -10,21 +11,21 @@ import (
 )
 
 // plan turns a decision into what the machine needs.
-func (a *asking) plan(d *route.Decision) (*plan, error) {
+func (a *asking) plan(d *route.Decision) (*leg.Plan, error) {
 	srv := a.srv
-	p := &plan{
-		nonce: newNonce(), disaggregated: d.Apart,
-		prefillNamed: d.Prefill.Named, decodeNamed: d.Decode.Named,
-		decode: d.Decode.Rank, decodeDPSize: d.Decode.Worker.RanksPerPort(),
-		decodeAddr: d.Destination, several: len(d.Others) > 0,
-		prefill: d.Prefill.Rank, kind: d.Kind,
-		spare: spare(d.Spare), suspects: a.suspects,
+	p := &leg.Plan{
+		Nonce: newNonce(), Disaggregated: d.Apart,
+		PrefillNamed: d.Prefill.Named, DecodeNamed: d.Decode.Named,
+		Decode: d.Decode.Rank, DecodeDPSize: d.Decode.Worker.RanksPerPort(),
+		DecodeAddr: d.Destination, Several: len(d.Others) > 0,
+		Prefill: d.Prefill.Rank, Kind: d.Kind,
+		Spare: leg.Spare(d.Spare), Suspects: a.suspects,
 	}
 	var err error
-	p.looks = a.m.looks()
-	if p.looks || srv.rules.replicas && !a.filter.gateway {
-		p.answerToken, err = srv.sealer.Seal(prefill.Leg{
-			Kind: prefill.AnswerLeg, Owner: srv.owner, Nonce: p.nonce, Prefill: p.decode, Deadline: a.m.request().deadline,
+	p.Looks = a.m.Looks()
+	if p.Looks || srv.rules.Replicas && !a.filter.Gateway {
+		p.AnswerToken, err = srv.sealer.Seal(prefill.Leg{
+			Kind: prefill.AnswerLeg, Owner: srv.owner, Nonce: p.Nonce, Prefill: p.Decode, Deadline: a.m.Request().Deadline,
 		})
 		if err != nil {
 			return nil, err
@@ -36,20 +37,20 @@ func (a *asking) plan(d *route.Decision) (*plan, error) {
 		return p, nil
 	}
 	w := d.Prefill.Worker
-	leg := prefill.Leg{Owner: srv.owner, Nonce: p.nonce, Prefill: p.prefill, Deadline: a.m.request().deadline}
-	if p.kind.PrefillFirst() {
+	leg := prefill.Leg{Owner: srv.owner, Nonce: p.Nonce, Prefill: p.Prefill, Deadline: a.m.Request().Deadline}
+	if p.Kind.PrefillFirst() {
 		leg.Kind = prefill.SyncLeg
-		leg.Deadline = time.Now().Add(min(time.Until(a.m.request().deadline), srv.cfg.PrefillTimeout) + srv.cfg.OrphanGrace)
-		p.prefillDPSize, p.decodeAlone = w.RanksPerPort(), d.Decode.Alone
-		p.handoffID = d.HandoffID
+		leg.Deadline = time.Now().Add(min(time.Until(a.m.Request().Deadline), srv.cfg.PrefillTimeout) + srv.cfg.OrphanGrace)
+		p.PrefillDPSize, p.DecodeAlone = w.RanksPerPort(), d.Decode.Alone
+		p.HandoffID = d.HandoffID
 	} else {
-		p.prefillAddr = d.Prefill.Address()
-		p.bootstrap, p.model = w.Bootstrap, d.Key.Model
-		p.bootstrapHost, p.bootstrapPort = handoff.SGLangHost(w.Bootstrap), w.Bootstrap.Port
-		p.inHeaders = p.kind == handoff.Rendezvous && d.Decode.Worker.HeaderOverrides && w.HeaderOverrides && a.m.request().path != openai.Completions
-		p.room = d.Room
-		leg.Room = p.room
+		p.PrefillAddr = d.Prefill.Address()
+		p.Bootstrap, p.Model = w.Bootstrap, d.Key.Model
+		p.BootstrapHost, p.BootstrapPort = handoff.SGLangHost(w.Bootstrap), w.Bootstrap.Port
+		p.InHeaders = p.Kind == handoff.Rendezvous && d.Decode.Worker.HeaderOverrides && w.HeaderOverrides && a.m.Request().Path != openai.Completions
+		p.Room = d.Room
+		leg.Room = p.Room
 	}
-	p.token, err = srv.sealer.Seal(leg)
+	p.Token, err = srv.sealer.Seal(leg)
 	return p, err
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/budget"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
@@ -17,7 +18,7 @@ import (
 // to its owner.
 type prefillStream struct {
 	stream
-	m        prefillLeg
+	m        leg.Prefill
 	owner    *mainStream // in this process; nil when elsewhere or unknown
 	leg      prefill.Leg
 	token    string
@@ -25,7 +26,7 @@ type prefillStream struct {
 	fault    string
 	endpoint string // of its worker
 
-	outcome legState        // well or failed, once it is known
+	outcome leg.State       // well or failed, once it is known
 	guest   bool            // another replica is told how it goes
 	told    <-chan struct{} // closes when the last report to a peer has gone
 	body    budget.Share    // of bodies in flight
@@ -37,12 +38,12 @@ func (s *prefillStream) handle(ev *notice) {
 	defer func() {
 		if r := recover(); r != nil {
 			s.recovered("prefill", r)
-			s.tellOwner(legReport{state: legFailed, reason: blame.Aborted})
-			s.tellOwner(legReport{state: legEnded})
+			s.tellOwner(leg.Report{State: leg.Failed, Reason: blame.Aborted})
+			s.tellOwner(leg.Report{State: leg.Ended})
 		}
 	}()
-	if ev.kind == evClosed {
-		s.deaf, ev.ending = true, s.srv.reached(stageEnding)
+	if ev.Kind == leg.EventClosed {
+		s.deaf, ev.Ending = true, s.srv.reached(stageEnding)
 		if s.guest {
 			s.guest = false
 			s.srv.guests.remove(s.token)
@@ -52,15 +53,15 @@ func (s *prefillStream) handle(ev *notice) {
 	if s.broken {
 		return
 	}
-	var t *ticket
-	if ev.kind == evRequestHeaders && s.m.awaits(evRequestHeaders) {
-		s.fullDuplex, s.answerDuplex = ev.fullDuplex, ev.answerDuplex
+	var t *leg.Ticket
+	if ev.Kind == leg.EventRequestHeaders && s.m.Awaits(leg.EventRequestHeaders) {
+		s.fullDuplex, s.answerDuplex = ev.FullDuplex, ev.AnswerDuplex
 		t = s.admit(ev)
 	}
-	for i, effects := 0, s.m.step(time.Now(), &ev.event, t); i < len(effects); i++ {
+	for i, effects := 0, s.m.Step(time.Now(), &ev.Event, t); i < len(effects); i++ {
 		s.perform(&effects[i])
 	}
-	if ev.kind == evClosed {
+	if ev.Kind == leg.EventClosed {
 		s.endSpan()
 	}
 }
@@ -76,7 +77,7 @@ func (s *prefillStream) endSpan() {
 	if s.fault != "" {
 		attrs = append(attrs, attribute.String(telemetry.AttrReason, s.fault))
 	}
-	if status := s.m.answerStatus(); status != 0 {
+	if status := s.m.AnswerStatus(); status != 0 {
 		attrs = append(attrs, attribute.Int(telemetry.AttrStatus, status))
 	}
 	telemetry.End(s.span, time.Now(), s.fault, attrs...)
@@ -85,25 +86,25 @@ func (s *prefillStream) endSpan() {
 // admit opens the leg's token and finds its owner and its worker. A leg whose
 // token this instance did not book belongs to a replica, or to a process that
 // is gone: it runs on its own.
-func (s *prefillStream) admit(ev *notice) *ticket {
+func (s *prefillStream) admit(ev *notice) *leg.Ticket {
 	srv := s.srv
-	sealed, err := srv.sealer.Open(ev.headers.Leg)
+	sealed, err := srv.sealer.Open(ev.Headers.Leg)
 	if err != nil || sealed.Kind != prefill.MirrorLeg {
 		srv.cfg.Telemetry.Leg("refused", "token")
-		return &ticket{fail: &failLegRefused}
+		return &leg.Ticket{Fail: &leg.FailLegRefused}
 	}
-	s.leg, s.token = sealed, ev.headers.Leg
-	t := &ticket{leg: sealed}
+	s.leg, s.token = sealed, ev.Headers.Leg
+	t := &leg.Ticket{Leg: sealed}
 	w := srv.view.Load().Worker(sealed.Prefill.ID)
 	switch {
 	case w == nil || w.EndpointOf(sealed.Prefill.DPRank).IsZero():
-		t.fail = &failLegGone
+		t.Fail = &leg.FailLegGone
 		srv.cfg.Telemetry.Leg("refused", "gone")
 	case sealed.Owner == srv.owner:
 		s.owner = srv.attempts.find(sealed.Nonce)
 		if s.owner == nil || !s.owner.attach(s) {
 			srv.cfg.Telemetry.Leg("late", "")
-			t.fail = &failLegLate
+			t.Fail = &leg.FailLegLate
 			s.owner = nil
 		}
 	case !srv.peers.reachable(sealed.Owner):
@@ -114,43 +115,43 @@ func (s *prefillStream) admit(ev *notice) *ticket {
 	}
 	if w != nil {
 		s.endpoint = w.EndpointOf(sealed.Prefill.DPRank).String()
-		t.endpoint = s.endpoint
-		t.mooncake = handoff.KindOf(w.Engine) == handoff.Mooncake
-		t.namesRank = t.mooncake && w.RanksPerPort() > 1
+		t.Endpoint = s.endpoint
+		t.Mooncake = handoff.KindOf(w.Engine) == handoff.Mooncake
+		t.NamesRank = t.Mooncake && w.RanksPerPort() > 1
 	}
 	if srv.cfg.Tracer.Enabled() {
-		parent := telemetry.Extract(ev.headers.Traceparent, ev.headers.Tracestate)
+		parent := telemetry.Extract(ev.Headers.Traceparent, ev.Headers.Tracestate)
 		s.span = srv.cfg.Tracer.Start(parent, telemetry.SpanPrefillLeg, time.Now())
 	}
 	return t
 }
 
-func (s *prefillStream) perform(e *effect) {
-	switch e.op {
-	case opContinue:
+func (s *prefillStream) perform(e *leg.Effect) {
+	switch e.Op {
+	case leg.OpContinue:
 		s.sendContinue(e)
-	case opRoute:
+	case leg.OpRoute:
 		s.sendRoute(e)
-	case opImmediate:
-		s.sendImmediate(e.imm)
-	case opReport:
-		if e.report.state != legEnded {
-			s.outcome = e.report.state
+	case leg.OpImmediate:
+		s.sendImmediate(e.Imm)
+	case leg.OpReport:
+		if e.Report.State != leg.Ended {
+			s.outcome = e.Report.State
 		}
-		if e.report.state == legFailed {
-			s.fault = string(e.report.reason)
+		if e.Report.State == leg.Failed {
+			s.fault = string(e.Report.Reason)
 		}
-		s.srv.cfg.Telemetry.Leg(e.report.state.String(), string(e.report.reason))
-		s.tellOwner(e.report)
-	case opFinish:
-		s.srv.cfg.Telemetry.Failure(e.fail.code)
+		s.srv.cfg.Telemetry.Leg(e.Report.State.String(), string(e.Report.Reason))
+		s.tellOwner(e.Report)
+	case leg.OpFinish:
+		s.srv.cfg.Telemetry.Failure(e.Fail.Code)
 	}
 }
 
-func (s *prefillStream) tellOwner(r legReport) {
+func (s *prefillStream) tellOwner(r leg.Report) {
 	switch {
 	case s.owner != nil:
-		s.owner.post(just(event{kind: evLeg, leg: r}))
+		s.owner.post(just(leg.Event{Kind: leg.EventLeg, Leg: r}))
 	case s.token != "" && s.leg.Owner != s.srv.owner:
 		s.told = s.srv.peers.report(s.leg.Owner, s.token, r, s.told)
 	}

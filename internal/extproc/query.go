@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -16,15 +17,15 @@ func (a *asking) answer(d *route.Decision, refused *route.Refusal) {
 	srv := a.srv
 	b := &booked{note: srv.cfg.Journal.Keep(d.Record)}
 	if refused != nil {
-		a.post(&notice{event: event{kind: evRefused, failure: srv.failureOf(refused)}, booked: b})
+		a.post(&notice{Event: leg.Event{Kind: leg.EventRefused, Failure: srv.failureOf(refused)}, booked: b})
 		return
 	}
-	im := &wire.Immediate{Status: 200, Detail: "baton_query", Body: appendQueryAnswer(nil, a.m.request().path, d, time.Now())}
+	im := &wire.Immediate{Status: 200, Detail: "baton_query", Body: appendQueryAnswer(nil, a.m.Request().Path, d, time.Now())}
 	im.Headers = append(im.Headers, wire.Header{Name: "content-type", Value: "application/json"})
-	if srv.cfg.DebugHeader && a.m.request().headers.Debug != "" {
+	if srv.cfg.DebugHeader && a.m.Request().Headers.Debug != "" {
 		im.Headers = append(im.Headers, wire.Header{Name: prefill.HeaderDecision, Value: d.Record.Line()})
 	}
-	a.post(&notice{event: event{kind: evAnswered, imm: im}, booked: b})
+	a.post(&notice{Event: leg.Event{Kind: leg.EventAnswered, Imm: im}, booked: b})
 }
 
 // appendQueryAnswer appends the answer to a question: an answer of the request's

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -120,8 +121,8 @@ func TestALegOfTheSynchronousWayGoesToItsRanksOwnPort(t *testing.T) {
 			}
 			require.Equal(t, tt.want, setHeaders(m.GetRequestHeaders().GetResponse().GetHeaderMutation())[prefill.HeaderPrefillEndpoint])
 			w := r.srv.view.Load().Worker(2)
-			l := routedBy(new(plan))
-			told := slices.Contains(l.legHeaders(tt.rank, w.RanksPerPort(), token), wire.Header{Name: "x-data-parallel-rank", Value: "2"})
+			l := routedBy(new(leg.Plan))
+			told := slices.Contains(l.LegHeaders(tt.rank, w.RanksPerPort(), token), wire.Header{Name: "x-data-parallel-rank", Value: "2"})
 			require.Equal(t, tt.told, told)
 		})
 	}

@@ -3,6 +3,7 @@ package extproc
 import (
 	"strings"
 
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/route"
 )
@@ -10,73 +11,73 @@ import (
 // This file finds the row of the failure table for a decision that refuses.
 
 // failureOf returns the row of a refusal, with its facts.
-func (srv *Server) failureOf(r *route.Refusal) *failure {
+func (srv *Server) failureOf(r *route.Refusal) *leg.Failure {
 	switch r.Reason {
 	case route.UnknownModel:
 		return srv.unknownModel(r.Model)
 	case route.BadBody:
-		return badBody(r.Body)
+		return leg.BadBody(r.Body)
 	case route.BadName:
 		return pinned(r.Pin)
 	}
-	f := *failureRow(string(r.Reason)) // a reason that has a row of its own is its code
+	f := *leg.FailureOf(string(r.Reason)) // a reason that has a row of its own is its code
 	switch r.Reason {
 	case route.NamedLeft:
-		f.message += ": " + r.Role.String() + " worker " + r.Worker.String() + "."
+		f.Message += ": " + r.Role.String() + " worker " + r.Worker.String() + "."
 	case route.NoTaint:
-		f.taint = r.Taint
-		f.message = "No " + r.Role.String() + " worker that can take the request carries the taint " + r.Taint + "; try again."
+		f.Taint = r.Taint
+		f.Message = "No " + r.Role.String() + " worker that can take the request carries the taint " + r.Taint + "; try again."
 	case route.NoHandoff:
-		f.message += ": " + r.Obstacle
+		f.Message += ": " + r.Obstacle
 		if r.Obstacle == "" {
-			f.message = "The model's requests are never split"
+			f.Message = "The model's requests are never split"
 		}
-		f.param = r.By
+		f.Param = r.By
 		if r.By != "" {
-			f.message += "; and " + r.By + " names a prefill worker"
+			f.Message += "; and " + r.By + " names a prefill worker"
 		}
-		f.message += "."
+		f.Message += "."
 	case route.Saturated:
 		if q := r.Queue; q != nil {
-			f.queue = &queue{q.QueuedISLTokens, q.MaxQueuedISLTokens}
+			f.Queue = &leg.Queue{QueuedISLTokens: q.QueuedISLTokens, MaxQueuedISLTokens: q.MaxQueuedISLTokens}
 		}
 	}
 	if r.Overloaded {
-		f.message = strings.TrimSuffix(f.message, "; try again.") + ": all of them are overloaded; try again."
+		f.Message = strings.TrimSuffix(f.Message, "; try again.") + ": all of them are overloaded; try again."
 	}
 	return &f
 }
 
 // pinned returns the row of a fault in what the request names.
-func pinned(err *pin.Error) *failure {
-	var f failure
+func pinned(err *pin.Error) *leg.Failure {
+	var f leg.Failure
 	switch err.Kind {
 	case pin.Conflict:
-		f = failPinConflict
+		f = leg.FailPinConflict
 	case pin.NotNamed:
-		f = failPinMissing
+		f = leg.FailPinMissing
 	case pin.Unknown:
-		f = failPinUnknown
+		f = leg.FailPinUnknown
 	case pin.Gone:
-		f = failPinGone
+		f = leg.FailPinGone
 	case pin.WrongModel:
-		f = failPinModel
+		f = leg.FailPinModel
 	case pin.WrongRole:
-		f = failPinRole
+		f = leg.FailPinRole
 	case pin.Draining:
-		f = failPinDraining
+		f = leg.FailPinDraining
 	case pin.NotUsable:
-		f = failPinUnusable
+		f = leg.FailPinUnusable
 	case pin.NeedsOther:
-		f = failPinNeeds
+		f = leg.FailPinNeeds
 	case pin.RankTooHigh:
-		f = failPinRank
+		f = leg.FailPinRank
 	case pin.Unfit:
-		f = failPinUnfit
+		f = leg.FailPinUnfit
 	default:
-		f = failPinMalformed
+		f = leg.FailPinMalformed
 	}
-	f.param = err.Param
-	f.message += ": " + err.Param + ": " + err.Subject + "."
+	f.Param = err.Param
+	f.Message += ": " + err.Param + ": " + err.Subject + "."
 	return &f
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -79,22 +80,22 @@ func (r *registry) gone(ids []worker.ID) {
 	for _, id := range ids {
 		left[id] = true
 	}
-	r.tell(event{kind: evGone, whole: true, left: true}, func(x worker.Rank) bool { return left[x.ID] })
+	r.tell(leg.Event{Kind: leg.EventGone, Whole: true, Left: true}, func(x worker.Rank) bool { return left[x.ID] })
 }
 
 // aside tells every attempt with a rank that was set aside, or with any of its worker where
 // it has no port of its own.
 func (r *registry) aside(rank worker.Rank, ownPort bool) {
-	r.tell(event{kind: evGone, whole: !ownPort}, func(x worker.Rank) bool { return x.In(rank, !ownPort) })
+	r.tell(leg.Event{Kind: leg.EventGone, Whole: !ownPort}, func(x worker.Rank) bool { return x.In(rank, !ownPort) })
 }
 
 // tell posts the event for each rank of an attempt that it is of.
-func (r *registry) tell(ev event, of func(worker.Rank) bool) {
+func (r *registry) tell(ev leg.Event, of func(worker.Rank) bool) {
 	for _, s := range r.all() {
 		for _, rank := range s.ranks() {
 			if of(rank) {
 				e := ev
-				e.rank = rank
+				e.Rank = rank
 				s.post(just(e))
 			}
 		}
@@ -127,7 +128,7 @@ type unrouted struct {
 }
 
 // nameWait is longer than an access log takes to come.
-const nameWait = 2 * logWait
+const nameWait = 2 * leg.LogWait
 
 // bearers are the main legs of one name.
 type bearers struct {

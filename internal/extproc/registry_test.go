@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/budget"
+	"github.com/seed-60ae5743/baton/internal/leg"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -27,8 +28,8 @@ func newNames(t *testing.T) *names {
 
 // come is a main leg that has come, and has handed over if it is sent.
 func (n *names) come(id string, attempt int, sent bool) *mainStream {
-	s := &mainStream{m: newMainLeg(testRules(), way{})}
-	s.m.step(testStart, &event{kind: evRequestHeaders, headers: &wire.Headers{RequestID: id, AttemptCount: strconv.Itoa(attempt)}})
+	s := &mainStream{m: leg.NewMain(testRules(), leg.Way{})}
+	s.m.Step(testStart, &leg.Event{Kind: leg.EventRequestHeaders, Headers: &wire.Headers{RequestID: id, AttemptCount: strconv.Itoa(attempt)}})
 	n.srv.unrouted.come(s, s.name(), n.now)
 	if sent {
 		n.srv.unrouted.handOff(s, s.name())
@@ -100,7 +101,7 @@ func TestTheLogOfAnotherRequestOfTheSameNameIsNotBelieved(t *testing.T) {
 		require.Nil(t, found(n), "of three none")
 	})
 	t.Run("when the other left before, and its log may come late", func(t *testing.T) {
-		for _, wait := range []time.Duration{0, logWait, nameWait} {
+		for _, wait := range []time.Duration{0, leg.LogWait, nameWait} {
 			n := newNames(t)
 			n.leave(n.come("b", 1, false), true) // what is noted turns over at some time
 			n.now = n.now.Add(nameWait - time.Millisecond)

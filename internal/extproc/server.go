@@ -23,6 +23,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/budget"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/outlen"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/patience"
@@ -56,7 +57,7 @@ type Server struct {
 	// Set at construction, read-only.
 	cfg     Config
 	log     *slog.Logger
-	rules   *rules
+	rules   *leg.Rules
 	replies *wire.Writer
 	sealer  *prefill.Sealer
 	owner   string
@@ -111,7 +112,7 @@ func New(cfg Config) (*Server, error) {
 		owner: cfg.Instance, attempts: newRegistry(), unrouted: newUnrouted(), avoid: newAvoidList(cfg.MaxTimeout),
 		bodies: budget.New(cfg.MaxBodiesBytes), live: make(map[*mainStream]struct{}), drained: make(chan struct{}),
 	}
-	srv.replies = wire.NewWriter(srv.rules.buffers)
+	srv.replies = wire.NewWriter(srv.rules.Buffers)
 	srv.legs, srv.stopLegs = context.WithCancel(context.Background())
 	if cfg.PrefillListener != "" {
 		if srv.legClient, err = newLegClient(cfg.PrefillListener); err != nil {
@@ -132,12 +133,12 @@ func New(cfg Config) (*Server, error) {
 // GRPCOptions are the options of the gRPC server that Envoy's streams need: bodies come in
 // messages as large as Envoy's buffers, and windows must not make them wait.
 func (srv *Server) GRPCOptions() []grpc.ServerOption {
-	c := wire.NewCodec(srv.rules.buffers, wire.Config{
+	c := wire.NewCodec(srv.rules.Buffers, wire.Config{
 		TimeoutHeader: srv.cfg.TimeoutHeader, Named: pin.Known, KeepHeaders: srv.legClient != nil,
 	})
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(c),
-		experimental.BufferPool(srv.rules.buffers), // gRPC's own clears what it lends
+		experimental.BufferPool(srv.rules.Buffers), // gRPC's own clears what it lends
 		// Whoever reaches the port could else make us take 2 GiB. Envoy's own limit
 		// may be above ours, whose answer is a 413.
 		grpc.MaxRecvMsgSize(min(2*max(srv.cfg.MaxBodyBytes, 64<<20)+1<<20, math.MaxInt32)),
@@ -191,7 +192,7 @@ func (srv *Server) process(g *wire.Stream) error {
 	case filterMain:
 		return srv.processMain(g, plain)
 	case filterPrefill:
-		s := &prefillStream{stream: newStream(srv, g), m: newPrefillLeg(srv.rules)}
+		s := &prefillStream{stream: newStream(srv, g), m: leg.NewPrefill(srv.rules)}
 		s.act.handle = s.handle
 		srv.readers.Add(1)
 		s.read()
@@ -214,7 +215,7 @@ func (srv *Server) process(g *wire.Stream) error {
 // blind reports whether Envoy is to leave this replica alone until it knows its
 // workers: it could answer requests, but legs of the others' would not start here.
 // One that is alone says not_ready.
-func (srv *Server) blind() bool { return srv.rules.replicas && !srv.cfg.Board.Load().Ready() }
+func (srv *Server) blind() bool { return srv.rules.Replicas && !srv.cfg.Board.Load().Ready() }
 
 // misled refuses a stream whose filter is not configured as it has to be, and says
 // so in the log: Envoy's own names no cause.
@@ -235,7 +236,7 @@ func (srv *Server) processMain(g *wire.Stream, plain bool) error {
 	if err != nil {
 		return srv.misled(err)
 	}
-	s := &mainStream{stream: newStream(srv, g), began: time.Now(), filter: filter, m: newMainLeg(srv.rules, filter.way)}
+	s := &mainStream{stream: newStream(srv, g), began: time.Now(), filter: filter, m: leg.NewMain(srv.rules, filter.Way)}
 	s.act.handle = s.handle
 	if !srv.enter(s) { // Envoy tries another replica, and leaves this one alone for a while
 		return status.Error(codes.Unavailable, "this process is about to end")
@@ -267,7 +268,7 @@ func (srv *Server) enter(s *mainStream) bool {
 	}
 	srv.mu.Unlock()
 	if now == stageDraining {
-		s.post(just(event{kind: evDrain}))
+		s.post(just(leg.Event{Kind: leg.EventDrain}))
 	}
 	return now < stageRefusing
 }
@@ -364,7 +365,7 @@ func newerOf(board *activation.Board, view *discovery.View) func(than *activatio
 func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
 	old := srv.enterStage(stageDraining)
 	for _, s := range append(srv.attempts.all(), old...) { // some twice, and no matter
-		s.post(just(event{kind: evDrain}))
+		s.post(just(leg.Event{Kind: leg.EventDrain}))
 	}
 	serving, cancel := context.WithTimeout(ctx, serve)
 	defer cancel()

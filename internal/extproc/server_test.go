@@ -22,6 +22,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc/wire/wiretest"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
@@ -257,7 +258,7 @@ func (r *replica) forgetLegs() {
 // accessLog is Envoy's log of what has ended: without it an attempt waits for it.
 func (r *replica) accessLog() {
 	for _, s := range r.srv.attempts.all() {
-		s.post(just(event{kind: evLogged, seen: blame.Served, reached: true}))
+		s.post(just(leg.Event{Kind: leg.EventLogged, Seen: blame.Served, Reached: true}))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/leg"
 )
 
 // stream is the part that all kinds of stream share: the gRPC stream, the
@@ -43,7 +44,7 @@ func (w *stream) send(r wire.Reply) {
 }
 
 // read is the only reader of the stream. It posts each message and, at last,
-// evClosed.
+// leg.EventClosed.
 func (w *stream) read() {
 	defer w.srv.readers.Done()
 	defer w.finishStream()
@@ -53,7 +54,7 @@ func (w *stream) read() {
 			// Envoy ends a stream by half-closing or by cancelling it, at an
 			// answer's end as when the client vanishes (measured on 1.40): how it
 			// ended, only the access log tells.
-			w.act.post(just(event{kind: evClosed}))
+			w.act.post(just(leg.Event{Kind: leg.EventClosed}))
 			return
 		}
 		if m.Kind != 0 { // else a flow-control note of newer proxies
@@ -86,7 +87,7 @@ func (w *stream) arm(at time.Time, fire func(), fired bool) {
 func (w *stream) recovered(where string, r any, set ...wire.Header) {
 	w.broken = true
 	w.srv.panicked(where, r)
-	im := immediateOf(&failInternal, false)
+	im := leg.ImmediateOf(&leg.FailInternal, false)
 	im.Headers = append(im.Headers, set...)
 	w.sendImmediate(im)
 	w.finishStream()
@@ -99,29 +100,29 @@ func (srv *Server) panicked(where string, r any) {
 }
 
 // sendRoute answers the request's end in the stream's own mode.
-func (w *stream) sendRoute(e *effect) {
-	r := wire.Route{Set: e.set, Remove: e.remove, Body: e.body, Token: e.token, NewRoute: e.newRoute}
+func (w *stream) sendRoute(e *leg.Effect) {
+	r := wire.Route{Set: e.Set, Remove: e.Remove, Body: e.Body, Token: e.Token, NewRoute: e.NewRoute}
 	if !w.fullDuplex {
 		w.send(w.srv.replies.Route(&r))
 		return
 	}
 	w.send(w.srv.replies.RouteHeaders(&r))
-	w.srv.replies.Chunks(wire.RequestBody, e.body, !e.trailers, w.send)
-	if e.trailers {
+	w.srv.replies.Chunks(wire.RequestBody, e.Body, !e.Trailers, w.send)
+	if e.Trailers {
 		w.send(wire.Continue(wire.RequestTrailers))
 	}
 }
 
 // sendContinue lets a message pass. A full-duplex body must be sent back.
-func (w *stream) sendContinue(e *effect) {
+func (w *stream) sendContinue(e *leg.Effect) {
 	switch {
-	case e.of == wire.ResponseHeaders:
-		w.send(wire.Relay(e.set, nil))
-	case e.of == wire.ResponseBody && w.answerDuplex, e.of == wire.RequestBody && w.fullDuplex:
-		w.srv.replies.Chunks(e.of, e.body, e.endOfStream, w.send)
+	case e.Of == wire.ResponseHeaders:
+		w.send(wire.Relay(e.Set, nil))
+	case e.Of == wire.ResponseBody && w.answerDuplex, e.Of == wire.RequestBody && w.fullDuplex:
+		w.srv.replies.Chunks(e.Of, e.Body, e.EndOfStream, w.send)
 	default:
-		w.srv.rules.buffers.Return(e.body)
-		w.send(wire.Continue(e.of))
+		w.srv.rules.Buffers.Return(e.Body)
+		w.send(wire.Continue(e.Of))
 	}
 }
 

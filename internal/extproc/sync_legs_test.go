@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -139,13 +140,13 @@ func TestALegsAnswerIsReadUpToItsLimit(t *testing.T) {
 	for _, set := range [][]wire.Header{nil, {{Name: "length", Value: "told"}}} {
 		size.Store(legAnswerLimit)
 		a := client.send(t.Context(), "/v1/completions", set, []byte("{}"))
-		require.NoError(t, a.err)
-		require.Len(t, a.body, legAnswerLimit)
+		require.NoError(t, a.Err)
+		require.Len(t, a.Body, legAnswerLimit)
 		size.Store(legAnswerLimit + 1)
 		a = client.send(t.Context(), "/v1/completions", set, []byte("{}"))
-		require.ErrorIs(t, a.err, errLongAnswer)
-		require.Empty(t, a.body)
-		require.Equal(t, 200, a.status)
+		require.ErrorIs(t, a.Err, leg.ErrLong)
+		require.Empty(t, a.Body)
+		require.Equal(t, 200, a.Status)
 	}
 }
 
@@ -167,30 +168,30 @@ func TestALegFollowsNoRedirectAndAsksForNoCompression(t *testing.T) {
 	require.NoError(t, err)
 	defer client.close()
 	a := client.send(t.Context(), "/v1/completions", nil, []byte("{}"))
-	require.NoError(t, a.err)
-	require.Equal(t, http.StatusTemporaryRedirect, a.status)
+	require.NoError(t, a.Err)
+	require.Equal(t, http.StatusTemporaryRedirect, a.Status)
 	require.Equal(t, []string{""}, encodings)
 }
 
 // A leg that nobody took is known from one that somebody may have seen.
 func TestALegThatWasNeverSentIsTakenByNobody(t *testing.T) {
-	send := func(at string, body string) *legAnswer {
+	send := func(at string, body string) *leg.OwnAnswer {
 		client, err := newLegClient(at)
 		require.NoError(t, err)
 		defer client.close()
 		return client.send(t.Context(), "/v1/completions", nil, []byte(body))
 	}
 	nobody := send("unix:///nowhere/prefill.sock", "{}")
-	require.Error(t, nobody.err)
-	require.False(t, nobody.sent || nobody.taken())
+	require.Error(t, nobody.Err)
+	require.False(t, nobody.Sent || nobody.Taken())
 	cut := send(listener(t, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		panic(http.ErrAbortHandler)
 	}), "{}")
-	require.Error(t, cut.err)
-	require.True(t, cut.sent && cut.taken())
-	require.True(t, send(listener(t, refusing(500)), "{}").taken())
-	require.False(t, send(listener(t, refusedLeg), "{}").taken())
+	require.Error(t, cut.Err)
+	require.True(t, cut.Sent && cut.Taken())
+	require.True(t, send(listener(t, refusing(500)), "{}").Taken())
+	require.False(t, send(listener(t, refusedLeg), "{}").Taken())
 }
 
 // One that has ended its text, or has failed, is no reason to pick decode again.
@@ -351,8 +352,8 @@ func TestADecodeThatIsPickedAgainIsNoneThatHasFailedBefore(t *testing.T) {
 				busy = append(busy, r.load(w.ID, worker.Decode, 400))
 			}
 		}
-		failed := &request{headers: wire.Headers{RequestID: "again", Start: "1800000000000"}, attempt: 1}
-		r.srv.avoid.add(failed, lesson{avoid: []worker.Rank{{ID: 4}}}, time.Now())
+		failed := &leg.Request{Headers: wire.Headers{RequestID: "again", Start: "1800000000000"}, Attempt: 1}
+		r.srv.avoid.add(failed, leg.Lesson{Avoid: []worker.Rank{{ID: 4}}}, time.Now())
 		p := r.open(filterMain)
 		p.ask(eightTokens, "x-request-id", "again", wire.HeaderAttemptCount, "2", prefill.HeaderStart, "1800000000000")
 		<-l.came

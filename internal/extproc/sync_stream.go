@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -27,13 +28,13 @@ func (s *syncStream) handle(ev *notice) {
 	}()
 	switch {
 	case s.broken:
-	case ev.kind == evClosed:
+	case ev.Kind == leg.EventClosed:
 		s.deaf = true
-	case ev.kind == evRequestHeaders && !s.seen:
+	case ev.Kind == leg.EventRequestHeaders && !s.seen:
 		s.seen = true
 		s.admit(ev)
 	default: // Envoy was told to send nothing else
-		s.refuse(&failProtocol, "protocol")
+		s.refuse(&leg.FailProtocol, "protocol")
 	}
 }
 
@@ -43,22 +44,22 @@ var noWorker = wire.Header{Name: prefill.HeaderLocalReply, Value: "-"}
 
 func (s *syncStream) admit(ev *notice) {
 	srv := s.srv
-	sealed, err := srv.sealer.Open(ev.headers.Leg)
+	sealed, err := srv.sealer.Open(ev.Headers.Leg)
 	if err != nil || sealed.Kind != prefill.SyncLeg && sealed.Kind != prefill.CollectLeg {
-		s.refuse(&failLegRefused, "token")
+		s.refuse(&leg.FailLegRefused, "token")
 		return
 	}
 	w := srv.view.Load().Worker(sealed.Prefill.ID)
 	switch {
 	case w == nil || w.EndpointOf(sealed.Prefill.DPRank).IsZero():
-		s.refuse(&failLegGone, "gone")
+		s.refuse(&leg.FailLegGone, "gone")
 		return
 	case !sealed.Deadline.After(time.Now()):
-		s.refuse(&failLegLate, "late")
+		s.refuse(&leg.FailLegLate, "late")
 		return
 	}
-	if sealed.Kind == prefill.SyncLeg && !s.begun(sealed, ev.headers.Leg) || sealed.Kind == prefill.CollectLeg && !s.collects(sealed) {
-		s.refuse(&failLegLate, "late")
+	if sealed.Kind == prefill.SyncLeg && !s.begun(sealed, ev.Headers.Leg) || sealed.Kind == prefill.CollectLeg && !s.collects(sealed) {
+		s.refuse(&leg.FailLegLate, "late")
 		return
 	}
 	s.send(wire.Mutate([]wire.Header{
@@ -71,8 +72,8 @@ func (s *syncStream) admit(ev *notice) {
 // begun tells the owner that its leg has reached Envoy, and reports false when
 // the attempt does not want it, or has one already.
 func (s *syncStream) begun(sealed prefill.Leg, token string) bool {
-	r := legReport{state: legStarted}
-	s.srv.cfg.Telemetry.Leg(r.state.String(), "")
+	r := leg.Report{State: leg.Started}
+	s.srv.cfg.Telemetry.Leg(r.State.String(), "")
 	if sealed.Owner != s.srv.owner {
 		s.srv.peers.report(sealed.Owner, token, r, nil)
 		return true
@@ -81,7 +82,7 @@ func (s *syncStream) begun(sealed prefill.Leg, token string) bool {
 	if owner == nil || !owner.admitSync() {
 		return false
 	}
-	owner.post(just(event{kind: evLeg, leg: r}))
+	owner.post(just(leg.Event{Kind: leg.EventLeg, Leg: r}))
 	return true
 }
 
@@ -91,10 +92,10 @@ func (s *syncStream) collects(sealed prefill.Leg) bool {
 	return sealed.Owner != s.srv.owner || s.srv.collected.first(collecting{sealed.Nonce, sealed.Prefill.ID}, sealed.Deadline, time.Now())
 }
 
-func (s *syncStream) refuse(f *failure, label string) {
+func (s *syncStream) refuse(f *leg.Failure, label string) {
 	s.srv.cfg.Telemetry.Leg("refused", label)
-	s.srv.cfg.Telemetry.Failure(f.code)
-	im := immediateOf(f, false)
+	s.srv.cfg.Telemetry.Failure(f.Code)
+	im := leg.ImmediateOf(f, false)
 	im.Headers = append(im.Headers, noWorker)
 	s.sendImmediate(im)
 }
@@ -112,29 +113,29 @@ func (s *mainStream) admitSync() bool {
 }
 
 // askPrefill sends prefill's request and posts what came of it.
-func (s *mainStream) askPrefill(e *effect) {
+func (s *mainStream) askPrefill(e *leg.Effect) {
 	ctx, stop := context.WithCancelCause(s.srv.legs)
-	ctx, cancel := context.WithTimeout(ctx, e.wait)
+	ctx, cancel := context.WithTimeout(ctx, e.Wait)
 	s.mu.Lock()
 	s.stopSync = stop
 	s.mu.Unlock()
-	q := s.m.request()
-	path, set, body := q.path.String(), carried(e.set, q.headers.All), e.body
+	q := s.m.Request()
+	path, set, body := q.Path.String(), carried(e.Set, q.Headers.All), e.Body
 	s.own.Set(s.srv.bodies, int64(len(body)))
 	began := s.srv.senders.run(func() {
 		defer stop(nil)
 		defer cancel()
-		defer s.survive("prefill_sender", func() { s.post(just(event{kind: evPrefilled, answer: &legAnswer{err: errPanicked}})) })
+		defer s.survive("prefill_sender", func() { s.post(just(leg.Event{Kind: leg.EventPrefilled, Answer: &leg.OwnAnswer{Err: errPanicked}})) })
 		a := s.srv.legClient.send(ctx, path, set, body)
-		if a.spent {
-			s.srv.rules.buffers.Return(body)
+		if a.Spent {
+			s.srv.rules.Buffers.Return(body)
 		}
-		s.post(just(event{kind: evPrefilled, answer: a}))
+		s.post(just(leg.Event{Kind: leg.EventPrefilled, Answer: a}))
 	})
 	if !began {
 		cancel()
 		stop(nil)
-		s.post(just(event{kind: evPrefilled, answer: &legAnswer{err: errClosed}}))
+		s.post(just(leg.Event{Kind: leg.EventPrefilled, Answer: &leg.OwnAnswer{Err: errClosed}}))
 	}
 }
 
@@ -155,33 +156,33 @@ func (s *mainStream) survive(where string, post func()) {
 
 // collect lets a decode worker take what prefill holds (docs/behaviour.md#collected):
 // the booked one, or another where that one cannot be reached and was not named.
-func (s *mainStream) collect(e *effect) {
-	p, again, path, body := *s.m.planned(), s.again, e.path.String(), e.body
+func (s *mainStream) collect(e *leg.Effect) {
+	p, again, path, body := *s.m.Plan(), s.again, e.Path.String(), e.Body
 	took := func(w *worker.Worker, dp worker.DPRank) bool {
 		ctx, cancel := context.WithTimeout(s.srv.legs, collectTimeout)
 		defer cancel()
 		deadline, _ := ctx.Deadline()
 		token, err := s.srv.sealer.Seal(prefill.Leg{
-			Kind: prefill.CollectLeg, Owner: s.srv.owner, Nonce: p.nonce, Deadline: deadline,
+			Kind: prefill.CollectLeg, Owner: s.srv.owner, Nonce: p.Nonce, Deadline: deadline,
 			Prefill: worker.Rank{ID: w.ID, DPRank: dp},
 		})
 		if err != nil {
 			return false
 		}
-		return s.srv.legClient.send(ctx, path, carried(s.m.legHeaders(dp, w.RanksPerPort(), token), s.m.request().headers.All), body).taken()
+		return s.srv.legClient.send(ctx, path, carried(s.m.LegHeaders(dp, w.RanksPerPort(), token), s.m.Request().Headers.All), body).Taken()
 	}
 	const failed = "collect_failed"
 	began := s.srv.legClient != nil && s.srv.senders.run(func() {
-		defer s.post(just(event{kind: evCollected}))
+		defer s.post(just(leg.Event{Kind: leg.EventCollected}))
 		defer s.survive("collect_sender", func() { s.srv.cfg.Telemetry.Leg(failed, "") })
 		outcome := failed
-		w, dp := s.srv.view.Load().Worker(p.decode.ID), p.decode.DPRank
-		for tried := []worker.ID{p.decode.ID}; len(tried) <= collectTries; {
-			if w != nil && s.subset.Allows(w.EndpointOf(dp).AddrPort()) && (p.decodeNamed || !s.srv.cfg.Health.Aside(worker.Rank{ID: w.ID, DPRank: dp})) && took(w, dp) {
+		w, dp := s.srv.view.Load().Worker(p.Decode.ID), p.Decode.DPRank
+		for tried := []worker.ID{p.Decode.ID}; len(tried) <= collectTries; {
+			if w != nil && s.subset.Allows(w.EndpointOf(dp).AddrPort()) && (p.DecodeNamed || !s.srv.cfg.Health.Aside(worker.Rank{ID: w.ID, DPRank: dp})) && took(w, dp) {
 				outcome = "collected"
 				break
 			}
-			if p.decodeNamed {
+			if p.DecodeNamed {
 				break
 			}
 			w, dp = s.srv.router.Collector(again, s.srv.view.Load(), tried)
@@ -194,7 +195,7 @@ func (s *mainStream) collect(e *effect) {
 	})
 	if !began {
 		s.srv.cfg.Telemetry.Leg(failed, "")
-		s.post(just(event{kind: evCollected}))
+		s.post(just(leg.Event{Kind: leg.EventCollected}))
 	}
 }
 
@@ -206,19 +207,19 @@ const (
 // keepDecode picks decode again if the booked one has gone, or was set aside,
 // while prefill ran: the hand-off is good for any. Where decode will not get the
 // request nothing is picked, so that no turn is taken for it.
-func (s *mainStream) keepDecode(a *legAnswer) *seat {
-	p, srv := s.m.planned(), s.srv
-	if p == nil || p.decodeNamed || !s.m.goesOn(a) || s.again == nil {
+func (s *mainStream) keepDecode(a *leg.OwnAnswer) *leg.Seat {
+	p, srv := s.m.Plan(), s.srv
+	if p == nil || p.DecodeNamed || !s.m.GoesOn(a) || s.again == nil {
 		return nil
 	}
 	now := time.Now()
-	d, why := srv.router.DecodeAgain(s.again, p.prefill, p.decode, now)
+	d, why := srv.router.DecodeAgain(s.again, p.Prefill, p.Decode, now)
 	if !d.Made() {
 		return nil
 	}
 	s.decodeBooking.Release(now)
 	s.decodeBooking = d.Booking
-	why = "in place of " + p.decode.String() + ", which " + why + " while prefill ran"
+	why = "in place of " + p.Decode.String() + ", which " + why + " while prefill ran"
 	at := d.Address()
 	srv.cfg.Journal.Update(s.note, func(r *decision.Record) {
 		c := &r.Decode
@@ -230,5 +231,5 @@ func (s *mainStream) keepDecode(a *legAnswer) *seat {
 	s.mu.Unlock()
 	s.others = nil
 	srv.cfg.Telemetry.FreshPick("decode_left")
-	return &seat{rank: d.Rank, addr: at, dpSize: d.Worker.RanksPerPort(), alone: d.Alone}
+	return &leg.Seat{Rank: d.Rank, Addr: at, DPSize: d.Worker.RanksPerPort(), Alone: d.Alone}
 }

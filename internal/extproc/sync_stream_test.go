@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/budget"
+	"github.com/seed-60ae5743/baton/internal/leg"
 )
 
 // following is a context that counts who waits for its end.
@@ -36,10 +37,10 @@ func TestALegThatHasEndedLeavesNothingWithTheServer(t *testing.T) {
 	require.NoError(t, err)
 	srv := &Server{bodies: budget.New(0), legs: legs, legClient: client}
 	s := &mainStream{stream: stream{srv: srv}}
-	answers := make(chan *legAnswer, 1)
-	s.act.handle = func(ev *notice) { answers <- ev.answer }
-	s.askPrefill(&effect{wait: time.Minute})
-	require.Error(t, (<-answers).err)
+	answers := make(chan *leg.OwnAnswer, 1)
+	s.act.handle = func(ev *notice) { answers <- ev.Answer }
+	s.askPrefill(&leg.Effect{Wait: time.Minute})
+	require.Error(t, (<-answers).Err)
 	srv.senders.close()
 	require.Zero(t, legs.now.Load())
 }
@@ -83,10 +84,10 @@ func TestALegsBodyIsSpentOnceItWasReadAndTheAnswerToo(t *testing.T) {
 			require.NoError(t, err)
 			defer client.close()
 			a := client.send(t.Context(), "/v1/completions", nil, body)
-			require.Equal(t, c.spent, a.spent)
+			require.Equal(t, c.spent, a.Spent)
 			if c.spent {
-				require.Equal(t, http.StatusOK, a.status)
-				require.Equal(t, "{}", string(a.body))
+				require.Equal(t, http.StatusOK, a.Status)
+				require.Equal(t, "{}", string(a.Body))
 			}
 		})
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/budget"
 	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -188,7 +189,7 @@ func TestADrainWaitsForWordOfAHandOff(t *testing.T) {
 	go func() { drained <- r.srv.Drain(t.Context(), time.Minute) }()
 	r.awaitStage(stageRefusing)
 	for _, s := range r.srv.attempts.all() {
-		s.post(just(event{kind: evLogged, seen: blame.ClientLeft})) // decode was not reached
+		s.post(just(leg.Event{Kind: leg.EventLogged, Seen: blame.ClientLeft})) // decode was not reached
 	}
 	require.NoError(t, <-drained)
 	require.EqualValues(t, 1, l.collected.Load())
@@ -307,14 +308,14 @@ func TestAClosedServerSendsNoLeg(t *testing.T) {
 	srv := &Server{bodies: budget.New(0), legs: context.Background(), legClient: client}
 	srv.senders.close()
 	s := &mainStream{stream: stream{srv: srv}}
-	s.m = *routedBy(new(plan))
+	s.m = *routedBy(new(leg.Plan))
 	got := make(chan *notice, 2)
 	s.act.handle = func(ev *notice) { got <- ev }
-	s.askPrefill(&effect{wait: time.Minute})
-	s.collect(&effect{})
+	s.askPrefill(&leg.Effect{Wait: time.Minute})
+	s.collect(&leg.Effect{})
 	first, second := <-got, <-got
-	require.Equal(t, evPrefilled, first.kind)
-	require.ErrorIs(t, first.answer.err, errClosed)
-	require.Equal(t, evCollected, second.kind)
+	require.Equal(t, leg.EventPrefilled, first.Kind)
+	require.ErrorIs(t, first.Answer.Err, errClosed)
+	require.Equal(t, leg.EventCollected, second.Kind)
 	require.Zero(t, l.asked.Load())
 }

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
@@ -17,7 +18,7 @@ import (
 // filter is what a main leg's filter says of the requests that come through it.
 // The zero value believes nothing.
 type filter struct {
-	way
+	leg.Way
 	trust pin.Trust
 	// headersOnly: clients reach this filter, and their bodies with them; only
 	// headers, which the edge strips, come from who may name workers.
@@ -63,7 +64,7 @@ func filterOf(ctx context.Context, plain bool) (filter, error) {
 	}
 	trust, err := pin.ParseTrust(routing)
 	return filter{
-		way:   way{repick: repick == "true", gateway: plain || protocol != "", plain: plain},
+		Way:   leg.Way{Repick: repick == "true", Gateway: plain || protocol != "", Plain: plain},
 		trust: trust, headersOnly: fields == "refuse",
 	}, err
 }

@@ -12,9 +12,9 @@
 //
 //	fault   booking-of-a-left-answer-stays     its name
 //	area    bookings                           what of the product is broken
-//	file    internal/extproc/main_end.go       where, from the root of the module
-//	in      mainLeg.endMain                    optional: the function, or {{define}}
-//	- m.releaseDecode()                        the line as it is
+//	file    internal/leg/attempt.go            where, from the root of the module
+//	in      attempt.endMain                    optional: the function, or {{define}}
+//	- a.releaseDecode()                        the line as it is
 //	+                                          as it becomes; nothing: it is gone
 //	package ./internal/envoytest               where its tests are
 //	test    TestX                              one a line, each has to turn red:

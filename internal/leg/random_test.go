@@ -1,4 +1,4 @@
-package extproc
+package leg
 
 import (
 	"bytes"
@@ -22,18 +22,18 @@ import (
 
 // The tests here send random events, in orders that no Envoy would send too,
 // and hold the machines to X1 to X4 of the package documentation. What the
-// stream promises the machine is kept: one answer for each opPick, no message
-// of Envoy after evClosed, a timer no sooner than wakeAt.
+// stream promises the machine is kept: one answer for each OpPick, no message
+// of Envoy after EventClosed, a timer no sooner than wakeAt.
 
 const randomRuns = 50_000
 
 // mainRandom is a toy of mainStream: it counts what it is told to do.
 type mainRandom struct {
 	r   *rand.Rand
-	m   *mainLeg
+	m   *Main
 	now time.Time
 
-	picking       bool // opPick is not answered
+	picking       bool // OpPick is not answered
 	booked        bool
 	disaggregated bool
 	closed        bool
@@ -44,10 +44,10 @@ type mainRandom struct {
 	finished      int
 	decode        int // bookings held
 	prefill       int
-	prefilling    bool // opPrefill is not answered
+	prefilling    bool // OpPrefill is not answered
 	held          bool // prefill's answer says that it holds KV
 	taken         bool // decode has answered with it
-	collecting    bool // opCollect is not answered
+	collecting    bool // OpCollect is not answered
 	collects      int
 	relayed       bool
 	came, passed  int // pieces of the answer
@@ -58,17 +58,17 @@ func (x *mainRandom) fail(format string, a ...any) error {
 	return fmt.Errorf("%s\n%s", fmt.Sprintf(format, a...), strings.Join(x.story, "\n"))
 }
 
-func (x *mainRandom) send(ev event, name string) error {
+func (x *mainRandom) send(ev Event, name string) error {
 	was, held := x.m.phase, x.m.handover.held()
-	effects := x.m.step(x.now, &ev)
-	mirrored := x.m.plan != nil && x.m.plan.kind.Holds()
+	effects := x.m.Step(x.now, &ev)
+	mirrored := x.m.plan != nil && x.m.plan.Kind.Holds()
 	x.held = x.held || mirrored && x.m.far.well
 	if held && !x.m.handover.held() && x.collects == 0 && !x.seenBy(&ev, was, effects) && !(mirrored && !x.m.far.well) {
 		return x.fail("X5: %s in %s: what prefill holds is forgotten", name, was)
 	}
 	var ops []string
 	for i := range effects {
-		ops = append(ops, effects[i].op.String())
+		ops = append(ops, effects[i].Op.String())
 	}
 	x.story = append(x.story, fmt.Sprintf("+%-8s %-26s %s → %s [%s]: %s", x.now.Sub(testStart), name, was, x.m.phase, x.m.far.state, strings.Join(ops, ", ")))
 	for i := range effects {
@@ -76,7 +76,7 @@ func (x *mainRandom) send(ev event, name string) error {
 			return err
 		}
 	}
-	if ev.kind == evFound && !slices.Contains(ops, "pass") && !slices.Contains(ops, "immediate") {
+	if ev.Kind == EventFound && !slices.Contains(ops, "pass") && !slices.Contains(ops, "immediate") {
 		return x.fail("X7: nobody says whether the answer goes on")
 	}
 	return nil
@@ -84,88 +84,88 @@ func (x *mainRandom) send(ev event, name string) error {
 
 // seenBy reports whether the hand-off needs no collecting: decode has seen it, or
 // nobody can know any more.
-func (x *mainRandom) seenBy(ev *event, was mainPhase, effects []effect) bool {
+func (x *mainRandom) seenBy(ev *Event, was mainPhase, effects []Effect) bool {
 	for i := range effects {
-		if effects[i].op == opCollect {
+		if effects[i].Op == OpCollect {
 			return true
 		}
 	}
-	switch ev.kind {
-	case evFound: // of an answer whose head has not come
+	switch ev.Kind {
+	case EventFound: // of an answer whose head has not come
 		x.taken = true
 		return true
-	case evResponseHeaders:
-		x.taken = ev.headers.LocalReply == "" || x.m.way.plain || reached(ev.headers.LocalReply)
+	case EventResponseHeaders:
+		x.taken = ev.Headers.LocalReply == "" || x.m.way.Plain || reached(ev.Headers.LocalReply)
 		return x.taken
-	case evLogged:
-		x.taken = ev.reached
+	case EventLogged:
+		x.taken = ev.Reached
 		return x.taken
-	case evClosed: // the log came first
-		x.taken = x.m.logged.reached
+	case EventClosed: // the log came first
+		x.taken = x.m.logged.Reached
 		return x.taken
-	case evTimer:
+	case EventTimer:
 		x.taken = (was == mainLingering || was == mainEnded) && x.routed == 1 // the log has not come
 		return x.taken
 	}
 	return false
 }
 
-func (x *mainRandom) check(e *effect) error {
-	switch e.op {
-	case opContinue, opRoute, opRouteHeaders, opRelay, opImmediate, opExtend, opModels:
+func (x *mainRandom) check(e *Effect) error {
+	switch e.Op {
+	case OpContinue, OpRoute, OpRouteHeaders, OpRelay, OpImmediate, OpExtend, OpModels:
 		if x.closed || x.deaf {
-			return x.fail("X2, X4: %s after the end", e.op.String())
+			return x.fail("X2, X4: %s after the end", e.Op.String())
 		}
 	}
-	switch e.op {
-	case opContinue:
-		x.relayed = x.relayed || e.of == wire.ResponseHeaders                              // of an answer made before us
-		if e.of == wire.ResponseBody && bytes.Contains(e.body, []byte(`data: {"error"`)) { // it is cut
-			if !e.endOfStream || !x.relayed {
+	switch e.Op {
+	case OpContinue:
+		x.relayed = x.relayed || e.Of == wire.ResponseHeaders                              // of an answer made before us
+		if e.Of == wire.ResponseBody && bytes.Contains(e.Body, []byte(`data: {"error"`)) { // it is cut
+			if !e.EndOfStream || !x.relayed {
 				return x.fail("X6: an error event is no end")
 			}
-		} else if e.of == wire.ResponseBody || e.of == wire.ResponseTrailers {
-			if x.passed++; !x.relayed || e.of == wire.ResponseBody && string(e.body) != strconv.Itoa(x.passed) {
-				return x.fail("X6: piece %d of the answer is %q, headers relayed: %t", x.passed, e.body, x.relayed)
+		} else if e.Of == wire.ResponseBody || e.Of == wire.ResponseTrailers {
+			if x.passed++; !x.relayed || e.Of == wire.ResponseBody && string(e.Body) != strconv.Itoa(x.passed) {
+				return x.fail("X6: piece %d of the answer is %q, headers relayed: %t", x.passed, e.Body, x.relayed)
 			}
 		}
-	case opRelay:
+	case OpRelay:
 		x.relayed = true
-	case opRoute, opRouteHeaders:
+	case OpRoute, OpRouteHeaders:
 		x.routed++
 		if !x.booked || x.routed > 1 || x.decode != 1 || x.disaggregated != (x.prefill == 1) || x.prefilling {
 			return x.fail("X3: routed with %d decode and %d prefill bookings", x.decode, x.prefill)
 		}
-	case opImmediate, opModels:
+	case OpImmediate, OpModels:
 		x.immediates++
 		x.deaf = true
-	case opLeave:
+	case OpLeave:
 		x.deaf = true
-	case opPick:
+	case OpPick:
 		x.picking = true
-		if x.decode != 0 || x.prefill != 0 || x.prefilling || (e.fail != nil) != (x.m.instead != nil) {
+		if x.decode != 0 || x.prefill != 0 || x.prefilling || (e.Fail != nil) != (x.m.instead != nil) {
 			return x.fail("X1: a pick with %d decode and %d prefill bookings", x.decode, x.prefill)
 		}
-	case opPrefill:
+	case OpPrefill:
 		x.prefilling = true
 		if x.decode != 1 || x.prefill != 1 {
 			return x.fail("X3: prefill is asked for with %d decode and %d prefill bookings", x.decode, x.prefill)
 		}
-	case opCollect:
+	case OpCollect:
 		x.collecting = true
 		if x.collects++; x.collects > 1 || !x.held || x.taken {
 			return x.fail("X5: collected %d times, held %t, taken %t", x.collects, x.held, x.taken)
 		}
-	case opReleaseDecode:
+	case OpReleaseDecode:
 		x.decode--
 		if x.collecting {
 			return x.fail("X1: decode is released while it collects")
 		}
-	case opReleasePrefill:
+	case OpReleasePrefill:
 		x.prefill--
-	case opFinish:
+	case OpFinish:
 		x.finished++
-	case opForget:
+	case OpForget:
 		if x.decode != 0 || x.prefill != 0 {
 			return x.fail("X1: forgotten with %d decode and %d prefill bookings", x.decode, x.prefill)
 		}
@@ -180,45 +180,45 @@ func (x *mainRandom) check(e *effect) error {
 func (x *mainRandom) answerPick() error {
 	x.picking = false
 	if x.r.IntN(5) == 0 {
-		return x.send(event{kind: evRefused, failure: &failNoDecode}, "refused")
+		return x.send(Event{Kind: EventRefused, Failure: &failNoDecode}, "refused")
 	}
-	p := &plan{nonce: 7, decode: worker.Rank{ID: 3}, decodeAddr: "10.0.0.3:80", overdueAfter: 5 * time.Second, startWithin: time.Second, answerWithin: pickOf(x.r, 0, 3*time.Second), spare: spare{Prefill: x.r.IntN(2) == 0, Decode: x.r.IntN(2) == 0}}
+	p := &Plan{Nonce: 7, Decode: worker.Rank{ID: 3}, DecodeAddr: "10.0.0.3:80", OverdueAfter: 5 * time.Second, StartWithin: time.Second, AnswerWithin: pickOf(x.r, 0, 3*time.Second), Spare: Spare{Prefill: x.r.IntN(2) == 0, Decode: x.r.IntN(2) == 0}}
 	x.booked, x.decode, x.disaggregated = true, 1, false
-	if x.m.instead == nil && !x.m.req.passes() && x.r.IntN(4) > 0 {
+	if x.m.instead == nil && !x.m.req.Passes() && x.r.IntN(4) > 0 {
 		x.disaggregated, x.prefill = true, 1
-		p.disaggregated, p.prefill = true, worker.Rank{ID: 7}
-		p.bootstrapHost, p.token = "10.0.0.7", "sealed"
-		p.kind = pickOf(x.r, handoff.Rendezvous, handoff.NIXLPull, handoff.Mooncake)
-		p.bootstrap = worker.Bootstrap{Host: "10.0.0.7", Port: 8998, EngineIDs: []string{"e"}}
-		p.inHeaders = p.kind == handoff.Rendezvous && x.r.IntN(3) == 0
-		p.decodeAlone = x.r.IntN(2) == 0
+		p.Disaggregated, p.Prefill = true, worker.Rank{ID: 7}
+		p.BootstrapHost, p.Token = "10.0.0.7", "sealed"
+		p.Kind = pickOf(x.r, handoff.Rendezvous, handoff.NIXLPull, handoff.Mooncake)
+		p.Bootstrap = worker.Bootstrap{Host: "10.0.0.7", Port: 8998, EngineIDs: []string{"e"}}
+		p.InHeaders = p.Kind == handoff.Rendezvous && x.r.IntN(3) == 0
+		p.DecodeAlone = x.r.IntN(2) == 0
 	}
-	if x.m.looks() && x.r.IntN(2) == 0 {
-		p.answerToken, p.looks = "sealed", true
+	if x.m.Looks() && x.r.IntN(2) == 0 {
+		p.AnswerToken, p.Looks = "sealed", true
 	}
-	return x.send(event{kind: evPicked, plan: p}, "picked")
+	return x.send(Event{Kind: EventPicked, Plan: p}, "picked")
 }
 
 // answerPrefill is what the plugin's own leg does: one answer, at any time.
 func (x *mainRandom) answerPrefill() error {
 	x.prefilling = false
-	a := &legAnswer{status: 200, body: []byte(`{"choices":[{"text":"a","finish_reason":"length"}],"kv_transfer_params":{"remote_engine_id":"e"}}`)}
+	a := &OwnAnswer{Status: 200, Body: []byte(`{"choices":[{"text":"a","finish_reason":"length"}],"kv_transfer_params":{"remote_engine_id":"e"}}`)}
 	x.held = true
 	if x.r.IntN(3) == 0 {
 		x.held = false
 		a = pickOf(x.r,
-			&legAnswer{status: 200, body: []byte(`{"choices":[{"text":"a","finish_reason":"stop"}],"kv_transfer_params":null}`)},
-			&legAnswer{status: 200, body: []byte(`{"choices":[{"text":"a","finish_reason":"length"}]}`)},
-			&legAnswer{status: 200, body: []byte(`{"choi`)},
-			&legAnswer{status: 200, err: io.ErrUnexpectedEOF}, &legAnswer{canceled: true, err: io.EOF},
-			&legAnswer{status: 503}, &legAnswer{status: 400, body: []byte("no")}, &legAnswer{status: 503, localReply: "UF"}, &legAnswer{err: io.EOF})
+			&OwnAnswer{Status: 200, Body: []byte(`{"choices":[{"text":"a","finish_reason":"stop"}],"kv_transfer_params":null}`)},
+			&OwnAnswer{Status: 200, Body: []byte(`{"choices":[{"text":"a","finish_reason":"length"}]}`)},
+			&OwnAnswer{Status: 200, Body: []byte(`{"choi`)},
+			&OwnAnswer{Status: 200, Err: io.ErrUnexpectedEOF}, &OwnAnswer{Canceled: true, Err: io.EOF},
+			&OwnAnswer{Status: 503}, &OwnAnswer{Status: 400, Body: []byte("no")}, &OwnAnswer{Status: 503, LocalReply: "UF"}, &OwnAnswer{Err: io.EOF})
 	}
-	return x.send(event{kind: evPrefilled, answer: a}, fmt.Sprintf("prefilled %d held=%t", a.status, x.held))
+	return x.send(Event{Kind: EventPrefilled, Answer: a}, fmt.Sprintf("prefilled %d held=%t", a.Status, x.held))
 }
 
 func (x *mainRandom) answerCollect() error {
 	x.collecting = false
-	return x.send(event{kind: evCollected}, "collected")
+	return x.send(Event{Kind: EventCollected}, "collected")
 }
 
 func pickOf[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
@@ -230,43 +230,43 @@ var randomReasons = []blame.Sight{
 
 // message is one of Envoy's, the one that is due more often than others.
 func (x *mainRandom) message() error {
-	kind := pickOf(x.r, evRequestHeaders, evRequestBody, evRequestTrailers, evResponseHeaders, evResponseBody, evResponseTrailers)
+	kind := pickOf(x.r, EventRequestHeaders, EventRequestBody, EventRequestTrailers, EventResponseHeaders, EventResponseBody, EventResponseTrailers)
 	if x.r.IntN(5) > 0 {
 		switch x.m.phase {
 		case mainAwaitHeaders:
-			kind = evRequestHeaders
+			kind = EventRequestHeaders
 		case mainAwaitBody:
-			kind = evRequestBody
+			kind = EventRequestBody
 		case mainRouted:
-			kind = evResponseHeaders
+			kind = EventResponseHeaders
 		case mainStreaming, mainHolding:
-			kind = pickOf(x.r, evResponseBody, evResponseBody, evResponseTrailers)
+			kind = pickOf(x.r, EventResponseBody, EventResponseBody, EventResponseTrailers)
 		default:
 			return nil
 		}
 	}
-	ev := event{kind: kind, endOfStream: x.r.IntN(3) > 0}
+	ev := Event{Kind: kind, EndOfStream: x.r.IntN(3) > 0}
 	switch kind {
-	case evRequestHeaders:
-		ev.endOfStream = x.r.IntN(20) == 0
-		ev.fullDuplex, ev.answerDuplex = x.r.IntN(2) == 0, x.r.IntN(2) == 0
-		ev.answerBodies = ev.answerDuplex
-		ev.headers = &wire.Headers{
+	case EventRequestHeaders:
+		ev.EndOfStream = x.r.IntN(20) == 0
+		ev.FullDuplex, ev.AnswerDuplex = x.r.IntN(2) == 0, x.r.IntN(2) == 0
+		ev.AnswerBodies = ev.AnswerDuplex
+		ev.Headers = &wire.Headers{
 			Method: pickOf(x.r, "POST", "POST", "POST", "POST", "GET"), Path: pickOf(x.r, "/v1/completions", "/v1/completions", "/v1/completions", "/v1/models", "/x"),
 			AttemptCount: pickOf(x.r, "1", "2", "3"), Timeout: pickOf(x.r, "", "", "5000", "-1"),
 		}
-	case evRequestBody:
-		ev.body = append(x.m.rules.buffers.Borrow(200), pickOf(x.r, `{"model":"m","prompt":"hi"}`, `{"model":"m","prompt":"hi","stream":true}`, `{`)...)
-	case evResponseBody:
+	case EventRequestBody:
+		ev.Body = append(x.m.rules.Buffers.Borrow(200), pickOf(x.r, `{"model":"m","prompt":"hi"}`, `{"model":"m","prompt":"hi","stream":true}`, `{`)...)
+	case EventResponseBody:
 		x.came++
-		ev.body = strconv.AppendInt(x.m.rules.buffers.Borrow(10), int64(x.came), 10)
-	case evResponseTrailers:
+		ev.Body = strconv.AppendInt(x.m.rules.Buffers.Borrow(10), int64(x.came), 10)
+	case EventResponseTrailers:
 		x.came++
-	case evResponseHeaders:
-		ev.headers = &wire.Headers{Status: pickOf(x.r, "200", "200", "200", "404", "500", "503"), LocalReply: pickOf(x.r, "", "", "", "", "UF", "UC", "UT"), ContentType: pickOf(x.r, "", "text/event-stream")}
-		ev.answerer = pickOf(x.r, nil, nil, nil, &answerer{}, &answerer{rank: worker.Rank{ID: 4}, known: true})
+	case EventResponseHeaders:
+		ev.Headers = &wire.Headers{Status: pickOf(x.r, "200", "200", "200", "404", "500", "503"), LocalReply: pickOf(x.r, "", "", "", "", "UF", "UC", "UT"), ContentType: pickOf(x.r, "", "text/event-stream")}
+		ev.Answerer = pickOf(x.r, nil, nil, nil, &Answerer{}, &Answerer{Rank: worker.Rank{ID: 4}, Known: true})
 	}
-	return x.send(ev, fmt.Sprintf("message %d %+v", kind, ev.headers))
+	return x.send(ev, fmt.Sprintf("message %d %+v", kind, ev.Headers))
 }
 
 func (x *mainRandom) one() error {
@@ -286,21 +286,21 @@ func (x *mainRandom) one() error {
 			return x.answerCollect()
 		}
 		if x.routed > 0 && x.disaggregated && !x.ended {
-			r := legReport{state: legStarted + legState(x.r.IntN(4)), reason: pickOf(x.r, randomReasons...), status: pickOf(x.r, 200, 400, 429, 500)}
-			x.ended = r.state == legEnded
-			return x.send(event{kind: evLeg, leg: r}, "leg "+r.state.String()+" "+string(r.reason))
+			r := Report{State: Started + State(x.r.IntN(4)), Reason: pickOf(x.r, randomReasons...), Status: pickOf(x.r, 200, 400, 429, 500)}
+			x.ended = r.State == Ended
+			return x.send(Event{Kind: EventLeg, Leg: r}, "leg "+r.State.String()+" "+string(r.Reason))
 		}
 	case n == 7:
 		x.now = x.now.Add(pickOf(x.r, time.Millisecond, 300*time.Millisecond, 2*time.Second, 30*time.Second, 5*time.Minute))
 		return x.timer()
 	case n == 8:
-		return x.send(event{kind: evGone, rank: worker.Rank{ID: pickOf[worker.ID](x.r, 3, 7)}, whole: true, left: x.r.IntN(2) == 0}, "gone")
+		return x.send(Event{Kind: EventGone, Rank: worker.Rank{ID: pickOf[worker.ID](x.r, 3, 7)}, Whole: true, Left: x.r.IntN(2) == 0}, "gone")
 	case n == 9 && x.r.IntN(3) == 0:
-		return x.send(event{kind: evDrain}, "drain")
+		return x.send(Event{Kind: EventDrain}, "drain")
 	case n == 10 && x.booked && x.r.IntN(2) == 0:
-		return x.send(event{kind: evLogged, seen: pickOf(x.r, blame.Served, blame.BrokeOff, blame.ClientLeft, blame.Empty, blame.Expired), reached: x.r.IntN(2) == 0}, "logged")
-	case n == 10 && x.m.plan != nil && x.m.plan.answerToken != "":
-		return x.send(event{kind: evFound, seen: pickOf(x.r, blame.Errored, blame.Empty, blame.Busy, blame.Rejected)}, "found")
+		return x.send(Event{Kind: EventLogged, Seen: pickOf(x.r, blame.Served, blame.BrokeOff, blame.ClientLeft, blame.Empty, blame.Expired), Reached: x.r.IntN(2) == 0}, "logged")
+	case n == 10 && x.m.plan != nil && x.m.plan.AnswerToken != "":
+		return x.send(Event{Kind: EventFound, Seen: pickOf(x.r, blame.Errored, blame.Empty, blame.Busy, blame.Rejected)}, "found")
 	case n == 11 && x.r.IntN(3) == 0:
 		return x.close()
 	}
@@ -310,7 +310,7 @@ func (x *mainRandom) one() error {
 // timer fires if it is due, sometimes also when it is not: a timer that was
 // stopped may have been on its way.
 func (x *mainRandom) timer() error {
-	if at := x.m.wakeAt(); !at.IsZero() && !at.After(x.now) || x.r.IntN(4) == 0 {
+	if at := x.m.WakeAt(); !at.IsZero() && !at.After(x.now) || x.r.IntN(4) == 0 {
 		return x.fire()
 	}
 	return nil
@@ -319,10 +319,10 @@ func (x *mainRandom) timer() error {
 // fire lets the timer go off until no clock is due: each of them goes off once.
 func (x *mainRandom) fire() error {
 	for range clocksOfAnAttempt {
-		if err := x.send(event{kind: evTimer}, "timer"); err != nil {
+		if err := x.send(Event{Kind: EventTimer}, "timer"); err != nil {
 			return err
 		}
-		if at := x.m.wakeAt(); at.IsZero() || at.After(x.now) {
+		if at := x.m.WakeAt(); at.IsZero() || at.After(x.now) {
 			return nil
 		}
 	}
@@ -337,7 +337,7 @@ func (x *mainRandom) close() error {
 		return nil
 	}
 	x.closed = true
-	return x.send(event{kind: evClosed}, "closed")
+	return x.send(Event{Kind: EventClosed}, "closed")
 }
 
 // settle lets what is under way come to its end: the pick is answered, the
@@ -362,7 +362,7 @@ func (x *mainRandom) settle() error {
 				return err
 			}
 		}
-		at := x.m.wakeAt()
+		at := x.m.WakeAt()
 		if at.IsZero() {
 			break
 		}
@@ -379,7 +379,7 @@ func (x *mainRandom) settle() error {
 	if x.finished != 1 {
 		return x.fail("at the end %d outcomes", x.finished)
 	}
-	if x.held && !x.taken && x.collects == 0 || x.m.handover.held() && (x.m.far.well || !x.m.plan.kind.Holds()) {
+	if x.held && !x.taken && x.collects == 0 || x.m.handover.held() && (x.m.far.well || !x.m.plan.Kind.Holds()) {
 		return x.fail("X5: nobody takes what prefill holds")
 	}
 	return nil
@@ -388,10 +388,10 @@ func (x *mainRandom) settle() error {
 func runMainRandom(seed uint64) error {
 	r := rand.New(rand.NewPCG(seed, 0))
 	rules := testRules()
-	rules.holdFirst = pickOf(r, true, true, false)
-	rules.hold, rules.fallback = r.IntN(4) > 0, r.IntN(2) == 0
-	x := &mainRandom{r: r, m: mainOf(rules, way{}), now: testStart}
-	x.m.way = pickOf(r, way{}, way{}, way{gateway: true}, way{gateway: true, plain: true})
+	rules.HoldFirst = pickOf(r, true, true, false)
+	rules.Hold, rules.Fallback = r.IntN(4) > 0, r.IntN(2) == 0
+	x := &mainRandom{r: r, m: mainOf(rules, Way{}), now: testStart}
+	x.m.way = pickOf(r, Way{}, Way{}, Way{Gateway: true}, Way{Gateway: true, Plain: true})
 	for range 4 + r.IntN(40) {
 		if err := x.one(); err != nil {
 			return err
@@ -411,20 +411,20 @@ func TestMainLegsKeepTheirInvariantsInAnyOrderOfEvents(t *testing.T) {
 // prefillRandom is a toy of prefillStream.
 type prefillRandom struct {
 	r      *rand.Rand
-	l      *prefillLeg
+	l      *Prefill
 	closed bool
 	deaf   bool
-	told   legState
+	told   State
 	owes   bool // the owner waits for well or failed: the leg started and was not aborted
 	story  []string
 }
 
-func (x *prefillRandom) send(ev event, t *ticket, name string) error {
+func (x *prefillRandom) send(ev Event, t *Ticket, name string) error {
 	was := x.l.phase
-	effects := x.l.step(testStart, &ev, t)
+	effects := x.l.Step(testStart, &ev, t)
 	var ops []string
 	for i := range effects {
-		ops = append(ops, effects[i].op.String()+" "+effects[i].report.state.String())
+		ops = append(ops, effects[i].Op.String()+" "+effects[i].Report.State.String())
 	}
 	x.story = append(x.story, fmt.Sprintf("%-26s %s → %s: %s", name, was, x.l.phase, strings.Join(ops, ", ")))
 	for i := range effects {
@@ -435,74 +435,74 @@ func (x *prefillRandom) send(ev event, t *ticket, name string) error {
 	return nil
 }
 
-func (x *prefillRandom) check(e *effect) string {
-	switch e.op {
-	case opContinue: // after an ImmediateResponse the stream drops it: see prefillLeg.pass
+func (x *prefillRandom) check(e *Effect) string {
+	switch e.Op {
+	case OpContinue: // after an ImmediateResponse the stream drops it: see Prefill.pass
 		if x.closed {
 			return "X4: an answer after the end"
 		}
-	case opRoute, opImmediate:
+	case OpRoute, OpImmediate:
 		if x.closed || x.deaf {
-			return "X2, X4: " + e.op.String() + " after the end"
+			return "X2, X4: " + e.Op.String() + " after the end"
 		}
-		if x.deaf = e.op == opImmediate; e.op == opRoute && x.told != legStarted {
+		if x.deaf = e.Op == OpImmediate; e.Op == OpRoute && x.told != Started {
 			return "X3: routed, but not started"
 		}
-	case opReport:
-		if e.report.state <= x.told || x.told == legWell && e.report.state == legFailed {
+	case OpReport:
+		if e.Report.State <= x.told || x.told == Well && e.Report.State == Failed {
 			return "a report goes back from " + x.told.String()
 		}
-		if e.report.state == legEnded && x.owes {
+		if e.Report.State == Ended && x.owes {
 			return "the end is told without a verdict"
 		}
-		x.told = e.report.state
-		x.owes = x.told == legStarted
+		x.told = e.Report.State
+		x.owes = x.told == Started
 	}
 	return ""
 }
 
 func (x *prefillRandom) message() error {
-	kind := pickOf(x.r, evRequestHeaders, evRequestBody, evRequestTrailers, evResponseHeaders, evResponseBody, evResponseTrailers)
+	kind := pickOf(x.r, EventRequestHeaders, EventRequestBody, EventRequestTrailers, EventResponseHeaders, EventResponseBody, EventResponseTrailers)
 	if x.r.IntN(5) > 0 {
 		switch x.l.phase {
 		case prefillAwaitHeaders:
-			kind = evRequestHeaders
+			kind = EventRequestHeaders
 		case prefillAwaitBody:
-			kind = evRequestBody
+			kind = EventRequestBody
 		case prefillRouted:
-			kind = evResponseHeaders
+			kind = EventResponseHeaders
 		case prefillAnswering:
-			kind = evResponseBody
+			kind = EventResponseBody
 		}
 	}
-	if x.deaf && kind < evResponseHeaders && x.r.IntN(2) == 0 {
+	if x.deaf && kind < EventResponseHeaders && x.r.IntN(2) == 0 {
 		return nil
 	}
-	ev := event{kind: kind, endOfStream: x.r.IntN(2) == 0}
-	var t *ticket
+	ev := Event{Kind: kind, EndOfStream: x.r.IntN(2) == 0}
+	var t *Ticket
 	switch kind {
-	case evRequestHeaders:
-		ev.endOfStream, ev.fullDuplex = x.r.IntN(20) == 0, x.r.IntN(2) == 0
-		ev.headers = &wire.Headers{Path: pickOf(x.r, "/v1/completions", "/v1/completions", "/x")}
-		t = &ticket{endpoint: "10.0.0.7:80", leg: prefill.Leg{Deadline: testStart.Add(time.Minute)}, fail: pickOf(x.r, nil, nil, nil, &failLegLate)}
-	case evRequestBody:
-		ev.body = append(x.l.rules.buffers.Borrow(200), pickOf(x.r, `{"model":"m","prompt":"hi"}`, `{"model":"m","prompt":"hi"}`, `{`)...)
-	case evResponseHeaders:
-		ev.endOfStream = x.r.IntN(4) == 0
-		ev.headers = &wire.Headers{Status: pickOf(x.r, "200", "200", "200", "302", "404", "429", "500"), LocalReply: pickOf(x.r, "", "", "", "UF", "UT")}
-	case evResponseBody:
-		ev.body = append(x.l.rules.buffers.Borrow(100), pickOf(x.r, `{"choices":[{"finish_reason":"length"}]}`, `{"choices":[{"finish_reason":"abort"}]}`, `{`)...)
+	case EventRequestHeaders:
+		ev.EndOfStream, ev.FullDuplex = x.r.IntN(20) == 0, x.r.IntN(2) == 0
+		ev.Headers = &wire.Headers{Path: pickOf(x.r, "/v1/completions", "/v1/completions", "/x")}
+		t = &Ticket{Endpoint: "10.0.0.7:80", Leg: prefill.Leg{Deadline: testStart.Add(time.Minute)}, Fail: pickOf(x.r, nil, nil, nil, &FailLegLate)}
+	case EventRequestBody:
+		ev.Body = append(x.l.rules.Buffers.Borrow(200), pickOf(x.r, `{"model":"m","prompt":"hi"}`, `{"model":"m","prompt":"hi"}`, `{`)...)
+	case EventResponseHeaders:
+		ev.EndOfStream = x.r.IntN(4) == 0
+		ev.Headers = &wire.Headers{Status: pickOf(x.r, "200", "200", "200", "302", "404", "429", "500"), LocalReply: pickOf(x.r, "", "", "", "UF", "UT")}
+	case EventResponseBody:
+		ev.Body = append(x.l.rules.Buffers.Borrow(100), pickOf(x.r, `{"choices":[{"finish_reason":"length"}]}`, `{"choices":[{"finish_reason":"abort"}]}`, `{`)...)
 	}
-	return x.send(ev, t, fmt.Sprintf("message %d %+v", kind, ev.headers))
+	return x.send(ev, t, fmt.Sprintf("message %d %+v", kind, ev.Headers))
 }
 
 func runPrefillRandom(seed uint64) error {
-	x := &prefillRandom{r: rand.New(rand.NewPCG(seed, 1)), l: &prefillLeg{rules: testRules()}}
+	x := &prefillRandom{r: rand.New(rand.NewPCG(seed, 1)), l: &Prefill{rules: testRules()}}
 	for range 2 + x.r.IntN(12) {
 		var err error
 		if x.r.IntN(12) == 0 {
 			x.owes = false // its owner has judged it
-			err = x.send(event{kind: evAbort, leg: legReport{state: legFailed, reason: blame.Overdue}}, nil, "abort")
+			err = x.send(Event{Kind: EventAbort, Leg: Report{State: Failed, Reason: blame.Overdue}}, nil, "abort")
 		} else {
 			err = x.message()
 		}
@@ -511,10 +511,10 @@ func runPrefillRandom(seed uint64) error {
 		}
 	}
 	x.closed = true
-	if err := x.send(event{kind: evClosed}, nil, "closed"); err != nil {
+	if err := x.send(Event{Kind: EventClosed}, nil, "closed"); err != nil {
 		return err
 	}
-	if x.told != legNone && x.told != legEnded {
+	if x.told != None && x.told != Ended {
 		return fmt.Errorf("the owner was last told %s\n%s", x.told, strings.Join(x.story, "\n"))
 	}
 	return nil

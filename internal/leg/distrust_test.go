@@ -1,4 +1,4 @@
-package extproc
+package leg
 
 import (
 	"testing"
@@ -13,23 +13,23 @@ import (
 // that has been let in before, nor counts in what the decision says.
 func TestAClientsAttemptCountSaysNothing(t *testing.T) {
 	for _, c := range []struct {
-		way     way
+		way     Way
 		attempt int
-	}{{way{gateway: true, plain: true}, 1}, {way{gateway: true}, 3}, {way{}, 3}} {
+	}{{Way{Gateway: true, Plain: true}, 1}, {Way{Gateway: true}, 3}, {Way{}, 3}} {
 		m := mainOf(testRules(), c.way)
-		m.step(testStart, &event{kind: evRequestHeaders, headers: &wire.Headers{Method: "POST", Path: "/v1/completions", AttemptCount: "3"}})
-		require.Equal(t, c.attempt, m.req.attempt, "%+v", c.way)
+		m.Step(testStart, &Event{Kind: EventRequestHeaders, Headers: &wire.Headers{Method: "POST", Path: "/v1/completions", AttemptCount: "3"}})
+		require.Equal(t, c.attempt, m.req.Attempt, "%+v", c.way)
 	}
 }
 
 // What only our own listeners say is forgotten, and removed from the request.
 func TestWhatOnlyAListenerSaysIsForgotten(t *testing.T) {
-	m := mainOf(testRules(), way{gateway: true, plain: true})
-	m.step(testStart, &event{kind: evRequestHeaders, headers: &wire.Headers{
+	m := mainOf(testRules(), Way{Gateway: true, Plain: true})
+	m.Step(testStart, &Event{Kind: EventRequestHeaders, Headers: &wire.Headers{
 		Method: "POST", Path: "/v1/completions", Start: "1", Leg: "token", LocalReply: "UT",
 	}})
 	require.Equal(t, mainAwaitBody, m.phase, "an old start is no deadline")
-	require.Equal(t, []string{"", "", ""}, []string{m.req.headers.Start, m.req.headers.Leg, m.req.headers.LocalReply})
+	require.Equal(t, []string{"", "", ""}, []string{m.req.Headers.Start, m.req.Headers.Leg, m.req.Headers.LocalReply})
 	removed := m.req.leftover(nil, m.way)
 	for _, name := range []string{prefill.HeaderStart, prefill.HeaderLeg, prefill.HeaderLocalReply} {
 		require.Contains(t, removed, name)

@@ -1,4 +1,4 @@
-package extproc
+package leg
 
 import (
 	"errors"
@@ -8,17 +8,17 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 
-// legAnswer is what came of a leg that the plugin sent itself.
-type legAnswer struct {
-	status     int    // 0: no answer
-	localReply string // Envoy's response flags, where Envoy itself answered
-	retryAfter string // the worker's
-	body       []byte
-	err        error // no whole answer
-	sent       bool  // somebody may have seen the request
-	canceled   bool  // by us
-	odd        bool  // its worker refuses more than its pool
-	spent      bool  // nobody reads the request's body any more
+// OwnAnswer is what came of a leg that the plugin sent itself.
+type OwnAnswer struct {
+	Status     int    // 0: no answer
+	LocalReply string // Envoy's response flags, where Envoy itself answered
+	RetryAfter string // the worker's
+	Body       []byte
+	Err        error // no whole answer
+	Sent       bool  // somebody may have seen the request
+	Canceled   bool  // by us
+	Odd        bool  // its worker refuses more than its pool
+	Spent      bool  // nobody reads the request's body any more
 
 	// Set by the machine.
 	read      bool
@@ -28,19 +28,19 @@ type legAnswer struct {
 
 // What may be wrong with the answer of a leg of our own, of which the machine speaks.
 var (
-	errLongAnswer = errors.New("the answer is longer than what is read of one")
-	errExpired    = errors.New("the leg has not ended in its time")
+	ErrLong    = errors.New("the answer is longer than what is read of one")
+	ErrExpired = errors.New("the leg has not ended in its time")
 )
 
 // good reports whether a worker has answered a whole 2xx.
-func (a *legAnswer) good() bool {
-	return a.err == nil && !a.canceled && a.localReply == "" && a.status >= 200 && a.status < 300
+func (a *OwnAnswer) good() bool {
+	return a.Err == nil && !a.Canceled && a.LocalReply == "" && a.Status >= 200 && a.Status < 300
 }
 
-// taken reports whether a collecting leg that ended so may have been seen by a
+// Taken reports whether a collecting leg that ended so may have been seen by a
 // decode worker, whatever it says.
-func (a *legAnswer) taken() bool {
-	return a.sent && (a.localReply == "" || reached(a.localReply))
+func (a *OwnAnswer) Taken() bool {
+	return a.Sent && (a.LocalReply == "" || reached(a.LocalReply))
 }
 
 // handover is the hand-off of one attempt: what prefill was asked for, and whose the KV
@@ -97,72 +97,72 @@ func (h *handover) giveUp() {
 }
 
 // readAnswer reads what a good answer of prefill says, once.
-func (h *handover) readAnswer(a *legAnswer, k handoff.Kind) {
+func (h *handover) readAnswer(a *OwnAnswer, k handoff.Kind) {
 	if !a.read && a.good() {
 		a.read = true
-		a.result, a.malformed = handoff.ReadAnswer(k, a.body, h.alone)
+		a.result, a.malformed = handoff.ReadAnswer(k, a.Body, h.alone)
 	}
 }
 
 // judge turns an answer into the leg's end and what the hand-off says.
-func (h *handover) judge(a *legAnswer, p *plan) (legReport, handoff.Result) {
-	fail := func(r blame.Sight) (legReport, handoff.Result) {
-		return legReport{state: legFailed, reason: r, status: a.status}, handoff.Result{}
+func (h *handover) judge(a *OwnAnswer, p *Plan) (Report, handoff.Result) {
+	fail := func(r blame.Sight) (Report, handoff.Result) {
+		return Report{State: Failed, Reason: r, Status: a.Status}, handoff.Result{}
 	}
 	switch {
-	case a.canceled:
+	case a.Canceled:
 		return fail(blame.Aborted)
-	case a.localReply != "":
-		return fail(localSight(a.localReply))
-	case a.status == 0 && errors.Is(a.err, errExpired):
+	case a.LocalReply != "":
+		return fail(localSight(a.LocalReply))
+	case a.Status == 0 && errors.Is(a.Err, ErrExpired):
 		return fail(blame.TimedOut)
-	case a.status == 0:
+	case a.Status == 0:
 		return fail(blame.NotSent)
-	case errors.Is(a.err, errLongAnswer) && a.status < 300:
+	case errors.Is(a.Err, ErrLong) && a.Status < 300:
 		return fail(blame.TooLong)
-	case a.err != nil && !errors.Is(a.err, errLongAnswer):
+	case a.Err != nil && !errors.Is(a.Err, ErrLong):
 		return fail(blame.BrokeOff)
 	}
-	if s := sightOfStatus(a.status); s != blame.Served {
+	if s := SightOfStatus(a.Status); s != blame.Served {
 		r, _ := fail(s)
-		r.retryAfter, r.odd = a.retryAfter, a.odd
+		r.RetryAfter, r.Odd = a.RetryAfter, a.Odd
 		if s == blame.Rejected {
-			r.answer = a.body
+			r.Answer = a.Body
 		}
 		return r, handoff.Result{}
 	}
-	if len(a.body) == 0 {
+	if len(a.Body) == 0 {
 		return fail(blame.Empty)
 	}
-	h.readAnswer(a, p.kind)
+	h.readAnswer(a, p.Kind)
 	switch {
 	case a.malformed != nil:
 		return fail(blame.Unreadable)
 	case a.result.Verdict == handoff.Failed:
 		r, _ := fail(blame.Failing)
 		return r, a.result // it may hold KV all the same
-	case a.result.Verdict == handoff.Missing && !h.alone && !p.decodeAlone:
+	case a.result.Verdict == handoff.Missing && !h.alone && !p.DecodeAlone:
 		return fail(blame.NoHandoff)
 	}
-	return legReport{state: legWell, status: a.status}, a.result
+	return Report{State: Well, Status: a.Status}, a.result
 }
 
 // collect returns the decode for one token whose answer nobody gets, which takes and frees
 // KV that no decode has been told of (docs/behaviour.md#collected); false: there is none
 // to take. well says that prefill was.
-func (h *handover) collect(q *request, p *plan, well bool) (effect, bool) {
+func (h *handover) collect(q *Request, p *Plan, well bool) (Effect, bool) {
 	if h.kv != kvOurs {
-		return effect{}, false
+		return Effect{}, false
 	}
-	e := effect{op: opCollect, path: q.path}
+	e := Effect{Op: OpCollect, Path: q.Path}
 	switch {
-	case p.kind == handoff.Mooncake && well:
-		e.path = openai.Completions
-		e.body = handoff.AppendMooncakeCollect(nil, p.model, p.bootstrap, p.prefill.DPRank, p.room)
-	case p.kind != handoff.Mooncake && q.scan != nil:
-		e.body = handoff.AppendCollect(nil, q.body, q.scan, p.kind, h.answer, h.result)
+	case p.Kind == handoff.Mooncake && well:
+		e.Path = openai.Completions
+		e.Body = handoff.AppendMooncakeCollect(nil, p.Model, p.Bootstrap, p.Prefill.DPRank, p.Room)
+	case p.Kind != handoff.Mooncake && q.Scan != nil:
+		e.Body = handoff.AppendCollect(nil, q.Body, q.Scan, p.Kind, h.answer, h.result)
 	default:
-		return effect{}, false
+		return Effect{}, false
 	}
 	h.kv = kvTaking
 	return e, true

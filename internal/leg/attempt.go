@@ -1,4 +1,4 @@
-package extproc
+package leg
 
 import (
 	"strconv"
@@ -12,19 +12,19 @@ import (
 )
 
 // attempt is what one attempt's main leg knows, and how it goes on and ends. When it does
-// so, pairing and mainLeg say, which take events; nothing here asks them.
+// so, pairing and Main say, which take events; nothing here asks them.
 type attempt struct {
-	rules *rules
-	way   way
+	rules *Rules
+	way   Way
 	phase mainPhase
 	link  link
 
-	req    request
-	answer answer
+	req    Request
+	answer Answer
 
-	plan     *plan // nil: nothing was picked
+	plan     *Plan // nil: nothing was picked
 	pickedAt time.Time
-	instead  *failure // prefill has failed for good: one worker is to serve, before this is answered
+	instead  *Failure // prefill has failed for good: one worker is to serve, before this is answered
 	far      farLeg
 	handover handover
 	timers   timers
@@ -32,12 +32,12 @@ type attempt struct {
 
 	decodeHeld  bool // a decode reservation is ours to release
 	prefillHeld bool // a prefill reservation is ours to release
-	finished    bool // opFinish was returned
+	finished    bool // OpFinish was returned
 
-	logged   event // evLogged, when it came before the stream's end
+	logged   Event // EventLogged, when it came before the stream's end
 	loggedAt time.Time
 
-	out []effect // reused between steps
+	out []Effect // reused between steps
 }
 
 // link is the stream to Envoy.
@@ -51,31 +51,31 @@ const (
 
 // farLeg is the prefill leg, as its owner sees it.
 type farLeg struct {
-	state legState
+	state State
 	well  bool // it was, before it ended
 }
 
 // awaited reports whether the leg is neither well nor over.
-func (l farLeg) awaited() bool { return l.state == legDispatched || l.state == legStarted }
+func (l farLeg) awaited() bool { return l.state == Dispatched || l.state == Started }
 
 // runs reports whether something of the leg may remain.
-func (l farLeg) runs() bool { return l.state != legNone && l.state != legEnded }
+func (l farLeg) runs() bool { return l.state != None && l.state != Ended }
 
-func (a *attempt) emit(e effect) {
+func (a *attempt) emit(e Effect) {
 	if a.out == nil {
-		a.out = make([]effect, 0, 4)
+		a.out = make([]Effect, 0, 4)
 	}
 	a.out = append(a.out, e)
 }
 
-// awaitsAnswer reports whether the request still waits for its first byte.
-func (a *attempt) awaitsAnswer() bool {
+// AwaitsAnswer reports whether the request still waits for its first byte.
+func (a *attempt) AwaitsAnswer() bool {
 	return a.phase == mainPrefilling || a.phase == mainRouted || a.phase == mainHolding
 }
 
-// prefillLeg is which leg prefill serves.
+// Prefill is which leg prefill serves.
 func (a *attempt) prefillLeg() blame.Leg {
-	if a.plan.kind.PrefillFirst() {
+	if a.plan.Kind.PrefillFirst() {
 		return blame.First
 	}
 	return blame.Mirrored
@@ -83,7 +83,7 @@ func (a *attempt) prefillLeg() blame.Leg {
 
 // decodeLeg is which leg the worker that answers serves.
 func (a *attempt) decodeLeg() blame.Leg {
-	if a.plan.disaggregated {
+	if a.plan.Disaggregated {
 		return blame.Decode
 	}
 	return blame.Alone
@@ -92,37 +92,37 @@ func (a *attempt) decodeLeg() blame.Leg {
 // unfetched is what an error, or nothing, says of a decode that needs prefill's KV: one
 // that cannot reach prefill says so while prefill still waits for it.
 func (a *attempt) unfetched(s blame.Sight) blame.Sight {
-	if a.plan.disaggregated && (s == blame.Errored || s == blame.Empty) {
+	if a.plan.Disaggregated && (s == blame.Errored || s == blame.Empty) {
 		return blame.Unfetched
 	}
 	return s
 }
 
 // asksAgain reports whether another attempt could follow this one.
-func (a *attempt) asksAgain() bool { return a.req.attempt < a.rules.maxAttempts && !a.way.plain }
+func (a *attempt) asksAgain() bool { return a.req.Attempt < a.rules.MaxAttempts && !a.way.Plain }
 
 // mayRetry reports whether a fresh attempt is allowed and makes sense: one that
 // would meet the same worker, since the request names it, does not.
-func (a *attempt) mayRetry(f *failure) bool {
-	if !f.fresh || !a.asksAgain() {
+func (a *attempt) mayRetry(f *Failure) bool {
+	if !f.Fresh || !a.asksAgain() {
 		return false
 	}
-	if a.plan == nil || a.way.repick {
+	if a.plan == nil || a.way.Repick {
 		return true
 	}
-	if f.ofPrefill {
-		return !a.plan.prefillNamed
+	if f.OfPrefill {
+		return !a.plan.PrefillNamed
 	}
-	return !a.plan.decodeNamed
+	return !a.plan.DecodeNamed
 }
 
 // decodeFailed charges decode with what was seen of it, and asks for a fresh attempt
 // where that may do better: it reports whether it has.
-func (a *attempt) decodeFailed(now time.Time, s blame.Sight, odd bool, f *failure) bool {
+func (a *attempt) decodeFailed(now time.Time, s blame.Sight, odd bool, f *Failure) bool {
 	row := blame.Of(a.decodeLeg(), s)
-	f.fresh = mayDoBetter(row, a.plan, a.plan.spare.Decode, odd)
+	f.Fresh = mayDoBetter(row, a.plan, a.plan.Spare.Decode, odd)
 	retry := a.mayRetry(f)
-	a.charge(now, row, a.plan.decode, retry)
+	a.charge(now, row, a.plan.Decode, retry)
 	if retry {
 		a.reject(f, true)
 	}
@@ -139,27 +139,27 @@ func (a *attempt) charge(now time.Time, row blame.Row, at worker.Rank, retry boo
 	}
 	if retry {
 		var c blame.Charge
-		a.plan.suspects, c = a.plan.suspects.And(suspicionOf(row, at, a.plan, now.Sub(a.pickedAt)))
+		a.plan.Suspects, c = a.plan.Suspects.And(suspicionOf(row, at, a.plan, now.Sub(a.pickedAt)))
 		a.chargeWith(at, c, row.Charge)
 		return
 	}
-	v, _ := a.plan.suspects.Last(at, row.Charge)
+	v, _ := a.plan.Suspects.Last(at, row.Charge)
 	a.chargeWith(at, v.Charge, row.Charge)
 }
 
 func (a *attempt) chargeWith(at worker.Rank, c, seen blame.Charge) {
 	c = chargeOf(c, seen)
 	if c != blame.None {
-		a.emit(effect{op: opCharge, rank: at, charge: c})
+		a.emit(Effect{Op: OpCharge, Rank: at, Charge: c})
 	}
 }
 
 // suspect has a worker probed. Of a mirrored pair each waits for the other, so a
 // silence may be of both.
 func (a *attempt) suspect(at worker.Rank, both bool) {
-	a.emit(effect{op: opSuspect, rank: at})
+	a.emit(Effect{Op: OpSuspect, Rank: at})
 	if both {
-		a.emit(effect{op: opSuspect, rank: a.plan.decode})
+		a.emit(Effect{Op: OpSuspect, Rank: a.plan.Decode})
 	}
 }
 
@@ -172,8 +172,8 @@ func (a *attempt) chargeStuck(row blame.Row, at worker.Rank) {
 	if !a.charges.lapsed() {
 		return
 	}
-	if row.Pair && !a.plan.kind.Holds() { // else prefill's answer waits for nobody
-		at = a.plan.suspects.Stalled(a.plan.prefill, a.plan.decode, sameWorker)
+	if row.Pair && !a.plan.Kind.Holds() { // else prefill's answer waits for nobody
+		at = a.plan.Suspects.Stalled(a.plan.Prefill, a.plan.Decode, sameWorker)
 	}
 	a.chargeWith(at, blame.Slow, blame.Slow)
 }
@@ -181,27 +181,27 @@ func (a *attempt) chargeStuck(row blame.Row, at worker.Rank) {
 // served charges the suspects of earlier attempts: this one has served the request. Its
 // head alone would be no proof: who answers with nothing, or breaks off, sends one, too.
 func (a *attempt) served() {
-	by := []worker.Rank{a.plan.decode}
-	if a.plan.disaggregated {
-		by = append(by, a.plan.prefill)
-		a.emit(effect{op: opPairServed, rank: a.plan.prefill, other: a.plan.decode})
+	by := []worker.Rank{a.plan.Decode}
+	if a.plan.Disaggregated {
+		by = append(by, a.plan.Prefill)
+		a.emit(Effect{Op: OpPairServed, Rank: a.plan.Prefill, Other: a.plan.Decode})
 	}
-	for _, v := range a.plan.suspects.Served(a.answer.relayed.Sub(a.pickedAt), by...) {
+	for _, v := range a.plan.Suspects.Served(a.answer.Relayed.Sub(a.pickedAt), by...) {
 		if v.Pair != nil {
-			a.emit(effect{op: opPairFailed, rank: v.Pair[0], other: v.Pair[1]})
+			a.emit(Effect{Op: OpPairFailed, Rank: v.Pair[0], Other: v.Pair[1]})
 		} else {
-			a.emit(effect{op: opCharge, rank: v.Worker, charge: v.Charge, proven: true})
+			a.emit(Effect{Op: OpCharge, Rank: v.Worker, Charge: v.Charge, Proven: true})
 		}
 	}
-	a.plan.suspects = nil
+	a.plan.Suspects = nil
 }
 
 // awaitAnswer starts decode's clock: it has all that it needs.
 func (a *attempt) awaitAnswer(now time.Time) {
 	a.charges.lapses = 0
-	if a.plan.answerWithin > 0 {
-		a.timers.set(timerAnswer, now.Add(a.plan.answerWithin))
-		a.timers.set(timerProbe, now.Add(suspectAfter(a.plan.answerWithin, suspectEvery)))
+	if a.plan.AnswerWithin > 0 {
+		a.timers.set(timerAnswer, now.Add(a.plan.AnswerWithin))
+		a.timers.set(timerProbe, now.Add(suspectAfter(a.plan.AnswerWithin, suspectEvery)))
 	}
 }
 
@@ -212,16 +212,16 @@ func (a *attempt) route(now time.Time, body []byte, changed bool) {
 	if !a.far.awaited() {
 		a.awaitAnswer(now)
 	}
-	e := effect{op: opRoute, of: wire.RequestBody, trailers: a.req.trailers, set: a.routeHeaders(now), token: a.plan.answerToken, newRoute: a.plan.looks}
-	e.remove = a.req.leftover(e.set, a.way)
+	e := Effect{Op: OpRoute, Of: wire.RequestBody, Trailers: a.req.trailers, Set: a.routeHeaders(now), Token: a.plan.AnswerToken, NewRoute: a.plan.Looks}
+	e.Remove = a.req.leftover(e.Set, a.way)
 	switch {
 	case changed:
-		e.body = body
-		e.set = append(e.set, wire.Header{Name: "content-length", Value: strconv.Itoa(len(body))})
+		e.Body = body
+		e.Set = append(e.Set, wire.Header{Name: "content-length", Value: strconv.Itoa(len(body))})
 	case a.req.fullDuplex:
-		e.body = body
+		e.Body = body
 	default:
-		a.rules.buffers.Return(body)
+		a.rules.Buffers.Return(body)
 	}
 	a.emit(e)
 }
@@ -229,64 +229,64 @@ func (a *attempt) route(now time.Time, body []byte, changed bool) {
 // pass routes a request by its headers.
 func (a *attempt) pass(now time.Time) {
 	a.phase = mainRouted
-	e := effect{op: opRouteHeaders, set: a.routeHeaders(now)}
-	e.remove = a.req.leftover(e.set, a.way)
+	e := Effect{Op: OpRouteHeaders, Set: a.routeHeaders(now)}
+	e.Remove = a.req.leftover(e.Set, a.way)
 	a.emit(e)
 }
 
 // routeHeaders lists what the request carries from here on
 // (docs/behaviour.md#injected).
 func (a *attempt) routeHeaders(now time.Time) []wire.Header {
-	p, names := a.plan, &a.rules.names
+	p, names := a.plan, &a.rules.Names
 	set := make([]wire.Header, 0, 20)
 	all := func(keys []string, v string) {
 		for _, k := range keys {
 			set = append(set, wire.Header{Name: k, Value: v})
 		}
 	}
-	set = append(set, wire.Header{Name: prefill.HeaderDestination, Value: p.decodeAddr})
-	if !a.way.plain { // else Envoy lets nobody set its own headers, and the time-out is ours to keep
-		left := a.req.deadline.Sub(now)
+	set = append(set, wire.Header{Name: prefill.HeaderDestination, Value: p.DecodeAddr})
+	if !a.way.Plain { // else Envoy lets nobody set its own headers, and the time-out is ours to keep
+		left := a.req.Deadline.Sub(now)
 		if a.answer.carriage >= inDuplex { // an answer that comes through us is ours to end, with an error event
 			left += 2 * deadlineSlack
 		}
 		set = append(set, wire.Header{Name: "x-envoy-upstream-rq-timeout-ms", Value: strconv.FormatInt(max(left.Milliseconds(), 1), 10)})
 	}
-	set = append(set, wire.Header{Name: prefill.HeaderAttempt, Value: strconv.FormatUint(p.nonce, 10)})
+	set = append(set, wire.Header{Name: prefill.HeaderAttempt, Value: strconv.FormatUint(p.Nonce, 10)})
 	if a.req.unnamed {
-		set = append(set, wire.Header{Name: "x-request-id", Value: a.req.headers.RequestID})
+		set = append(set, wire.Header{Name: "x-request-id", Value: a.req.Headers.RequestID})
 	}
-	if !p.several { // else who gets it is the proxy's to find
-		all(names.WorkerID, p.decode.ID.String())
-		all(names.DPRank, strconv.FormatUint(uint64(p.decode.DPRank), 10))
+	if !p.Several { // else who gets it is the proxy's to find
+		all(names.WorkerID, p.Decode.ID.String())
+		all(names.DPRank, strconv.FormatUint(uint64(p.Decode.DPRank), 10))
 	}
-	if p.decodeDPSize > 1 {
-		all([]string{handoff.SGLangDPRankHeader}, strconv.FormatUint(uint64(p.decode.DPRank), 10))
+	if p.DecodeDPSize > 1 {
+		all([]string{handoff.SGLangDPRankHeader}, strconv.FormatUint(uint64(p.Decode.DPRank), 10))
 	}
-	if p.traceparent != "" {
-		set = append(set, wire.Header{Name: "traceparent", Value: p.traceparent})
+	if p.Traceparent != "" {
+		set = append(set, wire.Header{Name: "traceparent", Value: p.Traceparent})
 	}
-	if p.looks {
+	if p.Looks {
 		set = append(set, wire.Header{Name: prefill.HeaderFirstToken, Value: "1"})
 	}
-	if !p.disaggregated {
+	if !p.Disaggregated {
 		return set
 	}
-	if !p.kind.PrefillFirst() {
-		set = append(set, wire.Header{Name: prefill.HeaderPrefillCluster, Value: a.rules.prefillCluster}, wire.Header{Name: prefill.HeaderLeg, Value: p.token},
-			wire.Header{Name: prefill.HeaderPrefillEndpoint, Value: p.prefillAddr})
+	if !p.Kind.PrefillFirst() {
+		set = append(set, wire.Header{Name: prefill.HeaderPrefillCluster, Value: a.rules.PrefillCluster}, wire.Header{Name: prefill.HeaderLeg, Value: p.Token},
+			wire.Header{Name: prefill.HeaderPrefillEndpoint, Value: p.PrefillAddr})
 	}
-	all(names.PrefillID, p.prefill.ID.String())
-	all(names.PrefillDPRank, strconv.FormatUint(uint64(p.prefill.DPRank), 10))
-	if p.kind.PrefillFirst() {
+	all(names.PrefillID, p.Prefill.ID.String())
+	all(names.PrefillDPRank, strconv.FormatUint(uint64(p.Prefill.DPRank), 10))
+	if p.Kind.PrefillFirst() {
 		return set
 	}
-	port, room := strconv.Itoa(int(p.bootstrapPort)), strconv.FormatUint(uint64(p.room), 10)
-	all(names.BootstrapHost, p.bootstrapHost)
+	port, room := strconv.Itoa(int(p.BootstrapPort)), strconv.FormatUint(uint64(p.Room), 10)
+	all(names.BootstrapHost, p.BootstrapHost)
 	all(names.BootstrapPort, port)
 	all(names.BootstrapRoom, room)
-	if p.inHeaders {
-		set = append(set, wire.Header{Name: handoff.SGLangOverrideHost, Value: p.bootstrapHost},
+	if p.InHeaders {
+		set = append(set, wire.Header{Name: handoff.SGLangOverrideHost, Value: p.BootstrapHost},
 			wire.Header{Name: handoff.SGLangOverridePort, Value: port}, wire.Header{Name: handoff.SGLangOverrideRoom, Value: room})
 	}
 	return set
@@ -298,16 +298,16 @@ func (a *attempt) holds() bool {
 	if a.answer.unserved != "" {
 		return false // no other answer will come
 	}
-	return a.rules.hold && a.far.awaited() || a.answer.reading && a.rules.holdFirst && !a.way.plain
+	return a.rules.Hold && a.far.awaited() || a.answer.reading && a.rules.HoldFirst && !a.way.Plain
 }
 
 // relay lets the head of decode's answer go to the client, and what was held behind it.
 func (a *attempt) relay(now time.Time) {
 	a.phase = mainStreaming
-	a.answer.relayed = now
-	e := effect{op: opRelay, of: wire.ResponseHeaders}
-	if a.plan.explain != "" {
-		e.set = append(e.set, wire.Header{Name: prefill.HeaderDecision, Value: a.plan.explain})
+	a.answer.Relayed = now
+	e := Effect{Op: OpRelay, Of: wire.ResponseHeaders}
+	if a.plan.Explain != "" {
+		e.Set = append(e.Set, wire.Header{Name: prefill.HeaderDecision, Value: a.plan.Explain})
 	}
 	a.emit(e)
 	for _, p := range a.answer.release() {
@@ -323,36 +323,36 @@ func (a *attempt) relay(now time.Time) {
 // access log to one of them, and not to the one that has left (seen on 1.40).
 func (a *attempt) maybeLeave() {
 	draining := a.link == linkDraining
-	if a.phase != mainStreaming || !a.req.fullDuplex && !draining || a.far.awaited() || a.far.state == legFailed {
+	if a.phase != mainStreaming || !a.req.fullDuplex && !draining || a.far.awaited() || a.far.state == Failed {
 		return
 	}
-	if a.answer.throughUs() || a.way.plain || a.rules.replicas && !draining {
+	if a.answer.throughUs() || a.way.Plain || a.rules.Replicas && !draining {
 		return // pieces on their way to us would be lost; or nobody else tells us how it ends
 	}
 	a.phase = mainLeft
-	a.emit(effect{op: opLeave})
-	if a.logged.kind != 0 { // it broke off before we had let its headers pass
-		a.conclude(a.loggedAt, a.logged.seen)
+	a.emit(Effect{Op: OpLeave})
+	if a.logged.Kind != 0 { // it broke off before we had let its headers pass
+		a.conclude(a.loggedAt, a.logged.Seen)
 	}
 }
 
 // cut ends an answer whose first bytes have gone to the client: with an error event
 // where one can be written, else by a reset.
-func (a *attempt) cut(f *failure) {
+func (a *attempt) cut(f *Failure) {
 	a.finish(blame.Cut, f)
 	a.phase = mainRejected
 	a.releaseDecode()
 	if a.answer.carriage != asEvents {
-		a.emit(effect{op: opImmediate, imm: a.immediate(f, false)})
+		a.emit(Effect{Op: OpImmediate, Imm: a.immediate(f, false)})
 		return
 	}
-	a.emit(effect{op: opContinue, of: wire.ResponseBody, body: a.answer.cutWith(f), endOfStream: true})
-	a.emit(effect{op: opLeave})
+	a.emit(Effect{Op: OpContinue, Of: wire.ResponseBody, Body: a.answer.cutWith(f), EndOfStream: true})
+	a.emit(Effect{Op: OpLeave})
 }
 
 // reject answers the client, or asks Envoy for a fresh attempt when retry is
 // wished and one is left.
-func (a *attempt) reject(f *failure, retry bool) {
+func (a *attempt) reject(f *Failure, retry bool) {
 	retry = retry && a.mayRetry(f)
 	a.giveUp()
 	if retry {
@@ -362,17 +362,17 @@ func (a *attempt) reject(f *failure, retry bool) {
 	}
 	a.releaseDecode() // before the answer, which may bring the client back at once
 	if a.link != linkOver {
-		a.emit(effect{op: opImmediate, imm: a.immediate(f, retry)})
+		a.emit(Effect{Op: OpImmediate, Imm: a.immediate(f, retry)})
 	}
 }
 
 // immediate is a refusal in the words of whoever asks.
-func (a *attempt) immediate(f *failure, retry bool) *wire.Immediate {
-	im := immediateOf(f, retry)
-	if a.way.gateway && a.rules.reasonHeader != "" && !retry {
+func (a *attempt) immediate(f *Failure, retry bool) *wire.Immediate {
+	im := ImmediateOf(f, retry)
+	if a.way.Gateway && a.rules.ReasonHeader != "" && !retry {
 		reason := dropReason(f)
 		if reason != "" {
-			im.Headers = append(im.Headers, wire.Header{Name: a.rules.reasonHeader, Value: reason})
+			im.Headers = append(im.Headers, wire.Header{Name: a.rules.ReasonHeader, Value: reason})
 		}
 	}
 	return im
@@ -383,12 +383,12 @@ func (a *attempt) giveUp() {
 	a.phase = mainRejected
 	a.timers.stop(timerAnswer, timerProbe) // nobody waits any more
 	for _, p := range a.answer.release() {
-		a.rules.buffers.Return(p.body)
+		a.rules.Buffers.Return(p.body)
 	}
-	a.req.pieces.drop(a.rules.buffers)
+	a.req.pieces.drop(a.rules.Buffers)
 	a.collect()
 	if !a.handover.asked && !a.handover.unsure() {
-		a.req.body = nil
+		a.req.Body = nil
 	}
 }
 
@@ -410,25 +410,25 @@ func (a *attempt) taken() {
 }
 
 // finish tells how the attempt has ended, once.
-func (a *attempt) finish(o outcome, f *failure) {
+func (a *attempt) finish(o Outcome, f *Failure) {
 	if a.finished {
 		return
 	}
 	a.finished = true
-	a.emit(effect{op: opFinish, outcome: o, fail: f})
+	a.emit(Effect{Op: OpFinish, Outcome: o, Fail: f})
 }
 
 // conclude ends an attempt whose answer had begun. What its head said was charged
 // then.
 func (a *attempt) conclude(now time.Time, s blame.Sight) {
 	a.timers.stop(timerLog)
-	if s == blame.Empty && a.req.passes() {
+	if s == blame.Empty && a.req.Passes() {
 		s = blame.Served // not everything that passes has a body
 	}
-	head := a.answer.sightOfStart(a.req.passes())
+	head := a.answer.sightOfStart(a.req.Passes())
 	switch {
 	case head == blame.Served:
-		a.charge(now, blame.Of(a.decodeLeg(), s), a.plan.decode, false)
+		a.charge(now, blame.Of(a.decodeLeg(), s), a.plan.Decode, false)
 		if s == blame.Served {
 			a.served()
 		}
@@ -436,10 +436,10 @@ func (a *attempt) conclude(now time.Time, s blame.Sight) {
 		s = head
 	}
 	out := blame.Of(a.decodeLeg(), s).Outcome
-	if out == blame.Retried && a.req.attempt >= a.rules.maxAttempts {
+	if out == blame.Retried && a.req.Attempt >= a.rules.MaxAttempts {
 		out = blame.Failed
 	}
-	a.finish(out, failureOfEnd(s, a.answer.code()))
+	a.finish(out, failureOfEnd(s, a.answer.Code()))
 	a.endMain(now)
 }
 
@@ -447,7 +447,7 @@ func (a *attempt) conclude(now time.Time, s blame.Sight) {
 // prefill whose KV a decode must take keeps decode booked.
 func (a *attempt) endMain(now time.Time) {
 	a.collect()
-	if !a.far.runs() || !a.plan.kind.PrefillFirst() {
+	if !a.far.runs() || !a.plan.Kind.PrefillFirst() {
 		a.releaseDecode()
 	}
 	if !a.far.runs() && a.handover.kv != kvTaking {
@@ -456,7 +456,7 @@ func (a *attempt) endMain(now time.Time) {
 	}
 	a.phase = mainLingering
 	if a.far.runs() {
-		a.timers.set(timerOrphan, now.Add(a.rules.orphanGrace))
+		a.timers.set(timerOrphan, now.Add(a.rules.OrphanGrace))
 	}
 }
 
@@ -464,35 +464,36 @@ func (a *attempt) done() {
 	a.releaseDecode()
 	a.phase = mainDone
 	if !a.handover.asked {
-		a.req.body = nil
+		a.req.Body = nil
 	}
-	a.emit(effect{op: opForget})
+	a.emit(Effect{Op: OpForget})
 }
 
 // releaseDecode gives decode's booking back, unless a collecting leg needs it.
 func (a *attempt) releaseDecode() {
 	if a.decodeHeld && a.handover.kv != kvTaking {
 		a.decodeHeld = false
-		a.emit(effect{op: opReleaseDecode})
+		a.emit(Effect{Op: OpReleaseDecode})
 	}
 }
 
 func (a *attempt) releasePrefill() {
 	if a.prefillHeld {
 		a.prefillHeld = false
-		a.emit(effect{op: opReleasePrefill})
+		a.emit(Effect{Op: OpReleasePrefill})
 	}
 }
 
-// extension is how long Envoy is to wait for a reply that comes at a deadline, left
+// Extension is how long Envoy is to wait for a reply that comes at a deadline, left
 // from now. A filter that fails open lets the answer pass when its time is over, so a
 // plugin that is late at the deadline has as long as it has for any message.
-func extension(left time.Duration) time.Duration {
-	return min(left+messageTimeout, maxExtension)
+func Extension(left time.Duration) time.Duration {
+	return min(left+MessageTimeout, maxExtension)
 }
 
+// How long Envoy waits for a reply.
 const (
-	messageTimeout = 5 * time.Second // message_timeout of the shipped configurations
+	MessageTimeout = 5 * time.Second // message_timeout of the shipped configurations
 	maxExtension   = time.Hour       // the most that Envoy accepts (max_message_timeout)
 )
 

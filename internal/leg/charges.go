@@ -1,4 +1,4 @@
-package extproc
+package leg
 
 import (
 	"time"
@@ -10,30 +10,30 @@ import (
 // charges are what an attempt says of its workers. Who is charged with what,
 // internal/blame says.
 type charges struct {
-	seen   []sighting    // in this step
+	seen   []Sighting    // in this step
 	avoid  []worker.Rank // who may be at fault for this attempt's failure
 	keep   worker.Rank   // the rank that the next one takes again, with another partner; ID 0: none
 	probed bool          // who is waited for was, for this attempt
 	lapses int           // how often who is waited for was late, and nobody else could be tried
 }
 
-// sighting is what was seen of a leg: a row of the blame table.
-type sighting struct {
-	leg   blame.Leg
-	sight blame.Sight
+// Sighting is what was seen of a leg: a row of the blame table.
+type Sighting struct {
+	Leg   blame.Leg
+	Sight blame.Sight
 }
 
-// lesson is what a fresh attempt has to know of this one.
-type lesson struct {
-	avoid    []worker.Rank // who may be at fault for its failure
-	keep     worker.Rank   // the rank that is taken again, with another partner; ID 0: none
-	suspects suspects      // what waits for a mate's word
+// Lesson is what a fresh attempt has to know of this one.
+type Lesson struct {
+	Avoid    []worker.Rank // who may be at fault for its failure
+	Keep     worker.Rank   // the rank that is taken again, with another partner; ID 0: none
+	Suspects Suspects      // what waits for a mate's word
 }
 
-func (c *charges) saw(l blame.Leg, s blame.Sight) { c.seen = append(c.seen, sighting{l, s}) }
+func (c *charges) saw(l blame.Leg, s blame.Sight) { c.seen = append(c.seen, Sighting{l, s}) }
 
 // shun notes whom a fresh attempt avoids after what the row says of the worker.
-func (c *charges) shun(row blame.Row, at worker.Rank, p *plan) {
+func (c *charges) shun(row blame.Row, at worker.Rank, p *Plan) {
 	c.avoid, c.keep = c.avoid[:0], worker.Rank{}
 	switch row.Avoid {
 	case blame.It:
@@ -46,14 +46,14 @@ func (c *charges) shun(row blame.Row, at worker.Rank, p *plan) {
 // shunPair has both workers of a pair avoided. Where the two have failed not long ago
 // another failure of theirs says nothing new: one of them, decode and prefill by turns, is
 // tried with somebody else, which shows whether it is that one.
-func (c *charges) shunPair(p *plan) {
+func (c *charges) shunPair(p *Plan) {
 	switch {
-	case p.failing > 0 && p.spare.Prefill && (p.failing%2 == 1 || !p.spare.Decode):
-		c.keep, c.avoid = p.decode, append(c.avoid, p.prefill)
-	case p.failing > 0 && p.spare.Decode:
-		c.keep, c.avoid = p.prefill, append(c.avoid, p.decode)
+	case p.Failing > 0 && p.Spare.Prefill && (p.Failing%2 == 1 || !p.Spare.Decode):
+		c.keep, c.avoid = p.Decode, append(c.avoid, p.Prefill)
+	case p.Failing > 0 && p.Spare.Decode:
+		c.keep, c.avoid = p.Prefill, append(c.avoid, p.Decode)
 	default:
-		c.avoid = append(c.avoid, p.decode, p.prefill)
+		c.avoid = append(c.avoid, p.Decode, p.Prefill)
 	}
 }
 
@@ -69,11 +69,11 @@ func (c *charges) lapsed() bool {
 const stuckLapses = 3
 
 // suspicionOf is what waits for a fresh attempt's word: it may show whose fault it was.
-func suspicionOf(row blame.Row, at worker.Rank, p *plan, waited time.Duration) blame.Suspect[worker.Rank] {
+func suspicionOf(row blame.Row, at worker.Rank, p *Plan, waited time.Duration) blame.Suspect[worker.Rank] {
 	x := blame.Suspect[worker.Rank]{Worker: at, Charge: row.Charge}
 	if row.Pair {
-		x.Pair = &[2]worker.Rank{p.prefill, p.decode}
-		x.Lone = [2]bool{!p.spare.Prefill, !p.spare.Decode}
+		x.Pair = &[2]worker.Rank{p.Prefill, p.Decode}
+		x.Lone = [2]bool{!p.Spare.Prefill, !p.Spare.Decode}
 	}
 	if row.Sight == blame.Overdue {
 		x.Within = waited
@@ -92,9 +92,9 @@ func chargeOf(c, seen blame.Charge) blame.Charge {
 
 // mayDoBetter reports whether another attempt may do better by what the row says; mate says
 // that the leg could be tried elsewhere, odd that its worker refuses more than its pool.
-func mayDoBetter(row blame.Row, p *plan, mate, odd bool) bool {
+func mayDoBetter(row blame.Row, p *Plan, mate, odd bool) bool {
 	if row.Avoid == blame.Both {
-		mate = p.spare.Prefill || p.spare.Decode
+		mate = p.Spare.Prefill || p.Spare.Decode
 	}
 	switch row.Fresh {
 	case blame.Yes:

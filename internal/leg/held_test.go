@@ -1,4 +1,4 @@
-package extproc
+package leg
 
 import (
 	"testing"
@@ -9,16 +9,16 @@ import (
 )
 
 // holding is a main leg whose answer waits for prefill to be well.
-func holding() *mainLeg {
-	m := mainOf(testRules(), way{})
-	m.phase, m.plan, m.far.state, m.decodeHeld = mainHolding, &plan{}, legStarted, true
+func holding() *Main {
+	m := mainOf(testRules(), Way{})
+	m.phase, m.plan, m.far.state, m.decodeHeld = mainHolding, &Plan{}, Started, true
 	m.answer.carriage = inPieces
 	return m
 }
 
-func opsOf(effects []effect) (out []op) {
+func opsOf(effects []Effect) (out []Op) {
 	for i := range effects {
-		out = append(out, effects[i].op)
+		out = append(out, effects[i].Op)
 	}
 	return out
 }
@@ -32,21 +32,21 @@ func TestAnAnswerThatWaitsTakesSoMuchMemoryAndNoMore(t *testing.T) {
 		held, pieces := 0, 0
 		for m.phase == mainHolding {
 			require.Less(t, held, maxHeldAnswer+size+injectRoom+4096, "of %d bytes", pieces*size)
-			b := m.rules.buffers.Borrow(size + injectRoom)[:size]
-			m.step(testStart, &event{kind: evResponseBody, body: b})
+			b := m.rules.Buffers.Borrow(size + injectRoom)[:size]
+			m.Step(testStart, &Event{Kind: EventResponseBody, Body: b})
 			held += cap(b) + pieceCost
 			pieces++
 		}
 		require.Greater(t, held, maxHeldAnswer, "not before it has to")
 		require.Equal(t, mainStreaming, m.phase)
 		ops := opsOf(m.out)
-		require.Equal(t, opRelay, ops[0])
+		require.Equal(t, OpRelay, ops[0])
 		require.Len(t, ops, 1+pieces, "the pieces follow the headers, each once")
 		require.Empty(t, m.answer.held)
 		require.Zero(t, m.answer.heldBytes)
 
-		m.step(testStart, &event{kind: evResponseBody, body: m.rules.buffers.Borrow(1)[:1]})
-		require.Equal(t, []op{opContinue}, opsOf(m.out), "from now on nothing waits")
+		m.Step(testStart, &Event{Kind: EventResponseBody, Body: m.rules.Buffers.Borrow(1)[:1]})
+		require.Equal(t, []Op{OpContinue}, opsOf(m.out), "from now on nothing waits")
 	}
 }
 
@@ -54,19 +54,19 @@ func TestAnAnswerThatWaitsTakesSoMuchMemoryAndNoMore(t *testing.T) {
 // or in trailers.
 func TestAnAnswersEndThatHadToWaitIsSeen(t *testing.T) {
 	for _, c := range []struct {
-		last  []event
+		last  []Event
 		whole bool
 	}{
-		{[]event{{kind: evResponseBody, body: []byte("a")}}, false},
-		{[]event{{kind: evResponseBody, body: []byte("a"), endOfStream: true}}, true},
-		{[]event{{kind: evResponseBody, body: []byte("a")}, {kind: evResponseTrailers}}, true},
+		{[]Event{{Kind: EventResponseBody, Body: []byte("a")}}, false},
+		{[]Event{{Kind: EventResponseBody, Body: []byte("a"), EndOfStream: true}}, true},
+		{[]Event{{Kind: EventResponseBody, Body: []byte("a")}, {Kind: EventResponseTrailers}}, true},
 	} {
 		m := holding()
 		for i := range c.last {
-			m.step(testStart, &c.last[i])
+			m.Step(testStart, &c.last[i])
 			require.False(t, m.answer.whole(), "it is not with the client yet")
 		}
-		m.step(testStart, &event{kind: evLeg, leg: legReport{state: legWell}})
+		m.Step(testStart, &Event{Kind: EventLeg, Leg: Report{State: Well}})
 		require.Equal(t, mainStreaming, m.phase)
 		require.Equal(t, c.whole, m.answer.whole())
 		want := blame.Unfinished

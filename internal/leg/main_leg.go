@@ -1,4 +1,4 @@
-package extproc
+package leg
 
 import (
 	"time"
@@ -33,73 +33,73 @@ var mainPhaseNames = [...]string{
 
 func (p mainPhase) String() string { return mainPhaseNames[p] }
 
-// mainLeg is the machine of one attempt's main leg; see the phase table in the
+// Main is the machine of one attempt's main leg; see the phase table in the
 // package documentation. It is not safe for concurrent use: the stream that
 // owns it takes one event at a time.
-type mainLeg struct{ pairing }
+type Main struct{ pairing }
 
-// newMainLeg returns the machine of an attempt that nothing has come of.
-func newMainLeg(r *rules, w way) mainLeg {
-	var m mainLeg
+// NewMain returns the machine of an attempt that nothing has come of.
+func NewMain(r *Rules, w Way) Main {
+	var m Main
 	m.rules, m.way = r, w
 	return m
 }
 
-// step takes one event and returns what is to be done, in order. The slice is
+// Step takes one event and returns what is to be done, in order. The slice is
 // valid until the next call.
-func (m *mainLeg) step(now time.Time, ev *event) []effect {
+func (m *Main) Step(now time.Time, ev *Event) []Effect {
 	m.out, m.charges.seen = m.out[:0], m.charges.seen[:0]
-	switch ev.kind {
-	case evClosed:
+	switch ev.Kind {
+	case EventClosed:
 		m.onClosed(now)
-	case evLeg:
-		if ev.leg.state == legStarted || m.plan == nil || !m.plan.kind.PrefillFirst() {
-			m.onLeg(now, ev.leg) // how a leg of ours ends, its answer says
+	case EventLeg:
+		if ev.Leg.State == Started || m.plan == nil || !m.plan.Kind.PrefillFirst() {
+			m.onLeg(now, ev.Leg) // how a leg of ours ends, its answer says
 		}
-	case evGone:
-		if ev.left || m.charges.probed {
+	case EventGone:
+		if ev.Left || m.charges.probed {
 			m.onGone(now, ev)
 		}
-	case evTimer:
+	case EventTimer:
 		m.onTimer(now)
-	case evDrain:
+	case EventDrain:
 		m.onDrain()
-	case evLogged:
+	case EventLogged:
 		m.onLogged(now, ev)
-	case evPicked:
-		m.onPicked(now, ev.plan)
-	case evRefused:
-		m.onRefused(ev.failure)
-	case evAnswered:
-		m.onAnswered(ev.imm)
-	case evFound:
-		m.onFound(now, ev.seen, ev.odd)
-	case evPrefilled:
+	case EventPicked:
+		m.onPicked(now, ev.Plan)
+	case EventRefused:
+		m.onRefused(ev.Failure)
+	case EventAnswered:
+		m.onAnswered(ev.Imm)
+	case EventFound:
+		m.onFound(now, ev.Seen, ev.Odd)
+	case EventPrefilled:
 		m.onPrefilled(now, ev)
-	case evCollected:
+	case EventCollected:
 		m.onCollected()
 	default:
 		if !m.onMessage(now, ev) {
-			m.reject(&failProtocol, false)
+			m.reject(&FailProtocol, false)
 		}
 	}
 	return m.out
 }
 
 // onMessage takes one of Envoy's messages, and reports false where it is out of order.
-func (m *mainLeg) onMessage(now time.Time, ev *event) bool {
+func (m *Main) onMessage(now time.Time, ev *Event) bool {
 	switch m.phase {
 	case mainAwaitHeaders, mainAwaitBody, mainResolving, mainPrefilling:
 		if m.onRequestMessage(now, ev) {
 			return true
 		}
 	case mainRouted:
-		if ev.kind == evResponseHeaders {
+		if ev.Kind == EventResponseHeaders {
 			m.onResponseHeaders(now, ev)
 			return true
 		}
-		if ev.kind == evRequestTrailers && !m.req.fullDuplex { // they come once a buffered body is answered
-			m.emit(effect{op: opContinue, of: wire.RequestTrailers})
+		if ev.Kind == EventRequestTrailers && !m.req.fullDuplex { // they come once a buffered body is answered
+			m.emit(Effect{Op: OpContinue, Of: wire.RequestTrailers})
 			return true
 		}
 	case mainStreaming, mainHolding:
@@ -113,27 +113,27 @@ func (m *mainLeg) onMessage(now time.Time, ev *event) bool {
 		if ok && m.answer.foreign {
 			m.onAnswerPiece(now, p)
 		} else {
-			m.rules.buffers.Return(ev.body)
+			m.rules.Buffers.Return(ev.Body)
 		}
 		return true
 	case mainEnded, mainLeft, mainLingering, mainDone:
 		return true
 	}
 	// Envoy 1.35 and later may repeat the end of a large body (envoy #46237).
-	return ev.kind == evRequestBody && ev.endOfStream && m.phase > mainAwaitBody
+	return ev.Kind == EventRequestBody && ev.EndOfStream && m.phase > mainAwaitBody
 }
 
 // onRequestMessage takes a message of Envoy's while the request has not gone to decode,
 // and reports false where it is out of order.
-func (m *mainLeg) onRequestMessage(now time.Time, ev *event) bool {
+func (m *Main) onRequestMessage(now time.Time, ev *Event) bool {
 	switch {
-	case ev.kind == evResponseHeaders: // Envoy has answered, or a filter before ours: another picker, or Envoy in its place
+	case ev.Kind == EventResponseHeaders: // Envoy has answered, or a filter before ours: another picker, or Envoy in its place
 		m.onProxyRefusal(ev)
-	case m.phase == mainAwaitHeaders && ev.kind == evRequestHeaders:
+	case m.phase == mainAwaitHeaders && ev.Kind == EventRequestHeaders:
 		m.onRequestHeaders(now, ev)
-	case m.phase == mainAwaitBody && ev.kind == evRequestBody:
+	case m.phase == mainAwaitBody && ev.Kind == EventRequestBody:
 		m.onRequestBody(ev)
-	case m.phase == mainAwaitBody && ev.kind == evRequestTrailers:
+	case m.phase == mainAwaitBody && ev.Kind == EventRequestTrailers:
 		m.req.trailers = true
 		m.onRequestEnd()
 	default:
@@ -142,16 +142,16 @@ func (m *mainLeg) onRequestMessage(now time.Time, ev *event) bool {
 	return true
 }
 
-func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
+func (m *Main) onRequestHeaders(now time.Time, ev *Event) {
 	q := &m.req
 	q.come(ev, m.way)
 	m.answer.carriage = carriageOf(ev)
-	f := q.setDeadline(now, ev.received, m.rules)
+	f := q.setDeadline(now, ev.Received, m.rules)
 	if f != nil {
 		m.reject(f, false)
 		return
 	}
-	model, aboutModels := modelsPath(q.headers.Path)
+	model, aboutModels := ModelsPath(q.Headers.Path)
 	if aboutModels {
 		m.onModels(model)
 		return
@@ -162,29 +162,29 @@ func (m *mainLeg) onRequestHeaders(now time.Time, ev *event) {
 		m.reject(f, false)
 	case q.scope == scopeBare:
 		m.phase = mainResolving
-		m.emit(effect{op: opPick})
+		m.emit(Effect{Op: OpPick})
 	default:
 		m.phase = mainAwaitBody
 		if !q.fullDuplex {
-			m.emit(effect{op: opContinue, of: wire.RequestHeaders})
+			m.emit(Effect{Op: OpContinue, Of: wire.RequestHeaders})
 		}
 	}
 }
 
 // onModels takes a question about models, or about one of them.
-func (m *mainLeg) onModels(model string) {
-	if m.req.headers.Method != "GET" && m.req.headers.Method != "HEAD" {
+func (m *Main) onModels(model string) {
+	if m.req.Headers.Method != "GET" && m.req.Headers.Method != "HEAD" {
 		f := failMethod
-		f.message, f.allow = "Use GET on this path.", "GET, HEAD"
+		f.Message, f.Allow = "Use GET on this path.", "GET, HEAD"
 		m.reject(&f, false)
 		return
 	}
 	m.phase = mainRejected
-	m.emit(effect{op: opModels, model: model, retry: m.mayRetry(&failNotReady)})
-	m.finish(outcomeAnswered, nil)
+	m.emit(Effect{Op: OpModels, Model: model, Retry: m.mayRetry(&FailNotReady)})
+	m.finish(Answered, nil)
 }
 
-func (m *mainLeg) onRequestBody(ev *event) {
+func (m *Main) onRequestBody(ev *Event) {
 	whole, refused := m.req.take(ev, m.rules)
 	switch {
 	case refused != nil:
@@ -197,21 +197,21 @@ func (m *mainLeg) onRequestBody(ev *event) {
 // injectRoom is more than the members we inject ever take.
 const injectRoom = wire.BodyRoom
 
-func (m *mainLeg) onRequestEnd() {
+func (m *Main) onRequestEnd() {
 	f := m.req.read(m.rules)
 	if f != nil {
 		m.reject(f, false)
 		return
 	}
 	m.phase = mainResolving
-	m.emit(effect{op: opPick})
+	m.emit(Effect{Op: OpPick})
 }
 
-func (m *mainLeg) onPicked(now time.Time, p *plan) {
+func (m *Main) onPicked(now time.Time, p *Plan) {
 	m.plan, m.pickedAt = p, now
-	m.decodeHeld, m.prefillHeld = true, p.disaggregated
-	if !p.disaggregated || !p.kind.PrefillFirst() && p.kind != handoff.Mooncake {
-		m.req.headers.All = nil // no leg of ours will need them
+	m.decodeHeld, m.prefillHeld = true, p.Disaggregated
+	if !p.Disaggregated || !p.Kind.PrefillFirst() && p.Kind != handoff.Mooncake {
+		m.req.Headers.All = nil // no leg of ours will need them
 	}
 	if m.phase != mainResolving || m.link == linkOver { // over while tokens were counted
 		m.releaseDecode()
@@ -221,13 +221,13 @@ func (m *mainLeg) onPicked(now time.Time, p *plan) {
 		}
 		return
 	}
-	if p.disaggregated {
+	if p.Disaggregated {
 		m.dispatch(now)
 	}
 	switch {
 	case m.req.scope == scopeBare:
 		m.pass(now)
-	case p.kind.PrefillFirst():
+	case p.Kind.PrefillFirst():
 		m.askPrefill(now)
 	default:
 		m.onBoth(now, p)
@@ -235,13 +235,13 @@ func (m *mainLeg) onPicked(now time.Time, p *plan) {
 }
 
 // onBoth sends the request on, to decode and, of a pair, by its mirror to prefill.
-func (m *mainLeg) onBoth(now time.Time, p *plan) {
+func (m *Main) onBoth(now time.Time, p *Plan) {
 	body := m.req.giveBody()
-	inject := p.disaggregated && !p.inHeaders
+	inject := p.Disaggregated && !p.InHeaders
 	if inject {
 		var members [injectRoom]byte
-		body = openai.InjectInPlace(body, m.req.scan, p.appendMembers(members[:0]))
-		if p.kind.Holds() {
+		body = openai.InjectInPlace(body, m.req.Scan, p.appendMembers(members[:0]))
+		if p.Kind.Holds() {
 			m.handover.kv = kvSent // once it is well
 		}
 	}
@@ -249,33 +249,33 @@ func (m *mainLeg) onBoth(now time.Time, p *plan) {
 	m.req.forget(m.rules)
 }
 
-func (m *mainLeg) onRefused(f *failure) {
+func (m *Main) onRefused(f *Failure) {
 	switch {
 	case m.link == linkOver:
 		m.done()
 	case m.phase == mainResolving:
-		m.reject(f, m.way.repick && m.plan == nil || f.code == failNotReady.code)
+		m.reject(f, m.way.Repick && m.plan == nil || f.Code == FailNotReady.Code)
 	}
 }
 
 // onAnswered answers a question: nothing was booked and nothing runs.
-func (m *mainLeg) onAnswered(im *wire.Immediate) {
+func (m *Main) onAnswered(im *wire.Immediate) {
 	switch {
 	case m.link == linkOver:
 		m.done()
 	case m.phase == mainResolving:
-		m.phase, m.req.body = mainRejected, nil
-		m.finish(outcomeAnswered, nil)
-		m.emit(effect{op: opImmediate, imm: im})
+		m.phase, m.req.Body = mainRejected, nil
+		m.finish(Answered, nil)
+		m.emit(Effect{Op: OpImmediate, Imm: im})
 	}
 }
 
 // onProxyRefusal takes an answer that Envoy or a filter before ours gives before
 // there is a decode to answer: the body is over a limit, or all of it too slow. It
 // goes to the client as it is.
-func (m *mainLeg) onProxyRefusal(ev *event) {
+func (m *Main) onProxyRefusal(ev *Event) {
 	f := failProxy
-	switch ev.headers.Status {
+	switch ev.Headers.Status {
 	case "413":
 		f = failBodyTooLarge
 	case "408":
@@ -283,19 +283,19 @@ func (m *mainLeg) onProxyRefusal(ev *event) {
 	}
 	m.answer.foreign = true
 	m.giveUp()
-	m.finish(outcomeRefused, &f)
+	m.finish(Refused, &f)
 	m.releaseDecode()
-	m.emit(effect{op: opContinue, of: wire.ResponseHeaders})
+	m.emit(Effect{Op: OpContinue, Of: wire.ResponseHeaders})
 }
 
 // onResponseHeaders judges decode's answer while nothing of it has gone to the
 // client, so that a bad one can still become a fresh attempt.
-func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
+func (m *Main) onResponseHeaders(now time.Time, ev *Event) {
 	m.answer.head(ev)
 	m.timers.stop(timerAnswer, timerProbe)
-	m.onAnswerer(ev.answerer)
-	flags := ev.headers.LocalReply
-	if m.way.plain { // nobody keeps a worker from saying it
+	m.onAnswerer(ev.Answerer)
+	flags := ev.Headers.LocalReply
+	if m.way.Plain { // nobody keeps a worker from saying it
 		flags = ""
 	}
 	m.handover.unsent()
@@ -306,19 +306,19 @@ func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 		m.onLocalReply(now, flags)
 		return
 	}
-	s := m.answer.sightOfHead(m.req.passes())
+	s := m.answer.sightOfHead(m.req.Passes())
 	if s != blame.Served {
 		s = m.unfetched(s)
 		f := failureOfDecode(s)
-		if !m.decodeFailed(now, s, ev.odd, &f) {
+		if !m.decodeFailed(now, s, ev.Odd, &f) {
 			m.relay(now) // the worker's own words say more than ours
 		}
 		return
 	}
-	m.answer.serves(ev, !m.req.passes())
+	m.answer.serves(ev, !m.req.Passes())
 	if m.holds() {
 		m.phase = mainHolding
-		m.emit(effect{op: opExtend, wait: extension(m.req.deadline.Sub(now)), holds: m.far.awaited()})
+		m.emit(Effect{Op: OpExtend, Wait: Extension(m.req.Deadline.Sub(now)), Holds: m.far.awaited()})
 		return
 	}
 	m.relay(now)
@@ -328,22 +328,22 @@ func (m *mainLeg) onResponseHeaders(now time.Time, ev *event) {
 // picked one could not be reached, or the proxy does not have it: either way it is of
 // no use until a probe says otherwise. An address that we do not know may be a tunnel
 // or a NAT in front of whom we picked: what it answers is said of that one.
-func (m *mainLeg) onAnswerer(a *answerer) {
+func (m *Main) onAnswerer(a *Answerer) {
 	if a == nil {
 		return
 	}
-	if a.known {
-		m.emit(effect{op: opCharge, rank: m.plan.decode, charge: blame.Connect})
+	if a.Known {
+		m.emit(Effect{Op: OpCharge, Rank: m.plan.Decode, Charge: blame.Connect})
 	}
-	m.emit(effect{op: opServed, rank: a.rank})
-	if a.known {
-		m.plan.decode = a.rank
+	m.emit(Effect{Op: OpServed, Rank: a.Rank})
+	if a.Known {
+		m.plan.Decode = a.Rank
 	}
 }
 
 // onLocalReply takes an answer that Envoy made itself: no worker said it. A timer
 // of Envoy's is the deadline that we set.
-func (m *mainLeg) onLocalReply(now time.Time, flags string) {
+func (m *Main) onLocalReply(now time.Time, flags string) {
 	s := localSight(flags)
 	f := failureOfDecode(s)
 	if !m.decodeFailed(now, s, false, &f) {
@@ -352,7 +352,7 @@ func (m *mainLeg) onLocalReply(now time.Time, flags string) {
 }
 
 // onAnswerPiece takes a piece of an answer whose headers have come.
-func (m *mainLeg) onAnswerPiece(now time.Time, p piece) {
+func (m *Main) onAnswerPiece(now time.Time, p piece) {
 	a := &m.answer
 	a.some = a.some || len(p.body) > 0
 	if m.phase == mainStreaming || a.foreign {
@@ -368,14 +368,14 @@ func (m *mainLeg) onAnswerPiece(now time.Time, p piece) {
 }
 
 // onFirstPiece reads a piece of the answer.
-func (m *mainLeg) onFirstPiece(now time.Time, p piece) {
+func (m *Main) onFirstPiece(now time.Time, p piece) {
 	found := m.answer.read(p)
 	if found == openai.FoundNothing {
 		return
 	}
-	m.emit(effect{op: opFound, found: found})
+	m.emit(Effect{Op: OpFound, Found: found})
 	if found == openai.FoundError || found == openai.FoundEnd {
-		m.onFound(now, sightOfEvents(found, m.answer.events.Status()), false)
+		m.onFound(now, SightOfEvents(found, m.answer.events.Status()), false)
 	}
 	m.answer.events = openai.FirstEvents{}
 }
@@ -383,9 +383,9 @@ func (m *mainLeg) onFirstPiece(now time.Time, p piece) {
 // onFound takes the word that decode's first events do not serve the request. While
 // none of them has gone to the client a fresh attempt may do better; else they go on:
 // the worker's own words say more than ours.
-func (m *mainLeg) onFound(now time.Time, seen blame.Sight, odd bool) {
+func (m *Main) onFound(now time.Time, seen blame.Sight, odd bool) {
 	if m.plan == nil || m.answer.unserved != "" {
-		m.emit(effect{op: opPass})
+		m.emit(Effect{Op: OpPass})
 		return
 	}
 	if m.phase == mainRouted { // the head has not come here
@@ -401,10 +401,10 @@ func (m *mainLeg) onFound(now time.Time, seen blame.Sight, odd bool) {
 			return
 		}
 	} else if !m.finished {
-		m.charge(now, blame.Of(m.decodeLeg(), seen), m.plan.decode, false)
+		m.charge(now, blame.Of(m.decodeLeg(), seen), m.plan.Decode, false)
 	}
 	m.answer.unserved = seen
-	m.emit(effect{op: opPass})
+	m.emit(Effect{Op: OpPass})
 	if m.phase == mainHolding {
 		m.relay(now)
 	}
@@ -412,49 +412,49 @@ func (m *mainLeg) onFound(now time.Time, seen blame.Sight, odd bool) {
 
 // onSuspect has those probed whom the request waits for. A probe is all that a silence
 // of a few seconds is worth; one that is not answered sets its worker aside, and then
-// evGone comes.
-func (m *mainLeg) onSuspect(now time.Time) {
+// EventGone comes.
+func (m *Main) onSuspect(now time.Time) {
 	m.timers.stop(timerProbe)
-	if !m.awaitsAnswer() || m.far.state == legDispatched {
+	if !m.AwaitsAnswer() || m.far.state == Dispatched {
 		return // no worker can be silent about what it has not seen
 	}
 	m.timers.set(timerProbe, now.Add(suspectEvery))
 	m.charges.probed = true
 	switch {
 	case m.far.awaited():
-		m.suspect(m.plan.prefill, m.prefillLeg() == blame.Mirrored)
+		m.suspect(m.plan.Prefill, m.prefillLeg() == blame.Mirrored)
 	case m.phase == mainRouted:
-		m.suspect(m.plan.decode, false)
+		m.suspect(m.plan.Decode, false)
 	}
 }
 
 // onSilent is onOverdue for a decode that has all that it needs.
-func (m *mainLeg) onSilent(now time.Time) {
+func (m *Main) onSilent(now time.Time) {
 	m.timers.stop(timerAnswer)
 	if m.phase != mainRouted {
 		return
 	}
 	f := failDecodeSilent
-	f.fresh = mayDoBetter(blame.Of(m.decodeLeg(), blame.Overdue), m.plan, m.plan.spare.Decode, false)
+	f.Fresh = mayDoBetter(blame.Of(m.decodeLeg(), blame.Overdue), m.plan, m.plan.Spare.Decode, false)
 	if m.mayRetry(&f) {
 		m.decodeFailed(now, blame.Overdue, false, &f)
 		return
 	}
-	m.chargeStuck(blame.Of(m.decodeLeg(), blame.Stuck), m.plan.decode)
-	m.timers.set(timerAnswer, now.Add(m.plan.answerWithin))
+	m.chargeStuck(blame.Of(m.decodeLeg(), blame.Stuck), m.plan.Decode)
+	m.timers.set(timerAnswer, now.Add(m.plan.AnswerWithin))
 }
 
 // onGone takes the word that a rank has left discovery, or was set aside while this
 // attempt waited for it longer than it should: it need not wait any more.
-func (m *mainLeg) onGone(now time.Time, ev *event) {
+func (m *Main) onGone(now time.Time, ev *Event) {
 	if m.plan == nil {
 		return
 	}
-	gone := func(r worker.Rank) bool { return r.In(ev.rank, ev.whole) }
-	if m.plan.disaggregated && gone(m.plan.prefill) {
-		m.onLegFailed(now, legReport{state: legFailed, reason: blame.Gone})
+	gone := func(r worker.Rank) bool { return r.In(ev.Rank, ev.Whole) }
+	if m.plan.Disaggregated && gone(m.plan.Prefill) {
+		m.onLegFailed(now, Report{State: Failed, Reason: blame.Gone})
 	}
-	if m.phase == mainRouted && gone(m.plan.decode) {
+	if m.phase == mainRouted && gone(m.plan.Decode) {
 		f := failDecodeLost
 		if !m.decodeFailed(now, blame.Gone, false, &f) {
 			m.reject(&f, false)

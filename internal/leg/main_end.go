@@ -1,4 +1,4 @@
-package extproc
+package leg
 
 import (
 	"strconv"
@@ -10,7 +10,7 @@ import (
 // This file is how a main leg's attempt ends: by its stream, the access log or a time.
 
 // onDrain takes the word that the process is about to end.
-func (m *mainLeg) onDrain() {
+func (m *Main) onDrain() {
 	if m.link == linkUp {
 		m.link = linkDraining
 	}
@@ -19,20 +19,20 @@ func (m *mainLeg) onDrain() {
 
 // onClosed ends the main leg's part. The prefill leg may run on
 // (docs/behaviour.md#client-leaves).
-func (m *mainLeg) onClosed(now time.Time) {
+func (m *Main) onClosed(now time.Time) {
 	if m.link == linkOver {
 		return
 	}
 	m.link = linkOver
-	m.req.pieces.drop(m.rules.buffers) // where it never became whole
+	m.req.pieces.drop(m.rules.Buffers) // where it never became whole
 	switch m.phase {
 	case mainLeft: // the end of a stream that we left; the answer still runs
 	case mainHolding, mainStreaming: // a held answer may have broken off, and then Envoy makes another attempt by itself
 		m.awaitLog(now)
-	case mainResolving: // evPicked or evRefused is still to come
+	case mainResolving: // EventPicked or EventRefused is still to come
 		m.finish(blame.Left, nil)
 	default:
-		if m.phase == mainRouted && m.plan.looks { // it may be held elsewhere
+		if m.phase == mainRouted && m.plan.Looks { // it may be held elsewhere
 			m.awaitLog(now)
 			return
 		}
@@ -41,7 +41,7 @@ func (m *mainLeg) onClosed(now time.Time) {
 }
 
 // onLeft ends an attempt whose client has left before an answer.
-func (m *mainLeg) onLeft(now time.Time) {
+func (m *Main) onLeft(now time.Time) {
 	if m.plan != nil && !m.finished {
 		m.charges.saw(m.decodeLeg(), blame.ClientLeft)
 	}
@@ -49,36 +49,36 @@ func (m *mainLeg) onLeft(now time.Time) {
 	switch {
 	case !m.handover.unsure():
 		m.endMain(now)
-	case m.logged.kind != 0:
-		m.learnt(now, m.logged.reached)
+	case m.logged.Kind != 0:
+		m.learnt(now, m.logged.Reached)
 	default:
 		m.phase = mainLingering
-		m.timers.set(timerLog, now.Add(logWait))
+		m.timers.set(timerLog, now.Add(LogWait))
 	}
 }
 
 // awaitLog waits for the access log to say how the answer has ended.
-func (m *mainLeg) awaitLog(now time.Time) {
+func (m *Main) awaitLog(now time.Time) {
 	m.releaseDecode()
 	m.phase = mainEnded
-	if m.way.plain { // there is none
+	if m.way.Plain { // there is none
 		m.conclude(now, m.answer.end())
 		return
 	}
-	m.timers.set(timerLog, now.Add(logWait))
-	if m.logged.kind != 0 {
+	m.timers.set(timerLog, now.Add(LogWait))
+	if m.logged.Kind != 0 {
 		m.concludeLogged(now, &m.logged)
 	}
 }
 
-// logWait is how long the access log may take to tell how an answer ended.
+// LogWait is how long the access log may take to tell how an answer ended.
 // Without it nobody knows how the answer ended.
-const logWait = 2 * time.Second
+const LogWait = 2 * time.Second
 
 // onLogged takes Envoy's access log of this attempt: its true end.
-func (m *mainLeg) onLogged(now time.Time, ev *event) {
-	if ev.seen == blame.BrokeOff && ev.status != 0 && strconv.Itoa(ev.status) != m.answer.status {
-		ev.seen = blame.Unsent // Envoy's own answer went on in its place
+func (m *Main) onLogged(now time.Time, ev *Event) {
+	if ev.Seen == blame.BrokeOff && ev.Status != 0 && strconv.Itoa(ev.Status) != m.answer.status {
+		ev.Seen = blame.Unsent // Envoy's own answer went on in its place
 	}
 	switch m.phase {
 	case mainLeft, mainEnded:
@@ -87,26 +87,26 @@ func (m *mainLeg) onLogged(now time.Time, ev *event) {
 		m.logged, m.loggedAt = *ev, now
 	case mainLingering:
 		if m.handover.unsure() {
-			m.learnt(now, ev.reached)
+			m.learnt(now, ev.Reached)
 		}
 	}
 }
 
 // concludeLogged is conclude by the access log, which also knows whether decode has
 // seen a hand-off whose answer never came here.
-func (m *mainLeg) concludeLogged(now time.Time, ev *event) {
-	if !m.answer.headCame() {
+func (m *Main) concludeLogged(now time.Time, ev *Event) {
+	if !m.answer.HeadCame() {
 		m.handover.unsent()
-		if ev.reached {
+		if ev.Reached {
 			m.taken()
 		}
 	}
-	m.conclude(now, ev.seen)
+	m.conclude(now, ev.Seen)
 }
 
 // learnt says whether decode has seen the hand-off of a client that left before
 // an answer: if so, the KV is its engine's business.
-func (m *mainLeg) learnt(now time.Time, reached bool) {
+func (m *Main) learnt(now time.Time, reached bool) {
 	m.timers.stop(timerLog)
 	m.handover.unsent()
 	if reached {
@@ -115,8 +115,8 @@ func (m *mainLeg) learnt(now time.Time, reached bool) {
 	m.endMain(now)
 }
 
-// wakeAt returns when the machine wants an evTimer, or the zero time.
-func (m *mainLeg) wakeAt() time.Time {
+// WakeAt returns when the machine wants an EventTimer, or the zero time.
+func (m *Main) WakeAt() time.Time {
 	var at time.Time
 	switch m.phase {
 	case mainDone:
@@ -130,14 +130,14 @@ func (m *mainLeg) wakeAt() time.Time {
 }
 
 // deadlineAt is when the deadline is ours to keep; zero: it is not.
-func (m *mainLeg) deadlineAt() time.Time {
-	if m.phase == mainRejected || m.req.deadline.IsZero() || m.link == linkOver && m.phase != mainLeft {
+func (m *Main) deadlineAt() time.Time {
+	if m.phase == mainRejected || m.req.Deadline.IsZero() || m.link == linkOver && m.phase != mainLeft {
 		return time.Time{}
 	}
-	return m.req.deadline.Add(deadlineSlack)
+	return m.req.Deadline.Add(deadlineSlack)
 }
 
-func (m *mainLeg) onTimer(now time.Time) {
+func (m *Main) onTimer(now time.Time) {
 	switch {
 	case m.timers.due(timerBegin, now):
 		m.onLate(now)
@@ -152,7 +152,7 @@ func (m *mainLeg) onTimer(now time.Time) {
 	}
 	switch {
 	case m.phase == mainEnded && m.timers.due(timerLog, now):
-		m.concludeLogged(now, &event{seen: m.answer.unlogged(m.rules.replicas && m.way.gateway), reached: true})
+		m.concludeLogged(now, &Event{Seen: m.answer.unlogged(m.rules.Replicas && m.way.Gateway), Reached: true})
 	case m.phase == mainLingering && m.timers.due(timerLog, now):
 		m.learnt(now, true)
 	case past(m.deadlineAt(), now):
@@ -161,7 +161,7 @@ func (m *mainLeg) onTimer(now time.Time) {
 }
 
 // onDeadline takes the client's deadline, where Envoy's own timer has not.
-func (m *mainLeg) onDeadline(now time.Time) {
+func (m *Main) onDeadline(now time.Time) {
 	switch m.phase {
 	case mainAwaitBody, mainResolving, mainPrefilling, mainRouted, mainHolding:
 		if m.phase == mainRouted || m.phase == mainHolding { // Envoy's timer has not told; of prefill's leg its own end tells
@@ -171,6 +171,6 @@ func (m *mainLeg) onDeadline(now time.Time) {
 	case mainStreaming:
 		m.cut(&failDeadline)
 	case mainLeft:
-		m.conclude(now, m.answer.unlogged(m.rules.replicas && m.way.gateway))
+		m.conclude(now, m.answer.unlogged(m.rules.Replicas && m.way.Gateway))
 	}
 }

@@ -1,4 +1,4 @@
-package extproc
+package leg
 
 import (
 	"strings"
@@ -13,18 +13,18 @@ import (
 // TestEachRouteOfTheEnginesIsOfItsClass: what becomes of a request on each path that the
 // engines' sources declare, by our own edge and by a gateway, with a body and without.
 func TestEachRouteOfTheEnginesIsOfItsClass(t *testing.T) {
-	classes, err := routetable.Classes("testdata/routes")
+	classes, err := routetable.Classes("../extproc/testdata/routes")
 	require.NoError(t, err)
 	for route, class := range classes {
 		path := routetable.Concrete(route)
-		for _, w := range []way{{}, {gateway: true}, {gateway: true, plain: true}} {
+		for _, w := range []Way{{}, {Gateway: true}, {Gateway: true, Plain: true}} {
 			require.Equal(t, class, becomes(w, "POST", path, false), "%s with a body, %+v", route, w)
 			bare := becomes(w, "GET", path, true)
 			switch {
-			case class == routetable.Passed && !w.gateway:
+			case class == routetable.Passed && !w.Gateway:
 				require.Equal(t, routetable.Never, bare, "%s without a body names no model", route)
 			case class == routetable.Read:
-				require.Equal(t, failMethod.code, bare, route)
+				require.Equal(t, failMethod.Code, bare, route)
 			default:
 				require.Equal(t, class, bare, "%s without a body, %+v", route, w)
 			}
@@ -41,22 +41,22 @@ func TestEachRouteOfTheEnginesIsOfItsClass(t *testing.T) {
 
 // becomes is what a leg makes of a request's headers: its class, or the code of another
 // refusal.
-func becomes(w way, method, path string, bare bool) string {
-	m := newMainLeg(testRules(), w)
-	for _, e := range m.step(testStart, &event{kind: evRequestHeaders, endOfStream: bare, headers: &wire.Headers{Method: method, Path: path}}) {
+func becomes(w Way, method, path string, bare bool) string {
+	m := NewMain(testRules(), w)
+	for _, e := range m.Step(testStart, &Event{Kind: EventRequestHeaders, EndOfStream: bare, Headers: &wire.Headers{Method: method, Path: path}}) {
 		switch {
-		case e.op == opModels:
+		case e.Op == OpModels:
 			return routetable.Ours
-		case e.fail == nil:
-		case e.fail.code == failUnknownPath.code:
+		case e.Fail == nil:
+		case e.Fail.Code == FailUnknownPath.Code:
 			return routetable.Never
-		case e.fail.code == failMethod.code && e.fail.allow != failMethod.allow:
+		case e.Fail.Code == failMethod.Code && e.Fail.Allow != failMethod.Allow:
 			return routetable.Ours
 		default:
-			return e.fail.code
+			return e.Fail.Code
 		}
 	}
-	if m.req.passes() {
+	if m.req.Passes() {
 		return routetable.Passed
 	}
 	return routetable.Read

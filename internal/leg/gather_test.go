@@ -1,4 +1,4 @@
-package extproc
+package leg
 
 import (
 	"bytes"
@@ -54,11 +54,11 @@ func TestALargeBodyIsHeldOnce(t *testing.T) { //nolint:paralleltest // counts wh
 			if sized {
 				length = fmt.Sprint(size)
 			}
-			head := &event{
-				kind: evRequestHeaders, fullDuplex: true,
-				headers: &wire.Headers{Method: "POST", Path: "/v1/completions", Length: wire.LengthOf(length), RequestID: "r"},
+			head := &Event{
+				Kind: EventRequestHeaders, FullDuplex: true,
+				Headers: &wire.Headers{Method: "POST", Path: "/v1/completions", Length: wire.LengthOf(length), RequestID: "r"},
 			}
-			check := func(name string, leg func(*event) *gather, body func() []byte) {
+			check := func(name string, leg func(*Event) *gather, body func() []byte) {
 				t.Run(fmt.Sprintf("%s, sized %t, pieces of %d", name, sized, piece), func(t *testing.T) { //nolint:paralleltest // see above
 					leg(head)
 					came := 0
@@ -67,7 +67,7 @@ func TestALargeBodyIsHeldOnce(t *testing.T) { //nolint:paralleltest // counts wh
 					n := allocated(func() {
 						for i, p := range pieces {
 							came += len(p)
-							g := leg(&event{kind: evRequestBody, body: p, endOfStream: i == len(pieces)-1})
+							g := leg(&Event{Kind: EventRequestBody, Body: p, EndOfStream: i == len(pieces)-1})
 							if most = max(most, g.held()); !sized && i < len(pieces)-1 {
 								require.LessOrEqual(t, g.held(), came*11/10+largestPart, "as bytes come")
 							}
@@ -82,22 +82,22 @@ func TestALargeBodyIsHeldOnce(t *testing.T) { //nolint:paralleltest // counts wh
 					}
 				})
 			}
-			m := mainOf(testRules(), way{})
-			m.rules.maxBodyBytes = 64 << 20
-			check("main leg", func(ev *event) *gather { m.step(testStart, ev); return &m.req.pieces }, func() []byte {
+			m := mainOf(testRules(), Way{})
+			m.rules.MaxBodyBytes = 64 << 20
+			check("main leg", func(ev *Event) *gather { m.Step(testStart, ev); return &m.req.pieces }, func() []byte {
 				require.Equal(t, mainResolving, m.phase)
-				require.True(t, bytes.Equal(whole, m.req.body))
-				return m.req.body
+				require.True(t, bytes.Equal(whole, m.req.Body))
+				return m.req.Body
 			})
-			l := &prefillLeg{rules: m.rules}
-			check("prefill leg", func(ev *event) *gather {
-				if ev.endOfStream {
-					l.pieces.add(m.rules.buffers, ev.body) // what its end makes of it, is another body
+			l := &Prefill{rules: m.rules}
+			check("prefill leg", func(ev *Event) *gather {
+				if ev.EndOfStream {
+					l.pieces.add(m.rules.Buffers, ev.Body) // what its end makes of it, is another body
 					return &l.pieces
 				}
-				l.step(testStart, ev, &ticket{leg: prefill.Leg{Deadline: testStart.Add(time.Minute)}})
+				l.Step(testStart, ev, &Ticket{Leg: prefill.Leg{Deadline: testStart.Add(time.Minute)}})
 				return &l.pieces
-			}, func() []byte { return l.pieces.take(m.rules.buffers) })
+			}, func() []byte { return l.pieces.take(m.rules.Buffers) })
 		}
 	}
 }

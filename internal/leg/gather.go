@@ -1,4 +1,4 @@
-package extproc
+package leg
 
 import "github.com/seed-60ae5743/baton/internal/extproc/wire"
 

@@ -1,4 +1,4 @@
-package extproc
+package leg
 
 import (
 	"strconv"
@@ -10,8 +10,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
-// answer is what has come of decode's answer, and how it comes to the client.
-type answer struct {
+// Answer is what has come of decode's answer, and how it comes to the client.
+type Answer struct {
 	carriage carriage
 	foreign  bool   // it was made before us, by Envoy or by another filter
 	status   string // of decode's head; empty: it has not come
@@ -22,7 +22,7 @@ type answer struct {
 	reading   bool               // its pieces come through the main leg, and no token has come
 	events    openai.FirstEvents // what has come of them
 	unserved  blame.Sight        // its first events do not serve the request; empty: nothing says so
-	relayed   time.Time          // when its head went to the client
+	Relayed   time.Time          // when its head went to the client
 	held      []piece
 	heldBytes int
 }
@@ -38,11 +38,11 @@ const (
 )
 
 // carriageOf is what the first message of a stream says of it.
-func carriageOf(ev *event) carriage {
+func carriageOf(ev *Event) carriage {
 	switch {
-	case ev.answerDuplex:
+	case ev.AnswerDuplex:
 		return inDuplex
-	case ev.answerBodies:
+	case ev.AnswerBodies:
 		return inPieces
 	default:
 		return pastUs
@@ -66,11 +66,11 @@ type piece struct {
 }
 
 // pieceOf is the piece of an answer that a message is; false: it is none.
-func pieceOf(ev *event) (piece, bool) {
-	switch ev.kind {
-	case evResponseBody:
-		return piece{of: wire.ResponseBody, body: ev.body, last: ev.endOfStream}, true
-	case evResponseTrailers:
+func pieceOf(ev *Event) (piece, bool) {
+	switch ev.Kind {
+	case EventResponseBody:
+		return piece{of: wire.ResponseBody, body: ev.Body, last: ev.EndOfStream}, true
+	case EventResponseTrailers:
 		return piece{of: wire.ResponseTrailers, last: true}, true
 	default:
 		return piece{}, false
@@ -78,37 +78,37 @@ func pieceOf(ev *event) (piece, bool) {
 }
 
 // head takes decode's head.
-func (a *answer) head(ev *event) {
-	a.status, a.ending = ev.headers.Status, goesOn
-	if ev.endOfStream {
+func (a *Answer) head(ev *Event) {
+	a.status, a.ending = ev.Headers.Status, goesOn
+	if ev.EndOfStream {
 		a.ending = endedWithHead
 	}
 }
 
 // serves takes the head of an answer that serves the request so far. reads says that its
 // first events are to be read.
-func (a *answer) serves(ev *event, reads bool) {
-	events := isEventStream(ev.headers.ContentType)
-	a.reading = a.throughUs() && reads && !ev.endOfStream && events
+func (a *Answer) serves(ev *Event, reads bool) {
+	events := IsEventStream(ev.Headers.ContentType)
+	a.reading = a.throughUs() && reads && !ev.EndOfStream && events
 	if a.carriage == inDuplex && events {
 		a.carriage = asEvents
 	}
 }
 
-// headCame reports whether decode's head has been here.
-func (a *answer) headCame() bool { return a.status != "" }
+// HeadCame reports whether decode's head has been here.
+func (a *Answer) HeadCame() bool { return a.status != "" }
 
-// code is the status of decode's answer; 0: none.
-func (a *answer) code() int { return statusOf(a.status) }
+// Code is the status of decode's answer; 0: none.
+func (a *Answer) Code() int { return StatusOf(a.status) }
 
 // throughUs reports whether the answer's body is sent to us.
-func (a *answer) throughUs() bool { return a.carriage != pastUs }
+func (a *Answer) throughUs() bool { return a.carriage != pastUs }
 
 // whole reports whether the answer's end has gone to the client.
-func (a *answer) whole() bool { return a.ending != goesOn }
+func (a *Answer) whole() bool { return a.ending != goesOn }
 
 // end is how an answer ended of which no access log tells.
-func (a *answer) end() blame.Sight {
+func (a *Answer) end() blame.Sight {
 	switch {
 	case a.throughUs() && !a.whole():
 		return blame.Unfinished
@@ -121,9 +121,9 @@ func (a *answer) end() blame.Sight {
 
 // unlogged is what is said of an answer's end that no access log told. elsewhere says that
 // Envoy may have told another replica, which cannot know whose it is.
-func (a *answer) unlogged(elsewhere bool) blame.Sight {
+func (a *Answer) unlogged(elsewhere bool) blame.Sight {
 	switch {
-	case !a.headCame():
+	case !a.HeadCame():
 		return blame.ClientLeft
 	case elsewhere:
 		return a.end()
@@ -134,26 +134,26 @@ func (a *answer) unlogged(elsewhere bool) blame.Sight {
 
 // sightOfHead reads decode's head. An answer that ends with it is empty, unless it is one
 // that passes.
-func (a *answer) sightOfHead(passes bool) blame.Sight {
-	if a.code()/100 == 2 && a.ending == endedWithHead && !passes {
+func (a *Answer) sightOfHead(passes bool) blame.Sight {
+	if a.Code()/100 == 2 && a.ending == endedWithHead && !passes {
 		return blame.Empty
 	}
-	return sightOfStatus(a.code())
+	return SightOfStatus(a.Code())
 }
 
 // sightOfStart is what the head of an answer has said, or its first events after it.
-func (a *answer) sightOfStart(passes bool) blame.Sight {
+func (a *Answer) sightOfStart(passes bool) blame.Sight {
 	if a.unserved != "" {
 		return a.unserved
 	}
-	if !a.headCame() { // it broke off before its head came here
+	if !a.HeadCame() { // it broke off before its head came here
 		return blame.Served
 	}
 	return a.sightOfHead(passes)
 }
 
 // read reads the first events in a piece of the answer.
-func (a *answer) read(p piece) openai.Finding {
+func (a *Answer) read(p piece) openai.Finding {
 	if !a.reading {
 		return openai.FoundNothing
 	}
@@ -170,42 +170,42 @@ const maxHeldAnswer = 1 << 20
 const pieceCost = 64
 
 // hold keeps a piece until the head has gone to the client.
-func (a *answer) hold(p piece) {
+func (a *Answer) hold(p piece) {
 	a.held, a.heldBytes = append(a.held, p), a.heldBytes+cap(p.body)+pieceCost
 }
 
 // full reports whether no more may be held.
-func (a *answer) full() bool { return a.heldBytes > maxHeldAnswer }
+func (a *Answer) full() bool { return a.heldBytes > maxHeldAnswer }
 
 // pass lets a piece go to the client.
-func (a *answer) pass(p piece) effect {
+func (a *Answer) pass(p piece) Effect {
 	if p.last && a.ending == goesOn {
 		a.ending = ended
 	}
 	if n := len(p.body); n > 0 && p.of == wire.ResponseBody {
 		a.midEvent = p.body[n-1] != '\n'
 	}
-	return effect{op: opContinue, of: p.of, body: p.body, endOfStream: p.last}
+	return Effect{Op: OpContinue, Of: p.of, Body: p.body, EndOfStream: p.last}
 }
 
 // release gives out what is held, to follow the head.
-func (a *answer) release() []piece {
+func (a *Answer) release() []piece {
 	held := a.held
 	a.held, a.heldBytes = nil, 0
 	return held
 }
 
 // cutWith is the end of an answer of events with an error in it.
-func (a *answer) cutWith(f *failure) []byte {
+func (a *Answer) cutWith(f *Failure) []byte {
 	var event []byte
 	if a.midEvent {
 		event = append(event, "\n\n"...)
 	}
-	return openai.AppendSSEError(event, f.status, f.kind, f.code, f.message, f.param)
+	return openai.AppendSSEError(event, f.Status, f.Kind, f.Code, f.Message, f.Param)
 }
 
-// sightOfStatus is what the status of a worker's answer says.
-func sightOfStatus(code int) blame.Sight {
+// SightOfStatus is what the status of a worker's answer says.
+func SightOfStatus(code int) blame.Sight {
 	switch {
 	case code/100 == 2:
 		return blame.Served
@@ -218,31 +218,32 @@ func sightOfStatus(code int) blame.Sight {
 	}
 }
 
-// sightOfEvents is what was seen of a worker whose first events say that they do not
+// SightOfEvents is what was seen of a worker whose first events say that they do not
 // serve the request.
-func sightOfEvents(found openai.Finding, status int) blame.Sight {
+func SightOfEvents(found openai.Finding, status int) blame.Sight {
 	if found == openai.FoundEnd {
 		return blame.Empty
 	}
-	return sightOfError(status)
+	return SightOfError(status)
 }
 
-// sightOfError is what an error event says, by its code; 0: it has none.
-func sightOfError(code int) blame.Sight {
-	s := sightOfStatus(code)
+// SightOfError is what an error event says, by its code; 0: it has none.
+func SightOfError(code int) blame.Sight {
+	s := SightOfStatus(code)
 	if s != blame.Served {
 		return s
 	}
 	return blame.Errored
 }
 
-// statusOf reads a status; 0 is none.
-func statusOf(s string) int {
+// StatusOf reads a status; 0 is none.
+func StatusOf(s string) int {
 	code, _ := strconv.Atoi(s)
 	return code
 }
 
-func isEventStream(contentType string) bool {
+// IsEventStream reports whether a content type is that of an answer of events.
+func IsEventStream(contentType string) bool {
 	const name = "text/event-stream"
 	return len(contentType) >= len(name) && strings.EqualFold(contentType[:len(name)], name)
 }

@@ -1,4 +1,4 @@
-package extproc
+package leg
 
 import (
 	"errors"
@@ -15,23 +15,23 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// request is what has come of a request. Nobody else writes its fields but the machine,
+// Request is what has come of a request. Nobody else writes its fields but the machine,
 // which gives its body and its scan away.
-type request struct {
+type Request struct {
 	// Set by its headers.
-	headers    wire.Headers
+	Headers    wire.Headers
 	unnamed    bool // it has come without a name: the one in headers is ours
-	path       openai.Path
+	Path       openai.Path
 	scope      scope
-	start      time.Time // when the data plane received it
-	deadline   time.Time
-	attempt    int
+	Start      time.Time // when the data plane received it
+	Deadline   time.Time
+	Attempt    int
 	fullDuplex bool
 	pieces     gather // of the body, until it is whole
 
 	// Set by its end.
-	body     []byte
-	scan     *openai.Request // lent until the request is routed, or decode answers
+	Body     []byte
+	Scan     *openai.Request // lent until the request is routed, or decode answers
 	trailers bool
 }
 
@@ -49,25 +49,25 @@ const (
 	scopeBare
 )
 
-// passes reports whether the request is on a path that is not read here.
-func (q *request) passes() bool { return q.scope != scopeRead }
+// Passes reports whether the request is on a path that is not read here.
+func (q *Request) Passes() bool { return q.scope != scopeRead }
 
-// gathered is how much has come of a body that is not whole.
-func (q *request) gathered() int { return q.pieces.size }
+// Gathered is how much has come of a body that is not whole.
+func (q *Request) Gathered() int { return q.pieces.size }
 
 // come takes the headers.
-func (q *request) come(ev *event, w way) {
-	q.headers, q.unnamed, q.fullDuplex = *ev.headers, ev.unnamed, ev.fullDuplex
-	if w.plain {
+func (q *Request) come(ev *Event, w Way) {
+	q.Headers, q.unnamed, q.fullDuplex = *ev.Headers, ev.Unnamed, ev.FullDuplex
+	if w.Plain {
 		q.distrust()
 	}
-	q.attempt = q.headers.Attempt()
+	q.Attempt = q.Headers.Attempt()
 }
 
 // distrust forgets what only a listener of ours may say: on the way of a stream
 // whose data plane strips nothing, a client has said it.
-func (q *request) distrust() {
-	h := &q.headers
+func (q *Request) distrust() {
+	h := &q.Headers
 	for _, x := range []struct {
 		name  string
 		value *string
@@ -84,21 +84,21 @@ func (q *request) distrust() {
 
 // setDeadline counts the client's time-out from Envoy's receipt of the request,
 // so that a fresh attempt does not start the clock again.
-func (q *request) setDeadline(now, received time.Time, r *rules) *failure {
-	q.start = received
-	if q.start.IsZero() {
-		q.start = now
+func (q *Request) setDeadline(now, received time.Time, r *Rules) *Failure {
+	q.Start = received
+	if q.Start.IsZero() {
+		q.Start = now
 	}
-	timeout := r.defaultTimeout
-	if q.headers.Timeout != "" {
-		ms, err := strconv.ParseInt(q.headers.Timeout, 10, 32)
+	timeout := r.DefaultTimeout
+	if q.Headers.Timeout != "" {
+		ms, err := strconv.ParseInt(q.Headers.Timeout, 10, 32)
 		if err != nil || ms <= 0 {
 			return &failBadTimeout
 		}
 		timeout = time.Duration(ms) * time.Millisecond
 	}
-	q.deadline = q.start.Add(min(timeout, r.maxTimeout))
-	if !q.deadline.After(now) {
+	q.Deadline = q.Start.Add(min(timeout, r.MaxTimeout))
+	if !q.Deadline.After(now) {
 		return &failDeadline
 	}
 	return nil
@@ -106,41 +106,41 @@ func (q *request) setDeadline(now, received time.Time, r *rules) *failure {
 
 // accept says how much of the request is read, and refuses what cannot be served by its
 // headers.
-func (q *request) accept(ev *event, w way, r *rules) *failure {
-	path, known := openai.ParsePath(q.headers.Path)
-	if !known && mayPass(q.headers.Path, ev.endOfStream, w, r) {
+func (q *Request) accept(ev *Event, w Way, r *Rules) *Failure {
+	path, known := openai.ParsePath(q.Headers.Path)
+	if !known && mayPass(q.Headers.Path, ev.EndOfStream, w, r) {
 		path, q.scope = openai.Other, scopePassed
-		if ev.endOfStream {
+		if ev.EndOfStream {
 			q.scope = scopeBare
 			return nil
 		}
 	}
 	switch {
-	case !known && !q.passes():
-		return &failUnknownPath
-	case known && q.headers.Method != "POST":
+	case !known && !q.Passes():
+		return &FailUnknownPath
+	case known && q.Headers.Method != "POST":
 		return &failMethod
-	case ev.endOfStream:
+	case ev.EndOfStream:
 		return &failNoBody
-	case q.headers.Length.N > int64(r.maxBodyBytes):
+	case q.Headers.Length.N > int64(r.MaxBodyBytes):
 		return &failBodyTooLarge
-	case ev.full:
+	case ev.Full:
 		return q.noRoom()
 	}
-	q.path = path
-	q.pieces.announced = q.headers.Length.Within(r.maxBodyBytes)
+	q.Path = path
+	q.pieces.announced = q.Headers.Length.Within(r.MaxBodyBytes)
 	return nil
 }
 
 // mayPass reports whether a request is passed on to one worker though its path is not read
 // here: it is none that an engine is controlled by. Without a body it names no model: only
 // a gateway, which wants an endpoint for each request, gets one for it.
-func mayPass(path string, bare bool, w way, r *rules) bool {
-	return r.passOther && (w.gateway || !bare) && !openai.Control(path)
+func mayPass(path string, bare bool, w Way, r *Rules) bool {
+	return r.PassOther && (w.Gateway || !bare) && !openai.Control(path)
 }
 
-// modelsPath reports whether a path is the list of models, or one of it, and which.
-func modelsPath(path string) (only string, ok bool) {
+// ModelsPath reports whether a path is the list of models, or one of it, and which.
+func ModelsPath(path string) (only string, ok bool) {
 	path, _, _ = strings.Cut(path, "?")
 	rest, ok := strings.CutPrefix(path, "/v1/models")
 	if !ok || rest != "" && rest[0] != '/' {
@@ -156,10 +156,10 @@ func modelsPath(path string) (only string, ok bool) {
 
 // noRoom refuses a body. Room for a large one takes as long as others of its kind take to
 // come: who asks for it at once again costs those that are served, small ones above all.
-func (q *request) noRoom() *failure {
+func (q *Request) noRoom() *Failure {
 	f := failBodiesFull
-	if q.headers.Length.N > budget.Small || !q.headers.Length.Said {
-		f.retryAfter = largeAgain(q.headers.RequestID)
+	if q.Headers.Length.N > budget.Small || !q.Headers.Length.Said {
+		f.RetryAfter = largeAgain(q.Headers.RequestID)
 	}
 	return &f
 }
@@ -173,73 +173,73 @@ func largeAgain(requestID string) time.Duration {
 }
 
 // take takes a piece of the body, and reports whether it is whole.
-func (q *request) take(ev *event, r *rules) (whole bool, refused *failure) {
-	if q.pieces.size+len(ev.body) > r.maxBodyBytes {
+func (q *Request) take(ev *Event, r *Rules) (whole bool, refused *Failure) {
+	if q.pieces.size+len(ev.Body) > r.MaxBodyBytes {
 		return false, &failBodyTooLarge
 	}
-	if ev.full {
+	if ev.Full {
 		return false, q.noRoom()
 	}
-	whole = ev.endOfStream || !q.fullDuplex // buffered, it is whole, though trailers may end it
+	whole = ev.EndOfStream || !q.fullDuplex // buffered, it is whole, though trailers may end it
 	if whole && q.pieces.size == 0 {
-		q.body = ev.body
+		q.Body = ev.Body
 	} else {
-		q.pieces.add(r.buffers, ev.body)
+		q.pieces.add(r.Buffers, ev.Body)
 	}
 	return whole, nil
 }
 
 // read reads the body, which is whole.
-func (q *request) read(r *rules) *failure {
-	if q.body == nil {
-		q.body = q.pieces.take(r.buffers)
+func (q *Request) read(r *Rules) *Failure {
+	if q.Body == nil {
+		q.Body = q.pieces.take(r.Buffers)
 	}
-	q.scan = r.scans.Borrow()
+	q.Scan = r.Scans.Borrow()
 	var err error
-	if q.passes() {
-		err = openai.ScanOther(q.headers.ContentType, q.body, q.scan)
+	if q.Passes() {
+		err = openai.ScanOther(q.Headers.ContentType, q.Body, q.Scan)
 	} else {
-		err = openai.Scan(q.path, q.body, q.scan)
+		err = openai.Scan(q.Path, q.Body, q.Scan)
 	}
 	if err != nil {
-		return badBody(err)
+		return BadBody(err)
 	}
 	return nil
 }
 
-// badBody turns the scanner's verdict into a row of the failure table.
-func badBody(err error) *failure {
-	f := failure{code: "invalid_body", status: 400, kind: kindInvalid, message: "The body cannot be read."}
+// BadBody turns the scanner's verdict into a row of the failure table.
+func BadBody(err error) *Failure {
+	f := Failure{Code: "invalid_body", Status: 400, Kind: kindInvalid, Message: "The body cannot be read."}
 	var e *openai.Error
 	if errors.As(err, &e) {
-		f.code, f.message, f.param = e.Kind.String(), e.Error(), e.Field
+		f.Code, f.Message, f.Param = e.Kind.String(), e.Error(), e.Field
 	}
 	return &f
 }
 
 // giveBody hands the body on, to be sent: a fresh attempt is a new stream with its own.
-func (q *request) giveBody() []byte {
-	b := q.body
-	q.body = nil
+func (q *Request) giveBody() []byte {
+	b := q.Body
+	q.Body = nil
 	return b
 }
 
 // forget gives back the body and what was read of it.
-func (q *request) forget(r *rules) {
-	if q.scan != nil {
-		r.scans.Return(q.scan)
-		q.scan = nil
+func (q *Request) forget(r *Rules) {
+	if q.Scan != nil {
+		r.Scans.Return(q.Scan)
+		q.Scan = nil
 	}
-	if q.body != nil {
-		r.buffers.Return(q.body)
-		q.body = nil
+	if q.Body != nil {
+		r.Buffers.Return(q.Body)
+		q.Body = nil
 	}
 }
 
 // leftover lists the headers of others that name workers and that set does not
 // replace: behind us only what was decided is told.
-func (q *request) leftover(set []wire.Header, w way) []string {
-	if len(q.headers.Named) == 0 && (!w.plain || len(q.headers.Strange) == 0) {
+func (q *Request) leftover(set []wire.Header, w Way) []string {
+	if len(q.Headers.Named) == 0 && (!w.Plain || len(q.Headers.Strange) == 0) {
 		return nil
 	}
 	var out []string
@@ -254,11 +254,11 @@ func (q *request) leftover(set []wire.Header, w way) []string {
 			out = append(out, name)
 		}
 	}
-	for _, h := range q.headers.Named {
+	for _, h := range q.Headers.Named {
 		drop(h.Name)
 	}
-	if w.plain { // nobody has stripped what clients may not set
-		for _, name := range q.headers.Strange {
+	if w.Plain { // nobody has stripped what clients may not set
+		for _, name := range q.Headers.Strange {
 			drop(name)
 		}
 	}

@@ -1,4 +1,4 @@
-package extproc
+package leg
 
 import (
 	"fmt"
@@ -56,9 +56,9 @@ func FuzzMainFrames(f *testing.F) {
 func runFrames(c *wire.Codec, pool *wire.Pool, seed uint64, frames []byte) error {
 	r := rand.New(rand.NewPCG(seed, 2))
 	rules := testRules()
-	rules.hold, rules.fallback, rules.buffers = r.IntN(4) > 0, r.IntN(2) == 0, pool
-	x := &mainRandom{r: r, m: mainOf(rules, way{}), now: testStart}
-	x.m.way = pickOf(r, way{}, way{gateway: true}, way{gateway: true, plain: true})
+	rules.Hold, rules.Fallback, rules.Buffers = r.IntN(4) > 0, r.IntN(2) == 0, pool
+	x := &mainRandom{r: r, m: mainOf(rules, Way{}), now: testStart}
+	x.m.way = pickOf(r, Way{}, Way{Gateway: true}, Way{Gateway: true, Plain: true})
 	for range 64 {
 		frame, n := protowire.ConsumeBytes(frames)
 		if n < 0 || x.closed {
@@ -72,7 +72,7 @@ func runFrames(c *wire.Codec, pool *wire.Pool, seed uint64, frames []byte) error
 		if in.Kind == 0 {
 			continue
 		}
-		if err := x.frame(eventOf(&in), in.Hints != nil); err != nil {
+		if err := x.frame(EventOf(&in), in.Hints != nil); err != nil {
 			return err
 		}
 		for range r.IntN(3) {
@@ -85,19 +85,19 @@ func runFrames(c *wire.Codec, pool *wire.Pool, seed uint64, frames []byte) error
 }
 
 // frame sends what was read, as mainStream would.
-func (x *mainRandom) frame(ev event, hinted bool) error {
-	switch ev.kind {
-	case evResponseBody: // numbered, so that its order can be checked
+func (x *mainRandom) frame(ev Event, hinted bool) error {
+	switch ev.Kind {
+	case EventResponseBody: // numbered, so that its order can be checked
 		x.came++
-		ev.body = strconv.AppendInt(ev.body[:0], int64(x.came), 10)
-	case evResponseTrailers:
+		ev.Body = strconv.AppendInt(ev.Body[:0], int64(x.came), 10)
+	case EventResponseTrailers:
 		x.came++
-	case evResponseHeaders:
+	case EventResponseHeaders:
 		if hinted {
-			ev.answerer = pickOf(x.r, &answerer{}, &answerer{rank: worker.Rank{ID: 4}, known: true})
+			ev.Answerer = pickOf(x.r, &Answerer{}, &Answerer{Rank: worker.Rank{ID: 4}, Known: true})
 		}
 	}
-	return x.send(ev, fmt.Sprintf("frame %d eos=%t %+v", ev.kind, ev.endOfStream, ev.headers))
+	return x.send(ev, fmt.Sprintf("frame %d eos=%t %+v", ev.Kind, ev.EndOfStream, ev.Headers))
 }
 
 // beside does something that is no message of Envoy's.
@@ -113,9 +113,9 @@ func (x *mainRandom) beside() error {
 		x.now = x.now.Add(pickOf(x.r, time.Millisecond, 2*time.Second, time.Minute))
 		return x.timer()
 	case x.routed > 0 && x.disaggregated && !x.ended:
-		rep := legReport{state: legStarted + legState(x.r.IntN(4)), reason: pickOf(x.r, randomReasons...), status: pickOf(x.r, 200, 400, 429, 500)}
-		x.ended = rep.state == legEnded
-		return x.send(event{kind: evLeg, leg: rep}, "leg "+rep.state.String()+" "+string(rep.reason))
+		rep := Report{State: Started + State(x.r.IntN(4)), Reason: pickOf(x.r, randomReasons...), Status: pickOf(x.r, 200, 400, 429, 500)}
+		x.ended = rep.State == Ended
+		return x.send(Event{Kind: EventLeg, Leg: rep}, "leg "+rep.State.String()+" "+string(rep.Reason))
 	}
 	return nil
 }

@@ -1,0 +1,256 @@
+package leg
+
+import (
+	"cmp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+)
+
+// Failure is one row of the failure table of ARCHITECTURE.md: what a client
+// sees, and the label under which it is counted. Failures are values in this
+// file only; the text a client reads never comes from an error.
+type Failure struct {
+	Code    string // metric label and error.code
+	Status  int
+	Kind    string // error.type, OpenAI's word
+	Message string
+	Param   string
+	// RetryAfter, where positive, is sent as Retry-After. The client may try
+	// again unchanged.
+	RetryAfter time.Duration
+	// Fresh: another attempt may go better; used where attempts are left. Of what a
+	// request names, only one in which it is asked again whom it names.
+	Fresh bool
+	// Answer, where set, is a worker's own error body, passed on as it is.
+	Answer []byte
+	// Queue, where set, is told in the body, for clients that pace themselves.
+	Queue *Queue
+	// Retry, where set, is a worker's own Retry-After, and goes before RetryAfter.
+	Retry string
+	// OfPrefill: the prefill worker failed, else the one that answers.
+	OfPrefill bool
+	// Ends is how the request ends with it; empty: refused by the plugin.
+	Ends Outcome
+	// Allow, where set, is the header that says which methods the path takes.
+	Allow string
+	// Taint, where set, is the required one that nobody carries; told, too.
+	Taint string
+}
+
+// Queue is how much work is queued, and may be.
+type Queue struct{ QueuedISLTokens, MaxQueuedISLTokens int64 }
+
+const (
+	kindInvalid     = "invalid_request_error"
+	kindNotFound    = "not_found_error"
+	kindUnavailable = "service_unavailable_error"
+	kindTimeout     = "timeout_error"
+	kindInternal    = "internal_server_error"
+	kindPermission  = "permission_error"
+	kindRateLimit   = "rate_limit_error"
+)
+
+// The failure table.
+var (
+	FailUnknownPath  = Failure{Code: "unknown_path", Status: 404, Kind: kindNotFound, Message: "This path is not served here."}
+	failMethod       = Failure{Code: "method_not_allowed", Status: 405, Kind: kindInvalid, Message: "Use POST on this path.", Allow: "POST"}
+	failNoBody       = Failure{Code: "missing_body", Status: 400, Kind: kindInvalid, Message: "The request has no body."}
+	failBodyTooLarge = Failure{Code: "body_too_large", Status: 413, Kind: kindInvalid, Message: "The request body is too large."}
+	failBodiesFull   = Failure{Code: "bodies_full", Status: 503, Kind: kindUnavailable, Message: "The router has as many bytes of requests in flight as it may; try again.", RetryAfter: time.Second}
+	FailUnknownModel = Failure{Code: "model_not_found", Status: 404, Kind: kindNotFound, Message: "The model does not exist here.", Param: "model"}
+	failTooSlow      = Failure{Code: "request_timeout", Status: 408, Kind: kindInvalid, Message: "The request did not arrive in time."}
+	failProxy        = Failure{Code: "proxy_refused", Status: 400, Kind: kindInvalid, Message: "The proxy refused the request."}
+	failDeadline     = Failure{Code: "deadline_exceeded", Status: 504, Kind: kindTimeout, Message: "The request did not finish before its deadline.", Ends: blame.Failed}
+	failBadTimeout   = Failure{Code: "invalid_timeout", Status: 400, Kind: kindInvalid, Message: "The time-out header is not a positive number of milliseconds."}
+
+	FailNotReady     = Failure{Code: "not_ready", Status: 503, Kind: kindUnavailable, Message: "The router does not know its workers yet; try again.", RetryAfter: time.Second, Fresh: true}
+	failNoWorker     = Failure{Code: "no_worker", Status: 503, Kind: kindUnavailable, Message: "The model has no worker at present; try again.", RetryAfter: time.Second}
+	failPending      = Failure{Code: "prefill_not_ready", Status: 503, Kind: kindUnavailable, Message: "The model's prefill workers are still starting; try again.", RetryAfter: time.Second}
+	failNoDecode     = Failure{Code: "no_decode_worker", Status: 503, Kind: kindUnavailable, Message: "No decode worker can take the request; try again.", RetryAfter: time.Second}
+	failNoPrefill    = Failure{Code: "no_prefill_worker", Status: 503, Kind: kindUnavailable, Message: "No prefill worker can take the request; try again.", RetryAfter: time.Second}
+	failNoAggregated = Failure{Code: "no_aggregated_worker", Status: 503, Kind: kindUnavailable, Message: "No worker can serve the request without a prefill worker; try again.", RetryAfter: time.Second}
+	failNoCommon     = Failure{Code: "no_common_handoff", Status: 503, Kind: kindUnavailable, Message: "No prefill worker and no decode worker of the model have a hand-off in common; try again.", RetryAfter: time.Second}
+	failPrefillGone  = Failure{Code: "prefill_gone", Status: 503, Kind: kindUnavailable, Message: "All prefill workers of the model have left, and no worker can serve without one; try again.", RetryAfter: time.Second}
+	failNoListener   = Failure{Code: "no_prefill_listener", Status: 503, Kind: kindUnavailable, Message: "The model's engine needs a prefill listener and the router has none."}
+	failNoHandoff    = Failure{Code: "not_disaggregable", Status: 400, Kind: kindInvalid, Message: "The model's engine cannot serve such a request with prefill and decode apart"}
+	FailSaturated    = Failure{Code: "prefill_saturated", Status: 429, Kind: kindRateLimit, Message: "The prefill workers have as much work queued as they may; try again.", RetryAfter: time.Second}
+	failNoTaint      = Failure{Code: "no_worker_with_taint", Status: 503, Kind: kindUnavailable, Message: "No worker that can take the request carries a taint that it needs; try again.", RetryAfter: time.Second}
+	FailOutside      = Failure{Code: "no_endpoint_in_subset", Status: 503, Kind: kindUnavailable, Message: "None of the endpoints that the gateway allows can take the request; try again.", RetryAfter: time.Second}
+	failEnforced     = Failure{Code: "disaggregation_enforced", Status: 503, Kind: kindUnavailable, Message: "No prefill worker is known and aggregated serving is not allowed; try again.", RetryAfter: time.Second}
+
+	// What a request names, where it may.
+	FailPinMalformed = Failure{Code: "invalid_routing", Status: 400, Kind: kindInvalid, Message: "What names a worker is not as expected"}
+	FailPinConflict  = Failure{Code: "routing_conflict", Status: 400, Kind: kindInvalid, Message: "Two things that name a worker contradict each other"}
+	FailPinMissing   = Failure{Code: "worker_not_named", Status: 400, Kind: kindInvalid, Message: "The request has to name its workers here"}
+	FailPinUnknown   = Failure{Code: "worker_unknown", Status: 404, Kind: kindNotFound, Message: "There is no such worker"}
+	FailPinGone      = Failure{Code: "worker_gone", Status: 503, Kind: kindUnavailable, Message: "The named worker has left; name another", RetryAfter: time.Second, Fresh: true}
+	FailPinModel     = Failure{Code: "worker_wrong_model", Status: 400, Kind: kindInvalid, Message: "The named worker does not serve the model"}
+	FailPinRole      = Failure{Code: "worker_wrong_role", Status: 400, Kind: kindInvalid, Message: "The named worker does not do what it is named for"}
+	FailPinDraining  = Failure{Code: "worker_draining", Status: 503, Kind: kindUnavailable, Message: "The named worker takes no new requests; name another", RetryAfter: time.Second, Fresh: true}
+	FailPinUnusable  = Failure{Code: "worker_not_usable", Status: 503, Kind: kindUnavailable, Message: "Not all that is needed of the named worker is known; name another", RetryAfter: time.Second, Fresh: true}
+	FailPinNeeds     = Failure{Code: "worker_needs_prefill", Status: 503, Kind: kindUnavailable, Message: "The named worker cannot serve without a prefill worker; try again", RetryAfter: time.Second}
+	FailPinRank      = Failure{Code: "rank_out_of_range", Status: 400, Kind: kindInvalid, Message: "The named worker has no such rank"}
+	FailPinUnfit     = Failure{Code: "workers_do_not_fit", Status: 400, Kind: kindInvalid, Message: "The named workers cannot hand KV over to each other"}
+
+	failPrefill        = Failure{Code: "prefill_failed", Status: 503, Kind: kindUnavailable, Message: "The prefill worker failed; try again.", RetryAfter: time.Second, Fresh: true, OfPrefill: true, Ends: blame.Failed}
+	failPrefillRefused = Failure{Code: "prefill_rejected", Status: 400, Kind: kindInvalid, Message: "The prefill worker refused the request.", OfPrefill: true, Ends: blame.OfWorker}
+	failPrefillBusy    = Failure{Code: "prefill_busy", Status: 429, Kind: kindRateLimit, Message: "The prefill workers are busy; try again.", RetryAfter: time.Second, OfPrefill: true, Ends: blame.OfWorker}
+	failPrefillLong    = Failure{Code: "prefill_answer_too_large", Status: 400, Kind: kindInvalid, OfPrefill: true, Ends: blame.OfWorker, Message: "The prefill worker's answer is too large to be handed on: ask for less about the prompt, such as fewer prompt_logprobs."}
+	failDecodeLost     = Failure{Code: "decode_unreachable", Status: 503, Kind: kindUnavailable, Message: "The decode worker could not be reached; try again.", RetryAfter: time.Second, Fresh: true, Ends: blame.Failed}
+	failDecodeError    = Failure{Code: "decode_failed", Status: 502, Kind: kindUnavailable, Message: "The decode worker failed; try again.", RetryAfter: time.Second, Fresh: true, Ends: blame.Failed}
+	failDecodeEmpty    = Failure{Code: "empty_answer", Status: 502, Kind: kindUnavailable, Message: "The decode worker answered with nothing; try again.", RetryAfter: time.Second, Ends: blame.Failed}
+	failDecodeSilent   = Failure{Code: "decode_overdue", Status: 503, Kind: kindUnavailable, Message: "The decode worker did not answer in time; try again.", RetryAfter: time.Second, Ends: blame.Failed}
+	failDecodeRefused  = Failure{Code: "decode_rejected", Status: 400, Kind: kindInvalid, Message: "The decode worker refused the request.", Ends: blame.OfWorker}
+	failCut            = Failure{Code: "answer_cut", Status: 502, Kind: kindUnavailable, Message: "The answer broke off.", Ends: blame.Cut}
+
+	FailLegRefused = Failure{Code: "leg_refused", Status: 403, Kind: kindPermission, Message: "This leg was not sent by the router."}
+	FailLegLate    = Failure{Code: "leg_late", Status: 410, Kind: kindUnavailable, Message: "The attempt that this leg belongs to is over."}
+	FailLegGone    = Failure{Code: "leg_worker_gone", Status: 503, Kind: kindUnavailable, Message: "The prefill worker has left."}
+	failLegAborted = Failure{Code: "leg_aborted", Status: 499, Kind: kindUnavailable, Message: "The leg was ended by its owner."}
+
+	FailProtocol = Failure{Code: "protocol_violation", Status: 500, Kind: kindInternal, Message: "The proxy sent a message out of order.", Ends: blame.Failed}
+	FailInternal = Failure{Code: "internal_error", Status: 500, Kind: kindInternal, Message: "The router failed on this request.", Ends: blame.Failed}
+)
+
+// Failures lists every row.
+func Failures() []Failure {
+	return []Failure{
+		FailUnknownPath, failMethod, failNoBody, failBodyTooLarge, failBodiesFull, FailUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
+		FailNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failPrefillGone, failNoCommon, failNoListener, failNoHandoff, FailSaturated, failNoTaint, FailOutside, failEnforced,
+		FailPinMalformed, FailPinConflict, FailPinMissing, FailPinUnknown, FailPinGone, FailPinModel, FailPinRole, FailPinDraining,
+		FailPinUnusable, FailPinNeeds, FailPinRank, FailPinUnfit,
+		failPrefill, failPrefillRefused, failPrefillBusy, failPrefillLong, failDecodeLost, failDecodeError, failDecodeEmpty,
+		failDecodeSilent, failDecodeRefused, failCut,
+		FailLegRefused, FailLegLate, FailLegGone, failLegAborted, FailProtocol, FailInternal,
+	}
+}
+
+// FailureOf is the row with that code.
+func FailureOf(code string) *Failure {
+	if f, ok := rows[code]; ok {
+		return &f
+	}
+	return &FailInternal
+}
+
+// rows are the failures by their codes.
+var rows = func() map[string]Failure {
+	out := make(map[string]Failure)
+	for _, f := range Failures() {
+		out[f.Code] = f
+	}
+	return out
+}()
+
+// outcome is how a request ends with the failure.
+func (f *Failure) outcome() Outcome { return cmp.Or(f.Ends, Refused) }
+
+// failureOfPrefill returns the row of a prefill leg's failure.
+func failureOfPrefill(r *Report) Failure {
+	f := failPrefill
+	switch r.Reason {
+	case blame.Rejected:
+		f = failPrefillRefused
+		f.Status, f.Answer = r.Status, r.Answer
+	case blame.Busy:
+		f = failPrefillBusy
+		f.Retry = r.RetryAfter
+	case blame.TooLong:
+		f = failPrefillLong
+	}
+	return f
+}
+
+// failureOfDecode returns the row of what was seen of decode before its answer.
+func failureOfDecode(s blame.Sight) Failure {
+	switch s {
+	case blame.TimedOut:
+		return failDeadline
+	case blame.Errored, blame.Unfetched:
+		return failDecodeError
+	case blame.Empty:
+		return failDecodeEmpty
+	case blame.Busy, blame.Rejected:
+		return failDecodeRefused
+	default:
+		return failDecodeLost
+	}
+}
+
+// failureOfEnd returns the row of how an answer with this status ended; nil where
+// nothing failed, or nobody knows.
+func failureOfEnd(s blame.Sight, status int) *Failure {
+	var f Failure
+	switch s {
+	case blame.Served, blame.ClientLeft, blame.Unfinished, blame.Unsent:
+		return nil
+	case blame.BrokeOff:
+		f = failCut
+	case blame.Expired:
+		f = failDeadline
+	default:
+		f = failureOfDecode(s)
+	}
+	f.Status = status
+	return &f
+}
+
+// dropReason is what a refusal says in the header of Gateway.ReasonHeader: the
+// words of llm-d's router where it has one, else our code.
+func dropReason(f *Failure) string {
+	switch {
+	case f.Status == 429:
+		return "rejected-saturated"
+	case f.Code == failDeadline.Code:
+		return "rejected-ttl-expired"
+	case f.Status != 503:
+		return ""
+	case strings.HasPrefix(f.Code, "no_"), f.Code == FailNotReady.Code:
+		return "rejected-no-endpoints"
+	default:
+		return f.Code
+	}
+}
+
+// ImmediateOf returns f as an answer. retry asks Envoy for a fresh attempt.
+func ImmediateOf(f *Failure, retry bool) *wire.Immediate {
+	im := &wire.Immediate{Status: f.Status, Detail: "baton_" + f.Code}
+	im.Headers = append(im.Headers, wire.Header{Name: "content-type", Value: "application/json"})
+	if f.Retry != "" {
+		im.Headers = append(im.Headers, wire.Header{Name: "retry-after", Value: f.Retry})
+	} else if f.RetryAfter > 0 {
+		im.Headers = append(im.Headers, wire.Header{Name: "retry-after", Value: strconv.Itoa(int(f.RetryAfter.Seconds()))})
+	}
+	if f.Allow != "" {
+		im.Headers = append(im.Headers, wire.Header{Name: "allow", Value: f.Allow})
+	}
+	if retry {
+		im.Headers = append(im.Headers, wire.Header{Name: prefill.HeaderRetry, Value: "1"})
+	}
+	im.Body = f.Answer
+	if len(im.Body) == 0 {
+		im.Body = openai.AppendError(nil, f.Status, f.Kind, f.Code, f.Message, f.Param, f.members()...)
+	}
+	return im
+}
+
+// members are what the error object holds besides what every one does.
+func (f *Failure) members() []string {
+	if f.Taint != "" {
+		return []string{`"required_taint":` + string(openai.AppendString(nil, f.Taint))}
+	}
+	if f.Queue == nil {
+		return nil
+	}
+	return []string{
+		`"reason":"prefill_queue_full"`,
+		`"queued_isl_tokens":` + strconv.FormatInt(f.Queue.QueuedISLTokens, 10),
+		`"max_queued_isl_tokens":` + strconv.FormatInt(f.Queue.MaxQueuedISLTokens, 10),
+	}
+}

@@ -1,0 +1,365 @@
+package leg
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+)
+
+type prefillPhase uint8
+
+const (
+	prefillAwaitHeaders prefillPhase = iota
+	prefillAwaitBody
+	prefillRouted
+	prefillAnswering
+	prefillRefused
+	prefillOver
+)
+
+var prefillPhaseNames = [...]string{"awaitHeaders", "awaitBody", "routed", "answering", "refused", "over"}
+
+func (p prefillPhase) String() string { return prefillPhaseNames[p] }
+
+// Ticket is what the runner knows of a leg when its headers arrive: the opened
+// token, where its worker is, and whether the attempt still wants it.
+type Ticket struct {
+	Leg      prefill.Leg
+	Fail     *Failure // the token is missing, wrong, late, or its worker is gone
+	Endpoint string
+	Mooncake bool // its engine meets decode so
+	// The rank has to be named at the endpoint. SGLang's follows from the room.
+	NamesRank bool
+}
+
+// Prefill is the machine of one prefill leg; see the phase table in the
+// package documentation. It is not safe for concurrent use: the stream that
+// owns it takes one event at a time.
+type Prefill struct {
+	rules *Rules
+	phase prefillPhase
+
+	fullDuplex bool
+	path       openai.Path
+	ticket     Ticket
+	trailers   bool
+	pieces     gather // of the body, until it is whole
+	body       []byte
+	answer     []byte
+	long       bool // the answer is over answerLimit
+	status     int
+
+	told   State // the last state reported
+	closed bool
+
+	out []Effect // reused between steps
+}
+
+// NewPrefill returns the machine of a leg that nothing has come of.
+func NewPrefill(r *Rules) Prefill { return Prefill{rules: r} }
+
+// Step takes one event and returns what is to be done, in order. The slice is
+// valid until the next call. t is read with EventRequestHeaders only.
+func (l *Prefill) Step(now time.Time, ev *Event, t *Ticket) []Effect {
+	l.out = l.out[:0]
+	switch ev.Kind {
+	case EventClosed:
+		l.onClosed(ev)
+	case EventAbort:
+		l.onAbort()
+	case EventTimer, EventDrain:
+	default:
+		l.onMessage(now, ev, t)
+	}
+	return l.out
+}
+
+func (l *Prefill) onMessage(now time.Time, ev *Event, t *Ticket) {
+	switch l.phase {
+	case prefillAwaitHeaders:
+		if ev.Kind == EventRequestHeaders {
+			l.onRequestHeaders(now, ev, t)
+			return
+		}
+	case prefillAwaitBody:
+		switch ev.Kind {
+		case EventRequestBody:
+			l.onRequestBody(now, ev)
+			return
+		case EventRequestTrailers:
+			l.trailers = true
+			l.onRequestEnd(now)
+			return
+		}
+	case prefillRouted:
+		if ev.Kind == EventResponseHeaders {
+			l.onResponseHeaders(ev)
+			return
+		}
+	case prefillAnswering:
+		switch ev.Kind {
+		case EventResponseBody:
+			l.onResponseBody(ev)
+			return
+		case EventResponseTrailers:
+			l.emit(Effect{Op: OpContinue, Of: wire.ResponseTrailers})
+			l.onAnswerEnd()
+			return
+		}
+	case prefillRefused, prefillOver:
+		l.pass(ev)
+		return
+	}
+	if ev.Kind == EventRequestBody && ev.EndOfStream && l.phase > prefillAwaitBody {
+		return // a repeated end of a large body (envoy #46237)
+	}
+	l.refuse(&FailProtocol)
+}
+
+// Awaits reports whether a message of Envoy's is the one that comes next.
+func (l *Prefill) Awaits(k EventKind) bool {
+	switch l.phase {
+	case prefillAwaitHeaders:
+		return k == EventRequestHeaders
+	case prefillAwaitBody:
+		return k == EventRequestBody
+	default:
+		return false
+	}
+}
+
+// Gathered is how much has come of a request's body that is not whole.
+func (l *Prefill) Gathered() int { return l.pieces.size }
+
+// AnswerStatus is the status of the worker's answer; 0: none.
+func (l *Prefill) AnswerStatus() int { return l.status }
+
+// pass lets what still comes of an answer go by: the worker's connection is
+// drained, not cut.
+func (l *Prefill) pass(ev *Event) {
+	switch ev.Kind {
+	case EventResponseBody:
+		l.emit(Effect{Op: OpContinue, Of: wire.ResponseBody, Body: ev.Body, EndOfStream: ev.EndOfStream})
+	case EventResponseTrailers:
+		l.emit(Effect{Op: OpContinue, Of: wire.ResponseTrailers})
+	}
+}
+
+func (l *Prefill) onRequestHeaders(now time.Time, ev *Event, t *Ticket) {
+	l.fullDuplex = ev.FullDuplex
+	l.ticket = *t
+	path, known := openai.ParsePath(ev.Headers.Path)
+	switch {
+	case t.Fail != nil:
+		l.refuse(t.Fail)
+		return
+	case !known || ev.EndOfStream:
+		l.refuse(&FailLegRefused)
+		return
+	case !t.Leg.Deadline.After(now):
+		l.refuse(&FailLegLate)
+		return
+	}
+	l.path = path
+	l.pieces.announced = ev.Headers.Length.Within(l.rules.MaxBodyBytes)
+	l.tell(Report{State: Started})
+	l.phase = prefillAwaitBody
+	if !l.fullDuplex {
+		l.emit(Effect{Op: OpContinue, Of: wire.RequestHeaders})
+	}
+}
+
+func (l *Prefill) onRequestBody(now time.Time, ev *Event) {
+	if ev.EndOfStream && l.pieces.size == 0 {
+		l.body = ev.Body
+	} else {
+		l.pieces.add(l.rules.Buffers, ev.Body)
+	}
+	if ev.EndOfStream {
+		l.onRequestEnd(now)
+	}
+}
+
+// editRoom is more than the edits ever add.
+const editRoom = 64
+
+// onRequestEnd asks for one token and no stream (docs/behaviour.md#one-token). The
+// bootstrap fields are in the body or the headers already: the mirror copied them.
+func (l *Prefill) onRequestEnd(now time.Time) {
+	if l.body == nil {
+		l.body = l.pieces.take(l.rules.Buffers)
+	}
+	r := l.rules.Scans.Borrow()
+	defer l.rules.Scans.Return(r)
+	if err := openai.ScanInjected(l.path, l.body, r); err != nil {
+		l.refuse(BadBody(err))
+		return
+	}
+	var edits []openai.Edit
+	if l.ticket.Mooncake {
+		edits = handoff.MooncakePrefill(nil, r, l.ticket.Leg.Room)
+	} else {
+		edits = handoff.SGLangPrefill(l.body, r)
+	}
+	body := openai.AppendEdited(l.rules.Buffers.Borrow(len(l.body)+editRoom), l.body, r, edits...)
+	l.rules.Buffers.Return(l.body)
+	l.body = nil
+	l.phase = prefillRouted
+	set := []wire.Header{
+		{Name: prefill.HeaderPrefillEndpoint, Value: l.ticket.Endpoint},
+		{Name: "content-length", Value: strconv.Itoa(len(body))},
+		{Name: "x-envoy-upstream-rq-timeout-ms", Value: strconv.FormatInt(max(l.timeout(now).Milliseconds(), 1), 10)},
+	}
+	// Decode's rank and address are not prefill's business.
+	remove := []string{prefill.HeaderDestination, prefill.HeaderPrefillCluster, prefill.HeaderLeg}
+	if l.ticket.NamesRank {
+		set = append(set, wire.Header{Name: handoff.SGLangDPRankHeader, Value: strconv.FormatUint(uint64(l.ticket.Leg.Prefill.DPRank), 10)})
+	} else {
+		remove = append(remove, handoff.SGLangDPRankHeader)
+	}
+	l.emit(Effect{Op: OpRoute, Of: wire.RequestBody, Body: body, Trailers: l.trailers, Set: set, Remove: remove})
+}
+
+// timeout lets Envoy end a leg that nobody waits for any more.
+func (l *Prefill) timeout(now time.Time) time.Duration {
+	return min(l.ticket.Leg.Deadline.Sub(now), l.rules.PrefillTimeout) + l.rules.OrphanGrace
+}
+
+func (l *Prefill) onResponseHeaders(ev *Event) {
+	l.status, _ = strconv.Atoi(ev.Headers.Status)
+	l.phase = prefillAnswering
+	l.emit(Effect{Op: OpContinue, Of: wire.ResponseHeaders})
+	if flags := ev.Headers.LocalReply; flags != "" {
+		l.tell(Report{State: Failed, Reason: localSight(flags), Status: l.status})
+	} else if s := SightOfStatus(l.status); s == blame.Busy || s == blame.Errored && l.status >= 500 {
+		l.tell(Report{State: Failed, Reason: s, Status: l.status, RetryAfter: ev.Headers.RetryAfter})
+	}
+	if ev.EndOfStream {
+		l.onAnswerEnd()
+	}
+}
+
+// answerLimit is how much of a prefill answer is read. It holds one token;
+// more can only be log probabilities, whose finish reason is then not read.
+const answerLimit = 1 << 20
+
+func (l *Prefill) onResponseBody(ev *Event) {
+	l.long = l.long || len(l.answer)+len(ev.Body) > answerLimit
+	if l.long {
+		l.answer = nil
+	} else {
+		l.answer = append(l.answer, ev.Body...)
+	}
+	l.emit(Effect{Op: OpContinue, Of: wire.ResponseBody, Body: ev.Body, EndOfStream: ev.EndOfStream})
+	if ev.EndOfStream {
+		l.onAnswerEnd()
+	}
+}
+
+// onAnswerEnd judges the whole answer. Only a complete 2xx answer with a
+// finish reason other than abort or error is well.
+func (l *Prefill) onAnswerEnd() {
+	l.phase = prefillOver
+	if l.told >= Well {
+		return
+	}
+	r := Report{State: Well, Status: l.status}
+	s := l.judge()
+	if s != blame.Served {
+		r.State, r.Reason = Failed, s
+	}
+	if r.Reason == blame.Rejected {
+		r.Answer = l.answer
+	}
+	u, ok := openai.FindUsage(l.answer)
+	if ok {
+		r.Cached, r.Counted = u.Cached, u.HasCached
+	}
+	l.answer = nil
+	l.tell(r)
+}
+
+func (l *Prefill) judge() blame.Sight {
+	if s := SightOfStatus(l.status); s != blame.Served {
+		return s
+	}
+	if l.long {
+		return blame.Served // complete; its finish reason was not read
+	}
+	if len(l.answer) == 0 {
+		return blame.Empty
+	}
+	a, err := openai.ScanAnswer(l.answer)
+	switch {
+	case err != nil:
+		return blame.Unreadable
+	case a.HasError || a.FinishReason.Failed():
+		return blame.Failing
+	default:
+		return blame.Served
+	}
+}
+
+// onAbort ends the leg: Envoy resets the worker's request, and the engine
+// frees what it holds.
+func (l *Prefill) onAbort() {
+	if l.closed || l.phase >= prefillRefused {
+		return
+	}
+	l.told = max(l.told, Failed)
+	l.phase = prefillOver
+	l.emit(Effect{Op: OpImmediate, Imm: ImmediateOf(&failLegAborted, false)})
+}
+
+// refuse answers the mirror, which drops the answer. No worker is reached.
+func (l *Prefill) refuse(f *Failure) {
+	l.phase = prefillRefused
+	l.emit(Effect{Op: OpFinish, Outcome: Refused, Fail: f})
+	l.emit(Effect{Op: OpImmediate, Imm: ImmediateOf(f, false)})
+	if l.told == Started {
+		l.tell(Report{State: Failed, Reason: blame.NotSent})
+	}
+}
+
+func (l *Prefill) onClosed(ev *Event) {
+	if l.closed {
+		return
+	}
+	l.closed = true
+	l.pieces.drop(l.rules.Buffers)
+	if l.told == Started {
+		r := Report{State: Failed, Reason: blame.Ended, Status: l.status}
+		switch {
+		case l.phase == prefillAwaitBody:
+			r.Reason = blame.NotSent // no worker has seen it
+		case ev.Ending:
+			r.Reason = blame.Aborted // no worker's fault
+		case l.phase == prefillAnswering:
+			r.Reason = blame.BrokeOff
+		}
+		l.tell(r)
+	}
+	if l.told >= Started {
+		l.tell(Report{State: Ended})
+	}
+}
+
+func (l *Prefill) tell(r Report) {
+	if r.State <= l.told {
+		return
+	}
+	l.told = r.State
+	l.emit(Effect{Op: OpReport, Report: r})
+}
+
+func (l *Prefill) emit(e Effect) {
+	if l.out == nil {
+		l.out = make([]Effect, 0, 4)
+	}
+	l.out = append(l.out, e)
+}
