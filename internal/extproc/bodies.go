@@ -56,7 +56,7 @@ func (s *mainStream) grow(n int64, whole bool) bool {
 func (s *mainStream) hold(ev *notice) {
 	switch {
 	case ev.Kind == leg.EventRequestHeaders && s.m.Awaits(leg.EventRequestHeaders):
-		if !s.filter.Plain && ev.Headers.Attempt() > 1 {
+		if !s.filter.Plain() && ev.Headers.Attempt() > 1 {
 			s.letIn = true
 			s.body.Set(s.srv.bodies, ev.Headers.Length.N)
 			return
@@ -76,7 +76,7 @@ func (s *mainStream) let() {
 	if s.m.Over() {
 		s.own.Set(s.srv.bodies, 0)
 	}
-	if s.m.Answered() {
+	if s.m.AnswerOver() {
 		s.body.Set(s.srv.bodies, 0)
 	}
 }

@@ -78,7 +78,7 @@ func (a *asking) request(before *avoided) route.Request {
 	r := route.Request{
 		Now: time.Now(), Scan: q.Scan, Body: q.Body,
 		Trust: a.filter.trust, HeadersOnly: a.filter.headersOnly,
-		Subset: a.subset, OneLeg: a.filter.Plain,
+		Subset: a.subset, OneLeg: a.filter.Plain(),
 		Failed: before.Avoid, Keep: before.Keep, Admitted: q.Attempt > 1,
 	}
 	if q.Passes() {
@@ -89,7 +89,7 @@ func (a *asking) request(before *avoided) route.Request {
 			r.Named = append(r.Named, pin.Header(h))
 		}
 	}
-	if a.filter.Plain { // two legs go to exactly who was picked
+	if a.filter.Plain() { // two legs go to exactly who was picked
 		r.Endpoints = a.srv.cfg.Gateway.Endpoints
 	}
 	if a.instead != nil {

@@ -102,7 +102,7 @@ func (s *mainStream) served(now time.Time, by worker.Rank) {
 
 // conform adds what the conformance suite wants to see of who has served.
 func (s *mainStream) conform(set []wire.Header) []wire.Header {
-	if !s.srv.cfg.Gateway.SelectionHeader || !s.filter.Gateway {
+	if !s.srv.cfg.Gateway.SelectionHeader || !s.filter.Gateway() {
 		return set
 	}
 	return append(set, wire.Header{Name: "x-conformance-test-served-endpoint", Value: cmp.Or(s.told, "fail: missing destination endpoint served metadata")})
@@ -112,7 +112,7 @@ func (s *mainStream) conform(set []wire.Header) []wire.Header {
 // or a proxy before this one, would take them for the router's. Our own Envoy configurations
 // remove them where the worker is; a gateway's do not.
 func (f *filter) strangeIn(h *wire.Headers) []string {
-	if !f.Plain || len(h.Named) == 0 && len(h.Strange) == 0 {
+	if !f.Plain() || len(h.Named) == 0 && len(h.Strange) == 0 {
 		return nil
 	}
 	out := make([]string, 0, len(h.Named)+len(h.Strange))

@@ -23,7 +23,7 @@ func (a *asking) plan(d *route.Decision) (*leg.Plan, error) {
 	}
 	var err error
 	p.Looks = a.m.Looks()
-	if p.Looks || srv.rules.Replicas && !a.filter.Gateway {
+	if p.Looks || srv.rules.Replicas && !a.filter.Gateway() {
 		p.AnswerToken, err = srv.sealer.Seal(prefill.Leg{
 			Kind: prefill.AnswerLeg, Owner: srv.owner, Nonce: p.Nonce, Prefill: p.Decode, Deadline: a.m.Request().Deadline,
 		})

@@ -63,8 +63,15 @@ func filterOf(ctx context.Context, plain bool) (filter, error) {
 		return filter{}, err
 	}
 	trust, err := pin.ParseTrust(routing)
+	speaks := leg.Own
+	switch {
+	case plain:
+		speaks = leg.PlainGateway
+	case protocol != "":
+		speaks = leg.Gateway
+	}
 	return filter{
-		Way:   leg.Way{Repick: repick == "true", Gateway: plain || protocol != "", Plain: plain},
+		Way:   leg.Way{Repick: repick == "true", Speaks: speaks},
 		trust: trust, headersOnly: fields == "refuse",
 	}, err
 }

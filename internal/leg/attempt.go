@@ -30,15 +30,22 @@ type attempt struct {
 	timers   timers
 	charges  charges
 
-	decodeHeld  bool // a decode reservation is ours to release
-	prefillHeld bool // a prefill reservation is ours to release
-	finished    bool // OpFinish was returned
+	booked   bookings
+	finished bool // OpFinish was returned
 
 	logged   Event // EventLogged, when it came before the stream's end
 	loggedAt time.Time
 
 	out []Effect // reused between steps
 }
+
+// bookings are the reservations that are ours to release.
+type bookings uint8
+
+const (
+	ofDecode bookings = 1 << iota
+	ofPrefill
+)
 
 // link is the stream to Envoy.
 type link uint8
@@ -99,7 +106,7 @@ func (a *attempt) unfetched(s blame.Sight) blame.Sight {
 }
 
 // asksAgain reports whether another attempt could follow this one.
-func (a *attempt) asksAgain() bool { return a.req.Attempt < a.rules.MaxAttempts && !a.way.Plain }
+func (a *attempt) asksAgain() bool { return a.req.Attempt < a.rules.MaxAttempts && !a.way.Plain() }
 
 // mayRetry reports whether a fresh attempt is allowed and makes sense: one that
 // would meet the same worker, since the request names it, does not.
@@ -245,7 +252,7 @@ func (a *attempt) routeHeaders(now time.Time) []wire.Header {
 		}
 	}
 	set = append(set, wire.Header{Name: prefill.HeaderDestination, Value: p.DecodeAddr})
-	if !a.way.Plain { // else Envoy lets nobody set its own headers, and the time-out is ours to keep
+	if !a.way.Plain() { // else Envoy lets nobody set its own headers, and the time-out is ours to keep
 		left := a.req.Deadline.Sub(now)
 		if a.answer.carriage >= inDuplex { // an answer that comes through us is ours to end, with an error event
 			left += 2 * deadlineSlack
@@ -298,7 +305,7 @@ func (a *attempt) holds() bool {
 	if a.answer.unserved != "" {
 		return false // no other answer will come
 	}
-	return a.rules.Hold && a.far.awaited() || a.answer.reading && a.rules.HoldFirst && !a.way.Plain
+	return a.rules.Hold && a.far.awaited() || a.answer.reading && a.rules.HoldFirst && !a.way.Plain()
 }
 
 // relay lets the head of decode's answer go to the client, and what was held behind it.
@@ -326,7 +333,7 @@ func (a *attempt) maybeLeave() {
 	if a.phase != mainStreaming || !a.req.fullDuplex && !draining || a.far.awaited() || a.far.state == Failed {
 		return
 	}
-	if a.answer.throughUs() || a.way.Plain || a.rules.Replicas && !draining {
+	if a.answer.throughUs() || a.way.Plain() || a.rules.Replicas && !draining {
 		return // pieces on their way to us would be lost; or nobody else tells us how it ends
 	}
 	a.phase = mainLeft
@@ -369,7 +376,7 @@ func (a *attempt) reject(f *Failure, retry bool) {
 // immediate is a refusal in the words of whoever asks.
 func (a *attempt) immediate(f *Failure, retry bool) *wire.Immediate {
 	im := ImmediateOf(f, retry)
-	if a.way.Gateway && a.rules.ReasonHeader != "" && !retry {
+	if a.way.Gateway() && a.rules.ReasonHeader != "" && !retry {
 		reason := dropReason(f)
 		if reason != "" {
 			im.Headers = append(im.Headers, wire.Header{Name: a.rules.ReasonHeader, Value: reason})
@@ -471,15 +478,15 @@ func (a *attempt) done() {
 
 // releaseDecode gives decode's booking back, unless a collecting leg needs it.
 func (a *attempt) releaseDecode() {
-	if a.decodeHeld && a.handover.kv != kvTaking {
-		a.decodeHeld = false
+	if a.booked&ofDecode != 0 && a.handover.kv != kvTaking {
+		a.booked &^= ofDecode
 		a.emit(Effect{Op: OpReleaseDecode})
 	}
 }
 
 func (a *attempt) releasePrefill() {
-	if a.prefillHeld {
-		a.prefillHeld = false
+	if a.booked&ofPrefill != 0 {
+		a.booked &^= ofPrefill
 		a.emit(Effect{Op: OpReleasePrefill})
 	}
 }

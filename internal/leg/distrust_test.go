@@ -15,7 +15,7 @@ func TestAClientsAttemptCountSaysNothing(t *testing.T) {
 	for _, c := range []struct {
 		way     Way
 		attempt int
-	}{{Way{Gateway: true, Plain: true}, 1}, {Way{Gateway: true}, 3}, {Way{}, 3}} {
+	}{{Way{Speaks: PlainGateway}, 1}, {Way{Speaks: Gateway}, 3}, {Way{}, 3}} {
 		m := mainOf(testRules(), c.way)
 		m.Step(testStart, &Event{Kind: EventRequestHeaders, Headers: &wire.Headers{Method: "POST", Path: "/v1/completions", AttemptCount: "3"}})
 		require.Equal(t, c.attempt, m.req.Attempt, "%+v", c.way)
@@ -24,7 +24,7 @@ func TestAClientsAttemptCountSaysNothing(t *testing.T) {
 
 // What only our own listeners say is forgotten, and removed from the request.
 func TestWhatOnlyAListenerSaysIsForgotten(t *testing.T) {
-	m := mainOf(testRules(), Way{Gateway: true, Plain: true})
+	m := mainOf(testRules(), Way{Speaks: PlainGateway})
 	m.Step(testStart, &Event{Kind: EventRequestHeaders, Headers: &wire.Headers{
 		Method: "POST", Path: "/v1/completions", Start: "1", Leg: "token", LocalReply: "UT",
 	}})

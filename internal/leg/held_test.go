@@ -11,7 +11,7 @@ import (
 // holding is a main leg whose answer waits for prefill to be well.
 func holding() *Main {
 	m := mainOf(testRules(), Way{})
-	m.phase, m.plan, m.far.state, m.decodeHeld = mainHolding, &Plan{}, Started, true
+	m.phase, m.plan, m.far.state, m.booked = mainHolding, &Plan{}, Started, ofDecode
 	m.answer.carriage = inPieces
 	return m
 }

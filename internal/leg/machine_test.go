@@ -96,7 +96,14 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		r.Hold, r.Fallback = !d.HasArg("no-hold"), d.HasArg("fallback")
 		r.ReasonHeader, r.Replicas = "x-dropped", d.HasArg("replicas")
 		r.HoldFirst = str(d, "first", "hold") == "hold"
-		dr.m, dr.now = mainOf(r, Way{Gateway: d.HasArg("gateway") || d.HasArg("plain"), Plain: d.HasArg("plain")}), testStart
+		w := Way{}
+		switch {
+		case d.HasArg("plain"):
+			w.Speaks = PlainGateway
+		case d.HasArg("gateway"):
+			w.Speaks = Gateway
+		}
+		dr.m, dr.now = mainOf(r, w), testStart
 		dr.m.req.fullDuplex = d.HasArg("full-duplex")
 		dr.m.req.Attempt = num(t, d, "attempt", 1)
 		return "phase: " + dr.m.phase.String() + "\n"

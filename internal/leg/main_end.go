@@ -61,7 +61,7 @@ func (m *Main) onLeft(now time.Time) {
 func (m *Main) awaitLog(now time.Time) {
 	m.releaseDecode()
 	m.phase = mainEnded
-	if m.way.Plain { // there is none
+	if m.way.Plain() { // there is none
 		m.conclude(now, m.answer.end())
 		return
 	}
@@ -152,7 +152,7 @@ func (m *Main) onTimer(now time.Time) {
 	}
 	switch {
 	case m.phase == mainEnded && m.timers.due(timerLog, now):
-		m.concludeLogged(now, &Event{Seen: m.answer.unlogged(m.rules.Replicas && m.way.Gateway), Reached: true})
+		m.concludeLogged(now, &Event{Seen: m.answer.unlogged(m.rules.Replicas && m.way.Gateway()), Reached: true})
 	case m.phase == mainLingering && m.timers.due(timerLog, now):
 		m.learnt(now, true)
 	case past(m.deadlineAt(), now):
@@ -171,6 +171,6 @@ func (m *Main) onDeadline(now time.Time) {
 	case mainStreaming:
 		m.cut(&failDeadline)
 	case mainLeft:
-		m.conclude(now, m.answer.unlogged(m.rules.Replicas && m.way.Gateway))
+		m.conclude(now, m.answer.unlogged(m.rules.Replicas && m.way.Gateway()))
 	}
 }

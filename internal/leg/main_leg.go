@@ -209,7 +209,10 @@ func (m *Main) onRequestEnd() {
 
 func (m *Main) onPicked(now time.Time, p *Plan) {
 	m.plan, m.pickedAt = p, now
-	m.decodeHeld, m.prefillHeld = true, p.Disaggregated
+	m.booked = ofDecode
+	if p.Disaggregated {
+		m.booked |= ofPrefill
+	}
 	if !p.Disaggregated || !p.Kind.PrefillFirst() && p.Kind != handoff.Mooncake {
 		m.req.Headers.All = nil // no leg of ours will need them
 	}
@@ -295,7 +298,7 @@ func (m *Main) onResponseHeaders(now time.Time, ev *Event) {
 	m.timers.stop(timerAnswer, timerProbe)
 	m.onAnswerer(ev.Answerer)
 	flags := ev.Headers.LocalReply
-	if m.way.Plain { // nobody keeps a worker from saying it
+	if m.way.Plain() { // nobody keeps a worker from saying it
 		flags = ""
 	}
 	m.handover.unsent()

@@ -31,8 +31,8 @@ func (m *Main) Request() *Request { return &m.req }
 // Over reports whether nothing of the attempt remains.
 func (m *Main) Over() bool { return m.phase == mainDone }
 
-// Answered reports whether the client's answer is over.
-func (m *Main) Answered() bool {
+// AnswerOver reports whether the client's answer is over.
+func (m *Main) AnswerOver() bool {
 	switch m.phase {
 	case mainRejected, mainEnded, mainLingering, mainDone:
 		return true
@@ -72,7 +72,7 @@ func (a *attempt) Concluded() bool { return a.finished }
 // Looks reports whether a stream of its own is to read the answer's first events. A
 // gateway has no filter for it: its one filter shows us answers, or nobody does.
 func (m *Main) Looks() bool {
-	return m.rules.HoldFirst && m.req.Scan != nil && m.req.Scan.Stream && !m.req.Passes() && !m.way.Gateway
+	return m.rules.HoldFirst && m.req.Scan != nil && m.req.Scan.Stream && !m.req.Passes() && !m.way.Gateway()
 }
 
 // DecodeMate is who is to answer, where a refusal of its could be asked of another worker.

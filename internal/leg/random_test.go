@@ -95,7 +95,7 @@ func (x *mainRandom) seenBy(ev *Event, was mainPhase, effects []Effect) bool {
 		x.taken = true
 		return true
 	case EventResponseHeaders:
-		x.taken = ev.Headers.LocalReply == "" || x.m.way.Plain || reached(ev.Headers.LocalReply)
+		x.taken = ev.Headers.LocalReply == "" || x.m.way.Plain() || reached(ev.Headers.LocalReply)
 		return x.taken
 	case EventLogged:
 		x.taken = ev.Reached
@@ -391,7 +391,7 @@ func runMainRandom(seed uint64) error {
 	rules.HoldFirst = pickOf(r, true, true, false)
 	rules.Hold, rules.Fallback = r.IntN(4) > 0, r.IntN(2) == 0
 	x := &mainRandom{r: r, m: mainOf(rules, Way{}), now: testStart}
-	x.m.way = pickOf(r, Way{}, Way{}, Way{Gateway: true}, Way{Gateway: true, Plain: true})
+	x.m.way = pickOf(r, Way{}, Way{}, Way{Speaks: Gateway}, Way{Speaks: PlainGateway})
 	for range 4 + r.IntN(40) {
 		if err := x.one(); err != nil {
 			return err

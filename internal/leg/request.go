@@ -58,7 +58,7 @@ func (q *Request) Gathered() int { return q.pieces.size }
 // come takes the headers.
 func (q *Request) come(ev *Event, w Way) {
 	q.Headers, q.unnamed, q.fullDuplex = *ev.Headers, ev.Unnamed, ev.FullDuplex
-	if w.Plain {
+	if w.Plain() {
 		q.distrust()
 	}
 	q.Attempt = q.Headers.Attempt()
@@ -136,7 +136,7 @@ func (q *Request) accept(ev *Event, w Way, r *Rules) *Failure {
 // here: it is none that an engine is controlled by. Without a body it names no model: only
 // a gateway, which wants an endpoint for each request, gets one for it.
 func mayPass(path string, bare bool, w Way, r *Rules) bool {
-	return r.PassOther && (w.Gateway || !bare) && !openai.Control(path)
+	return r.PassOther && (w.Gateway() || !bare) && !openai.Control(path)
 }
 
 // ModelsPath reports whether a path is the list of models, or one of it, and which.
@@ -239,7 +239,7 @@ func (q *Request) forget(r *Rules) {
 // leftover lists the headers of others that name workers and that set does not
 // replace: behind us only what was decided is told.
 func (q *Request) leftover(set []wire.Header, w Way) []string {
-	if len(q.Headers.Named) == 0 && (!w.Plain || len(q.Headers.Strange) == 0) {
+	if len(q.Headers.Named) == 0 && (!w.Plain() || len(q.Headers.Strange) == 0) {
 		return nil
 	}
 	var out []string
@@ -257,7 +257,7 @@ func (q *Request) leftover(set []wire.Header, w Way) []string {
 	for _, h := range q.Headers.Named {
 		drop(h.Name)
 	}
-	if w.Plain { // nobody has stripped what clients may not set
+	if w.Plain() { // nobody has stripped what clients may not set
 		for _, name := range q.Headers.Strange {
 			drop(name)
 		}

@@ -17,11 +17,11 @@ func TestEachRouteOfTheEnginesIsOfItsClass(t *testing.T) {
 	require.NoError(t, err)
 	for route, class := range classes {
 		path := routetable.Concrete(route)
-		for _, w := range []Way{{}, {Gateway: true}, {Gateway: true, Plain: true}} {
+		for _, w := range []Way{{}, {Speaks: Gateway}, {Speaks: PlainGateway}} {
 			require.Equal(t, class, becomes(w, "POST", path, false), "%s with a body, %+v", route, w)
 			bare := becomes(w, "GET", path, true)
 			switch {
-			case class == routetable.Passed && !w.Gateway:
+			case class == routetable.Passed && !w.Gateway():
 				require.Equal(t, routetable.Never, bare, "%s without a body names no model", route)
 			case class == routetable.Read:
 				require.Equal(t, failMethod.Code, bare, route)

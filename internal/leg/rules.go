@@ -37,8 +37,25 @@ type Rules struct {
 // Way is what the machine has to know of the filter.
 type Way struct {
 	Repick bool // who names workers is asked again on each attempt
-	// Gateway: the filter speaks the endpoint picker protocol; Plain: and there is
-	// nothing of ours beside it, no listener for a prefill leg, no fresh attempt,
-	// no access log, and nobody strips what clients may not set.
-	Gateway, Plain bool
+	Speaks Protocol
 }
+
+// Protocol is what a filter speaks, and what there is beside it.
+type Protocol uint8
+
+// The values of Protocol.
+const (
+	// Own is a filter of our own Envoy configurations.
+	Own Protocol = iota
+	// Gateway is a filter of the endpoint picker protocol, with all that two legs need.
+	Gateway
+	// PlainGateway has nothing of ours beside it: no listener for a prefill leg, no fresh
+	// attempt, no access log, and nobody strips what clients may not set.
+	PlainGateway
+)
+
+// Gateway reports whether the filter speaks the endpoint picker protocol.
+func (w Way) Gateway() bool { return w.Speaks != Own }
+
+// Plain reports whether there is nothing of ours beside the filter.
+func (w Way) Plain() bool { return w.Speaks == PlainGateway }
