@@ -110,8 +110,8 @@ func (x bookedRun) ask(prompt string, tokens int) string {
 func (f *fleet) used() (out []float64) {
 	f.t.Helper()
 	for _, w := range f.decode {
-		s, ok := f.state(w)
-		require.True(f.t, ok)
+		s, err := w.Sim.State(f.ctx, false)
+		require.NoError(f.t, err)
 		out = append(out, float64(s.Ranks[0].UsedBlocks))
 	}
 	return out
