@@ -78,20 +78,25 @@ func (s *spaces) note(blocks []kvindex.EngineHash, sp space, t kvindex.Tier) boo
 		return false
 	}
 	for _, h := range blocks {
-		held, known := s.blocks[h]
-		if _, out := held.kind.out(); known && out {
-			s.left--
-		}
-		now := space{seed: sp.seed, kind: sp.kind, tiers: held.tiers | 1<<t}
-		if known && held.kind <= ambiguous && sp.kind == salted && (held.kind == ambiguous || held.seed != sp.seed) {
-			now.kind, now.seed = ambiguous, held.seed
-		}
-		if _, out := now.kind.out(); out {
-			s.left++
-		}
-		s.blocks[h] = now
+		s.put(h, sp, t)
 	}
 	return true
+}
+
+// put records one block, for which there is room.
+func (s *spaces) put(h kvindex.EngineHash, sp space, t kvindex.Tier) {
+	held, known := s.blocks[h]
+	if _, out := held.kind.out(); known && out {
+		s.left--
+	}
+	now := space{seed: sp.seed, kind: sp.kind, tiers: held.tiers | 1<<t}
+	if known && held.kind <= ambiguous && sp.kind == salted && (held.kind == ambiguous || held.seed != sp.seed) {
+		now.kind, now.seed = ambiguous, held.seed
+	}
+	if _, out := now.kind.out(); out {
+		s.left++
+	}
+	s.blocks[h] = now
 }
 
 // resume records what was known of blocks before a restart. Without memory for them
@@ -114,9 +119,9 @@ func (s *spaces) noteBare(blocks []kvindex.EngineHash, seed uint64, t kvindex.Ti
 	if len(s.blocks) == 0 {
 		return
 	}
-	for i, h := range blocks {
-		if _, known := s.blocks[h]; known {
-			s.note(blocks[i:i+1], space{seed: seed}, t) // the entry exists: no new one is made
+	for _, h := range blocks {
+		if _, known := s.blocks[h]; known { // its entry takes no more memory
+			s.put(h, space{seed: seed}, t)
 		}
 	}
 }

@@ -169,3 +169,18 @@ func TestTheIndexsBudgetCoversSaltsUntilTheirRankLeaves(t *testing.T) {
 	require.True(t, tree.Reserve(eighth))
 	require.False(t, tree.Reserve(1))
 }
+
+// TestABlockOfTwoSaltsIsAmbiguousHoweverLittleMemoryIsLeft: what is noted of it is there.
+func TestABlockOfTwoSaltsIsAmbiguousHoweverLittleMemoryIsLeft(t *testing.T) {
+	t.Parallel()
+	given := false
+	s := spaces{reserve: func(int) bool { first := !given; given = true; return first }}
+	full := make([]kvindex.EngineHash, leastSpaces)
+	for i := range full {
+		full[i] = kvindex.EngineHash(i + 1)
+	}
+	require.True(t, s.note(full, space{seed: 7}, 0))
+	require.False(t, s.note([]kvindex.EngineHash{1000}, space{seed: 7}, 0), "there is no room for one more")
+	s.noteBare(full[:1], 0, 0)
+	require.Equal(t, ambiguous, s.blocks[full[0]].kind)
+}
