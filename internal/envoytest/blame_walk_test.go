@@ -342,7 +342,13 @@ func (x *step) withMate(f *fleet, l blame.Leg, name string) {
 		}
 		seen := f.saw(l, x.sight)
 		x.ask(f, l, name, []*stack.Worker{faulty})
-		if tried = f.attempts(); f.saw(l, x.sight) > seen && len(tried) > 1 {
+		tried = f.attempts()
+		if x.sight != blame.Overdue && slices.ContainsFunc(tried, func(d decisionSeen) bool { return d.LegDetail == string(blame.Overdue) }) {
+			f.renew(name) // a busy machine was late: what was charged is of both
+			charges, faulty = f.charges(), f.serving(l)[0]
+			continue
+		}
+		if f.saw(l, x.sight) > seen && len(tried) > 1 {
 			break
 		}
 	}

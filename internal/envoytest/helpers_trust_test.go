@@ -214,6 +214,7 @@ type decisionSeen struct {
 	Outcome     string      `json:"outcome"`
 	Detail      string      `json:"detail"`
 	Leg         string      `json:"prefill_leg"`
+	LegDetail   string      `json:"prefill_leg_detail"`
 	Prefill     *choiceSeen `json:"prefill"`
 	Decode      *choiceSeen `json:"decode"`
 }
