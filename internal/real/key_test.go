@@ -34,7 +34,7 @@ func TestVLLMThatAsksForAKey(t *testing.T) {
 	s.await("the right one to be shown", func() bool { return strings.Contains(r.Log(), `"msg":"announced"`) })
 	require.NoError(t, r.Kill())
 
-	s.start("engines: {api_key_file: " + file + "}\n")
+	s.start(compared + "engines: {api_key_file: " + file + "}\n")
 	var all []told
 	for i := range 6 {
 		_, x := s.compare("text", "/v1/completions", fields{"model": "tiny", "prompt": words(uint64(i/3), 200) + fmt.Sprint(i), "max_tokens": 4})

@@ -162,6 +162,11 @@ func (f *fleet) end() {
 	}
 }
 
+// compared is Baton's configuration where its overlap is compared with an engine's: cached is
+// only what the engines' events have told, since what Baton has sent to a worker itself it
+// would find again for a while under any hash, and a tokenizer that is slow is waited for.
+const compared = "routing: {predicted_ttl: 0s}\ntokens: {wait: 4s}\n"
+
 // scene is Baton before some of the engines: etcd, a register beside each, the plugin
 // and Envoy.
 type scene struct {

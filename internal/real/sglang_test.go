@@ -12,7 +12,7 @@ import (
 
 // TestSGLangConversations: its radix cache, its events and its tokenizer, on one worker.
 func TestSGLangConversations(t *testing.T) {
-	s := newScene(t, "", "sglang-1")
+	s := newScene(t, compared, "sglang-1")
 	var all []told
 	for turn := range 3 {
 		for c := range 3 {
@@ -34,7 +34,7 @@ func TestSGLangConversations(t *testing.T) {
 // TestSGLangOverlapOfAdaptersAndSalts: what keeps the blocks of equal tokens apart, in each
 // way in which it is named.
 func TestSGLangOverlapOfAdaptersAndSalts(t *testing.T) {
-	s := newScene(t, "", "sglang-lora")
+	s := newScene(t, compared, "sglang-lora")
 	for what, spaces := range map[string][]fields{
 		"LoRA adapters, as base:adapter and lora_path": {{"model": "tiny"}, {"model": "tiny:adapter"}, {"model": "tiny", "lora_path": "adapter"}, {"model": "adapter"}},
 		"cache_salt": {{"model": "tiny", "cache_salt": "a"}, {"model": "tiny", "cache_salt": "b"}, {"model": "tiny:adapter", "cache_salt": "a"}},
@@ -54,7 +54,7 @@ func TestSGLangOverlapOfAdaptersAndSalts(t *testing.T) {
 
 // TestSGLangApart: the two halves meet at its own bootstrap server.
 func TestSGLangApart(t *testing.T) {
-	s := newScene(t, "", "sglang-p1", "sglang-d1")
+	s := newScene(t, compared, "sglang-p1", "sglang-d1")
 	var all []told
 	for i := range 12 {
 		path, body := "/v1/completions", fields{"prompt": words(uint64(i/3), 200) + fmt.Sprint(i)}

@@ -69,7 +69,7 @@ func message(role, content string) fields { return fields{"role": role, "content
 // TestVLLMConversations: three conversations of three turns on two workers, plain and
 // streamed. What Baton predicts is what the engine counts.
 func TestVLLMConversations(t *testing.T) {
-	s := newScene(t, "", "vllm-1", "vllm-2")
+	s := newScene(t, compared, "vllm-1", "vllm-2")
 	var all []told
 	for turn := range 3 {
 		for c := range 3 {
@@ -124,7 +124,7 @@ var kinds = map[string]func(doc uint64, n int) (path string, body fields){
 // TestVLLMOverlapWithEvictions: 200 requests of all kinds, over more documents than the
 // two workers can hold.
 func TestVLLMOverlapWithEvictions(t *testing.T) {
-	s := newScene(t, "", "vllm-1", "vllm-2")
+	s := newScene(t, compared, "vllm-1", "vllm-2")
 	r := rand.New(rand.NewPCG(14, 2))
 	names := slices.Sorted(maps.Keys(kinds))
 	var all []told
@@ -145,7 +145,7 @@ func TestVLLMOverlapWithEvictions(t *testing.T) {
 
 // TestVLLMOverlapOfASlidingWindow: a model that keeps some layers' KV for a window only.
 func TestVLLMOverlapOfASlidingWindow(t *testing.T) {
-	s := newScene(t, "", "sliding")
+	s := newScene(t, compared, "sliding")
 	r := rand.New(rand.NewPCG(14, 3))
 	var all []told
 	for i := range 40 {
@@ -159,7 +159,7 @@ func TestVLLMOverlapOfASlidingWindow(t *testing.T) {
 
 // TestVLLMOverlapOfAdaptersAndSalts: what else goes into the hash of a block.
 func TestVLLMOverlapOfAdaptersAndSalts(t *testing.T) {
-	s := newScene(t, "", "lora")
+	s := newScene(t, compared, "lora")
 	for what, change := range map[string]func(body fields, i int){
 		"LoRA adapters": func(body fields, i int) { body["model"] = []string{"tiny", "adapter"}[i%2] },
 		"cache_salt":    func(body fields, i int) { body["cache_salt"] = []string{"a", "b"}[i%2] },
