@@ -77,6 +77,8 @@ type spec struct {
 var specs = map[string]spec{
 	"vllm-1":   {worker.VLLM, Options{Model: "qwen3", Role: worker.Aggregated, Args: toolArgs}},
 	"vllm-2":   {worker.VLLM, Options{Model: "qwen3", Role: worker.Aggregated, Args: toolArgs}},
+	"llava-1":  {worker.VLLM, Options{Model: "llava", Role: worker.Aggregated, Args: seeing}},
+	"llava-2":  {worker.VLLM, Options{Model: "llava", Role: worker.Aggregated, Args: seeing}},
 	"vllm-key": {worker.VLLM, Options{Model: "tiny", Role: worker.Aggregated, Args: pairBlocks, APIKey: "sesame"}},
 	"sliding":  {worker.VLLM, Options{Model: "sliding", Role: worker.Aggregated, Args: []string{"--num-gpu-blocks-override", "512"}}},
 	"lora":     {worker.VLLM, Options{Model: "tiny", Role: worker.Aggregated, Args: []string{"--num-gpu-blocks-override", "512", "--enable-lora", "--lora-modules"}}},
@@ -100,6 +102,7 @@ var specs = map[string]spec{
 
 var (
 	toolArgs   = []string{"--num-gpu-blocks-override", "256", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--structured-outputs-config", `{"backend":"xgrammar","disable_any_whitespace":true}`}
+	seeing     = []string{"--num-gpu-blocks-override", "256", "--enable-scale-out"}
 	pairBlocks = []string{"--num-gpu-blocks-override", "1024"}
 )
 
@@ -165,7 +168,7 @@ func (f *fleet) end() {
 // compared is Baton's configuration where its overlap is compared with an engine's: cached is
 // only what the engines' events have told, since what Baton has sent to a worker itself it
 // would find again for a while under any hash, and a tokenizer that is slow is waited for.
-const compared = "routing: {predicted_ttl: 0s}\ntokens: {wait: 4s}\n"
+const compared = "routing: {predicted_ttl: 0s}\ntokens: {pictures: auto, wait: 4s}\n"
 
 // scene is Baton before some of the engines: etcd, a register beside each, the plugin
 // and Envoy.
@@ -357,6 +360,7 @@ type decision struct {
 	Outcome     string  `json:"outcome"`
 	Detail      string  `json:"detail"`
 	TokenSource string  `json:"token_source"`
+	TokenReason string  `json:"token_reason"`
 	Prefill     *choice `json:"prefill"`
 	Decode      *choice `json:"decode"`
 }

@@ -4,11 +4,14 @@ tiny      two layers of Qwen2, a tokenizer of some 4,000 tokens, a chat template
 qwen3     two layers of Qwen3 with its published tokenizer and chat template, from the
           folder that is named second
 sliding   four layers of Gemma 3, of which three look at the last 64 tokens only
+llava     LLaVA: two layers of CLIP's vision tower before two layers of Llama, with tiny's
+          tokenizer; a picture is 100 tokens
 adapter   a LoRA adapter for tiny
 
 What they answer is noise; how long it is, and what the engines say of it, is not.
 """
 
+import copy
 import json
 import os
 import pathlib
@@ -19,12 +22,19 @@ root = pathlib.Path(__file__).resolve().parents[3]
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: E402
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# The same where a message's content may be parts, in the order in which they are given.
+PARTS = TEMPLATE.replace(
+    "{{ m['content'] }}",
+    "{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for part in m['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}",
 )
 LENGTH = 8192
 HIDDEN, HEADS, KV_HEADS, HEAD = 128, 4, 2, 32
@@ -95,6 +105,33 @@ def adapter(name, rank=4, layers=2):
     print(f"{name}: rank {rank}")
 
 
+def llava(name, tokenizer, side=80, patch=8):
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.add_tokens(["<image>"], special_tokens=True)
+    tokenizer.chat_template = PARTS
+    text = sizes(tokenizer, 4096, 2) | {"tie_word_embeddings": False}
+    config = transformers.LlavaConfig(
+        vision_config=transformers.CLIPVisionConfig(
+            hidden_size=HIDDEN, intermediate_size=2 * HIDDEN, num_hidden_layers=2, num_attention_heads=HEADS,
+            projection_dim=HIDDEN, image_size=side, patch_size=patch,
+        ),
+        text_config=transformers.LlamaConfig(**text),
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        image_seq_length=(side // patch) ** 2,
+        tie_word_embeddings=False,
+    )
+    save(name, transformers.LlavaForConditionalGeneration(config), tokenizer)
+    transformers.LlavaProcessor(
+        transformers.CLIPImageProcessor(size={"shortest_edge": side}, crop_size={"height": side, "width": side}),
+        tokenizer, patch_size=patch, vision_feature_select_strategy=config.vision_feature_select_strategy,
+        num_additional_image_tokens=1, image_token="<image>", chat_template=PARTS,
+    ).save_pretrained(out / name)
+    # vLLM knows a vision tower's weights by the names that published models have.
+    file, was, now = out / name / "model.safetensors", "vision_tower.", "vision_tower.vision_model."
+    weights = load_file(file)
+    save_file({k if now in k else k.replace(was, now): v for k, v in weights.items()}, file, {"format": "pt"})
+
+
 small = small_tokenizer()
 save("tiny", transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes(small, 4096, 2))), small)
 published = transformers.PreTrainedTokenizerFast.from_pretrained(str(qwen3_tokenizer))
@@ -104,4 +141,5 @@ gemma = transformers.Gemma3TextConfig(
     layer_types=["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
 )
 save("sliding", transformers.Gemma3ForCausalLM(gemma), small)
+llava("llava", small)
 adapter("adapter")
