@@ -85,8 +85,10 @@ func TestTheTableNamesTestsThatExist(t *testing.T) {
 	require.Greater(t, len(names), 10)
 	gone := slices.DeleteFunc(names, func(name string) bool { return strings.Contains(sources.String(), "func "+name+"(") })
 	require.Empty(t, gone, "ARCHITECTURE.md names them, and they are not there")
-	for _, file := range regexp.MustCompile("`(testdata/[a-z/]+)`").FindAllStringSubmatch(string(doc), -1) {
-		require.FileExists(t, file[1])
+	files := regexp.MustCompile("`(internal/[a-z/]+/testdata/[a-z/-]+)`").FindAllStringSubmatch(string(doc), -1)
+	require.Greater(t, len(files), 5)
+	for _, file := range files {
+		require.FileExists(t, filepath.Join("../..", file[1]))
 	}
 }
 
