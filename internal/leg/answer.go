@@ -10,19 +10,20 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
-// Answer is what has come of decode's answer, and how it comes to the client.
+// Answer is what the machine knows of decode's answer, and of how the answer comes to the
+// client.
 type Answer struct {
 	carriage carriage
-	foreign  bool   // it was made before us, by Envoy or by another filter
-	status   string // of decode's head; empty: it has not come
+	foreign  bool   // Envoy or another filter made the answer, before decode was asked
+	status   string // of the answer's head; "": the head has not come
 	ending   ending
-	some     bool // bytes of its body have been here
-	midEvent bool // what was sent back last does not end with a line
+	some     bool // bytes of the body have come
+	midEvent bool // the last piece that was sent back does not end with a newline
 
-	reading   bool               // its pieces come through the main leg, and no token has come
-	events    openai.FirstEvents // what has come of them
-	unserved  blame.Sight        // its first events do not serve the request; empty: nothing says so
-	Relayed   time.Time          // when its head went to the client
+	reading   bool               // first events are looked for here: the pieces come through the main leg, and no token has come
+	events    openai.FirstEvents // reads those first events
+	unserved  blame.Sight        // what the first events say, if they do not serve the request; else ""
+	Relayed   time.Time          // when the head went to the client
 	held      []piece
 	heldBytes int
 }
@@ -31,13 +32,13 @@ type Answer struct {
 type carriage uint8
 
 const (
-	pastUs   carriage = iota // Envoy alone carries its body
-	inPieces                 // each piece of its body is sent to us, and has to be sent back
-	inDuplex                 // the same in full duplex
-	asEvents                 // … where more than that may be sent: it is an answer of events
+	pastUs   carriage = iota // Envoy alone carries the body
+	inPieces                 // Envoy sends each piece of the body to the plugin, which has to send it back
+	inDuplex                 // the same, in full duplex
+	asEvents                 // the same, for an event stream: the plugin may add an event
 )
 
-// carriageOf is what the first message of a stream says of it.
+// carriageOf returns how the answer will come, as the first message of the stream says.
 func carriageOf(ev *Event) carriage {
 	switch {
 	case ev.AnswerDuplex:
@@ -49,7 +50,7 @@ func carriageOf(ev *Event) carriage {
 	}
 }
 
-// ending says whether the end of an answer has gone to the client.
+// ending says whether the end of an answer has gone to the client, and how.
 type ending uint8
 
 const (
@@ -58,14 +59,15 @@ const (
 	ended
 )
 
-// piece is a part of a body, or its trailers.
+// piece is a part of an answer's body, or the answer's trailers.
 type piece struct {
 	of   wire.Kind
 	body []byte
 	last bool
 }
 
-// pieceOf is the piece of an answer that a message is; false: it is none.
+// pieceOf returns the piece of an answer that a message carries. False means that the
+// message carries none.
 func pieceOf(ev *Event) (piece, bool) {
 	switch ev.Kind {
 	case EventResponseBody:
@@ -77,7 +79,7 @@ func pieceOf(ev *Event) (piece, bool) {
 	}
 }
 
-// head takes decode's head.
+// head notes the head of decode's answer.
 func (a *Answer) head(ev *Event) {
 	a.status, a.ending = ev.Headers.Status, goesOn
 	if ev.EndOfStream {
@@ -85,8 +87,8 @@ func (a *Answer) head(ev *Event) {
 	}
 }
 
-// serves takes the head of an answer that serves the request so far. reads says that its
-// first events are to be read.
+// serves notes that the head of the answer serves the request so far. The flag reads says
+// that the answer's first events are to be read.
 func (a *Answer) serves(ev *Event, reads bool) {
 	events := IsEventStream(ev.Headers.ContentType)
 	a.reading = a.throughUs() && reads && !ev.EndOfStream && events
@@ -95,19 +97,20 @@ func (a *Answer) serves(ev *Event, reads bool) {
 	}
 }
 
-// HeadCame reports whether decode's head has been here.
+// HeadCame reports whether the head of decode's answer has come, to this stream or to the
+// one that reads the first events.
 func (a *Answer) HeadCame() bool { return a.status != "" }
 
-// Code is the status of decode's answer; 0: none.
+// Code returns the status of decode's answer, or 0 if no head has come.
 func (a *Answer) Code() int { return StatusOf(a.status) }
 
-// throughUs reports whether the answer's body is sent to us.
+// throughUs reports whether Envoy sends the answer's body to the plugin.
 func (a *Answer) throughUs() bool { return a.carriage != pastUs }
 
 // whole reports whether the answer's end has gone to the client.
 func (a *Answer) whole() bool { return a.ending != goesOn }
 
-// end is how an answer ended of which no access log tells.
+// end returns how the answer ended, if its stream is over and no access log tells.
 func (a *Answer) end() blame.Sight {
 	switch {
 	case a.throughUs() && !a.whole():
@@ -119,8 +122,9 @@ func (a *Answer) end() blame.Sight {
 	}
 }
 
-// unlogged is what is said of an answer's end that no access log told. elsewhere says that
-// Envoy may have told another replica, which cannot know whose it is.
+// unlogged returns how the answer ended, if no access log has come in time. The flag
+// elsewhere says that Envoy may have sent the log to another replica, which cannot know
+// whose it is.
 func (a *Answer) unlogged(elsewhere bool) blame.Sight {
 	switch {
 	case !a.HeadCame():
@@ -132,8 +136,8 @@ func (a *Answer) unlogged(elsewhere bool) blame.Sight {
 	}
 }
 
-// sightOfHead reads decode's head. An answer that ends with it is empty, unless it is one
-// that passes.
+// sightOfHead returns what the head of decode's answer says. A 2xx answer that ends with
+// its head is empty; only a request that passes ([Request.Passes]) may get one.
 func (a *Answer) sightOfHead(passes bool) blame.Sight {
 	if a.Code()/100 == 2 && a.ending == endedWithHead && !passes {
 		return blame.Empty
@@ -141,18 +145,20 @@ func (a *Answer) sightOfHead(passes bool) blame.Sight {
 	return SightOfStatus(a.Code())
 }
 
-// sightOfStart is what the head of an answer has said, or its first events after it.
+// sightOfStart returns what the beginning of the answer says: its first events if they do
+// not serve the request, else its head.
 func (a *Answer) sightOfStart(passes bool) blame.Sight {
 	if a.unserved != "" {
 		return a.unserved
 	}
-	if !a.HeadCame() { // it broke off before its head came here
+	if !a.HeadCame() { // the answer broke off before its head came
 		return blame.Served
 	}
 	return a.sightOfHead(passes)
 }
 
-// read reads the first events in a piece of the answer.
+// read looks for first events in a piece of the answer. Once it has found something, it
+// looks no further.
 func (a *Answer) read(p piece) openai.Finding {
 	if !a.reading {
 		return openai.FoundNothing
@@ -162,11 +168,11 @@ func (a *Answer) read(p piece) openai.Finding {
 	return found
 }
 
-// maxHeldAnswer is how much of an answer waits for prefill to be well. A decode
-// that writes more has what it needs of prefill.
+// maxHeldAnswer is how many bytes of an answer may be held. A decode that writes more has
+// got what it needs from prefill.
 const maxHeldAnswer = 1 << 20
 
-// pieceCost is what a piece takes beside its buffer.
+// pieceCost is the memory of a held piece in addition to its buffer, in bytes.
 const pieceCost = 64
 
 // hold keeps a piece until the head has gone to the client.
@@ -174,10 +180,10 @@ func (a *Answer) hold(p piece) {
 	a.held, a.heldBytes = append(a.held, p), a.heldBytes+cap(p.body)+pieceCost
 }
 
-// full reports whether no more may be held.
+// full reports whether more than maxHeldAnswer is held.
 func (a *Answer) full() bool { return a.heldBytes > maxHeldAnswer }
 
-// pass lets a piece go to the client.
+// pass returns the effect that sends a piece on to the client.
 func (a *Answer) pass(p piece) Effect {
 	if p.last && a.ending == goesOn {
 		a.ending = ended
@@ -188,14 +194,15 @@ func (a *Answer) pass(p piece) Effect {
 	return Effect{Op: OpContinue, Of: p.of, Body: p.body, EndOfStream: p.last}
 }
 
-// release gives out what is held, to follow the head.
+// release returns the held pieces, which are to follow the head, and holds none from then
+// on.
 func (a *Answer) release() []piece {
 	held := a.held
 	a.held, a.heldBytes = nil, 0
 	return held
 }
 
-// cutWith is the end of an answer of events with an error in it.
+// cutWith returns what ends an event stream that is cut: an event with the error f.
 func (a *Answer) cutWith(f *Failure) []byte {
 	var event []byte
 	if a.midEvent {
@@ -204,7 +211,7 @@ func (a *Answer) cutWith(f *Failure) []byte {
 	return openai.AppendSSEError(event, f.Status, f.Kind, f.Code, f.Message, f.Param)
 }
 
-// SightOfStatus is what the status of a worker's answer says.
+// SightOfStatus returns the sight that the status of a worker's answer gives.
 func SightOfStatus(code int) blame.Sight {
 	switch {
 	case code/100 == 2:
@@ -218,8 +225,8 @@ func SightOfStatus(code int) blame.Sight {
 	}
 }
 
-// SightOfEvents is what was seen of a worker whose first events say that they do not
-// serve the request.
+// SightOfEvents returns the sight of a worker whose first events do not serve the
+// request. status is what an error event names.
 func SightOfEvents(found openai.Finding, status int) blame.Sight {
 	if found == openai.FoundEnd {
 		return blame.Empty
@@ -227,7 +234,8 @@ func SightOfEvents(found openai.Finding, status int) blame.Sight {
 	return SightOfError(status)
 }
 
-// SightOfError is what an error event says, by its code; 0: it has none.
+// SightOfError returns the sight that the code of an error event gives. Code 0 means that
+// the event has none.
 func SightOfError(code int) blame.Sight {
 	s := SightOfStatus(code)
 	if s != blame.Served {
@@ -236,13 +244,13 @@ func SightOfError(code int) blame.Sight {
 	return blame.Errored
 }
 
-// StatusOf reads a status; 0 is none.
+// StatusOf parses a status. It returns 0 for anything else.
 func StatusOf(s string) int {
 	code, _ := strconv.Atoi(s)
 	return code
 }
 
-// IsEventStream reports whether a content type is that of an answer of events.
+// IsEventStream reports whether a content type is that of an event stream.
 func IsEventStream(contentType string) bool {
 	const name = "text/event-stream"
 	return len(contentType) >= len(name) && strings.EqualFold(contentType[:len(name)], name)

@@ -11,8 +11,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// attempt is what one attempt's main leg knows, and how it goes on and ends. When it does
-// so, pairing and Main say, which take events; nothing here asks them.
+// attempt is what one attempt's main leg knows, and how the attempt goes on and ends. The
+// layers above, pairing and Main, take the events and call the methods here; nothing here
+// calls them.
 type attempt struct {
 	rules *Rules
 	way   Way
@@ -24,7 +25,7 @@ type attempt struct {
 
 	plan     *Plan // nil: nothing was picked
 	pickedAt time.Time
-	instead  *Failure // prefill has failed for good: one worker is to serve, before this is answered
+	instead  *Failure // the failure of a pair in whose place one worker is to serve; nil: there was none
 	far      farLeg
 	handover handover
 	timers   timers
@@ -33,13 +34,13 @@ type attempt struct {
 	booked   bookings
 	finished bool // OpFinish was returned
 
-	logged   Event // EventLogged, when it came before the stream's end
+	logged   Event // EventLogged, if it came before the stream's end; else Kind is 0
 	loggedAt time.Time
 
 	out []Effect // reused between steps
 }
 
-// bookings are the reservations that are ours to release.
+// bookings are the reservations that the attempt still has to release.
 type bookings uint8
 
 const (
@@ -47,25 +48,26 @@ const (
 	ofPrefill
 )
 
-// link is the stream to Envoy.
+// link is the state of the stream to Envoy.
 type link uint8
 
 const (
 	linkUp       link = iota
 	linkDraining      // the process is about to end
-	linkOver          // nothing can be sent
+	linkOver          // the stream has ended: nothing can be sent
 )
 
-// farLeg is the prefill leg, as its owner sees it.
+// farLeg is the prefill leg, as the attempt sees it.
 type farLeg struct {
 	state State
-	well  bool // it was, before it ended
+	well  bool // the leg was well; stays true after its end
 }
 
-// awaited reports whether the leg is neither well nor over.
+// awaited reports whether the leg was asked for, and it is not known yet whether it is
+// well.
 func (l farLeg) awaited() bool { return l.state == Dispatched || l.state == Started }
 
-// runs reports whether something of the leg may remain.
+// runs reports whether something of the leg may still run.
 func (l farLeg) runs() bool { return l.state != None && l.state != Ended }
 
 func (a *attempt) emit(e Effect) {
@@ -75,12 +77,13 @@ func (a *attempt) emit(e Effect) {
 	a.out = append(a.out, e)
 }
 
-// AwaitsAnswer reports whether the request still waits for its first byte.
+// AwaitsAnswer reports whether workers have the request, and nothing of the answer has
+// gone to the client.
 func (a *attempt) AwaitsAnswer() bool {
 	return a.phase == mainPrefilling || a.phase == mainRouted || a.phase == mainHolding
 }
 
-// Prefill is which leg prefill serves.
+// prefillLeg returns which leg the prefill worker serves.
 func (a *attempt) prefillLeg() blame.Leg {
 	if a.plan.Kind.PrefillFirst() {
 		return blame.First
@@ -88,7 +91,7 @@ func (a *attempt) prefillLeg() blame.Leg {
 	return blame.Mirrored
 }
 
-// decodeLeg is which leg the worker that answers serves.
+// decodeLeg returns which leg the worker that answers serves.
 func (a *attempt) decodeLeg() blame.Leg {
 	if a.plan.Disaggregated {
 		return blame.Decode
@@ -96,8 +99,9 @@ func (a *attempt) decodeLeg() blame.Leg {
 	return blame.Alone
 }
 
-// unfetched is what an error, or nothing, says of a decode that needs prefill's KV: one
-// that cannot reach prefill says so while prefill still waits for it.
+// unfetched returns the sight to charge for s. An error or an empty answer from decode of
+// a pair may be the hand-off's fault: a decode that cannot reach prefill answers so,
+// while prefill still waits for it.
 func (a *attempt) unfetched(s blame.Sight) blame.Sight {
 	if a.plan.Disaggregated && (s == blame.Errored || s == blame.Empty) {
 		return blame.Unfetched
@@ -105,11 +109,12 @@ func (a *attempt) unfetched(s blame.Sight) blame.Sight {
 	return s
 }
 
-// asksAgain reports whether another attempt could follow this one.
+// asksAgain reports whether another attempt may follow: the limit is not reached, and the
+// data plane makes fresh attempts.
 func (a *attempt) asksAgain() bool { return a.req.Attempt < a.rules.MaxAttempts && !a.way.Plain() }
 
-// mayRetry reports whether a fresh attempt is allowed and makes sense: one that
-// would meet the same worker, since the request names it, does not.
+// mayRetry reports whether a fresh attempt is allowed and makes sense. It makes none if
+// the request names the failed worker: the attempt would meet that worker again.
 func (a *attempt) mayRetry(f *Failure) bool {
 	if !f.Fresh || !a.asksAgain() {
 		return false
@@ -123,8 +128,8 @@ func (a *attempt) mayRetry(f *Failure) bool {
 	return !a.plan.DecodeNamed
 }
 
-// decodeFailed charges decode with what was seen of it, and asks for a fresh attempt
-// where that may do better: it reports whether it has.
+// decodeFailed charges decode with s, and asks for a fresh attempt if that may do better.
+// It returns false if it has not asked: the caller then answers.
 func (a *attempt) decodeFailed(now time.Time, s blame.Sight, odd bool, f *Failure) bool {
 	row := blame.Of(a.decodeLeg(), s)
 	f.Fresh = mayDoBetter(row, a.plan, a.plan.Spare.Decode, odd)
@@ -136,8 +141,9 @@ func (a *attempt) decodeFailed(now time.Time, s blame.Sight, odd bool, f *Failur
 	return retry
 }
 
-// charge tells what was seen of a worker: at once, or, where a fresh attempt is to
-// show whose fault it was, to that attempt.
+// charge charges a worker with what was seen of its leg. If a fresh attempt follows, a
+// charge that needs a mate's proof waits in Plan.Suspects; any other charge is made at
+// once.
 func (a *attempt) charge(now time.Time, row blame.Row, at worker.Rank, retry bool) {
 	a.charges.saw(row.Leg, row.Sight)
 	a.charges.shun(row, at, a.plan)
@@ -161,8 +167,9 @@ func (a *attempt) chargeWith(at worker.Rank, c, seen blame.Charge) {
 	}
 }
 
-// suspect has a worker probed. Of a mirrored pair each waits for the other, so a
-// silence may be of both.
+// suspect asks for a probe of a worker. With the flag both it asks for a probe of decode,
+// too: the two workers of a mirrored pair wait for each other, so either may be the
+// silent one.
 func (a *attempt) suspect(at worker.Rank, both bool) {
 	a.emit(Effect{Op: OpSuspect, Rank: at})
 	if both {
@@ -170,23 +177,24 @@ func (a *attempt) suspect(at worker.Rank, both bool) {
 	}
 }
 
-// chargeStuck tells of a leg that has taken too long, where nobody else can be tried.
-// It is charged only when it has taken so long several times over: the request may be
-// one that takes long, and its attempt would end with the worker that is set aside.
+// chargeStuck tells of a leg that has taken too long while no other worker can be tried.
+// The worker is charged only after several such times: the request itself may take long,
+// and its attempt would end if the worker were set aside.
 func (a *attempt) chargeStuck(row blame.Row, at worker.Rank) {
 	a.charges.saw(row.Leg, row.Sight)
 	a.suspect(at, row.Leg == blame.Mirrored)
 	if !a.charges.lapsed() {
 		return
 	}
-	if row.Pair && !a.plan.Kind.Holds() { // else prefill's answer waits for nobody
+	if row.Pair && !a.plan.Kind.Holds() { // a prefill that holds its KV does not wait for decode
 		at = a.plan.Suspects.Stalled(a.plan.Prefill, a.plan.Decode, sameWorker)
 	}
 	a.chargeWith(at, blame.Slow, blame.Slow)
 }
 
-// served charges the suspects of earlier attempts: this one has served the request. Its
-// head alone would be no proof: who answers with nothing, or breaks off, sends one, too.
+// served charges the suspects of earlier attempts, since this attempt has served the
+// request to its end. A head alone proves nothing: a worker that sends no body, or breaks
+// off, also sends a head.
 func (a *attempt) served() {
 	by := []worker.Rank{a.plan.Decode}
 	if a.plan.Disaggregated {
@@ -203,7 +211,8 @@ func (a *attempt) served() {
 	a.plan.Suspects = nil
 }
 
-// awaitAnswer starts decode's clock: it has all that it needs.
+// awaitAnswer starts the time in which decode has to answer: decode has all that it
+// needs.
 func (a *attempt) awaitAnswer(now time.Time) {
 	a.charges.lapses = 0
 	if a.plan.AnswerWithin > 0 {
@@ -212,8 +221,8 @@ func (a *attempt) awaitAnswer(now time.Time) {
 	}
 }
 
-// route sends the request on to decode with a body, which is the stream's from
-// here on; changed says that it is not as it came.
+// route sends the request on to decode, and gives body away. The flag changed says that
+// body is not what the client sent.
 func (a *attempt) route(now time.Time, body []byte, changed bool) {
 	a.phase = mainRouted
 	if !a.far.awaited() {
@@ -233,7 +242,7 @@ func (a *attempt) route(now time.Time, body []byte, changed bool) {
 	a.emit(e)
 }
 
-// pass routes a request by its headers.
+// pass sends on a request that has no body.
 func (a *attempt) pass(now time.Time) {
 	a.phase = mainRouted
 	e := Effect{Op: OpRouteHeaders, Set: a.routeHeaders(now)}
@@ -241,7 +250,7 @@ func (a *attempt) pass(now time.Time) {
 	a.emit(e)
 }
 
-// routeHeaders lists what the request carries from here on
+// routeHeaders returns the headers that the request gets for its worker
 // (docs/behaviour.md#injected).
 func (a *attempt) routeHeaders(now time.Time) []wire.Header {
 	p, names := a.plan, &a.rules.Names
@@ -252,9 +261,9 @@ func (a *attempt) routeHeaders(now time.Time) []wire.Header {
 		}
 	}
 	set = append(set, wire.Header{Name: prefill.HeaderDestination, Value: p.DecodeAddr})
-	if !a.way.Plain() { // else Envoy lets nobody set its own headers, and the time-out is ours to keep
+	if !a.way.Plain() { // a plain gateway's Envoy lets nobody set its headers; there the plugin keeps the time-out
 		left := a.req.Deadline.Sub(now)
-		if a.answer.carriage >= inDuplex { // an answer that comes through us is ours to end, with an error event
+		if a.answer.carriage >= inDuplex { // the plugin itself ends such an answer, with an error event
 			left += 2 * deadlineSlack
 		}
 		set = append(set, wire.Header{Name: "x-envoy-upstream-rq-timeout-ms", Value: strconv.FormatInt(max(left.Milliseconds(), 1), 10)})
@@ -263,7 +272,7 @@ func (a *attempt) routeHeaders(now time.Time) []wire.Header {
 	if a.req.unnamed {
 		set = append(set, wire.Header{Name: "x-request-id", Value: a.req.Headers.RequestID})
 	}
-	if !p.Several { // else who gets it is the proxy's to find
+	if !p.Several { // of several endpoints the proxy chooses the one
 		all(names.WorkerID, p.Decode.ID.String())
 		all(names.DPRank, strconv.FormatUint(uint64(p.Decode.DPRank), 10))
 	}
@@ -299,16 +308,16 @@ func (a *attempt) routeHeaders(now time.Time) []wire.Header {
 	return set
 }
 
-// holds reports whether decode's head waits: for prefill to be well, or for the first
-// token.
+// holds reports whether the head of decode's answer has to wait: until prefill is well,
+// or until the first token.
 func (a *attempt) holds() bool {
 	if a.answer.unserved != "" {
-		return false // no other answer will come
+		return false // the answer goes on, though it does not serve the request
 	}
 	return a.rules.Hold && a.far.awaited() || a.answer.reading && a.rules.HoldFirst && !a.way.Plain()
 }
 
-// relay lets the head of decode's answer go to the client, and what was held behind it.
+// relay lets the head of decode's answer go to the client, and after it the held pieces.
 func (a *attempt) relay(now time.Time) {
 	a.phase = mainStreaming
 	a.answer.Relayed = now
@@ -323,28 +332,29 @@ func (a *attempt) relay(now time.Time) {
 	a.maybeLeave()
 }
 
-// maybeLeave ends our part in a full-duplex stream once nothing more can
-// depend on it: from then on neither our crash nor our restart can harm the
-// answer. A buffered stream stays: it survives us anyway, and its end is the
-// exact moment to release decode. So does one of several replicas: Envoy sends its
-// access log to one of them, and not to the one that has left (seen on 1.40).
+// maybeLeave ends the plugin's part in the stream once nothing more depends on it. From
+// then on neither a crash nor a restart of the plugin can harm the answer. A buffered
+// stream is left only for a drain: Envoy continues it without the plugin in any case, and
+// its end is the exact moment to release decode. With several replicas, too, a stream is
+// left only for a drain: Envoy sends its access log to one of them, and not to the one
+// that has left (seen on Envoy 1.40).
 func (a *attempt) maybeLeave() {
 	draining := a.link == linkDraining
 	if a.phase != mainStreaming || !a.req.fullDuplex && !draining || a.far.awaited() || a.far.state == Failed {
 		return
 	}
 	if a.answer.throughUs() || a.way.Plain() || a.rules.Replicas && !draining {
-		return // pieces on their way to us would be lost; or nobody else tells us how it ends
+		return // pieces on their way here would be lost, or no access log would tell how the answer ends
 	}
 	a.phase = mainLeft
 	a.emit(Effect{Op: OpLeave})
-	if a.logged.Kind != 0 { // it broke off before we had let its headers pass
+	if a.logged.Kind != 0 { // the answer broke off before its headers were relayed
 		a.conclude(a.loggedAt, a.logged.Seen)
 	}
 }
 
-// cut ends an answer whose first bytes have gone to the client: with an error event
-// where one can be written, else by a reset.
+// cut ends an answer whose first bytes have gone to the client: with an error event if
+// the answer is an event stream that comes through the plugin, else by a reset.
 func (a *attempt) cut(f *Failure) {
 	a.finish(blame.Cut, f)
 	a.phase = mainRejected
@@ -357,8 +367,8 @@ func (a *attempt) cut(f *Failure) {
 	a.emit(Effect{Op: OpLeave})
 }
 
-// reject answers the client, or asks Envoy for a fresh attempt when retry is
-// wished and one is left.
+// reject answers the client with f. With the flag retry, the answer asks Envoy for a
+// fresh attempt if mayRetry allows it.
 func (a *attempt) reject(f *Failure, retry bool) {
 	retry = retry && a.mayRetry(f)
 	a.giveUp()
@@ -367,13 +377,14 @@ func (a *attempt) reject(f *Failure, retry bool) {
 	} else {
 		a.finish(f.outcome(), f)
 	}
-	a.releaseDecode() // before the answer, which may bring the client back at once
+	a.releaseDecode() // before the answer: the client may come back at once
 	if a.link != linkOver {
 		a.emit(Effect{Op: OpImmediate, Imm: a.immediate(f, retry)})
 	}
 }
 
-// immediate is a refusal in the words of whoever asks.
+// immediate returns the answer that tells f. A gateway also gets a header with the reason
+// ([Rules]).
 func (a *attempt) immediate(f *Failure, retry bool) *wire.Immediate {
 	im := ImmediateOf(f, retry)
 	if a.way.Gateway() && a.rules.ReasonHeader != "" && !retry {
@@ -385,10 +396,11 @@ func (a *attempt) immediate(f *Failure, retry bool) *wire.Immediate {
 	return im
 }
 
-// giveUp lets go of the request: decode will not answer it.
+// giveUp drops what is kept of the request and of decode's answer, since decode will not
+// answer the request.
 func (a *attempt) giveUp() {
 	a.phase = mainRejected
-	a.timers.stop(timerAnswer, timerProbe) // nobody waits any more
+	a.timers.stop(timerAnswer, timerProbe) // the request waits for decode no longer
 	for _, p := range a.answer.release() {
 		a.rules.Buffers.Return(p.body)
 	}
@@ -399,7 +411,8 @@ func (a *attempt) giveUp() {
 	}
 }
 
-// collect has KV taken that no decode has been told of, so that it is freed.
+// collect asks for a collecting leg if prefill holds KV of which no decode knows, so that
+// the KV is freed.
 func (a *attempt) collect() {
 	e, ok := a.handover.collect(&a.req, a.plan, a.far.well)
 	if ok {
@@ -407,16 +420,16 @@ func (a *attempt) collect() {
 	}
 }
 
-// taken forgets the hand-off: decode has seen it, so the KV is its engine's
-// business. It frees what it does not fetch; a second decode that came for the
-// same KV would read blocks that are another request's by then.
+// taken forgets the hand-off, since decode has seen it: decode's engine sees to the KV,
+// and frees what it does not fetch. A second decode that came for the same KV would read
+// blocks that belong to another request by then.
 func (a *attempt) taken() {
 	a.handover.giveUp()
 	a.handover.answer = nil
 	a.req.forget(a.rules)
 }
 
-// finish tells how the attempt has ended, once.
+// finish tells how the attempt has ended. Only the first call counts.
 func (a *attempt) finish(o Outcome, f *Failure) {
 	if a.finished {
 		return
@@ -425,12 +438,12 @@ func (a *attempt) finish(o Outcome, f *Failure) {
 	a.emit(Effect{Op: OpFinish, Outcome: o, Fail: f})
 }
 
-// conclude ends an attempt whose answer had begun. What its head said was charged
-// then.
+// conclude ends an attempt whose answer had begun; s says how the answer ended. A head
+// that does not serve the request was charged when it came.
 func (a *attempt) conclude(now time.Time, s blame.Sight) {
 	a.timers.stop(timerLog)
 	if s == blame.Empty && a.req.Passes() {
-		s = blame.Served // not everything that passes has a body
+		s = blame.Served // an answer on a path that is not read here need not have a body
 	}
 	head := a.answer.sightOfStart(a.req.Passes())
 	switch {
@@ -450,8 +463,8 @@ func (a *attempt) conclude(now time.Time, s blame.Sight) {
 	a.endMain(now)
 }
 
-// endMain releases decode and either waits for the prefill leg or is done. A
-// prefill whose KV a decode must take keeps decode booked.
+// endMain releases decode, and waits for the prefill leg if that still runs. If prefill
+// goes first and its leg still runs, decode stays booked: it may have to collect the KV.
 func (a *attempt) endMain(now time.Time) {
 	a.collect()
 	if !a.far.runs() || !a.plan.Kind.PrefillFirst() {
@@ -476,7 +489,7 @@ func (a *attempt) done() {
 	a.emit(Effect{Op: OpForget})
 }
 
-// releaseDecode gives decode's booking back, unless a collecting leg needs it.
+// releaseDecode releases decode's reservation, except while a collecting leg needs it.
 func (a *attempt) releaseDecode() {
 	if a.booked&ofDecode != 0 && a.handover.kv != kvTaking {
 		a.booked &^= ofDecode
@@ -491,9 +504,9 @@ func (a *attempt) releasePrefill() {
 	}
 }
 
-// Extension is how long Envoy is to wait for a reply that comes at a deadline, left
-// from now. A filter that fails open lets the answer pass when its time is over, so a
-// plugin that is late at the deadline has as long as it has for any message.
+// Extension returns how long Envoy is to wait for a reply that is due at a deadline; left
+// is the time until then. A filter that fails open lets the answer pass when the wait is
+// over, so a plugin that is late gets MessageTimeout more, as for any other message.
 func Extension(left time.Duration) time.Duration {
 	return min(left+MessageTimeout, maxExtension)
 }
@@ -501,9 +514,10 @@ func Extension(left time.Duration) time.Duration {
 // How long Envoy waits for a reply.
 const (
 	MessageTimeout = 5 * time.Second // message_timeout of the shipped configurations
-	maxExtension   = time.Hour       // the most that Envoy accepts (max_message_timeout)
+	maxExtension   = time.Hour       // the longest wait that Envoy accepts (max_message_timeout)
 )
 
-// deadlineSlack lets Envoy's own timer, set to the deadline, go first: ours is
-// for the phases in which Envoy has none.
+// deadlineSlack is how long after the deadline the machine itself ends a request. Envoy's
+// timer, which is set to the deadline, goes off before that; the machine's is for the
+// phases in which Envoy has none.
 const deadlineSlack = 250 * time.Millisecond

@@ -7,32 +7,33 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// charges are what an attempt says of its workers. Who is charged with what,
-// internal/blame says.
+// charges is what an attempt says of its workers. internal/blame decides which worker is
+// charged with what.
 type charges struct {
-	seen   []Sighting    // in this step
-	avoid  []worker.Rank // who may be at fault for this attempt's failure
-	keep   worker.Rank   // the rank that the next one takes again, with another partner; ID 0: none
-	probed bool          // who is waited for was, for this attempt
-	lapses int           // how often who is waited for was late, and nobody else could be tried
+	seen   []Sighting    // what the current step has seen
+	avoid  []worker.Rank // the ranks that may be at fault for this attempt's failure
+	keep   worker.Rank   // the rank that the next attempt takes again, with another partner; ID 0: none
+	probed bool          // this attempt has asked for a probe of a worker that it waits for
+	lapses int           // how often the awaited worker was late while no other could be tried
 }
 
-// Sighting is what was seen of a leg: a row of the blame table.
+// Sighting is what was seen of a leg. The two fields name a row of the blame table.
 type Sighting struct {
 	Leg   blame.Leg
 	Sight blame.Sight
 }
 
-// Lesson is what a fresh attempt has to know of this one.
+// Lesson is what a fresh attempt has to know of the failed one.
 type Lesson struct {
-	Avoid    []worker.Rank // who may be at fault for its failure
-	Keep     worker.Rank   // the rank that is taken again, with another partner; ID 0: none
-	Suspects Suspects      // what waits for a mate's word
+	Avoid    []worker.Rank // the ranks that may be at fault for the failure
+	Keep     worker.Rank   // the rank that the fresh attempt takes again, with another partner; ID 0: none
+	Suspects Suspects      // charges that wait for a mate's proof
 }
 
 func (c *charges) saw(l blame.Leg, s blame.Sight) { c.seen = append(c.seen, Sighting{l, s}) }
 
-// shun notes whom a fresh attempt avoids after what the row says of the worker.
+// shun notes which workers a fresh attempt avoids, as the row of the blame table says.
+// The parameter at is the rank that has failed.
 func (c *charges) shun(row blame.Row, at worker.Rank, p *Plan) {
 	c.avoid, c.keep = c.avoid[:0], worker.Rank{}
 	switch row.Avoid {
@@ -43,9 +44,10 @@ func (c *charges) shun(row blame.Row, at worker.Rank, p *Plan) {
 	}
 }
 
-// shunPair has both workers of a pair avoided. Where the two have failed not long ago
-// another failure of theirs says nothing new: one of them, decode and prefill by turns, is
-// tried with somebody else, which shows whether it is that one.
+// shunPair notes that a fresh attempt avoids both workers of a pair. If the hand-off of
+// the two has failed not long ago, another failure says nothing new. Then only one of
+// them is avoided. The other, which is decode and prefill by turns, is tried with another
+// partner: that shows whether it is at fault.
 func (c *charges) shunPair(p *Plan) {
 	switch {
 	case p.Failing > 0 && p.Spare.Prefill && (p.Failing%2 == 1 || !p.Spare.Decode):
@@ -57,18 +59,19 @@ func (c *charges) shunPair(p *Plan) {
 	}
 }
 
-// lapsed counts a leg that has taken too long, and reports whether it has done so several
-// times over.
+// lapsed counts a leg that has taken too long. It returns true once it has counted
+// stuckLapses of them.
 func (c *charges) lapsed() bool {
 	c.lapses++
 	return c.lapses >= stuckLapses
 }
 
-// stuckLapses is how many times what a leg may take a worker is waited for before it is
-// charged, where nobody else can be tried.
+// stuckLapses is how many time limits of a leg have to pass before its worker is charged,
+// if no other worker can be tried.
 const stuckLapses = 3
 
-// suspicionOf is what waits for a fresh attempt's word: it may show whose fault it was.
+// suspicionOf returns the suspect that a failed leg leaves for a fresh attempt to clear
+// or to convict. The parameter waited is the time since the pick.
 func suspicionOf(row blame.Row, at worker.Rank, p *Plan, waited time.Duration) blame.Suspect[worker.Rank] {
 	x := blame.Suspect[worker.Rank]{Worker: at, Charge: row.Charge}
 	if row.Pair {
@@ -81,8 +84,9 @@ func suspicionOf(row blame.Row, at worker.Rank, p *Plan, waited time.Duration) b
 	return x
 }
 
-// chargeOf is what a worker is charged with. A refusal or an error of which it is not
-// charged counts all the same, so that its pool's rate of them stays known.
+// chargeOf returns c, the charge that is made. If c is None but the worker was seen to
+// fail, and not only to be slow, it returns Held, so that the pool's rate of refusals and
+// errors stays known.
 func chargeOf(c, seen blame.Charge) blame.Charge {
 	if c == blame.None && seen != blame.None && seen != blame.Slow {
 		return blame.Held
@@ -90,8 +94,9 @@ func chargeOf(c, seen blame.Charge) blame.Charge {
 	return c
 }
 
-// mayDoBetter reports whether another attempt may do better by what the row says; mate says
-// that the leg could be tried elsewhere, odd that its worker refuses more than its pool.
+// mayDoBetter reports whether another attempt may do better, as the row says. The flag
+// mate says that another worker could serve the leg, the flag odd that the leg's worker
+// refuses more than its pool.
 func mayDoBetter(row blame.Row, p *Plan, mate, odd bool) bool {
 	if row.Avoid == blame.Both {
 		mate = p.Spare.Prefill || p.Spare.Decode
@@ -110,14 +115,14 @@ func mayDoBetter(row blame.Row, p *Plan, mate, odd bool) bool {
 
 func sameWorker(a, b worker.Rank) bool { return a.ID == b.ID }
 
-// suspectAfter is how long a worker is waited for before it is probed: half of what
-// it may take, and most at most.
+// suspectAfter returns how long a worker is waited for before it is probed: half of its
+// limit, but at least a second, and never longer than the parameter most.
 func suspectAfter(limit, most time.Duration) time.Duration {
 	return min(max(limit/2, time.Second), most)
 }
 
-// When workers are probed for one request.
+// How long a worker is waited for before it is probed.
 const (
-	suspectPrefill = 2 * time.Second // so long it is waited for at most, though nothing is learned of it
+	suspectPrefill = 2 * time.Second // the longest wait for a prefill, also if the usual time of its worker is not known
 	suspectEvery   = 5 * time.Second
 )

@@ -9,36 +9,37 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Op is what an effect asks for.
+// Op is what an effect asks the runner to do.
 type Op uint8
 
-// The kinds of effects, with the fields that count.
+// The values of Op. The comments name the fields of Effect that count, and the event that
+// answers.
 const (
-	OpContinue     Op = iota + 1 // answer the message with nothing changed
-	OpRoute                      // answer the request's end: Set, Body
-	OpRouteHeaders               // answer the request's headers, whose body passes by: Set
-	OpRelay                      // answer the response headers: Set
-	OpImmediate                  // ImmediateResponse: Imm
-	OpExtend                     // extend Envoy's message timeout: Wait
-	OpPrefill                    // ask for prefill: Set, Body, Wait; answers EventPrefilled
-	OpCollect                    // let a decode take what prefill holds: Body; answers EventCollected
-	OpPick                       // resolve tokens, pick, reserve; answers EventPicked or EventRefused. Fail: one worker only, in its place
-	OpModels                     // answer GET /v1/models, or of one model
-	OpReport                     // tell the leg's owner: Report
+	OpContinue     Op = iota + 1 // let a message go on unchanged, or a piece of an answer: Of, Body, EndOfStream
+	OpRoute                      // answer the request's end, with its destination: Set, Body
+	OpRouteHeaders               // the same for a request without a body, after its headers: Set
+	OpRelay                      // let the response headers go on: Set
+	OpImmediate                  // send an ImmediateResponse: Imm
+	OpExtend                     // make Envoy's message timeout longer: Wait
+	OpPrefill                    // send the prefill leg: Set, Body, Wait; EventPrefilled answers
+	OpCollect                    // send a collecting leg, which fetches the KV that prefill holds: Path, Body; EventCollected answers
+	OpPick                       // resolve tokens, pick, reserve; EventPicked, EventRefused or EventAnswered answers. Fail: pick one worker, since the pair has failed so
+	OpModels                     // answer a question about all models, or about one: Model, Retry
+	OpReport                     // tell the prefill leg's owner: Report
 	OpAbortLeg                   // end the prefill leg
-	OpCharge                     // tell health: Rank, Charge, Proven
-	OpSuspect                    // have health probe a worker: Rank
-	OpPairFailed                 // a hand-off has failed: Rank, Other
-	OpPairServed                 // one has worked
-	OpServed                     // another rank serves in decode's place: Rank, zero where it is none of ours
+	OpCharge                     // charge a worker in internal/health: Rank, Charge, Proven
+	OpSuspect                    // ask internal/health to probe a worker: Rank
+	OpPairFailed                 // tell internal/health that a hand-off has failed: Rank, Other
+	OpPairServed                 // the same of a hand-off that has worked: Rank, Other
+	OpServed                     // another rank has answered in place of decode: Rank; zero: none of our workers
 	OpReleaseDecode
 	OpReleasePrefill
-	OpMark   // the journal's timings and leg outcome: Report
-	OpFinish // the attempt's outcome for journal and metrics: Outcome, Fail
-	OpLeave  // end the stream in order; the answer goes on
-	OpFound  // what decode's first events have said: Found
-	OpPass   // let them go on
-	OpForget // the attempt is over: drop it from the registry
+	OpMark   // note how far the prefill leg has come, for journal and metrics: Report
+	OpFinish // note the attempt's outcome, for journal and metrics: Outcome, Fail
+	OpLeave  // end the stream without an error: the answer goes on
+	OpFound  // note what decode's first events have said: Found
+	OpPass   // answer EventFound: the events go on to the client
+	OpForget // drop the attempt from the registry: it is over
 )
 
 var opNames = [...]string{
@@ -54,19 +55,19 @@ type Effect struct {
 	Of          wire.Kind
 	Set         []wire.Header
 	Remove      []string
-	Body        []byte      // OpRoute: the new body; nil: as it came
+	Body        []byte      // OpRoute: the new body; nil: the client's body goes on
 	Path        openai.Path // OpCollect
-	Model       string      // OpModels: the one that is asked for; empty: all
+	Model       string      // OpModels: the model that is asked about; "": all of them
 	Trailers    bool        // OpRoute: request trailers end the body
 	Retry       bool        // OpModels: a fresh attempt is allowed
-	Holds       bool        // OpExtend: decode's head waits for prefill
-	Token       string      // OpRoute: goes with the answer
-	NewRoute    bool        // OpRoute: the headers choose the route
+	Holds       bool        // OpExtend: the head of decode's answer waits for prefill
+	Token       string      // OpRoute: Plan.AnswerToken
+	NewRoute    bool        // OpRoute: Envoy chooses the route again, by the new headers
 	Imm         *wire.Immediate
 	Wait        time.Duration
 	Report      Report
 	Rank        worker.Rank
-	Other       worker.Rank // OpPairFailed, OpPairServed: decode, Rank is prefill
+	Other       worker.Rank // OpPairFailed, OpPairServed: the decode rank; Rank is prefill's
 	Charge      blame.Charge
 	Proven      bool
 	Outcome     Outcome
@@ -78,8 +79,8 @@ type Effect struct {
 // Outcome is how an attempt ended. The names are metric labels.
 type Outcome = blame.Outcome
 
-// The outcomes that no leg makes.
+// The outcomes in which no leg has a part.
 const (
-	Refused  Outcome = "refused"  // by the plugin: no worker was asked
-	Answered Outcome = "answered" // by the plugin itself
+	Refused  Outcome = "refused"  // an error of the plugin's or the proxy's, before any worker was asked
+	Answered Outcome = "answered" // an answer of the plugin itself
 )

@@ -8,10 +8,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// EventKind is what has happened.
+// EventKind says what has happened to a stream.
 type EventKind uint8
 
-// Messages of Envoy.
+// The messages of Envoy.
 const (
 	EventRequestHeaders   = EventKind(wire.RequestHeaders)
 	EventRequestBody      = EventKind(wire.RequestBody)
@@ -22,21 +22,21 @@ const (
 	EventMalformed        = EventKind(wire.Malformed)
 )
 
-// What else happens to a stream.
+// The other events.
 const (
-	EventPicked  EventKind = EventMalformed + 1 + iota // the plan is made and booked
-	EventRefused                                       // nothing can be picked
-	EventLeg                                           // the prefill leg reports
+	EventPicked  EventKind = EventMalformed + 1 + iota // the plan is made and booked: Plan
+	EventRefused                                       // no worker can be picked: Failure
+	EventLeg                                           // the prefill leg reports: Leg
 	EventTimer
-	EventAbort     // the owner wants this prefill leg ended
-	EventGone      // a rank of the attempt has left discovery, or was set aside
-	EventDrain     // the process is about to end: leave what can be left
-	EventPrefilled // a prefill that the plugin asked for itself has ended: Answer
-	EventCollected // so has a collecting decode
-	EventAnswered  // the request was a question: Imm answers it
-	EventLogged    // Envoy has logged the request: its end is known
-	EventFound     // decode's first events do not serve the request: Seen
-	EventPass      // the owner of the answer lets it go on
+	EventAbort     // the owner of this prefill leg wants it to end
+	EventGone      // a rank of the attempt has left discovery, or was set aside: Rank, Whole, Left
+	EventDrain     // the process is about to end: the machine leaves its stream if it can
+	EventPrefilled // a prefill leg that the plugin itself sent has ended: Answer, Moved
+	EventCollected // a collecting leg has ended
+	EventAnswered  // the request was a question, which Imm answers
+	EventLogged    // Envoy's access log of the request has come: Seen, Status, Reached
+	EventFound     // another stream has seen that decode's first events do not serve the request: Seen, Odd
+	EventPass      // only for that other stream: the answer's owner lets the answer go on
 	EventClosed    // the stream is over
 )
 
@@ -45,38 +45,39 @@ const (
 type Event struct {
 	Kind         EventKind
 	EndOfStream  bool
-	Full         bool            // EventRequestHeaders, EventRequestBody: bodies have no room for it
-	FullDuplex   bool            // the first message: the filter streams bodies
-	AnswerBodies bool            // the first message: it sends those of answers, too
-	AnswerDuplex bool            // … and streams them
-	Unnamed      bool            // EventRequestHeaders: the request has come without a name, and the one in Headers is ours
-	Ending       bool            // EventClosed: the process cuts its streams
-	Whole        bool            // EventGone: all ranks of its worker
-	Left         bool            // EventGone: discovery says so; else it was set aside
+	Full         bool            // EventRequestHeaders, EventRequestBody: the memory for bodies has no room for this one
+	FullDuplex   bool            // the first message: the filter streams the bodies of requests
+	AnswerBodies bool            // the first message: the filter sends the bodies of answers, too
+	AnswerDuplex bool            // the first message: the filter streams the bodies of answers
+	Unnamed      bool            // EventRequestHeaders: the request came without an id, and the plugin made the one in Headers
+	Ending       bool            // EventClosed: the process itself ends its streams
+	Whole        bool            // EventGone: all ranks of the worker are gone
+	Left         bool            // EventGone: the worker has left discovery; false: it was set aside
 	Odd          bool            // EventResponseHeaders, EventFound: decode refuses more than its pool
 	Reached      bool            // EventLogged: decode has seen the request
 	Headers      *wire.Headers   // EventRequestHeaders, EventResponseHeaders
-	Body         []byte          // EventRequestBody, EventResponseBody: a buffer of the pool, ours
+	Body         []byte          // EventRequestBody, EventResponseBody: a buffer of the pool, which the machine now owns
 	Received     time.Time       // EventRequestHeaders: when the data plane received the request, by our clock; zero: not known
 	Plan         *Plan           // EventPicked
 	Failure      *Failure        // EventRefused
 	Leg          Report          // EventLeg
 	Answer       *OwnAnswer      // EventPrefilled
-	Moved        *Seat           // EventPrefilled: decode was picked again, since the booked one is of no use any more
+	Moved        *Seat           // EventPrefilled: decode's new place, if the booked worker is of no use any more; else nil
 	Imm          *wire.Immediate // EventAnswered
 	Seen         blame.Sight     // EventLogged: how the answer ended; EventFound: what its first events say
 	Rank         worker.Rank     // EventGone
-	Status       int             // EventLogged: what Envoy has sent on; EventFound: what the events name
-	Answerer     *Answerer       // EventResponseHeaders: not who was picked has answered
+	Status       int             // EventLogged: the status that Envoy has sent to the client; EventFound: the one that the events name
+	Answerer     *Answerer       // EventResponseHeaders: who has answered in place of the picked worker; else nil
 }
 
-// Answerer is who a data plane says has answered in place of the picked one.
+// Answerer is the worker that has answered in place of the picked one, as the data plane
+// says.
 type Answerer struct {
 	Rank  worker.Rank
-	Known bool // it is a worker of ours
+	Known bool // Rank is a worker of ours; false: the data plane named an unknown endpoint
 }
 
-// EventOf is the event that a message is.
+// EventOf returns the event for a message of Envoy's.
 func EventOf(m *wire.Message) Event {
 	return Event{
 		Kind: EventKind(m.Kind), Headers: m.Headers, Body: m.Body, EndOfStream: m.EndOfStream,
@@ -84,36 +85,36 @@ func EventOf(m *wire.Message) Event {
 	}
 }
 
-// State is how a prefill leg stands.
+// State is how far a prefill leg has come.
 type State uint8
 
 // The states of a prefill leg as its owner sees it, in their order.
 const (
 	None       State = iota // no prefill leg was asked for
-	Dispatched              // asked for; not seen yet
+	Dispatched              // asked for, but not seen yet
 	Started
-	Well   // the worker's whole answer is there, and it is good
-	Failed // see Report.reason
-	Ended  // the leg's stream is over; nothing of it remains
+	Well   // the worker's whole answer has come, and it is good
+	Failed // Report.Reason says why
+	Ended  // the leg's stream is over, and nothing of the leg remains
 )
 
 var stateNames = [...]string{"none", "dispatched", "started", "well", "failed", "ended"}
 
 func (s State) String() string { return stateNames[s] }
 
-// Report is what a prefill leg tells its owner. answer and retryAfter are the
-// worker's own, of a refusal.
+// Report is what a prefill leg tells its owner. Answer and RetryAfter come from the
+// worker's refusal.
 type Report struct {
 	State      State
 	Reason     blame.Sight
 	Status     int
 	Answer     []byte
 	RetryAfter string
-	Odd        bool  // its worker refuses more than its pool: a mate may be asked
-	Cached     int64 // Well: tokens of the prompt that it did not have to compute
-	Counted    bool  // the engine has said so
+	Odd        bool  // the worker refuses more than its pool: a mate may be asked
+	Cached     int64 // Well: tokens of the prompt that the worker did not compute
+	Counted    bool  // the engine has reported Cached
 }
 
-// busy reports whether a leg failed for want of room: the worker says so, or
+// busy reports whether a leg failed because there was no room for it, at the worker or at
 // Envoy's circuit breaker.
 func (r *Report) busy() bool { return r.Reason == blame.Overflow || r.Reason == blame.Busy }

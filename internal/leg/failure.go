@@ -12,38 +12,39 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// Failure is one row of the failure table of ARCHITECTURE.md: what a client
-// sees, and the label under which it is counted. Failures are values in this
-// file only; the text a client reads never comes from an error.
+// Failure is one row of the failure table of ARCHITECTURE.md: what a client sees, and the
+// label under which the failure is counted. The rows are values in this file; callers add
+// facts to the message of a copy. Only BadBody makes another row, with the text of the
+// body's scanner.
 type Failure struct {
 	Code    string // metric label and error.code
 	Status  int
 	Kind    string // error.type, OpenAI's word
 	Message string
 	Param   string
-	// RetryAfter, where positive, is sent as Retry-After. The client may try
-	// again unchanged.
+	// RetryAfter, if positive, is sent as Retry-After: the client may send the same
+	// request again.
 	RetryAfter time.Duration
-	// Fresh: another attempt may go better; used where attempts are left. Of what a
-	// request names, only one in which it is asked again whom it names.
+	// Fresh says that another attempt may go better. About a worker that the request
+	// names, it may only if whoever named that worker is asked again.
 	Fresh bool
-	// Answer, where set, is a worker's own error body, passed on as it is.
+	// Answer, if any, is a worker's own error body, which is sent unchanged.
 	Answer []byte
-	// Queue, where set, is told in the body, for clients that pace themselves.
+	// Queue, if any, is told in the body, for clients that pace themselves.
 	Queue *Queue
-	// Retry, where set, is a worker's own Retry-After, and goes before RetryAfter.
+	// Retry, if any, is a worker's own Retry-After, which is sent in place of RetryAfter.
 	Retry string
-	// OfPrefill: the prefill worker failed, else the one that answers.
+	// OfPrefill says that the prefill worker failed; false: the one that answers.
 	OfPrefill bool
-	// Ends is how the request ends with it; empty: refused by the plugin.
+	// Ends is the outcome of a request that ends with this failure; "": Refused.
 	Ends Outcome
-	// Allow, where set, is the header that says which methods the path takes.
+	// Allow, if any, is the header that lists the methods of the path.
 	Allow string
-	// Taint, where set, is the required one that nobody carries; told, too.
+	// Taint, if any, is the required taint that no worker carries; the body tells it.
 	Taint string
 }
 
-// Queue is how much work is queued, and may be.
+// Queue is how much prefill work is queued, and how much may be.
 type Queue struct{ QueuedISLTokens, MaxQueuedISLTokens int64 }
 
 const (
@@ -84,7 +85,7 @@ var (
 	FailOutside      = Failure{Code: "no_endpoint_in_subset", Status: 503, Kind: kindUnavailable, Message: "None of the endpoints that the gateway allows can take the request; try again.", RetryAfter: time.Second}
 	failEnforced     = Failure{Code: "disaggregation_enforced", Status: 503, Kind: kindUnavailable, Message: "No prefill worker is known and aggregated serving is not allowed; try again.", RetryAfter: time.Second}
 
-	// What a request names, where it may.
+	// Failures of requests that name their workers.
 	FailPinMalformed = Failure{Code: "invalid_routing", Status: 400, Kind: kindInvalid, Message: "What names a worker is not as expected"}
 	FailPinConflict  = Failure{Code: "routing_conflict", Status: 400, Kind: kindInvalid, Message: "Two things that name a worker contradict each other"}
 	FailPinMissing   = Failure{Code: "worker_not_named", Status: 400, Kind: kindInvalid, Message: "The request has to name its workers here"}
@@ -118,7 +119,7 @@ var (
 	FailInternal = Failure{Code: "internal_error", Status: 500, Kind: kindInternal, Message: "The router failed on this request.", Ends: blame.Failed}
 )
 
-// Failures lists every row.
+// Failures returns every row of the failure table.
 func Failures() []Failure {
 	return []Failure{
 		FailUnknownPath, failMethod, failNoBody, failBodyTooLarge, failBodiesFull, FailUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
@@ -131,7 +132,7 @@ func Failures() []Failure {
 	}
 }
 
-// FailureOf is the row with that code.
+// FailureOf returns the row with a code, or FailInternal if there is none.
 func FailureOf(code string) *Failure {
 	if f, ok := rows[code]; ok {
 		return &f
@@ -148,10 +149,10 @@ var rows = func() map[string]Failure {
 	return out
 }()
 
-// outcome is how a request ends with the failure.
+// outcome returns the outcome of a request that ends with this failure.
 func (f *Failure) outcome() Outcome { return cmp.Or(f.Ends, Refused) }
 
-// failureOfPrefill returns the row of a prefill leg's failure.
+// failureOfPrefill returns the failure for a prefill leg that has failed as r says.
 func failureOfPrefill(r *Report) Failure {
 	f := failPrefill
 	switch r.Reason {
@@ -167,7 +168,7 @@ func failureOfPrefill(r *Report) Failure {
 	return f
 }
 
-// failureOfDecode returns the row of what was seen of decode before its answer.
+// failureOfDecode returns the row for a decode leg that has failed before its answer.
 func failureOfDecode(s blame.Sight) Failure {
 	switch s {
 	case blame.TimedOut:
@@ -183,8 +184,8 @@ func failureOfDecode(s blame.Sight) Failure {
 	}
 }
 
-// failureOfEnd returns the row of how an answer with this status ended; nil where
-// nothing failed, or nobody knows.
+// failureOfEnd returns the failure for an answer with this status that ended as s says.
+// It returns nil if nothing failed, or if nobody knows.
 func failureOfEnd(s blame.Sight, status int) *Failure {
 	var f Failure
 	switch s {
@@ -201,8 +202,8 @@ func failureOfEnd(s blame.Sight, status int) *Failure {
 	return &f
 }
 
-// dropReason is what a refusal says in the header of Gateway.ReasonHeader: the
-// words of llm-d's router where it has one, else our code.
+// dropReason returns what a refusal says in the header of Rules.ReasonHeader: a word of
+// llm-d's router if that has one, else our code, or "" if the header is left out.
 func dropReason(f *Failure) string {
 	switch {
 	case f.Status == 429:
@@ -218,7 +219,8 @@ func dropReason(f *Failure) string {
 	}
 }
 
-// ImmediateOf returns f as an answer. retry asks Envoy for a fresh attempt.
+// ImmediateOf returns f as an answer. If retry is set, the answer asks Envoy for a fresh
+// attempt.
 func ImmediateOf(f *Failure, retry bool) *wire.Immediate {
 	im := &wire.Immediate{Status: f.Status, Detail: "baton_" + f.Code}
 	im.Headers = append(im.Headers, wire.Header{Name: "content-type", Value: "application/json"})
@@ -240,7 +242,7 @@ func ImmediateOf(f *Failure, retry bool) *wire.Immediate {
 	return im
 }
 
-// members are what the error object holds besides what every one does.
+// members returns the members that the error object has only for this failure.
 func (f *Failure) members() []string {
 	if f.Taint != "" {
 		return []string{`"required_taint":` + string(openai.AppendString(nil, f.Taint))}

@@ -6,28 +6,29 @@ import (
 	"github.com/seed-60ae5743/baton/internal/blame"
 )
 
-// fault is what Envoy's response flags say of an upstream, in an answer that
-// Envoy made itself. All legs read them here.
+// fault is what the response flags of Envoy say of a worker, in an answer that Envoy
+// itself made.
 type fault uint8
 
 const (
-	// faultNone says nothing of a worker, and none has seen the request: there is
-	// no route, cluster or host for it (NR, NC, UH, DF, NFCF), a filter answered
-	// (FI, RL, UAEX, RLSE, IH, LH, RFCF), or it is about the client (DC, DR, DPE).
-	// DI and URX come beside others.
+	// faultNone: the flags say nothing of a worker, and no worker has seen the request.
+	// There is no route, cluster or host (NR, NC, UH, DF, NFCF), a filter has answered
+	// (FI, RL, UAEX, RLSE, IH, LH, RFCF), or the client is the cause (DC, DR, DPE). DI
+	// and URX come together with other flags.
 	faultNone     fault = iota
-	faultConnect        // the connection did not come about
+	faultConnect        // the connection was not made
 	faultOverflow       // Envoy has no room: its circuit breaker, load shedding or overload manager
-	faultLost           // the connection broke off, or what came is no HTTP
-	faultTimeout        // one of Envoy's timers
+	faultLost           // the connection broke off, or carried something that is not HTTP
+	faultTimeout        // one of Envoy's timers went off
 )
 
 var faultNames = [...]string{"none", "connect", "overflow", "lost", "timeout"}
 
 func (f fault) String() string { return faultNames[f] }
 
-// faultOf reads the flags as %RESPONSE_FLAGS% has them, separated by commas; one
-// may be a part of another's name. Of several the last of faults counts.
+// faultOf reads flags in the form of %RESPONSE_FLAGS%, separated by commas. It compares
+// whole flags, since the name of one may be part of another's. If the flags have several
+// faults, the one that is declared last counts.
 // https://www.envoyproxy.io/docs/envoy/latest/configuration/advanced/substitution_formatter
 func faultOf(flags string) fault {
 	out := faultNone
@@ -48,11 +49,11 @@ func faultOf(flags string) fault {
 	return out
 }
 
-// reached reports whether a worker may have seen a request that Envoy answered
-// itself: not where no connection came about, or none was to be had.
+// reached reports whether a worker may have seen a request that Envoy itself answered.
+// False means that the request went over no connection.
 func reached(flags string) bool { return faultOf(flags) >= faultLost }
 
-// localSight is what was seen of a leg that Envoy answered itself.
+// localSight returns the sight of a leg that Envoy itself answered.
 func localSight(flags string) blame.Sight {
 	switch faultOf(flags) {
 	case faultTimeout:
@@ -64,6 +65,6 @@ func localSight(flags string) blame.Sight {
 	case faultConnect:
 		return blame.Unconnected
 	default:
-		return blame.NotSent // refused, or Envoy could not ask us
+		return blame.NotSent // a filter refused the leg, or Envoy could not ask the plugin
 	}
 }

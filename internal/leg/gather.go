@@ -2,26 +2,26 @@ package leg
 
 import "github.com/seed-60ae5743/baton/internal/extproc/wire"
 
-// gather puts a body together that comes in pieces. It takes memory as bytes come: what
-// a caller announces only spares copies. Its memory is the body's size and a sixteenth;
-// only while the parts of a body of unknown size are joined, one body in the process at
-// a time, are they there twice.
+// gather puts a body together that comes in pieces. It takes memory as bytes come: a size
+// that a client announces only spares copies. Its memory is the body's size and a
+// sixteenth. While the parts of a body of unknown size are joined, they are in memory
+// twice; that is done for one body in the process at a time.
 type gather struct {
-	announced int      // the body's size, as its headers have it; 0: not said
-	size      int      // what has come
-	whole     []byte   // the body in one piece, with room for all that was announced
-	parts     [][]byte // what has come, while there is no such piece
+	announced int      // the body's size, as its headers say; 0: they do not
+	size      int      // how many bytes have come
+	whole     []byte   // the body in one piece, with room for the announced size; nil: see parts
+	parts     [][]byte // what has come, while whole is nil
 }
 
 const (
 	smallestPart = 64 << 10
 	largestPart  = 512 << 10
-	// of a body that is larger than what the pool lends, so much has to be here before
-	// memory is taken for all that was announced.
+	// If a body is announced larger than any buffer that the pool keeps, 1/earnest of it
+	// has to come before memory is taken for all of it.
 	earnest = 32
 )
 
-// add takes a piece, whose buffer it gives back.
+// add copies a piece, and gives its buffer back.
 func (g *gather) add(p *wire.Pool, piece []byte) {
 	g.size += len(piece)
 	if g.whole == nil && g.announced >= g.size && (g.announced <= wire.LargestPooled || g.size >= g.announced/earnest) {
@@ -73,7 +73,7 @@ func (g *gather) join(p *wire.Pool, n int) []byte {
 	return b
 }
 
-// drop gives back what is here.
+// drop gives all buffers back.
 func (g *gather) drop(p *wire.Pool) {
 	p.Return(g.whole)
 	for _, part := range g.parts {

@@ -8,17 +8,18 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 
-// OwnAnswer is what came of a leg that the plugin sent itself.
+// OwnAnswer is what came of a leg that the plugin itself sent: a prefill leg or a
+// collecting one.
 type OwnAnswer struct {
 	Status     int    // 0: no answer
-	LocalReply string // Envoy's response flags, where Envoy itself answered
-	RetryAfter string // the worker's
+	LocalReply string // Envoy's response flags, if Envoy itself answered
+	RetryAfter string // of the worker's answer
 	Body       []byte
-	Err        error // no whole answer
-	Sent       bool  // somebody may have seen the request
-	Canceled   bool  // by us
-	Odd        bool  // its worker refuses more than its pool
-	Spent      bool  // nobody reads the request's body any more
+	Err        error // why the answer is not whole; nil: it is
+	Sent       bool  // the request has left the plugin, so somebody may have seen it
+	Canceled   bool  // the plugin ended the leg
+	Odd        bool  // the worker refuses more than its pool
+	Spent      bool  // nothing reads the request's body any more: its buffer is free
 
 	// Set by the machine.
 	read      bool
@@ -26,77 +27,77 @@ type OwnAnswer struct {
 	malformed error
 }
 
-// What may be wrong with the answer of a leg of our own, of which the machine speaks.
+// The errors of a leg of our own that the machine knows.
 var (
 	ErrLong    = errors.New("the answer is longer than what is read of one")
 	ErrExpired = errors.New("the leg has not ended in its time")
 )
 
-// good reports whether a worker has answered a whole 2xx.
+// good reports whether a worker has answered, with a whole 2xx.
 func (a *OwnAnswer) good() bool {
 	return a.Err == nil && !a.Canceled && a.LocalReply == "" && a.Status >= 200 && a.Status < 300
 }
 
-// Taken reports whether a collecting leg that ended so may have been seen by a
-// decode worker, whatever it says.
+// Taken reports whether a decode worker may have seen a collecting leg that ended so. It
+// does not depend on what the answer says.
 func (a *OwnAnswer) Taken() bool {
 	return a.Sent && (a.LocalReply == "" || reached(a.LocalReply))
 }
 
-// handover is the hand-off of one attempt: what prefill was asked for, and whose the KV
-// is that it holds.
+// handover is the hand-off of one attempt: what prefill was asked for, and who is to take
+// the KV that prefill holds.
 type handover struct {
-	asked  bool // a leg of our own has not answered; the request is kept
+	asked  bool // a leg of our own was sent and has not answered; the request is kept for it
 	alone  bool // prefill's answer is the response, whatever it says
 	answer []byte
 	result handoff.Result
 	kv     kv
 }
 
-// kv says whose what prefill holds is.
+// kv says who is to take the KV that prefill holds.
 type kv uint8
 
 const (
-	kvNobodys kv = iota // none is held, or it is an engine's business
-	kvOurs              // prefill holds it, and nobody has taken it
-	kvSent              // … decode was sent it, and nobody has said whether it came
-	kvTaking            // a collecting leg is on its way
+	kvNobodys kv = iota // no KV is held, or its engines see to it
+	kvOurs              // prefill holds KV, and nobody has taken it
+	kvSent              // the same; decode was sent the hand-off, and it is not known whether it has come
+	kvTaking            // a collecting leg is to take the KV
 )
 
-// unsure reports whether only Envoy's access log can tell if decode has seen
-// the hand-off.
+// unsure reports whether decode was sent the hand-off, and only Envoy's access log can
+// tell whether decode has seen it.
 func (h *handover) unsure() bool { return h.kv == kvSent }
 
 // held reports whether prefill holds KV that nobody is known to have taken.
 func (h *handover) held() bool { return h.kv == kvOurs || h.kv == kvSent }
 
-// owed reports whether KV may be held that only we would have taken: prefill has not
-// answered, or its hand-off is in our hand or on its way.
+// owed reports whether prefill may hold KV that is not taken yet: prefill has not
+// answered, or the plugin has the hand-off, or the hand-off is on its way.
 func (h *handover) owed() bool { return h.asked || h.kv != kvNobodys }
 
-// send says that decode is sent the hand-off.
+// send notes that the hand-off is sent to decode.
 func (h *handover) send() {
 	if h.kv == kvOurs {
 		h.kv = kvSent
 	}
 }
 
-// unsent says that it is known whether decode has seen the hand-off: it has not, unless
-// it is given up, too.
+// unsent notes that it is known now whether decode has seen the hand-off, and assumes
+// that it has not. If it has, the caller calls attempt.taken next.
 func (h *handover) unsent() {
 	if h.kv == kvSent {
 		h.kv = kvOurs
 	}
 }
 
-// giveUp leaves what is held to its engine.
+// giveUp leaves held KV to the engines.
 func (h *handover) giveUp() {
 	if h.held() {
 		h.kv = kvNobodys
 	}
 }
 
-// readAnswer reads what a good answer of prefill says, once.
+// readAnswer reads, once, what a good answer of prefill says of the hand-off.
 func (h *handover) readAnswer(a *OwnAnswer, k handoff.Kind) {
 	if !a.read && a.good() {
 		a.read = true
@@ -104,7 +105,8 @@ func (h *handover) readAnswer(a *OwnAnswer, k handoff.Kind) {
 	}
 }
 
-// judge turns an answer into the leg's end and what the hand-off says.
+// judge returns the report of a leg that ended with this answer, and what the answer says
+// of the hand-off.
 func (h *handover) judge(a *OwnAnswer, p *Plan) (Report, handoff.Result) {
 	fail := func(r blame.Sight) (Report, handoff.Result) {
 		return Report{State: Failed, Reason: r, Status: a.Status}, handoff.Result{}
@@ -140,16 +142,16 @@ func (h *handover) judge(a *OwnAnswer, p *Plan) (Report, handoff.Result) {
 		return fail(blame.Unreadable)
 	case a.result.Verdict == handoff.Failed:
 		r, _ := fail(blame.Failing)
-		return r, a.result // it may hold KV all the same
+		return r, a.result // a generation that failed may have left KV
 	case a.result.Verdict == handoff.Missing && !h.alone && !p.DecodeAlone:
 		return fail(blame.NoHandoff)
 	}
 	return Report{State: Well, Status: a.Status}, a.result
 }
 
-// collect returns the decode for one token whose answer nobody gets, which takes and frees
-// KV that no decode has been told of (docs/behaviour.md#collected); false: there is none
-// to take. well says that prefill was.
+// collect returns a collecting leg: a decode for one token whose answer is dropped, which
+// takes and frees KV of which no decode knows (docs/behaviour.md#collected). It returns
+// false if there is none to take. The flag well says that the prefill leg was well.
 func (h *handover) collect(q *Request, p *Plan, well bool) (Effect, bool) {
 	if h.kv != kvOurs {
 		return Effect{}, false

@@ -7,9 +7,11 @@ import (
 	"github.com/seed-60ae5743/baton/internal/blame"
 )
 
-// This file is how a main leg's attempt ends: by its stream, the access log or a time.
+// This file has the ends of a main leg's attempt: by the end of its stream, by the access
+// log, by a timer.
 
-// onDrain takes the word that the process is about to end.
+// onDrain notes that the process is about to end, and leaves the stream if that is
+// possible.
 func (m *Main) onDrain() {
 	if m.link == linkUp {
 		m.link = linkDraining
@@ -17,22 +19,22 @@ func (m *Main) onDrain() {
 	m.maybeLeave()
 }
 
-// onClosed ends the main leg's part. The prefill leg may run on
+// onClosed takes the end of the main leg's stream. The prefill leg may run on
 // (docs/behaviour.md#client-leaves).
 func (m *Main) onClosed(now time.Time) {
 	if m.link == linkOver {
 		return
 	}
 	m.link = linkOver
-	m.req.pieces.drop(m.rules.Buffers) // where it never became whole
+	m.req.pieces.drop(m.rules.Buffers) // of a body that did not become whole
 	switch m.phase {
-	case mainLeft: // the end of a stream that we left; the answer still runs
+	case mainLeft: // the machine has left this stream, and the answer still runs
 	case mainHolding, mainStreaming: // a held answer may have broken off, and then Envoy makes another attempt by itself
 		m.awaitLog(now)
 	case mainResolving: // EventPicked or EventRefused is still to come
 		m.finish(blame.Left, nil)
 	default:
-		if m.phase == mainRouted && m.plan.Looks { // it may be held elsewhere
+		if m.phase == mainRouted && m.plan.Looks { // another stream may hold an answer that has begun
 			m.awaitLog(now)
 			return
 		}
@@ -57,11 +59,11 @@ func (m *Main) onLeft(now time.Time) {
 	}
 }
 
-// awaitLog waits for the access log to say how the answer has ended.
+// awaitLog waits for the access log, which says how the answer has ended.
 func (m *Main) awaitLog(now time.Time) {
 	m.releaseDecode()
 	m.phase = mainEnded
-	if m.way.Plain() { // there is none
+	if m.way.Plain() { // a plain gateway sends no access log
 		m.conclude(now, m.answer.end())
 		return
 	}
@@ -71,14 +73,14 @@ func (m *Main) awaitLog(now time.Time) {
 	}
 }
 
-// LogWait is how long the access log may take to tell how an answer ended.
-// Without it nobody knows how the answer ended.
+// LogWait is how long the machine waits for the access log to tell how an answer ended.
+// After that nobody knows.
 const LogWait = 2 * time.Second
 
-// onLogged takes Envoy's access log of this attempt: its true end.
+// onLogged takes Envoy's access log of this attempt, which tells its true end.
 func (m *Main) onLogged(now time.Time, ev *Event) {
 	if ev.Seen == blame.BrokeOff && ev.Status != 0 && strconv.Itoa(ev.Status) != m.answer.status {
-		ev.Seen = blame.Unsent // Envoy's own answer went on in its place
+		ev.Seen = blame.Unsent // the client got an answer of Envoy's in its place
 	}
 	switch m.phase {
 	case mainLeft, mainEnded:
@@ -92,8 +94,8 @@ func (m *Main) onLogged(now time.Time, ev *Event) {
 	}
 }
 
-// concludeLogged is conclude by the access log, which also knows whether decode has
-// seen a hand-off whose answer never came here.
+// concludeLogged concludes the attempt by the access log. If the head of decode's answer
+// never came here, the log also tells whether decode has seen the hand-off.
 func (m *Main) concludeLogged(now time.Time, ev *Event) {
 	if !m.answer.HeadCame() {
 		m.handover.unsent()
@@ -104,8 +106,9 @@ func (m *Main) concludeLogged(now time.Time, ev *Event) {
 	m.conclude(now, ev.Seen)
 }
 
-// learnt says whether decode has seen the hand-off of a client that left before
-// an answer: if so, the KV is its engine's business.
+// learnt ends the attempt of a client that left before an answer, now that it is known
+// whether decode has seen the hand-off. The flag reached says that decode has: then the
+// KV is its engine's business.
 func (m *Main) learnt(now time.Time, reached bool) {
 	m.timers.stop(timerLog)
 	m.handover.unsent()
@@ -115,7 +118,7 @@ func (m *Main) learnt(now time.Time, reached bool) {
 	m.endMain(now)
 }
 
-// WakeAt returns when the machine wants an EventTimer, or the zero time.
+// WakeAt returns when the machine wants an EventTimer, or the zero time if it wants none.
 func (m *Main) WakeAt() time.Time {
 	var at time.Time
 	switch m.phase {
@@ -129,7 +132,8 @@ func (m *Main) WakeAt() time.Time {
 	return sooner(at, m.timers.next(timerBegin, timerLate, timerAnswer, timerProbe, timerOrphan))
 }
 
-// deadlineAt is when the deadline is ours to keep; zero: it is not.
+// deadlineAt returns when the machine itself ends the request at its deadline, or the
+// zero time if it does not.
 func (m *Main) deadlineAt() time.Time {
 	if m.phase == mainRejected || m.req.Deadline.IsZero() || m.link == linkOver && m.phase != mainLeft {
 		return time.Time{}
@@ -160,11 +164,12 @@ func (m *Main) onTimer(now time.Time) {
 	}
 }
 
-// onDeadline takes the client's deadline, where Envoy's own timer has not.
+// onDeadline ends the request at the client's deadline, if Envoy's own timer has not
+// ended it.
 func (m *Main) onDeadline(now time.Time) {
 	switch m.phase {
 	case mainAwaitBody, mainResolving, mainPrefilling, mainRouted, mainHolding:
-		if m.phase == mainRouted || m.phase == mainHolding { // Envoy's timer has not told; of prefill's leg its own end tells
+		if m.phase == mainRouted || m.phase == mainHolding { // Envoy has told nothing of decode; the prefill leg tells its own end
 			m.charges.saw(m.decodeLeg(), blame.TimedOut)
 		}
 		m.reject(&failDeadline, false)

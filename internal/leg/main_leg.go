@@ -33,20 +33,20 @@ var mainPhaseNames = [...]string{
 
 func (p mainPhase) String() string { return mainPhaseNames[p] }
 
-// Main is the machine of one attempt's main leg; see the phase table in the
-// package documentation. It is not safe for concurrent use: the stream that
-// owns it takes one event at a time.
+// Main is the machine of one attempt's main leg; see the phase table in the package
+// documentation. It is not safe for concurrent use: its stream gives it one event at a
+// time.
 type Main struct{ pairing }
 
-// NewMain returns the machine of an attempt that nothing has come of.
+// NewMain returns the machine of a new attempt.
 func NewMain(r *Rules, w Way) Main {
 	var m Main
 	m.rules, m.way = r, w
 	return m
 }
 
-// Step takes one event and returns what is to be done, in order. The slice is
-// valid until the next call.
+// Step takes one event and returns the effects to perform, in order. The slice is valid
+// until the next call.
 func (m *Main) Step(now time.Time, ev *Event) []Effect {
 	m.out, m.charges.seen = m.out[:0], m.charges.seen[:0]
 	switch ev.Kind {
@@ -54,7 +54,7 @@ func (m *Main) Step(now time.Time, ev *Event) []Effect {
 		m.onClosed(now)
 	case EventLeg:
 		if ev.Leg.State == Started || m.plan == nil || !m.plan.Kind.PrefillFirst() {
-			m.onLeg(now, ev.Leg) // how a leg of ours ends, its answer says
+			m.onLeg(now, ev.Leg) // the end of a leg that the plugin sent comes with EventPrefilled
 		}
 	case EventGone:
 		if ev.Left || m.charges.probed {
@@ -86,7 +86,8 @@ func (m *Main) Step(now time.Time, ev *Event) []Effect {
 	return m.out
 }
 
-// onMessage takes one of Envoy's messages, and reports false where it is out of order.
+// onMessage takes one of Envoy's messages. It returns false if the message is out of
+// order.
 func (m *Main) onMessage(now time.Time, ev *Event) bool {
 	switch m.phase {
 	case mainAwaitHeaders, mainAwaitBody, mainResolving, mainPrefilling:
@@ -98,7 +99,7 @@ func (m *Main) onMessage(now time.Time, ev *Event) bool {
 			m.onResponseHeaders(now, ev)
 			return true
 		}
-		if ev.Kind == EventRequestTrailers && !m.req.fullDuplex { // they come once a buffered body is answered
+		if ev.Kind == EventRequestTrailers && !m.req.fullDuplex { // trailers come after the answer to a buffered body
 			m.emit(Effect{Op: OpContinue, Of: wire.RequestTrailers})
 			return true
 		}
@@ -123,11 +124,11 @@ func (m *Main) onMessage(now time.Time, ev *Event) bool {
 	return ev.Kind == EventRequestBody && ev.EndOfStream && m.phase > mainAwaitBody
 }
 
-// onRequestMessage takes a message of Envoy's while the request has not gone to decode,
-// and reports false where it is out of order.
+// onRequestMessage takes a message of Envoy's before the request has gone to decode. It
+// returns false if the message is out of order.
 func (m *Main) onRequestMessage(now time.Time, ev *Event) bool {
 	switch {
-	case ev.Kind == EventResponseHeaders: // Envoy has answered, or a filter before ours: another picker, or Envoy in its place
+	case ev.Kind == EventResponseHeaders: // Envoy has answered, or a filter before ours, such as another endpoint picker
 		m.onProxyRefusal(ev)
 	case m.phase == mainAwaitHeaders && ev.Kind == EventRequestHeaders:
 		m.onRequestHeaders(now, ev)
@@ -171,7 +172,7 @@ func (m *Main) onRequestHeaders(now time.Time, ev *Event) {
 	}
 }
 
-// onModels takes a question about models, or about one of them.
+// onModels has the runner answer a question about all models ("") or about one.
 func (m *Main) onModels(model string) {
 	if m.req.Headers.Method != "GET" && m.req.Headers.Method != "HEAD" {
 		f := failMethod
@@ -194,7 +195,7 @@ func (m *Main) onRequestBody(ev *Event) {
 	}
 }
 
-// injectRoom is more than the members we inject ever take.
+// injectRoom is more bytes than the injected members ever take.
 const injectRoom = wire.BodyRoom
 
 func (m *Main) onRequestEnd() {
@@ -214,12 +215,12 @@ func (m *Main) onPicked(now time.Time, p *Plan) {
 		m.booked |= ofPrefill
 	}
 	if !p.Disaggregated || !p.Kind.PrefillFirst() && p.Kind != handoff.Mooncake {
-		m.req.Headers.All = nil // no leg of ours will need them
+		m.req.Headers.All = nil // only a leg that the plugin sends needs them
 	}
-	if m.phase != mainResolving || m.link == linkOver { // over while tokens were counted
+	if m.phase != mainResolving || m.link == linkOver { // the attempt ended while tokens were counted
 		m.releaseDecode()
 		m.releasePrefill()
-		if m.link == linkOver || !m.answer.foreign { // else it has still to pass
+		if m.link == linkOver || !m.answer.foreign { // a foreign answer still has to pass
 			m.done()
 		}
 		return
@@ -237,7 +238,8 @@ func (m *Main) onPicked(now time.Time, p *Plan) {
 	}
 }
 
-// onBoth sends the request on, to decode and, of a pair, by its mirror to prefill.
+// onBoth sends the request to decode. For a pair, Envoy's mirror sends it to prefill,
+// too.
 func (m *Main) onBoth(now time.Time, p *Plan) {
 	body := m.req.giveBody()
 	inject := p.Disaggregated && !p.InHeaders
@@ -245,7 +247,7 @@ func (m *Main) onBoth(now time.Time, p *Plan) {
 		var members [injectRoom]byte
 		body = openai.InjectInPlace(body, m.req.Scan, p.appendMembers(members[:0]))
 		if p.Kind.Holds() {
-			m.handover.kv = kvSent // once it is well
+			m.handover.kv = kvSent // prefill holds KV once its leg is well
 		}
 	}
 	m.route(now, body, inject)
@@ -261,7 +263,7 @@ func (m *Main) onRefused(f *Failure) {
 	}
 }
 
-// onAnswered answers a question: nothing was booked and nothing runs.
+// onAnswered answers a question. Nothing was booked, and no leg runs.
 func (m *Main) onAnswered(im *wire.Immediate) {
 	switch {
 	case m.link == linkOver:
@@ -273,9 +275,9 @@ func (m *Main) onAnswered(im *wire.Immediate) {
 	}
 }
 
-// onProxyRefusal takes an answer that Envoy or a filter before ours gives before
-// there is a decode to answer: the body is over a limit, or all of it too slow. It
-// goes to the client as it is.
+// onProxyRefusal lets an answer go to the client unchanged that Envoy, or a filter before
+// ours, gives before the request has gone to decode. For example, the body is over a
+// limit, or the request took too long to arrive.
 func (m *Main) onProxyRefusal(ev *Event) {
 	f := failProxy
 	switch ev.Headers.Status {
@@ -291,14 +293,14 @@ func (m *Main) onProxyRefusal(ev *Event) {
 	m.emit(Effect{Op: OpContinue, Of: wire.ResponseHeaders})
 }
 
-// onResponseHeaders judges decode's answer while nothing of it has gone to the
-// client, so that a bad one can still become a fresh attempt.
+// onResponseHeaders judges decode's answer before any of it goes to the client, so that a
+// bad answer can still lead to a fresh attempt.
 func (m *Main) onResponseHeaders(now time.Time, ev *Event) {
 	m.answer.head(ev)
 	m.timers.stop(timerAnswer, timerProbe)
 	m.onAnswerer(ev.Answerer)
 	flags := ev.Headers.LocalReply
-	if m.way.Plain() { // nobody keeps a worker from saying it
+	if m.way.Plain() { // the worker itself may have set the header: nothing strips it
 		flags = ""
 	}
 	m.handover.unsent()
@@ -327,10 +329,11 @@ func (m *Main) onResponseHeaders(now time.Time, ev *Event) {
 	m.relay(now)
 }
 
-// onAnswerer corrects who serves the request. Where another worker of ours does, the
-// picked one could not be reached, or the proxy does not have it: either way it is of
-// no use until a probe says otherwise. An address that we do not know may be a tunnel
-// or a NAT in front of whom we picked: what it answers is said of that one.
+// onAnswerer corrects which worker serves the request. If another worker of ours has
+// answered, the picked one could not be reached, or the proxy does not have it. In both
+// cases it is of no use until a probe says otherwise, so it is charged. An unknown
+// address may be a tunnel or a NAT in front of the picked worker: the answer counts as
+// that worker's.
 func (m *Main) onAnswerer(a *Answerer) {
 	if a == nil {
 		return
@@ -344,8 +347,9 @@ func (m *Main) onAnswerer(a *Answerer) {
 	}
 }
 
-// onLocalReply takes an answer that Envoy made itself: no worker said it. A timer
-// of Envoy's is the deadline that we set.
+// onLocalReply takes an answer that Envoy made itself: no worker gave it. If one of
+// Envoy's timers is its cause, the deadline has passed, to which the plugin sets that
+// timer.
 func (m *Main) onLocalReply(now time.Time, flags string) {
 	s := localSight(flags)
 	f := failureOfDecode(s)
@@ -370,7 +374,8 @@ func (m *Main) onAnswerPiece(now time.Time, p piece) {
 	}
 }
 
-// onFirstPiece reads a piece of the answer.
+// onFirstPiece looks for first events in a piece of the answer, and acts on what it
+// finds.
 func (m *Main) onFirstPiece(now time.Time, p piece) {
 	found := m.answer.read(p)
 	if found == openai.FoundNothing {
@@ -383,15 +388,15 @@ func (m *Main) onFirstPiece(now time.Time, p piece) {
 	m.answer.events = openai.FirstEvents{}
 }
 
-// onFound takes the word that decode's first events do not serve the request. While
-// none of them has gone to the client a fresh attempt may do better; else they go on:
-// the worker's own words say more than ours.
+// onFound acts on first events of decode's answer that do not serve the request. If none
+// of them has gone to the client, a fresh attempt may do better. Without one the events
+// go on: the worker's own words say more than ours.
 func (m *Main) onFound(now time.Time, seen blame.Sight, odd bool) {
 	if m.plan == nil || m.answer.unserved != "" {
 		m.emit(Effect{Op: OpPass})
 		return
 	}
-	if m.phase == mainRouted { // the head has not come here
+	if m.phase == mainRouted { // another stream holds the head
 		m.answer.status = "200"
 		m.handover.unsent()
 		m.taken()
@@ -413,13 +418,13 @@ func (m *Main) onFound(now time.Time, seen blame.Sight, odd bool) {
 	}
 }
 
-// onSuspect has those probed whom the request waits for. A probe is all that a silence
-// of a few seconds is worth; one that is not answered sets its worker aside, and then
-// EventGone comes.
+// onSuspect asks for a probe of each worker that the request waits for. Nothing more
+// follows from a few seconds of silence. If a worker does not answer the probe, it is set
+// aside, and EventGone comes.
 func (m *Main) onSuspect(now time.Time) {
 	m.timers.stop(timerProbe)
 	if !m.AwaitsAnswer() || m.far.state == Dispatched {
-		return // no worker can be silent about what it has not seen
+		return // nobody waits, or no worker has the leg yet
 	}
 	m.timers.set(timerProbe, now.Add(suspectEvery))
 	m.charges.probed = true
@@ -431,7 +436,8 @@ func (m *Main) onSuspect(now time.Time) {
 	}
 }
 
-// onSilent is onOverdue for a decode that has all that it needs.
+// onSilent acts when decode has not answered in time though it has all that it needs. It
+// is for decode what onOverdue is for prefill.
 func (m *Main) onSilent(now time.Time) {
 	m.timers.stop(timerAnswer)
 	if m.phase != mainRouted {
@@ -447,8 +453,8 @@ func (m *Main) onSilent(now time.Time) {
 	m.timers.set(timerAnswer, now.Add(m.plan.AnswerWithin))
 }
 
-// onGone takes the word that a rank has left discovery, or was set aside while this
-// attempt waited for it longer than it should: it need not wait any more.
+// onGone acts when a rank of the attempt has left discovery, or was set aside after the
+// attempt had asked for a probe: the attempt does not wait for that rank any more.
 func (m *Main) onGone(now time.Time, ev *Event) {
 	if m.plan == nil {
 		return

@@ -11,16 +11,16 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// pairing is what an attempt does with its prefill leg: one that Envoy mirrors beside
-// decode, or one that the plugin sends itself, which must have ended before decode may
-// begin (docs/behaviour.md#prefill-first).
+// pairing is what an attempt does with its prefill leg. Either Envoy mirrors that leg
+// beside decode, or the plugin sends the leg itself and decode begins after the leg's end
+// (docs/behaviour.md#prefill-first).
 type pairing struct{ attempt }
 
-// PrefillState is how the prefill leg stands.
+// PrefillState returns how far the prefill leg has come.
 func (m *pairing) PrefillState() State { return m.far.state }
 
-// PrefillMate is who serves the prefill leg that is waited for, where a refusal of its
-// could be asked of another worker.
+// PrefillMate returns the rank of a prefill leg that is awaited, if another worker could
+// be asked after a refusal. Else it returns false.
 func (m *pairing) PrefillMate() (r worker.Rank, ok bool) {
 	if !m.far.awaited() || !m.plan.Spare.Prefill || !m.asksAgain() {
 		return r, false
@@ -28,21 +28,22 @@ func (m *pairing) PrefillMate() (r worker.Rank, ok bool) {
 	return m.plan.Prefill, true
 }
 
-// PrefillAwaited reports whether the prefill leg is neither well nor over.
+// PrefillAwaited reports whether the prefill leg was asked for, and it is not known yet
+// whether it is well.
 func (m *pairing) PrefillAwaited() bool { return m.far.awaited() }
 
-// Unsure reports whether only Envoy's access log can tell if decode has seen
-// the hand-off.
+// Unsure reports whether only Envoy's access log can tell whether decode has seen the
+// hand-off.
 func (m *pairing) Unsure() bool { return m.handover.unsure() }
 
-// Owes reports whether KV may be held for this attempt that only we would have
-// taken.
+// Owes reports whether prefill may hold KV for this attempt that is not taken yet.
 func (m *pairing) Owes() bool { return m.phase != mainDone && m.handover.owed() }
 
-// InPlaceOf is the failure of the pair that one worker serves in place of; nil: of none.
+// InPlaceOf returns the failure of the pair in whose place one worker serves, or nil if
+// there was none.
 func (m *pairing) InPlaceOf() *Failure { return m.instead }
 
-// dispatch begins to wait for the prefill leg, which is asked for with what follows.
+// dispatch starts the time limits of the prefill leg, which the caller asks for next.
 func (m *pairing) dispatch(now time.Time) {
 	p := m.plan
 	m.far.state = Dispatched
@@ -94,7 +95,7 @@ func (m *pairing) onLegEnded(now time.Time, r Report) {
 	if m.far.state == Ended || m.plan == nil {
 		return
 	}
-	if m.far.awaited() { // it ended without a word
+	if m.far.awaited() { // the leg ended without a report
 		m.onLegFailed(now, Report{State: Failed, Reason: blame.Ended})
 	}
 	m.far.state = Ended
@@ -102,7 +103,7 @@ func (m *pairing) onLegEnded(now time.Time, r Report) {
 	m.emit(Effect{Op: OpMark, Report: r})
 	m.releasePrefill()
 	if m.phase != mainLingering || m.handover.unsure() {
-		return // learnt goes on
+		return // Main.learnt goes on from here
 	}
 	m.collect()
 	if m.handover.kv != kvTaking {
@@ -110,15 +111,16 @@ func (m *pairing) onLegEnded(now time.Time, r Report) {
 	}
 }
 
-// onLegFailed is docs/behaviour.md#fresh-attempt: decode is ended at once. While no
-// byte has gone to the client the request gets a fresh attempt, else one error.
+// onLegFailed ends decode at once, since the prefill leg has failed
+// (docs/behaviour.md#fresh-attempt). If no byte has gone to the client, the request gets
+// a fresh attempt if one is left. Else it gets one error.
 func (m *pairing) onLegFailed(now time.Time, r Report) {
 	if m.plan == nil || !m.far.awaited() {
 		return
 	}
 	awaited := m.AwaitsAnswer()
 	if r.Reason == blame.BrokeOff && (!awaited || !now.Before(m.req.Deadline)) {
-		r.Reason = blame.Ended // by whoever has ended the attempt
+		r.Reason = blame.Ended // the end of the attempt has ended the leg
 	}
 	neverStarted := m.far.state == Dispatched
 	m.far.state = Failed
@@ -130,21 +132,21 @@ func (m *pairing) onLegFailed(now time.Time, r Report) {
 	f, retry := m.chargePrefill(now, r, awaited)
 	switch r.Reason {
 	case blame.NotStarted, blame.Overdue, blame.Gone:
-		// The leg itself does not know that it has failed.
+		// The leg itself has not reported this: it may still run.
 		m.emit(Effect{Op: OpAbortLeg, Report: r})
-	default: // the leg's own report: it was there, whatever we heard of it before
+	default: // the leg has reported its failure itself, so it was there
 		neverStarted = false
 	}
 	if neverStarted {
-		// Nothing runs anywhere; a leg that arrives from now on is refused.
+		// Nothing runs. A leg that arrives from now on is refused.
 		m.far.state = Ended
 		m.releasePrefill()
 	}
 	m.withoutPrefill(now, f, r, retry)
 }
 
-// chargePrefill charges prefill with how its leg has failed. It returns what is answered,
-// and whether a fresh attempt is to be made in its place.
+// chargePrefill charges prefill with the failure of its leg. It returns the failure to
+// answer with, and whether a fresh attempt is made in place of that answer.
 func (m *pairing) chargePrefill(now time.Time, r Report, awaited bool) (*Failure, bool) {
 	row := blame.Of(m.prefillLeg(), r.Reason)
 	f := failureOfPrefill(&r)
@@ -157,12 +159,12 @@ func (m *pairing) chargePrefill(now time.Time, r Report, awaited bool) (*Failure
 	return &f, retry
 }
 
-// withoutPrefill goes on after prefill's leg has failed.
+// withoutPrefill continues the attempt after its prefill leg has failed.
 func (m *pairing) withoutPrefill(now time.Time, f *Failure, r Report, retry bool) {
 	switch m.phase {
 	case mainPrefilling:
 		if m.mayServeAlone(f, r) {
-			m.instead = f // once the leg's answer is there: it may hold KV
+			m.instead = f // one worker is picked once the leg's answer is there: it may tell of held KV
 			return
 		}
 		m.reject(f, retry)
@@ -179,8 +181,8 @@ func (m *pairing) withoutPrefill(now time.Time, f *Failure, r Report, retry bool
 	}
 }
 
-// onLate takes the end of the time that prefill's leg may take to begin. The last
-// attempt goes on waiting, as long as a prefill may take.
+// onLate acts when the prefill leg has not begun in time. The last attempt waits on, for
+// as long as a prefill may take.
 func (m *pairing) onLate(now time.Time) {
 	m.timers.stop(timerBegin)
 	f := failPrefill
@@ -191,15 +193,15 @@ func (m *pairing) onLate(now time.Time) {
 	m.onLegFailed(now, Report{State: Failed, Reason: blame.NotStarted})
 }
 
-// onOverdue takes the end of the time that a prefill may take. Where nobody else can be
-// tried the request goes on waiting; the silence is told all the same.
+// onOverdue acts when prefill has taken longer than it may. If no other worker can be
+// tried, the request waits on, and chargeStuck tells of the delay.
 func (m *pairing) onOverdue(now time.Time) {
 	m.timers.stop(timerLate)
-	if m.far.state == Dispatched { // no worker can be late with what it has not seen
+	if m.far.state == Dispatched { // no worker has the leg yet, so none is late
 		m.timers.set(timerLate, m.timers[timerBegin])
 		return
 	}
-	if !m.AwaitsAnswer() { // nobody waits for it: it is no silence, and of no use any more
+	if !m.AwaitsAnswer() { // no request waits for the leg: prefill is not late, and its work is of no use
 		if m.far.awaited() {
 			m.abortOrphan(now)
 		}
@@ -216,13 +218,12 @@ func (m *pairing) onOverdue(now time.Time) {
 	m.timers.set(timerLate, now.Add(m.plan.OverdueAfter))
 }
 
-// orphanAgain is the least time after which a leg is ended once more that has not
-// ended.
+// orphanAgain is the shortest time between two aborts of a leg that does not end.
 const orphanAgain = 100 * time.Millisecond
 
-// onOrphan ends a prefill leg that outlives its attempt
+// onOrphan aborts a prefill leg that outlives its attempt
 // (docs/behaviour.md#client-leaves). A leg at another replica may never report its end:
-// past the deadline it is taken as ended.
+// some time after the deadline it counts as ended.
 func (m *pairing) onOrphan(now time.Time) {
 	if now.After(m.req.Deadline.Add(2 * m.rules.OrphanGrace)) {
 		m.onLegEnded(now, Report{State: Ended, Reason: blame.TimedOut})
@@ -230,23 +231,23 @@ func (m *pairing) onOrphan(now time.Time) {
 	}
 	m.timers.set(timerOrphan, now.Add(max(m.rules.OrphanGrace, orphanAgain)))
 	if m.far.state == Dispatched {
-		return // not here yet: timerBegin decides
+		return // the leg has not begun: timerBegin decides
 	}
 	m.abortOrphan(now)
 }
 
-// abortOrphan ends a prefill leg that nobody waits for.
+// abortOrphan aborts a prefill leg that no request waits for.
 func (m *pairing) abortOrphan(now time.Time) {
 	m.timers.set(timerOrphan, now.Add(max(m.rules.OrphanGrace, orphanAgain)))
 	r := Report{State: Failed, Reason: blame.Aborted}
-	if m.far.awaited() { // our doing, not the worker's
+	if m.far.awaited() { // the plugin fails the leg, not the worker
 		m.far.state = Failed
 		m.emit(Effect{Op: OpMark, Report: r})
 	}
 	m.emit(Effect{Op: OpAbortLeg, Report: r})
 }
 
-// askPrefill begins the attempt with prefill alone.
+// askPrefill begins an attempt with the prefill leg alone.
 func (m *pairing) askPrefill(now time.Time) {
 	m.phase = mainPrefilling
 	h, q := &m.handover, &m.req
@@ -261,11 +262,11 @@ func (m *pairing) askPrefill(now time.Time) {
 	})
 }
 
-// syncRoom is more than prefill's body grows by.
+// syncRoom is more bytes than prefill's body grows by.
 const syncRoom = 320
 
-// LegHeaders lists what we set on a leg of our own: what a mirrored one would have, and in
-// place of what Envoy adds there, what we know.
+// LegHeaders returns the headers that the plugin sets on a leg of its own: those of a
+// mirrored leg, and the plugin's values for headers that Envoy adds to a mirrored leg.
 func (m *pairing) LegHeaders(dp worker.DPRank, dpSize uint32, token string) []wire.Header {
 	set := make([]wire.Header, 0, 8)
 	set = append(set, wire.Header{Name: prefill.HeaderLeg, Value: token}, wire.Header{Name: "content-type", Value: "application/json"})
@@ -284,7 +285,7 @@ func (m *pairing) LegHeaders(dp worker.DPRank, dpSize uint32, token string) []wi
 	return set
 }
 
-// onPrefilled takes prefill's answer, or what became of it.
+// onPrefilled takes the end of a prefill leg that the plugin sent.
 func (m *pairing) onPrefilled(now time.Time, ev *Event) {
 	a, h := ev.Answer, &m.handover
 	if m.plan != nil {
@@ -296,17 +297,17 @@ func (m *pairing) onPrefilled(now time.Time, ev *Event) {
 	}
 	if m.far.state != Failed && m.far.state != Ended {
 		if report.State == Failed {
-			m.onLegFailed(now, report) // retries or answers where nothing has been said yet
+			m.onLegFailed(now, report) // makes a fresh attempt, or answers, if no answer has begun
 		} else {
 			m.onLeg(now, report)
 		}
 	}
 	switch {
 	case m.phase != mainPrefilling:
-		m.collect() // nobody waits for it any more
+		m.collect() // no request waits for the answer any more
 	case m.instead == nil:
 		m.afterPrefill(now, a, result)
-	case h.held(): // it was given up, and has left KV all the same
+	case h.held(): // prefill has failed, and has left KV that decode has to collect
 		m.reject(m.instead, false)
 	default:
 		m.serveAlone(now)
@@ -319,8 +320,8 @@ func (m *pairing) onPrefilled(now time.Time, ev *Event) {
 	m.onLegEnded(now, Report{State: Ended})
 }
 
-// GoesOn reports whether decode is to get the request after this answer of
-// prefill's: nobody has given the attempt up, and it does not end with it.
+// GoesOn reports whether decode is to get the request after this answer of prefill's.
+// False means that the attempt was given up, or that it ends with the answer.
 func (m *pairing) GoesOn(a *OwnAnswer) bool {
 	if m.phase != mainPrefilling || m.instead != nil || !a.good() {
 		return false
@@ -329,14 +330,14 @@ func (m *pairing) GoesOn(a *OwnAnswer) bool {
 	return a.result.Verdict == handoff.HandOff || a.result.Verdict == handoff.Missing
 }
 
-// afterPrefill goes on with decode, or answers.
+// afterPrefill sends the request on to decode, or answers it with prefill's answer.
 func (m *pairing) afterPrefill(now time.Time, a *OwnAnswer, result handoff.Result) {
 	q := &m.req
 	switch {
 	case m.handover.alone, result.Verdict == handoff.Finished:
 		m.answerWithPrefill(a.Body)
 	case result.Verdict == handoff.Missing:
-		// Decode does the whole prompt itself: right, slow and counted.
+		// Decode computes the whole prompt itself: right, but slow, so this is counted.
 		m.emit(Effect{Op: OpMark, Report: Report{State: Failed, Reason: blame.NoHandoff}})
 		m.route(now, q.giveBody(), false)
 		q.forget(m.rules)
@@ -348,8 +349,8 @@ func (m *pairing) afterPrefill(now time.Time, a *OwnAnswer, result handoff.Resul
 	}
 }
 
-// answerWithPrefill is docs/behaviour.md#prefill-answers: what prefill answered is all
-// there is to say.
+// answerWithPrefill gives the client prefill's answer as the whole response
+// (docs/behaviour.md#prefill-answers).
 func (m *pairing) answerWithPrefill(answer []byte) {
 	body, contentType, err := handoff.AppendFinal(nil, answer, m.req.Scan, m.req.Body, m.plan.Kind)
 	if err != nil {
@@ -363,20 +364,20 @@ func (m *pairing) answerWithPrefill(answer []byte) {
 	if m.plan.Explain != "" {
 		im.Headers = append(im.Headers, wire.Header{Name: prefill.HeaderDecision, Value: m.plan.Explain})
 	}
-	m.collect() // vLLM may hold what it has computed all the same
+	m.collect() // vLLM may hold the KV though nothing needs it
 	m.releaseDecode()
 	m.emit(Effect{Op: OpImmediate, Imm: im})
 }
 
-// mayServeAlone reports whether one worker is to serve the request, whole, where
-// f would be its last word (docs/behaviour.md#first-prefill-fails): what failed is
-// prefill and not the request, and nobody has named a worker. Prefill workers that are
-// busy are back-pressure, and no reason to do without them.
+// mayServeAlone reports whether one worker is to serve the whole request, which would
+// else end with f (docs/behaviour.md#first-prefill-fails). That is so if prefill has
+// failed and not the request, and the request names no worker. Busy prefill workers are
+// back-pressure, and no reason to serve without them.
 func (m *pairing) mayServeAlone(f *Failure, r Report) bool {
 	return m.rules.Fallback && f.Fresh && !r.busy() && r.Reason != blame.Rejected && !m.mayRetry(f) && !m.plan.PrefillNamed && !m.plan.DecodeNamed
 }
 
-// serveAlone ends the part of the pair and has one worker picked.
+// serveAlone ends the pair's part in the request, and asks for a pick of one worker.
 func (m *pairing) serveAlone(now time.Time) {
 	m.onLegEnded(now, Report{State: Ended})
 	m.releaseDecode()
@@ -386,7 +387,8 @@ func (m *pairing) serveAlone(now time.Time) {
 	m.emit(Effect{Op: OpPick, Fail: m.instead})
 }
 
-// onCollected ends a collecting leg; decode was booked until now.
+// onCollected takes the end of a collecting leg, and releases decode, which was booked
+// until now.
 func (m *pairing) onCollected() {
 	if m.handover.kv == kvTaking {
 		m.handover.kv = kvNobodys

@@ -9,46 +9,46 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Plan is a decision that has been booked, as the machine needs it.
+// Plan is a booked decision, with what the machine needs of it.
 type Plan struct {
 	Nonce         uint64
 	Disaggregated bool
-	Kind          handoff.Kind // with disaggregated
+	Kind          handoff.Kind // if Disaggregated
 	Prefill       worker.Rank
 	Decode        worker.Rank
-	DecodeAddr    string           // who is to serve, or several, best first
-	Several       bool             // they are several: who gets it is the proxy's to find
-	DecodeDPSize  uint32           // ranks at decodeAddr
-	PrefillAddr   string           // of a mirrored leg, which starts without us where we die before it comes
-	Model         string           // of the pool
-	Bootstrap     worker.Bootstrap // prefill's, where both legs go at once
+	DecodeAddr    string           // the endpoint that is to serve, or several of them, best first
+	Several       bool             // DecodeAddr has several endpoints, of which the proxy chooses one
+	DecodeDPSize  uint32           // ranks at DecodeAddr
+	PrefillAddr   string           // of a mirrored leg: Envoy sends the leg there if the plugin dies before the leg comes
+	Model         string           // the model of the pool
+	Bootstrap     worker.Bootstrap // prefill's, if both legs begin together
 	BootstrapHost string
 	BootstrapPort uint16
 	Room          prefill.Room
 	InHeaders     bool // the engine takes bootstrap data as headers
 
-	// Of a synchronous hand-off.
+	// If prefill goes first.
 	PrefillDPSize uint32 // ranks at prefill's address
 	HandoffID     uint64 // TensorRT-LLM's disagg_request_id
-	DecodeAlone   bool   // decode can do without a hand-off
+	DecodeAlone   bool   // decode can serve without a hand-off
 
 	Token        string
-	AnswerToken  string        // goes with the answer: who it is of; empty: nobody asks
-	Looks        bool          // a stream of its own reads decode's first events
-	Traceparent  string        // of our own span; empty: leave the client's
-	OverdueAfter time.Duration // from the dispatch, of prefill
-	StartWithin  time.Duration // the same, until its leg has begun
-	AnswerWithin time.Duration // of decode, once it has all that it needs; 0: no limit
-	Spare        Spare         // who else could be tried
-	Failing      int           // how often its hand-off has lately failed for other requests
+	AnswerToken  string        // goes with the answer, and says whose it is; "": nothing reads it
+	Looks        bool          // another stream reads the first events of decode's answer
+	Traceparent  string        // of our own span; "": the client's stays
+	OverdueAfter time.Duration // how long prefill may take, from the dispatch
+	StartWithin  time.Duration // how long prefill's leg may take to begin, from the dispatch
+	AnswerWithin time.Duration // how long decode may take to answer, once it has all that it needs; 0: no limit
+	Spare        Spare         // which legs another worker could serve
+	Failing      int           // how often the hand-off of this pair has lately failed for other requests
 	Suspects     Suspects      // of earlier attempts of the request
-	Explain      string        // the debug header's value, if asked for
+	Explain      string        // the debug header's value; "": it was not asked for
 
-	// The request has named the worker: a fresh attempt would meet it again.
+	// The request has named the worker, which a fresh attempt would meet again.
 	PrefillNamed, DecodeNamed bool
 }
 
-// appendMembers appends the members that the body of both legs gets.
+// appendMembers appends to dst the members that the bodies of both legs get.
 func (p *Plan) appendMembers(dst []byte) []byte {
 	if p.Kind == handoff.Mooncake {
 		return handoff.AppendMooncake(dst, p.Bootstrap, p.Prefill.DPRank, p.Room)
@@ -56,15 +56,15 @@ func (p *Plan) appendMembers(dst []byte) []byte {
 	return handoff.AppendSGLang(dst, p.BootstrapHost, p.BootstrapPort, p.Room)
 }
 
-// Seat is where decode runs, when it was picked again while prefill ran.
+// Seat is where decode runs, if it was picked again while prefill ran.
 type Seat struct {
 	Rank   worker.Rank
 	Addr   string
 	DPSize uint32 // ranks at addr
-	Alone  bool   // it can do without a hand-off
+	Alone  bool   // the worker can serve without a hand-off
 }
 
-// move lets decode run somewhere else.
+// move changes where decode runs; nil changes nothing.
 func (p *Plan) move(to *Seat) {
 	if to != nil {
 		p.Decode, p.DecodeAddr, p.DecodeDPSize, p.DecodeAlone, p.Several = to.Rank, to.Addr, to.DPSize, to.Alone, false
@@ -74,5 +74,5 @@ func (p *Plan) move(to *Seat) {
 // Spare says which legs another worker could serve.
 type Spare struct{ Prefill, Decode bool }
 
-// Suspects are what earlier attempts of a request have left to a mate's word.
+// Suspects are charges from a request's earlier attempts that wait for a mate's proof.
 type Suspects = blame.Suspects[worker.Rank]

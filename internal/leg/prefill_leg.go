@@ -26,20 +26,21 @@ var prefillPhaseNames = [...]string{"awaitHeaders", "awaitBody", "routed", "answ
 
 func (p prefillPhase) String() string { return prefillPhaseNames[p] }
 
-// Ticket is what the runner knows of a leg when its headers arrive: the opened
-// token, where its worker is, and whether the attempt still wants it.
+// Ticket is what the runner knows of a leg when the leg's headers arrive: the opened
+// token, the worker's endpoint, and whether the attempt still wants the leg.
 type Ticket struct {
 	Leg      prefill.Leg
-	Fail     *Failure // the token is missing, wrong, late, or its worker is gone
+	Fail     *Failure // the token is missing, wrong or late, or its worker is gone; nil: the leg may go on
 	Endpoint string
-	Mooncake bool // its engine meets decode so
-	// The rank has to be named at the endpoint. SGLang's follows from the room.
+	Mooncake bool // the engine's hand-off is of the kind handoff.Mooncake
+	// NamesRank says that a header has to name the rank at the endpoint. SGLang finds the
+	// rank from the room.
 	NamesRank bool
 }
 
-// Prefill is the machine of one prefill leg; see the phase table in the
-// package documentation. It is not safe for concurrent use: the stream that
-// owns it takes one event at a time.
+// Prefill is the machine of one prefill leg; see the phase table in the package
+// documentation. It is not safe for concurrent use: its stream gives it one event at a
+// time.
 type Prefill struct {
 	rules *Rules
 	phase prefillPhase
@@ -54,17 +55,17 @@ type Prefill struct {
 	long       bool // the answer is over answerLimit
 	status     int
 
-	told   State // the last state reported
+	told   State // the last state that was reported
 	closed bool
 
 	out []Effect // reused between steps
 }
 
-// NewPrefill returns the machine of a leg that nothing has come of.
+// NewPrefill returns the machine of a new leg.
 func NewPrefill(r *Rules) Prefill { return Prefill{rules: r} }
 
-// Step takes one event and returns what is to be done, in order. The slice is
-// valid until the next call. t is read with EventRequestHeaders only.
+// Step takes one event and returns the effects to perform, in order. The slice is valid
+// until the next call. t is read with EventRequestHeaders only.
 func (l *Prefill) Step(now time.Time, ev *Event, t *Ticket) []Effect {
 	l.out = l.out[:0]
 	switch ev.Kind {
@@ -121,7 +122,7 @@ func (l *Prefill) onMessage(now time.Time, ev *Event, t *Ticket) {
 	l.refuse(&FailProtocol)
 }
 
-// Awaits reports whether a message of Envoy's is the one that comes next.
+// Awaits reports whether the machine waits for a message of this kind.
 func (l *Prefill) Awaits(k EventKind) bool {
 	switch l.phase {
 	case prefillAwaitHeaders:
@@ -133,14 +134,14 @@ func (l *Prefill) Awaits(k EventKind) bool {
 	}
 }
 
-// Gathered is how much has come of a request's body that is not whole.
+// Gathered returns how many bytes have come of a request's body that is not whole.
 func (l *Prefill) Gathered() int { return l.pieces.size }
 
-// AnswerStatus is the status of the worker's answer; 0: none.
+// AnswerStatus returns the status of the worker's answer, or 0 if none has come.
 func (l *Prefill) AnswerStatus() int { return l.status }
 
-// pass lets what still comes of an answer go by: the worker's connection is
-// drained, not cut.
+// pass lets the rest of an answer go on, so that the worker's connection is drained and
+// not cut.
 func (l *Prefill) pass(ev *Event) {
 	switch ev.Kind {
 	case EventResponseBody:
@@ -185,11 +186,12 @@ func (l *Prefill) onRequestBody(now time.Time, ev *Event) {
 	}
 }
 
-// editRoom is more than the edits ever add.
+// editRoom is more bytes than the edits ever add.
 const editRoom = 64
 
-// onRequestEnd asks for one token and no stream (docs/behaviour.md#one-token). The
-// bootstrap fields are in the body or the headers already: the mirror copied them.
+// onRequestEnd changes the request to one token and no stream
+// (docs/behaviour.md#one-token). The bootstrap fields are in the body or the headers
+// already: Envoy's mirror copied them.
 func (l *Prefill) onRequestEnd(now time.Time) {
 	if l.body == nil {
 		l.body = l.pieces.take(l.rules.Buffers)
@@ -215,7 +217,7 @@ func (l *Prefill) onRequestEnd(now time.Time) {
 		{Name: "content-length", Value: strconv.Itoa(len(body))},
 		{Name: "x-envoy-upstream-rq-timeout-ms", Value: strconv.FormatInt(max(l.timeout(now).Milliseconds(), 1), 10)},
 	}
-	// Decode's rank and address are not prefill's business.
+	// Prefill does not need decode's rank and address.
 	remove := []string{prefill.HeaderDestination, prefill.HeaderPrefillCluster, prefill.HeaderLeg}
 	if l.ticket.NamesRank {
 		set = append(set, wire.Header{Name: handoff.SGLangDPRankHeader, Value: strconv.FormatUint(uint64(l.ticket.Leg.Prefill.DPRank), 10)})
@@ -225,7 +227,8 @@ func (l *Prefill) onRequestEnd(now time.Time) {
 	l.emit(Effect{Op: OpRoute, Of: wire.RequestBody, Body: body, Trailers: l.trailers, Set: set, Remove: remove})
 }
 
-// timeout lets Envoy end a leg that nobody waits for any more.
+// timeout returns after what time Envoy is to end the leg: no request waits for it by
+// then.
 func (l *Prefill) timeout(now time.Time) time.Duration {
 	return min(l.ticket.Leg.Deadline.Sub(now), l.rules.PrefillTimeout) + l.rules.OrphanGrace
 }
@@ -244,8 +247,9 @@ func (l *Prefill) onResponseHeaders(ev *Event) {
 	}
 }
 
-// answerLimit is how much of a prefill answer is read. It holds one token;
-// more can only be log probabilities, whose finish reason is then not read.
+// answerLimit is how much of a prefill answer is read, in bytes. The answer has one
+// token. Only log probabilities can make it longer, and then its finish reason is not
+// read.
 const answerLimit = 1 << 20
 
 func (l *Prefill) onResponseBody(ev *Event) {
@@ -261,8 +265,9 @@ func (l *Prefill) onResponseBody(ev *Event) {
 	}
 }
 
-// onAnswerEnd judges the whole answer. Only a complete 2xx answer with a
-// finish reason other than abort or error is well.
+// onAnswerEnd judges the whole answer. Only a complete 2xx answer is well, and only if
+// its finish reason is neither abort nor error. The finish reason of an answer over
+// answerLimit is not read.
 func (l *Prefill) onAnswerEnd() {
 	l.phase = prefillOver
 	if l.told >= Well {
@@ -289,7 +294,7 @@ func (l *Prefill) judge() blame.Sight {
 		return s
 	}
 	if l.long {
-		return blame.Served // complete; its finish reason was not read
+		return blame.Served // the answer is complete; its finish reason was not read
 	}
 	if len(l.answer) == 0 {
 		return blame.Empty
@@ -305,8 +310,8 @@ func (l *Prefill) judge() blame.Sight {
 	}
 }
 
-// onAbort ends the leg: Envoy resets the worker's request, and the engine
-// frees what it holds.
+// onAbort ends the leg: Envoy resets the worker's request, and the engine frees what it
+// holds for that request.
 func (l *Prefill) onAbort() {
 	if l.closed || l.phase >= prefillRefused {
 		return
@@ -316,7 +321,7 @@ func (l *Prefill) onAbort() {
 	l.emit(Effect{Op: OpImmediate, Imm: ImmediateOf(&failLegAborted, false)})
 }
 
-// refuse answers the mirror, which drops the answer. No worker is reached.
+// refuse answers Envoy's mirror, which drops the answer. The request reaches no worker.
 func (l *Prefill) refuse(f *Failure) {
 	l.phase = prefillRefused
 	l.emit(Effect{Op: OpFinish, Outcome: Refused, Fail: f})
@@ -336,9 +341,9 @@ func (l *Prefill) onClosed(ev *Event) {
 		r := Report{State: Failed, Reason: blame.Ended, Status: l.status}
 		switch {
 		case l.phase == prefillAwaitBody:
-			r.Reason = blame.NotSent // no worker has seen it
+			r.Reason = blame.NotSent // no worker has seen the request
 		case ev.Ending:
-			r.Reason = blame.Aborted // no worker's fault
+			r.Reason = blame.Aborted // the process is about to end: no worker is at fault
 		case l.phase == prefillAnswering:
 			r.Reason = blame.BrokeOff
 		}

@@ -7,10 +7,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// This file is what the runner of a main leg asks its machine, besides what is asked of
-// its prefill leg (main_pairing.go). It is told nothing of phases.
+// This file has the questions that the runner of a main leg asks its machine. Those about
+// the prefill leg are in pairing.go. The runner does not know the machine's phase.
 
-// Awaits reports whether a message of Envoy's is the one that comes next.
+// Awaits reports whether the machine waits for a message of this kind.
 func (m *Main) Awaits(k EventKind) bool {
 	switch m.phase {
 	case mainAwaitHeaders:
@@ -24,11 +24,11 @@ func (m *Main) Awaits(k EventKind) bool {
 	}
 }
 
-// Request is what has come of the request. It is for reading; what its end has set stays
-// until it is routed.
+// Request returns what has come of the request, for reading. Body and Scan are there
+// until the request is routed.
 func (m *Main) Request() *Request { return &m.req }
 
-// Over reports whether nothing of the attempt remains.
+// Over reports whether the attempt is over, with all its legs.
 func (m *Main) Over() bool { return m.phase == mainDone }
 
 // AnswerOver reports whether the client's answer is over.
@@ -41,27 +41,28 @@ func (m *Main) AnswerOver() bool {
 	}
 }
 
-// Answering reports whether decode's answer is on its way to the client, on a stream that we
-// have not left.
+// Answering reports whether decode's answer is on its way to the client, on a stream that
+// the machine has not left.
 func (m *Main) Answering() bool { return m.phase == mainStreaming }
 
-// Sightings are what was seen of the attempt's legs in the last step.
+// Sightings returns what the last step has seen of the attempt's legs.
 func (m *Main) Sightings() []Sighting { return m.charges.seen }
 
-// Plan is the plan of the attempt; nil: nothing was picked.
+// Plan returns the plan of the attempt, or nil if nothing was picked.
 func (a *attempt) Plan() *Plan { return a.plan }
 
-// PickedAt is when the attempt's workers were picked.
+// PickedAt returns when the attempt's workers were picked.
 func (a *attempt) PickedAt() time.Time { return a.pickedAt }
 
-// Answer is what has come of decode's answer. It is for reading.
+// Answer returns what has come of decode's answer, for reading.
 func (a *attempt) Answer() *Answer { return &a.answer }
 
-// Began reports whether decode has begun an answer, which serves the request so far.
+// Began reports whether decode's answer has begun with a 2xx, and serves the request so
+// far.
 func (a *attempt) Began() bool { return a.answer.Code()/100 == 2 && a.ServesSoFar() }
 
-// ServesSoFar reports whether nothing that has come of decode's answer says that it does
-// not serve the request.
+// ServesSoFar reports whether decode's answer serves the request, by what has come of it.
+// It is true while nothing has come.
 func (a *attempt) ServesSoFar() bool {
 	return a.answer.sightOfStart(a.req.Passes()) == blame.Served
 }
@@ -69,13 +70,15 @@ func (a *attempt) ServesSoFar() bool {
 // Concluded reports whether OpFinish was returned.
 func (a *attempt) Concluded() bool { return a.finished }
 
-// Looks reports whether a stream of its own is to read the answer's first events. A
-// gateway has no filter for it: its one filter shows us answers, or nobody does.
+// Looks reports whether another stream is to read the first events of decode's answer. A
+// gateway has no filter for such a stream: its one filter sends answers to the main leg,
+// or to nobody.
 func (m *Main) Looks() bool {
 	return m.rules.HoldFirst && m.req.Scan != nil && m.req.Scan.Stream && !m.req.Passes() && !m.way.Gateway()
 }
 
-// DecodeMate is who is to answer, where a refusal of its could be asked of another worker.
+// DecodeMate returns the rank that is to answer, if another worker could be asked after a
+// refusal. Else it returns false.
 func (a *attempt) DecodeMate() (r worker.Rank, ok bool) {
 	if a.plan == nil || !a.plan.Spare.Decode || !a.asksAgain() {
 		return r, false
@@ -83,7 +86,8 @@ func (a *attempt) DecodeMate() (r worker.Rank, ok bool) {
 	return a.plan.Decode, true
 }
 
-// Learned is the attempt's lesson; false: nothing was picked.
+// Learned returns what a fresh attempt has to know of this one. It returns false if
+// nothing was picked.
 func (a *attempt) Learned() (Lesson, bool) {
 	if a.plan == nil {
 		return Lesson{}, false

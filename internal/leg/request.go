@@ -15,15 +15,15 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// Request is what has come of a request. Nobody else writes its fields but the machine,
-// which gives its body and its scan away.
+// Request is what has come of a request. Only the machine writes its fields. The machine
+// clears Body and Scan when it gives them away.
 type Request struct {
 	// Set by its headers.
 	Headers    wire.Headers
-	unnamed    bool // it has come without a name: the one in headers is ours
+	unnamed    bool // the request came without an id, and the plugin made the one in Headers
 	Path       openai.Path
 	scope      scope
-	Start      time.Time // when the data plane received it
+	Start      time.Time // when the data plane received the request
 	Deadline   time.Time
 	Attempt    int
 	fullDuplex bool
@@ -31,7 +31,7 @@ type Request struct {
 
 	// Set by its end.
 	Body     []byte
-	Scan     *openai.Request // lent until the request is routed, or decode answers
+	Scan     *openai.Request // lent by Rules.Scans until the request is routed, or decode answers
 	trailers bool
 }
 
@@ -39,23 +39,23 @@ type Request struct {
 type scope uint8
 
 const (
-	// scopeRead: all that routing needs.
+	// scopeRead: all that routing needs is read.
 	scopeRead scope = iota
-	// scopePassed: its path is not read here. One worker serves it, picked by load. Of its
-	// body only the model is read, and whether it says what only a router may; the rest is
-	// as it came. Of its answer nothing is read.
+	// scopePassed: the path is not read here. One worker, picked by load, gets the
+	// request unchanged. Of the body only the model is read, and whether the body sets
+	// what only a router may set. Nothing of the answer is read.
 	scopePassed
-	// scopeBare: the same, and headers are all there is.
+	// scopeBare: the same, for a request that is only headers.
 	scopeBare
 )
 
 // Passes reports whether the request is on a path that is not read here.
 func (q *Request) Passes() bool { return q.scope != scopeRead }
 
-// Gathered is how much has come of a body that is not whole.
+// Gathered returns how many bytes have come of a body that is not whole.
 func (q *Request) Gathered() int { return q.pieces.size }
 
-// come takes the headers.
+// come takes the request's headers.
 func (q *Request) come(ev *Event, w Way) {
 	q.Headers, q.unnamed, q.fullDuplex = *ev.Headers, ev.Unnamed, ev.FullDuplex
 	if w.Plain() {
@@ -64,8 +64,8 @@ func (q *Request) come(ev *Event, w Way) {
 	q.Attempt = q.Headers.Attempt()
 }
 
-// distrust forgets what only a listener of ours may say: on the way of a stream
-// whose data plane strips nothing, a client has said it.
+// distrust forgets what only a listener of ours may say. The data plane of a plain
+// gateway strips nothing, so a client has said it.
 func (q *Request) distrust() {
 	h := &q.Headers
 	for _, x := range []struct {
@@ -79,11 +79,12 @@ func (q *Request) distrust() {
 			*x.value = ""
 		}
 	}
-	h.AttemptCount = "" // Envoy's own, where it is not a client's
+	h.AttemptCount = "" // a count of Envoy's, or of the client's
 }
 
-// setDeadline counts the client's time-out from Envoy's receipt of the request,
-// so that a fresh attempt does not start the clock again.
+// setDeadline sets the deadline, and refuses a time-out that is malformed or over. It
+// counts the client's time-out from when the data plane received the request, so that a
+// fresh attempt does not get the whole time again.
 func (q *Request) setDeadline(now, received time.Time, r *Rules) *Failure {
 	q.Start = received
 	if q.Start.IsZero() {
@@ -104,8 +105,8 @@ func (q *Request) setDeadline(now, received time.Time, r *Rules) *Failure {
 	return nil
 }
 
-// accept says how much of the request is read, and refuses what cannot be served by its
-// headers.
+// accept sets how much of the request is read. It returns a failure if the headers show
+// that the request cannot be served.
 func (q *Request) accept(ev *Event, w Way, r *Rules) *Failure {
 	path, known := openai.ParsePath(q.Headers.Path)
 	if !known && mayPass(q.Headers.Path, ev.EndOfStream, w, r) {
@@ -132,14 +133,16 @@ func (q *Request) accept(ev *Event, w Way, r *Rules) *Failure {
 	return nil
 }
 
-// mayPass reports whether a request is passed on to one worker though its path is not read
-// here: it is none that an engine is controlled by. Without a body it names no model: only
-// a gateway, which wants an endpoint for each request, gets one for it.
+// mayPass reports whether a request goes on to one worker though its path is not read
+// here. The path must not be one that controls an engine. A request without a body names
+// no model, so only a gateway gets an endpoint for it: a gateway wants one for each
+// request.
 func mayPass(path string, bare bool, w Way, r *Rules) bool {
 	return r.PassOther && (w.Gateway() || !bare) && !openai.Control(path)
 }
 
-// ModelsPath reports whether a path is the list of models, or one of it, and which.
+// ModelsPath reports whether a path is the list of models, or one model of the list. It
+// returns that model, or "" for the list.
 func ModelsPath(path string) (only string, ok bool) {
 	path, _, _ = strings.Cut(path, "?")
 	rest, ok := strings.CutPrefix(path, "/v1/models")
@@ -154,8 +157,10 @@ func ModelsPath(path string) (only string, ok bool) {
 	return only, true
 }
 
-// noRoom refuses a body. Room for a large one takes as long as others of its kind take to
-// come: who asks for it at once again costs those that are served, small ones above all.
+// noRoom returns the refusal of a body for which there is no room. Room for a large body
+// is free only after other large ones have come. A client that asks again before that
+// slows down the requests that are served, above all the small ones, so the refusal of a
+// large body has a longer Retry-After.
 func (q *Request) noRoom() *Failure {
 	f := failBodiesFull
 	if q.Headers.Length.N > budget.Small || !q.Headers.Length.Said {
@@ -164,15 +169,16 @@ func (q *Request) noRoom() *Failure {
 	return &f
 }
 
-// largeAgain is 5 to 14 s, by the request's id: of many that are refused at once few come
-// again at once.
+// largeAgain returns a wait of 5 to 14 s that depends on the request's id. So of many
+// requests that are refused together only few come again at the same time.
 func largeAgain(requestID string) time.Duration {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(requestID))
 	return time.Duration(5+h.Sum32()%10) * time.Second
 }
 
-// take takes a piece of the body, and reports whether it is whole.
+// take adds a piece of the body. It returns whether the body is whole, or why it is
+// refused.
 func (q *Request) take(ev *Event, r *Rules) (whole bool, refused *Failure) {
 	if q.pieces.size+len(ev.Body) > r.MaxBodyBytes {
 		return false, &failBodyTooLarge
@@ -180,7 +186,7 @@ func (q *Request) take(ev *Event, r *Rules) (whole bool, refused *Failure) {
 	if ev.Full {
 		return false, q.noRoom()
 	}
-	whole = ev.EndOfStream || !q.fullDuplex // buffered, it is whole, though trailers may end it
+	whole = ev.EndOfStream || !q.fullDuplex // a buffered body comes whole, also if trailers follow
 	if whole && q.pieces.size == 0 {
 		q.Body = ev.Body
 	} else {
@@ -189,7 +195,7 @@ func (q *Request) take(ev *Event, r *Rules) (whole bool, refused *Failure) {
 	return whole, nil
 }
 
-// read reads the body, which is whole.
+// read scans the body, which is whole.
 func (q *Request) read(r *Rules) *Failure {
 	if q.Body == nil {
 		q.Body = q.pieces.take(r.Buffers)
@@ -207,7 +213,7 @@ func (q *Request) read(r *Rules) *Failure {
 	return nil
 }
 
-// BadBody turns the scanner's verdict into a row of the failure table.
+// BadBody returns the failure for an error of the body's scanner.
 func BadBody(err error) *Failure {
 	f := Failure{Code: "invalid_body", Status: 400, Kind: kindInvalid, Message: "The body cannot be read."}
 	var e *openai.Error
@@ -217,14 +223,15 @@ func BadBody(err error) *Failure {
 	return &f
 }
 
-// giveBody hands the body on, to be sent: a fresh attempt is a new stream with its own.
+// giveBody gives the body away, to be sent. A fresh attempt is a new stream, which gets
+// the body again.
 func (q *Request) giveBody() []byte {
 	b := q.Body
 	q.Body = nil
 	return b
 }
 
-// forget gives back the body and what was read of it.
+// forget gives back the body and its scan.
 func (q *Request) forget(r *Rules) {
 	if q.Scan != nil {
 		r.Scans.Return(q.Scan)
@@ -236,19 +243,19 @@ func (q *Request) forget(r *Rules) {
 	}
 }
 
-// leftover lists the headers of others that name workers and that set does not
-// replace: behind us only what was decided is told.
+// leftover returns the client's headers that name workers, without those that set
+// replaces. They are removed: workers are told only what was decided.
 func (q *Request) leftover(set []wire.Header, w Way) []string {
 	if len(q.Headers.Named) == 0 && (!w.Plain() || len(q.Headers.Strange) == 0) {
 		return nil
 	}
 	var out []string
-	known := make(map[string]bool, len(set)) // of thousands of headers, too
+	known := make(map[string]bool, len(set)) // a map, since a request may have thousands of headers
 	for i := range set {
 		known[set[i].Name] = true
 	}
 	drop := func(name string) {
-		// A name that is no UTF-8 cannot be said in a message, and nobody reads it.
+		// A message cannot carry a name that is not UTF-8, and nobody reads such a name.
 		if !known[name] && utf8.ValidString(name) {
 			known[name] = true
 			out = append(out, name)
@@ -257,7 +264,7 @@ func (q *Request) leftover(set []wire.Header, w Way) []string {
 	for _, h := range q.Headers.Named {
 		drop(h.Name)
 	}
-	if w.Plain() { // nobody has stripped what clients may not set
+	if w.Plain() { // a plain gateway does not strip what clients may not set
 		for _, name := range q.Headers.Strange {
 			drop(name)
 		}

@@ -8,54 +8,57 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// Scans lends results of scans, which are large for their lives.
+// Scans lends memory for the results of scans. These are large, and needed for a short
+// time.
 type Scans interface {
 	Borrow() *openai.Request
 	Return(*openai.Request)
 }
 
-// Rules are the settings that both machines obey. Read-only.
+// Rules are the settings of both machines. They are only read.
 type Rules struct {
-	PrefillTimeout time.Duration // and ended by then
+	PrefillTimeout time.Duration // the longest time that a prefill leg may take
 	OrphanGrace    time.Duration // how long a prefill leg may outlive its client
-	Hold           bool          // keep decode's headers back until prefill is well
-	HoldFirst      bool          // and until its first token
-	Fallback       bool          // one worker serves what a synchronous hand-off has failed
-	PrefillCluster string        // the mirror's cluster
+	Hold           bool          // hold the head of decode's answer until prefill is well
+	HoldFirst      bool          // hold the head until the first token, too
+	Fallback       bool          // if prefill goes first and fails for good, one worker serves the request
+	PrefillCluster string        // the cluster to which Envoy mirrors the prefill leg
 	MaxAttempts    int
 	MaxBodyBytes   int
-	PassOther      bool // paths that are not read here
+	PassOther      bool // requests on paths that are not read here go on to a worker
 	DefaultTimeout time.Duration
 	MaxTimeout     time.Duration
 	Names          prefill.Names
-	ReasonHeader   string // of the endpoint picker protocol's refusals
-	Replicas       bool   // Envoy's access log may go to another process
+	ReasonHeader   string // in a refusal to a gateway: the header with the reason; "": none
+	Replicas       bool   // Envoy may send its access log to another replica
 	Buffers        *wire.Pool
 	Scans          Scans
 }
 
-// Way is what the machine has to know of the filter.
+// Way is what the machine has to know of the filter that its stream comes from.
 type Way struct {
-	Repick bool // who names workers is asked again on each attempt
+	Repick bool // whoever names workers is asked again on each attempt
 	Speaks Protocol
 }
 
-// Protocol is what a filter speaks, and what there is beside it.
+// Protocol is what a filter speaks, and what is configured beside it.
 type Protocol uint8
 
 // The values of Protocol.
 const (
 	// Own is a filter of our own Envoy configurations.
 	Own Protocol = iota
-	// Gateway is a filter of the endpoint picker protocol, with all that two legs need.
+	// Gateway is a filter of the endpoint picker protocol, with all that two legs need
+	// beside it.
 	Gateway
-	// PlainGateway has nothing of ours beside it: no listener for a prefill leg, no fresh
-	// attempt, no access log, and nobody strips what clients may not set.
+	// PlainGateway is such a filter with nothing of ours beside it: no listener for a
+	// prefill leg, no fresh attempts, no access log, and nothing that strips what clients
+	// may not set.
 	PlainGateway
 )
 
 // Gateway reports whether the filter speaks the endpoint picker protocol.
 func (w Way) Gateway() bool { return w.Speaks != Own }
 
-// Plain reports whether there is nothing of ours beside the filter.
+// Plain reports whether nothing of ours is beside the filter.
 func (w Way) Plain() bool { return w.Speaks == PlainGateway }

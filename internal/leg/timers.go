@@ -2,20 +2,20 @@ package leg
 
 import "time"
 
-// timer is one of the times at which an attempt goes on by itself.
+// timer names a time at which an attempt acts without another event.
 type timer uint8
 
 const (
-	timerBegin  timer = iota // prefill's leg has to have begun; stopped once it has
-	timerLate                // prefill has to be well
-	timerAnswer              // decode has to have answered; stopped while it lacks something
-	timerProbe               // who is waited for is probed
-	timerOrphan              // a prefill leg that outlives its client is ended
-	timerLog                 // the access log is awaited no longer
+	timerBegin  timer = iota // the prefill leg has to have begun; stopped once it has
+	timerLate                // the prefill leg has to be well
+	timerAnswer              // decode has to have answered; runs once decode has all that it needs
+	timerProbe               // the worker that the request waits for is probed
+	timerOrphan              // a prefill leg that outlives its attempt is aborted
+	timerLog                 // the attempt stops waiting for the access log
 	timersOfAnAttempt
 )
 
-// timers are the times of one attempt: zero ones are stopped.
+// timers are the times of one attempt. A timer whose time is zero is stopped.
 type timers [timersOfAnAttempt]time.Time
 
 func (t *timers) set(k timer, at time.Time) { t[k] = at }
@@ -29,7 +29,7 @@ func (t *timers) stop(ks ...timer) {
 // due reports whether a timer runs and its time has come.
 func (t *timers) due(k timer, now time.Time) bool { return past(t[k], now) }
 
-// next is the earliest of those that are listed; zero: none of them runs.
+// next returns the earliest time of the listed timers, or zero if none of them runs.
 func (t *timers) next(ks ...timer) time.Time {
 	var at time.Time
 	for _, k := range ks {
@@ -41,7 +41,7 @@ func (t *timers) next(ks ...timer) time.Time {
 // past reports whether a time is set and has come.
 func past(t, now time.Time) bool { return !t.IsZero() && !t.After(now) }
 
-// sooner is the earlier of two times, of which zero ones are not set.
+// sooner returns the earlier of two times. A zero time counts as not set.
 func sooner(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
