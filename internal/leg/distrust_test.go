@@ -9,8 +9,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// A client's count of attempts is not Envoy's: it neither makes its request one
-// that has been let in before, nor counts in what the decision says.
+// On a plain gateway the count of attempts comes from the client, and is not believed:
+// the request counts as a first attempt.
 func TestAClientsAttemptCountSaysNothing(t *testing.T) {
 	for _, c := range []struct {
 		way     Way
@@ -22,7 +22,8 @@ func TestAClientsAttemptCountSaysNothing(t *testing.T) {
 	}
 }
 
-// What only our own listeners say is forgotten, and removed from the request.
+// On a plain gateway, headers that only a listener of ours may set are forgotten, and
+// removed from the request.
 func TestWhatOnlyAListenerSaysIsForgotten(t *testing.T) {
 	m := mainOf(testRules(), Way{Speaks: PlainGateway})
 	m.Step(testStart, &Event{Kind: EventRequestHeaders, Headers: &wire.Headers{

@@ -8,7 +8,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/blame"
 )
 
-// The flags are all that Envoy's documentation lists.
+// The table has each flag that Envoy's documentation lists.
 func TestEachOfEnvoysResponseFlagsIsRead(t *testing.T) {
 	for flags, want := range map[string]fault{
 		"UT": faultTimeout, "UMSDR": faultTimeout, "DT": faultTimeout, "SI": faultTimeout,
@@ -19,7 +19,7 @@ func TestEachOfEnvoysResponseFlagsIsRead(t *testing.T) {
 		"DI": faultNone, "FI": faultNone, "RL": faultNone, "UAEX": faultNone, "RLSE": faultNone, "IH": faultNone,
 		"RFCF": faultNone, "DC": faultNone, "DR": faultNone, "DPE": faultNone, "URX": faultNone,
 		"-": faultNone, "": faultNone,
-		"UF,URX": faultConnect, // the retry limit's name begins as that of a remote reset
+		"UF,URX": faultConnect, // the flag of the retry limit begins with UR, a remote reset
 		"URX,UF": faultConnect, "UO,URX": faultOverflow, "UC,URX": faultLost, "DI,UF": faultConnect, "UF,UC": faultLost, "UR,UT": faultTimeout,
 	} {
 		require.Equal(t, want, faultOf(flags), flags)

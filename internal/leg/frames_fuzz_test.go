@@ -18,7 +18,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// framesOf writes messages one after the other, each with its length.
+// framesOf writes messages one after the other, each after its length.
 func framesOf(reqs ...*extprocv3.ProcessingRequest) (out []byte) {
 	for _, req := range reqs {
 		b, err := proto.Marshal(req)
@@ -30,8 +30,9 @@ func framesOf(reqs ...*extprocv3.ProcessingRequest) (out []byte) {
 	return out
 }
 
-// FuzzMainFrames sends a main leg whatever comes as messages of Envoy, read by the
-// codec, with what else may happen to it between them, and holds it to X1 to X6.
+// FuzzMainFrames sends a main leg any bytes as Envoy's messages, read by the codec.
+// Between the messages it sends the other events. It holds the machine to the invariants
+// of the package documentation.
 func FuzzMainFrames(f *testing.F) {
 	r := rand.New(rand.NewPCG(5, 6))
 	whole := wiretest.Plausible("/v1/completions", []byte(`{"model":"m","prompt":"hi"}`), []byte("1"))
@@ -84,10 +85,10 @@ func runFrames(c *wire.Codec, pool *wire.Pool, seed uint64, frames []byte) error
 	return x.settle()
 }
 
-// frame sends what was read, as mainStream would.
+// frame sends a message that was read, as mainStream would.
 func (x *mainRandom) frame(ev Event, hinted bool) error {
 	switch ev.Kind {
-	case EventResponseBody: // numbered, so that its order can be checked
+	case EventResponseBody: // pieces are numbered, so that their order can be checked
 		x.came++
 		ev.Body = strconv.AppendInt(ev.Body[:0], int64(x.came), 10)
 	case EventResponseTrailers:
@@ -100,7 +101,7 @@ func (x *mainRandom) frame(ev Event, hinted bool) error {
 	return x.send(ev, fmt.Sprintf("frame %d eos=%t %+v", ev.Kind, ev.EndOfStream, ev.Headers))
 }
 
-// beside does something that is no message of Envoy's.
+// beside sends an event that is not a message of Envoy's.
 func (x *mainRandom) beside() error {
 	switch {
 	case x.picking:

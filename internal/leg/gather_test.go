@@ -14,7 +14,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// held is what a body that is not whole takes.
+// held returns the memory of a body that is not whole, in bytes.
 func (g *gather) held() int {
 	n := cap(g.whole)
 	for _, part := range g.parts {
@@ -33,7 +33,8 @@ func piecesOf(p *wire.Pool, body []byte, size int) (out [][]byte) {
 	return out
 }
 
-// allocated counts the bytes that f allocates. No collection empties the pool meanwhile.
+// allocated counts the bytes that f allocates. No garbage collection runs meanwhile,
+// since one would empty the pool.
 func allocated(f func()) int {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	var before, after runtime.MemStats
@@ -92,7 +93,7 @@ func TestALargeBodyIsHeldOnce(t *testing.T) { //nolint:paralleltest // counts wh
 			l := &Prefill{rules: m.rules}
 			check("prefill leg", func(ev *Event) *gather {
 				if ev.EndOfStream {
-					l.pieces.add(m.rules.Buffers, ev.Body) // what its end makes of it, is another body
+					l.pieces.add(m.rules.Buffers, ev.Body) // not by Step, which would edit the whole body into another one
 					return &l.pieces
 				}
 				l.Step(testStart, ev, &Ticket{Leg: prefill.Leg{Deadline: testStart.Add(time.Minute)}})
@@ -102,7 +103,8 @@ func TestALargeBodyIsHeldOnce(t *testing.T) { //nolint:paralleltest // counts wh
 	}
 }
 
-// TestWhatIsAnnouncedTakesNoMemory: it only spares copies.
+// TestWhatIsAnnouncedTakesNoMemory: an announced size takes no memory; it only spares
+// copies.
 func TestWhatIsAnnouncedTakesNoMemory(t *testing.T) {
 	t.Parallel()
 	p := new(wire.Pool)

@@ -8,7 +8,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/blame"
 )
 
-// holding is a main leg whose answer waits for prefill to be well.
+// holding returns a main leg that holds its answer until prefill is well.
 func holding() *Main {
 	m := mainOf(testRules(), Way{})
 	m.phase, m.plan, m.far.state, m.booked = mainHolding, &Plan{}, Started, ofDecode
@@ -23,9 +23,9 @@ func opsOf(effects []Effect) (out []Op) {
 	return out
 }
 
-// What waits is bounded by the memory it takes, which for small pieces is more than
-// they say. A decode that writes more has what it needs of prefill: all of it goes
-// to the client.
+// The bound counts the memory that held pieces take, which for small pieces is more than
+// their bytes. A decode that writes more has got what it needs from prefill, so all of
+// the answer goes to the client.
 func TestAnAnswerThatWaitsTakesSoMuchMemoryAndNoMore(t *testing.T) {
 	for _, size := range []int{1, 100 << 10} {
 		m := holding()
@@ -50,8 +50,8 @@ func TestAnAnswerThatWaitsTakesSoMuchMemoryAndNoMore(t *testing.T) {
 	}
 }
 
-// The end of an answer is its end where it had to wait, too: in a body's last piece,
-// or in trailers.
+// An answer's end counts once it has gone to the client, also if it was held before: in a
+// body's last piece, or in trailers.
 func TestAnAnswersEndThatHadToWaitIsSeen(t *testing.T) {
 	for _, c := range []struct {
 		last  []Event

@@ -24,7 +24,7 @@ func testRules() *Rules {
 	}
 }
 
-// oneScan lends one result again and again.
+// oneScan lends the same memory again and again.
 type oneScan struct{ r *openai.Request }
 
 func (s *oneScan) Borrow() *openai.Request {
@@ -38,7 +38,7 @@ func (s *oneScan) Borrow() *openai.Request {
 
 func (s *oneScan) Return(r *openai.Request) { s.r = r }
 
-// mainOf is a main leg that nothing has come of.
+// mainOf returns the machine of a new attempt.
 func mainOf(r *Rules, w Way) *Main {
 	m := NewMain(r, w)
 	return &m

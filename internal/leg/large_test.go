@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOfManyLargeBodiesFewComeAgainAtOnce: what is refused together is told different times.
+// TestOfManyLargeBodiesFewComeAgainAtOnce: requests that are refused together are told
+// different times.
 func TestOfManyLargeBodiesFewComeAgainAtOnce(t *testing.T) {
 	t.Parallel()
 	at := map[time.Duration]int{}

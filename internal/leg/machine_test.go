@@ -20,17 +20,20 @@ import (
 
 // The scenario files drive a machine as its stream does. Verbs of testdata/main:
 //
-//	new [attempt=N] [full-duplex] [no-hold] [first=hold|watch|off] [fallback] [gateway] [plain] [replicas]
-//	request-headers [method=POST] [path=…] [eos] [length=N] [timeout=MS] [start=SECONDS-AGO]
-//	     [answers] [answers-duplex] [strange=NAME]   the filter sends answers' bodies; a header only routers set
+//	new [attempt=N] [full-duplex] [no-hold] [first=hold|off] [fallback] [gateway] [plain] [replicas]
+//	request-headers [method=POST] [path=…] [eos] [length=N] [timeout=MS] [start=D]   D: so long ago
+//	     [answers] [answers-duplex]      the filter sends the bodies of answers, or streams them
+//	     [strange=NAME]                  a header that only routers may set
 //	request-body [more]          the input is the body
 //	request-trailers
 //	picked [aggregated] [in-headers] [overdue=D] [answer=D] [dp=N] [explain] [prefill-named] [decode-named]
-//	     [lone] [suspects=ID:CHARGE,…]   lone: nobody else could be tried; of earlier attempts
-//	     [look]                          a stream of its own reads decode's first events
+//	     [kind=vllm|trtllm|mooncake] [decode-alone]
+//	     [lone]                          no other worker could be tried
+//	     [suspects=ID:CHARGE,…]          of earlier attempts
+//	     [look]                          another stream reads decode's first events
 //	refused code=not_ready
 //	leg STATE [reason=R] [status=N] [answer=TEXT] [odd] [retry-after=TEXT]
-//	found seen=SIGHT [odd]       what that stream has read
+//	found seen=SIGHT [odd]       what the other stream has read
 //	response-headers status=N [local=FLAGS] [eos] [odd] [events] [answered=ID/RANK or unknown]
 //	response-body [more]         the input is the body
 //	response-trailers
@@ -38,14 +41,14 @@ import (
 //	closed
 //	after D                      time passes; the timer fires if it is due
 //
-//	prefilled [status=N] [cut] [long] [canceled] [local=FLAGS]   what came of a leg of our own; the body is its answer
+//	prefilled [status=N] [cut] [long] [canceled] [local=FLAGS]   the end of a prefill leg of our own; the input is its answer
 //	collected                    a collecting leg has ended
 //
-// Verbs of testdata/prefill: new, admit [refused] [late], request-body,
-// request-trailers, response-headers, response-body, response-trailers, abort,
-// closed.
+// Verbs of testdata/prefill: new, admit [refused=CODE] [deadline=D] [path=…] [eos],
+// request-body, request-trailers, response-headers, response-body, response-trailers,
+// abort, closed [ending].
 //
-// The output is the phase and the effects in order. `make golden` rewrites it.
+// The output is the phase and the effects in order. `make golden` writes it anew.
 
 func dur(t *testing.T, s string) time.Duration {
 	d, err := time.ParseDuration(s)
@@ -244,7 +247,7 @@ func answerArgs(t *testing.T, d *datadriven.TestData) *OwnAnswer {
 	return a
 }
 
-// textOf prints effects as scenario files read them.
+// textOf prints effects in the form of the scenario files.
 func textOf(effects []Effect) string {
 	if len(effects) == 0 {
 		return "effects: none\n"
@@ -367,8 +370,8 @@ func (dr *prefillDriver) run(t *testing.T, d *datadriven.TestData) string {
 	return "phase: " + dr.l.phase.String() + "\n" + textOf(effects)
 }
 
-// TestAPrefillAnswerTooLongToReadIsNoFault: log probabilities of a long prompt
-// make it one; its end alone says that prefill is well.
+// TestAPrefillAnswerTooLongToReadIsNoFault: log probabilities of a long prompt can make
+// an answer too long to read. The end of such an answer alone says that prefill is well.
 func TestAPrefillAnswerTooLongToReadIsNoFault(t *testing.T) {
 	l := &Prefill{rules: testRules()}
 	tk := &Ticket{Endpoint: "10.0.0.7:30000", Leg: prefill.Leg{Deadline: testStart.Add(time.Minute)}}

@@ -20,14 +20,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// The tests here send random events, in orders that no Envoy would send too,
-// and hold the machines to X1 to X4 of the package documentation. What the
-// stream promises the machine is kept: one answer for each OpPick, no message
-// of Envoy after EventClosed, a timer no sooner than wakeAt.
+// The tests here send random events, also in orders in which Envoy would not send them,
+// and hold the machines to the invariants of the package documentation. They keep the
+// rules of a runner: one answer for each OpPick, and no message of Envoy's after
+// EventClosed. But a timer may also fire early.
 
 const randomRuns = 50_000
 
-// mainRandom is a toy of mainStream: it counts what it is told to do.
+// mainRandom is a simple mainStream: it counts the effects that it gets.
 type mainRandom struct {
 	r   *rand.Rand
 	m   *Main
@@ -45,8 +45,8 @@ type mainRandom struct {
 	decode        int // bookings held
 	prefill       int
 	prefilling    bool // OpPrefill is not answered
-	held          bool // prefill's answer says that it holds KV
-	taken         bool // decode has answered with it
+	held          bool // prefill's answer says that prefill holds KV
+	taken         bool // decode has seen the hand-off
 	collecting    bool // OpCollect is not answered
 	collects      int
 	relayed       bool
@@ -82,8 +82,8 @@ func (x *mainRandom) send(ev Event, name string) error {
 	return nil
 }
 
-// seenBy reports whether the hand-off needs no collecting: decode has seen it, or
-// nobody can know any more.
+// seenBy reports whether the hand-off needs no collecting leg any more: a leg was sent,
+// decode has seen the hand-off, or nobody can know any more.
 func (x *mainRandom) seenBy(ev *Event, was mainPhase, effects []Effect) bool {
 	for i := range effects {
 		if effects[i].Op == OpCollect {
@@ -91,7 +91,7 @@ func (x *mainRandom) seenBy(ev *Event, was mainPhase, effects []Effect) bool {
 		}
 	}
 	switch ev.Kind {
-	case EventFound: // of an answer whose head has not come
+	case EventFound: // the head of that answer has not come
 		x.taken = true
 		return true
 	case EventResponseHeaders:
@@ -100,7 +100,7 @@ func (x *mainRandom) seenBy(ev *Event, was mainPhase, effects []Effect) bool {
 	case EventLogged:
 		x.taken = ev.Reached
 		return x.taken
-	case EventClosed: // the log came first
+	case EventClosed: // the log came before it
 		x.taken = x.m.logged.Reached
 		return x.taken
 	case EventTimer:
@@ -119,8 +119,8 @@ func (x *mainRandom) check(e *Effect) error {
 	}
 	switch e.Op {
 	case OpContinue:
-		x.relayed = x.relayed || e.Of == wire.ResponseHeaders                              // of an answer made before us
-		if e.Of == wire.ResponseBody && bytes.Contains(e.Body, []byte(`data: {"error"`)) { // it is cut
+		x.relayed = x.relayed || e.Of == wire.ResponseHeaders                              // the head of an answer that was made before us
+		if e.Of == wire.ResponseBody && bytes.Contains(e.Body, []byte(`data: {"error"`)) { // the answer is cut
 			if !e.EndOfStream || !x.relayed {
 				return x.fail("X6: an error event is no end")
 			}
@@ -176,7 +176,7 @@ func (x *mainRandom) check(e *Effect) error {
 	return nil
 }
 
-// answerPick is what decide does: exactly one answer, at any time.
+// answerPick answers OpPick as the runner's decide does: exactly once, at any time.
 func (x *mainRandom) answerPick() error {
 	x.picking = false
 	if x.r.IntN(5) == 0 {
@@ -199,7 +199,8 @@ func (x *mainRandom) answerPick() error {
 	return x.send(Event{Kind: EventPicked, Plan: p}, "picked")
 }
 
-// answerPrefill is what the plugin's own leg does: one answer, at any time.
+// answerPrefill answers OpPrefill as the plugin's own leg does: exactly once, at any
+// time.
 func (x *mainRandom) answerPrefill() error {
 	x.prefilling = false
 	a := &OwnAnswer{Status: 200, Body: []byte(`{"choices":[{"text":"a","finish_reason":"length"}],"kv_transfer_params":{"remote_engine_id":"e"}}`)}
@@ -228,7 +229,7 @@ var randomReasons = []blame.Sight{
 	blame.TimedOut, blame.Aborted, blame.NotStarted, blame.Overdue, blame.Busy, blame.Empty, blame.BrokeOff, blame.Ended,
 }
 
-// message is one of Envoy's, the one that is due more often than others.
+// message sends one of Envoy's messages, mostly the one that is due.
 func (x *mainRandom) message() error {
 	kind := pickOf(x.r, EventRequestHeaders, EventRequestBody, EventRequestTrailers, EventResponseHeaders, EventResponseBody, EventResponseTrailers)
 	if x.r.IntN(5) > 0 {
@@ -307,8 +308,8 @@ func (x *mainRandom) one() error {
 	return nil
 }
 
-// timer fires if it is due, sometimes also when it is not: a timer that was
-// stopped may have been on its way.
+// timer fires if a timer is due, and sometimes if none is: a timer that was stopped may
+// have been on its way.
 func (x *mainRandom) timer() error {
 	if at := x.m.WakeAt(); !at.IsZero() && !at.After(x.now) || x.r.IntN(4) == 0 {
 		return x.fire()
@@ -316,7 +317,7 @@ func (x *mainRandom) timer() error {
 	return nil
 }
 
-// fire lets the timer go off until no clock is due: each of them goes off once.
+// fire sends EventTimer until no timer is due. Each one that is due goes off once.
 func (x *mainRandom) fire() error {
 	for range clocksOfAnAttempt {
 		if err := x.send(Event{Kind: EventTimer}, "timer"); err != nil {
@@ -329,7 +330,7 @@ func (x *mainRandom) fire() error {
 	return x.fail("X8: a clock stays due, and the timer goes off for ever")
 }
 
-// clocksOfAnAttempt are those of wakeAt.
+// clocksOfAnAttempt is how many times WakeAt chooses from: the timers and the deadline.
 const clocksOfAnAttempt = 7
 
 func (x *mainRandom) close() error {
@@ -340,8 +341,8 @@ func (x *mainRandom) close() error {
 	return x.send(Event{Kind: EventClosed}, "closed")
 }
 
-// settle lets what is under way come to its end: the pick is answered, the
-// stream ends, and time passes. The leg may never say that it is over.
+// settle brings what runs to its end: the pick is answered, the stream ends, and time
+// passes. The prefill leg may never report its end.
 func (x *mainRandom) settle() error {
 	if x.picking {
 		if err := x.answerPick(); err != nil {
@@ -408,14 +409,14 @@ func TestMainLegsKeepTheirInvariantsInAnyOrderOfEvents(t *testing.T) {
 	}
 }
 
-// prefillRandom is a toy of prefillStream.
+// prefillRandom is a simple prefillStream.
 type prefillRandom struct {
 	r      *rand.Rand
 	l      *Prefill
 	closed bool
 	deaf   bool
 	told   State
-	owes   bool // the owner waits for well or failed: the leg started and was not aborted
+	owes   bool // the owner waits for Well or Failed: the leg has started and was not aborted
 	story  []string
 }
 
@@ -437,7 +438,7 @@ func (x *prefillRandom) send(ev Event, t *Ticket, name string) error {
 
 func (x *prefillRandom) check(e *Effect) string {
 	switch e.Op {
-	case OpContinue: // after an ImmediateResponse the stream drops it: see Prefill.pass
+	case OpContinue: // the runner drops those after an ImmediateResponse: see Prefill.pass
 		if x.closed {
 			return "X4: an answer after the end"
 		}
@@ -501,7 +502,7 @@ func runPrefillRandom(seed uint64) error {
 	for range 2 + x.r.IntN(12) {
 		var err error
 		if x.r.IntN(12) == 0 {
-			x.owes = false // its owner has judged it
+			x.owes = false // the owner that aborts a leg has judged it
 			err = x.send(Event{Kind: EventAbort, Leg: Report{State: Failed, Reason: blame.Overdue}}, nil, "abort")
 		} else {
 			err = x.message()

@@ -10,8 +10,9 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 )
 
-// TestEachRouteOfTheEnginesIsOfItsClass: what becomes of a request on each path that the
-// engines' sources declare, by our own edge and by a gateway, with a body and without.
+// TestEachRouteOfTheEnginesIsOfItsClass compares what becomes of a request on each path
+// that the engines' sources declare: at our own edge and at a gateway, with a body and
+// without.
 func TestEachRouteOfTheEnginesIsOfItsClass(t *testing.T) {
 	classes, err := routetable.Classes("../extproc/testdata/routes")
 	require.NoError(t, err)
@@ -39,8 +40,8 @@ func TestEachRouteOfTheEnginesIsOfItsClass(t *testing.T) {
 	}
 }
 
-// becomes is what a leg makes of a request's headers: its class, or the code of another
-// refusal.
+// becomes returns the class that a leg gives a request by its headers, or the code of
+// another refusal.
 func becomes(w Way, method, path string, bare bool) string {
 	m := NewMain(testRules(), w)
 	for _, e := range m.Step(testStart, &Event{Kind: EventRequestHeaders, EndOfStream: bare, Headers: &wire.Headers{Method: method, Path: path}}) {
