@@ -11,11 +11,11 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
-// accessLog receives Envoy's gRPC access log of the main leg. It is how we
-// learn how an answer ended, and that one has ended whose stream we had left.
+// accessLog receives Envoy's gRPC access log of the main leg. The log tells when and how an
+// answer ended, also if the plugin had left the answer's stream before.
 type accessLog struct{ srv *Server }
 
-// logged says how an answer ended that had begun.
+// logged returns how the answer of the entry ended, if that answer had begun.
 func logged(e *wire.Entry) blame.Sight {
 	switch {
 	case e.TimedOut:
@@ -33,8 +33,9 @@ func logged(e *wire.Entry) blame.Sight {
 	}
 }
 
-// serve takes entries until Envoy ends the stream, or a drain has ended: a gRPC server that
-// waits for its streams would wait for ever.
+// serve takes entries until Envoy ends the stream or a drain has ended. Envoy keeps the
+// stream of a log open, so without the drain a graceful stop of the gRPC server would not
+// return.
 func (a *accessLog) serve(logs *wire.Logs) error {
 	read := make(chan error, 1)
 	go func() { read <- a.read(logs) }()
@@ -42,7 +43,7 @@ func (a *accessLog) serve(logs *wire.Logs) error {
 	case err := <-read:
 		return err
 	case <-a.srv.drained:
-		return nil // gRPC ends what reads
+		return nil // gRPC then ends the read
 	}
 }
 
@@ -77,15 +78,16 @@ func entryEvent(e *wire.Entry) *notice {
 	}
 }
 
-// usageOf is what the filter baton.usage has found in an answer of events.
+// usageOf returns the usage that Envoy's filter baton.usage has found in a streamed answer.
 func usageOf(e *wire.Entry) openai.Usage {
 	u := openai.Usage{Prompt: e.Said.Prompt, Output: e.Said.Output, Cached: e.Said.Cached}
 	u.HasCached = e.Said.HasCached
 	return u
 }
 
-// anothers returns what another replica is to hear of an entry, and which one; empty:
-// none. Envoy sends its log over one stream, to one of them.
+// anothers returns the owner of the entry's attempt, if that is another replica, and what
+// to send to that owner. Otherwise owner is empty. Envoy sends all of its log to one
+// replica.
 func (a *accessLog) anothers(e *wire.Entry) (owner string, entry peerEntry) {
 	if e.Token == "" {
 		return "", entry
@@ -100,8 +102,9 @@ func (a *accessLog) anothers(e *wire.Entry) (owner string, entry peerEntry) {
 	}
 }
 
-// find returns the attempt that an entry is of, or nil. An attempt that Envoy did
-// not route has no number in it: its client left before our word came.
+// find returns the attempt that the entry is about, or nil. If the client left before the
+// plugin had answered Envoy, the attempt was not routed, and the entry has no number of an
+// attempt: then the attempt is found by its name (unrouted).
 func (a *accessLog) find(e *wire.Entry) *mainStream {
 	if nonce, err := strconv.ParseUint(e.Attempt, 10, 64); err == nil {
 		return a.srv.attempts.find(nonce)

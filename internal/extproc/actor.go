@@ -2,18 +2,18 @@ package extproc
 
 import "sync"
 
-// actor takes one event at a time: whoever posts to an idle actor handles the
-// event, and those that come meanwhile, in order. So a stream costs no
-// goroutine and no channel of its own, and its handler needs no lock.
+// actor handles one event at a time. The goroutine that posts to an idle actor handles
+// that event, and then, in order, the events that others have posted meanwhile. So a stream
+// costs no goroutine and no channel of its own, and its handler needs no lock.
 //
-// post never waits for the handler when another goroutine is in it. It must
-// not be called while holding a lock that a handler takes.
+// post does not wait if another goroutine is in the handler. The caller must not hold a
+// lock that a handler takes.
 type actor struct {
 	handle func(*notice) // set at construction
 
 	mu    sync.Mutex
-	inbox []*notice // guarded by mu; what came while busy
-	busy  bool      // guarded by mu: someone is in handle
+	inbox []*notice // guarded by mu: events posted while busy
+	busy  bool      // guarded by mu: a goroutine is in handle
 }
 
 func (a *actor) post(ev *notice) {

@@ -9,18 +9,20 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Wrote notes what answers on a rank of the worker were seen to write.
+// Wrote notes how much the answers on a rank of the worker have written, and in how long: so
+// fast are later answers expected to be.
 func (srv *Server) Wrote(w *worker.Worker, told load.Written) {
 	if srv.cfg.Advertise != "" {
-		return // the blocks are of every replica's answers, the seconds of ours alone
+		return // the blocks count every replica's answers, the seconds only this one's
 	}
 	for _, model := range w.Models {
 		srv.lately.Wrote(worker.Key{Model: model, Namespace: w.Namespace}, told.Blocks*float64(w.BlockSize), told.Seconds)
 	}
 }
 
-// learn notes what came of an answer that was served. Of several generations only the
-// sum of their tokens is told, and of what is passed on nothing.
+// learn notes the length and the times of an answer that was served. It skips a request for
+// several generations, since an engine tells only the sum of their tokens, and a request
+// that is passed on unread, since nothing is known of its tokens.
 func (s *mainStream) learn(t *telemetry.Served) {
 	if t.Error != "" || s.asked.Parallel != 1 || s.m.Request().Passes() {
 		return

@@ -10,11 +10,11 @@ import (
 	"github.com/seed-60ae5743/baton/internal/leg"
 )
 
-// avoidList remembers, from one attempt of a request to the next, which workers
-// have failed it, so that a fresh attempt is a different one even where the fault
-// is too small to set the worker aside. The key is made of the request id and
-// the moment Envoy received the request; a client that repeats both only makes
-// its own picks worse. Safe for concurrent use.
+// avoidList keeps, from one attempt of a request to the next, which ranks may be at fault
+// for the failures. A fresh attempt then avoids them, even if the fault is too small to set
+// a worker aside. A key consists of the request id and the time at which Envoy received
+// the request; a client that repeats both only makes its own picks worse. Safe for
+// concurrent use.
 type avoidList struct {
 	ttl time.Duration
 
@@ -24,13 +24,13 @@ type avoidList struct {
 }
 
 type avoided struct {
-	leg.Lesson     // of all attempts that were given up
-	last       int // the latest of them
+	leg.Lesson     // Avoid of all attempts that were given up, the rest of the last
+	last       int // the highest number of such an attempt
 	until      time.Time
 }
 
 const (
-	avoidMost  = 65536 // requests remembered at once
+	avoidMost  = 65536 // requests kept at once
 	avoidSweep = time.Minute
 )
 
@@ -40,12 +40,12 @@ func newAvoidList(ttl time.Duration) *avoidList {
 
 func avoidKey(h *wire.Headers) string { return bounded(h.Start + "/" + h.RequestID) }
 
-// maxKeyBytes is the longest text of a client's that is kept as it is, to find what is known
-// of its request. Request ids are some 36 bytes.
+// maxKeyBytes is the size up to which a key is kept as the client sent it. A request id has
+// about 36 bytes.
 const maxKeyBytes = 128
 
-// bounded returns s, or, of one that is longer than maxKeyBytes, a digest: what clients send
-// must not decide how much is kept of them.
+// bounded returns s, or a digest of s if s is longer than maxKeyBytes: clients must not
+// decide how much memory a key takes.
 func bounded(s string) string {
 	if len(s) <= maxKeyBytes {
 		return s
@@ -54,8 +54,7 @@ func bounded(s string) string {
 	return string(sum[:])
 }
 
-// add notes that this attempt failed, who may be at fault for it, and what waits for
-// a mate's word.
+// add notes that the attempt of q was given up, and what a fresh attempt has to know of it.
 func (a *avoidList) add(q *leg.Request, l leg.Lesson, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -82,8 +81,9 @@ func (a *avoidList) add(q *leg.Request, l leg.Lesson, now time.Time) {
 	a.m[k] = e
 }
 
-// of returns what is known of the attempts before: nothing on a first one. ours says
-// that the latest was given up by us: else Envoy repeats it on its own word.
+// of returns what was noted about the earlier attempts of the request: nothing for a first
+// attempt. ours is false if the plugin did not give up the attempt before this one: then
+// Envoy has begun this attempt by itself.
 func (a *avoidList) of(q *leg.Request) (before avoided, ours bool) {
 	if q.Attempt <= 1 {
 		return avoided{}, true

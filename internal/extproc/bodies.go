@@ -4,36 +4,37 @@ import "github.com/seed-60ae5743/baton/internal/leg"
 
 // This file counts the bytes of bodies: see docs/decisions/0012-memory.md.
 
-// Bodies returns how many bytes of bodies are in flight, and how many may be before
-// requests are refused.
+// Bodies returns how many bytes of bodies are in flight, and the limit above which requests
+// are refused.
 func (srv *Server) Bodies() (used, limit int64) { return srv.bodies.Used(), srv.bodies.Limit() }
 
 // BodiesTight reports whether requests with a large body may be refused now.
 func (srv *Server) BodiesTight() bool { return srv.bodies.Tight() }
 
-// unseen is the part of the budget that a body of unknown size counts for where Envoy
-// keeps it until it is whole. It may be the largest that there may be, but were it counted
-// as that, a dozen at once would leave no room.
+// unseen divides the budget: a body of unknown size that Envoy keeps until it is whole counts
+// as 1/unseen of the budget. If it counted as the largest body that is allowed, a dozen such
+// bodies at once would leave no room.
 const unseen = 256
 
-// admit counts a request's body when its headers come, and reports whether there is room.
+// admit counts a request's body when the request's headers come. It returns false if there
+// is no room for the body.
 func (s *mainStream) admit(ev *notice) bool {
 	b, most := s.srv.bodies, int64(s.srv.cfg.MaxBodyBytes)
 	length := ev.Headers.Length
 	switch {
-	case ev.EndOfStream, length.N > most: // there is none, or it is refused for that
+	case ev.EndOfStream, length.N > most: // no body, or one that is refused for its size
 		return true
 	case length.Said:
 		return s.body.Admit(b, length.N)
-	case ev.FullDuplex: // it counts as it comes
+	case ev.FullDuplex: // grow counts the pieces as they come
 		return true
 	default:
 		return s.body.AdmitUnseen(b, min(most, b.Limit()/unseen))
 	}
 }
 
-// grow counts what has come of a request's body, n bytes, and reports whether there is
-// room. A fresh attempt's has: Envoy holds it already.
+// grow counts the n bytes that have come of a request's body. It returns false if there is
+// no room for them. For a fresh attempt there always is, since Envoy holds the body already.
 func (s *mainStream) grow(n int64, whole bool) bool {
 	b, most := s.srv.bodies, int64(s.srv.cfg.MaxBodyBytes)
 	if whole { // no more will come
@@ -45,14 +46,14 @@ func (s *mainStream) grow(n int64, whole bool) bool {
 		return true
 	case !s.body.Grow(b, n, most):
 		return false
-	case whole: // what it is, and not what it might have been
+	case whole: // the size that the body has, in place of an estimate
 		s.body.Set(b, n)
 	}
 	return true
 }
 
-// hold counts a request's body, and says on the event if it has no room. What Envoy holds
-// of an earlier attempt has room already.
+// hold counts the bodies that the event brings, and sets ev.Full if there is no room for a
+// request's body. The body of a fresh attempt always has room, since Envoy holds it already.
 func (s *mainStream) hold(ev *notice) {
 	switch {
 	case ev.Kind == leg.EventRequestHeaders && s.m.Awaits(leg.EventRequestHeaders):
@@ -71,7 +72,8 @@ func (s *mainStream) hold(ev *notice) {
 	}
 }
 
-// let gives back what the attempt's bodies counted for, once its answer has ended.
+// let gives back the room of the request's body once the answer is over, and that of the
+// bodies of the plugin's own legs once the attempt is over.
 func (s *mainStream) let() {
 	if s.m.Over() {
 		s.own.Set(s.srv.bodies, 0)
@@ -81,8 +83,8 @@ func (s *mainStream) let() {
 	}
 }
 
-// count counts the body of a mirrored leg, which is never refused: its request has been
-// let in.
+// count counts the body of a mirrored leg. The body is never refused, since the request of
+// the leg was let in.
 func (s *prefillStream) count(ev *notice) {
 	switch ev.Kind {
 	case leg.EventRequestBody:

@@ -10,9 +10,10 @@ import (
 	"github.com/seed-60ae5743/baton/internal/pin"
 )
 
-// carried appends to what we set on a leg of our own the headers of its request, all is
-// wire.Headers.All, that a mirrored leg would carry: all but those that are set, that belong to
-// one connection or one message, that only routers may set, or that HTTP/1.1 cannot say.
+// carried returns the headers for a leg of the plugin's own: those in set, which the plugin
+// sets, and those of the client's request that a mirrored leg would carry. The argument all
+// is [wire.Headers.All] of the request. Left out are headers whose name is in set, that belong
+// to one connection or one message, that only routers may set, or that HTTP/1.1 cannot carry.
 func carried(set []wire.Header, all []byte) []wire.Header {
 	ours := len(set)
 	for key, value := range wire.EachHeader(all) {
@@ -32,16 +33,17 @@ func carried(set []wire.Header, all []byte) []wire.Header {
 	return set
 }
 
-// ofOneHop are headers of one connection (RFC 9110, section 7.6.1), and of one message: a
-// leg of ours has a body and takes an answer of its own.
+// ofOneHop are headers of one connection (RFC 9110, section 7.6.1) or of one message: a leg
+// of the plugin's own has another body than the client's request, and another answer.
 var ofOneHop = map[string]bool{
 	"connection": true, "keep-alive": true, "proxy-connection": true, "proxy-authenticate": true, "proxy-authorization": true,
 	"te": true, "trailer": true, "transfer-encoding": true, "upgrade": true, "http2-settings": true, "expect": true,
 	"host": true, "content-length": true, "content-encoding": true, "accept-encoding": true,
 }
 
-// ofRouters are what other routers, and the sidecars of their workers, obey, besides what
-// strange knows. The edge of our own Envoy configurations removes them, too.
+// ofRouters are headers that other routers, and the sidecars of their workers, obey, as far
+// as [wire.Strange] does not know them. The edge of Baton's Envoy configurations removes
+// them, too.
 var ofRouters = []string{
 	"x-dp-rank", "x-data-parallel-host-port", "x-gateway-model-name-rewrite", "x-llm-d-model-name-rewrite",
 	"epp-profile", "test-epp-endpoint-selection", "target-pod",

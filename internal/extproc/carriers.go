@@ -13,14 +13,14 @@ import (
 	"github.com/seed-60ae5743/baton/internal/leg"
 )
 
-// A leg that another replica carries ends for its owner when that replica says so. One
-// that has died says nothing: its owner asks, while it has legs there, whether it is
-// still alive.
+// The prefill leg of an attempt may run at another replica than the attempt's owner. That
+// replica tells the owner when the leg ends, but not if the replica dies. So the owner asks,
+// while legs of its attempts run at a replica, whether the replica is alive.
 
 const (
 	carrierEvery   = 2 * time.Second
 	carrierTimeout = 2 * time.Second
-	carrierMisses  = 2 // questions in a row without an answer: within 8 s of its death
+	carrierMisses  = 2 // questions in a row without an answer; found within 8 s of a death
 )
 
 // guests are the prefill legs of other replicas' requests that run here, by their
@@ -57,19 +57,20 @@ func (g *guests) len() int {
 	return len(g.m)
 }
 
-// carrier is a replica at which a leg of ours runs.
+// carrier is another replica at which the leg of an attempt of ours runs.
 type carrier struct {
 	addr string
-	life string // of its process; empty: it has not said
+	life string // tells its process from another at addr; empty: not known
 }
 
-// carriers knows at which replicas legs of ours run. Safe for concurrent use.
+// carriers holds the replicas that are watched while legs of our attempts run there. Safe
+// for concurrent use.
 type carriers struct {
 	mu      sync.Mutex
-	watched map[carrier]bool // guarded by mu
+	watched map[carrier]bool // guarded by mu; false: no watch was started, since the server ends
 }
 
-// carriedBy notes that a leg of the attempt runs at another replica.
+// carriedBy notes at which replica the attempt's leg runs, and begins to watch that replica.
 func (srv *Server) carriedBy(s *mainStream, at carrier) {
 	if at.addr == "" {
 		return
@@ -89,7 +90,9 @@ func (srv *Server) carriedBy(s *mainStream, at carrier) {
 	c.watched[at] = srv.engines.run(func() { srv.watch(at) })
 }
 
-// watch asks a replica whether it is alive while legs of ours run there.
+// watch asks a replica again and again whether it is alive, until no leg of our attempts
+// runs there. If the replica has died, watch tells the attempts that their legs have failed
+// and ended.
 func (srv *Server) watch(at carrier) {
 	tick := time.NewTicker(carrierEvery)
 	defer tick.Stop()
@@ -121,8 +124,9 @@ func (srv *Server) watch(at carrier) {
 	}
 }
 
-// unwatch ends the watch where no leg of ours runs there any more. A leg that comes
-// meanwhile finds the watch, or starts one.
+// unwatch reports whether the watch of a replica has to end, since no leg of our attempts
+// runs there any more. For a leg that comes meanwhile, either this watch goes on, or another
+// has been started.
 func (srv *Server) unwatch(at carrier) bool {
 	if len(srv.at(at)) > 0 {
 		return false
@@ -135,7 +139,7 @@ func (srv *Server) unwatch(at carrier) bool {
 		if watched {
 			c.watched[at] = true
 		} else {
-			delete(c.watched, at) // a process that has ended is not there again
+			delete(c.watched, at) // the entry of a process that has ended is never needed again
 		}
 		return was
 	}
@@ -143,7 +147,7 @@ func (srv *Server) unwatch(at carrier) bool {
 	return len(srv.at(at)) == 0 || set(true)
 }
 
-// at lists the attempts whose leg runs at a replica.
+// at lists the attempts whose prefill leg runs at the replica.
 func (srv *Server) at(at carrier) (out []*mainStream) {
 	for _, s := range srv.attempts.all() {
 		s.mu.Lock()
@@ -155,17 +159,17 @@ func (srv *Server) at(at carrier) (out []*mainStream) {
 	return out
 }
 
-// pulse is what asking a replica whether it is alive has shown.
+// pulse is the outcome of the question whether a replica is alive.
 type pulse uint8
 
 const (
-	silent   pulse = iota // no answer, which may be the network's doing
-	replaced              // another process is there: what the one before carried is lost
+	silent   pulse = iota // no answer; the network may be the cause
+	replaced              // another process answers: the legs at the one before are lost
 	alive
 )
 
-// pulse asks whether a replica is alive. If there is no connection it waits for one, since the
-// replica may have been away and be back.
+// pulse asks a replica whether it is alive. Without a connection it waits for one, for as
+// long as the call may take, since a replica that was away may be back.
 func (srv *Server) pulse(at carrier) pulse {
 	conn, err := srv.peers.conn(at.addr)
 	if err != nil {
@@ -183,5 +187,5 @@ func (srv *Server) pulse(at carrier) pulse {
 			return replaced
 		}
 	}
-	return alive // whatever it answers: an older one does not know the question
+	return alive // also with an error: a replica of an older version does not know the call
 }

@@ -20,33 +20,36 @@ import (
 
 const (
 	// clockOff is how far a proxy's clock may differ from ours. The first attempt of a
-	// request reaches us within milliseconds, so the difference is that of the clocks.
+	// request reaches this process within milliseconds, so a larger difference is that of
+	// the clocks.
 	clockOff = 2 * time.Second
 
-	// clocksMost bounds the hosts that are remembered; a proxy has one.
+	// clocksMost bounds the hosts that are kept. Each proxy has one host.
 	clocksMost = 64
 )
 
-// clocks turns what a proxy says of when it received a request into the time of this
-// process. A proxy whose clock is off is not believed: its requests count from when
-// they reached us, their later attempts by the difference that its latest first
-// attempt showed. Only hosts whose clock is off are remembered. Safe for concurrent
-// use; the zero value has met nobody.
+// clocks converts the time at which a proxy says it received a request into time of this
+// process. If the proxy's clock is off, that time is not used: a first attempt counts from
+// when it reached this process, and the time of a later attempt is corrected by the
+// difference that the latest first attempt from this proxy showed. Only hosts whose clock
+// is off are kept. The zero value is ready. Safe for concurrent use.
 type clocks struct {
-	some atomic.Bool // a host is remembered: without one no attempt takes the lock
+	some atomic.Bool // off is not empty; if it is empty, no attempt needs the lock
 
 	mu  sync.Mutex
 	off map[string]clock // guarded by mu: by host, "" for a unix socket
 }
 
 type clock struct {
-	ahead    time.Duration // ours less the proxy's
-	requests int64
+	ahead    time.Duration // our time less the proxy's
+	requests int64         // first attempts that have shown that the clock is off
 }
 
-// received returns when the request of attempt reached the proxy at host, which says ms
-// (Unix milliseconds); a request lives for most. Of a first attempt whose proxy is not believed, ahead is how far our
-// clock is ahead of the proxy's, else 0; first reports that the host is a new one of these.
+// received returns when a request reached the proxy at host, in time of this process. The
+// proxy says ms (Unix milliseconds); attempt is the number of the attempt; no request lasts
+// longer than most. If a first attempt shows that the proxy's clock is off, ahead is how far
+// our clock is ahead of the proxy's; otherwise it is 0. first is true if the host has now
+// been added to those whose clock is off.
 func (c *clocks) received(ms string, attempt int, host string, now time.Time, most time.Duration) (t time.Time, ahead time.Duration, first bool) {
 	n, err := strconv.ParseInt(ms, 10, 64)
 	if err != nil {
@@ -55,7 +58,7 @@ func (c *clocks) received(ms string, attempt int, host string, now time.Time, mo
 	said := time.UnixMilli(n)
 	if attempt > 1 {
 		if t = earlier(said.Add(c.ahead(host)), now); now.Sub(t) > most {
-			t = now // no attempt is made so late
+			t = now // cannot be right: no attempt is made so late
 		}
 		return t, 0, false
 	}
@@ -83,7 +86,7 @@ func (c *clocks) ahead(host string) time.Duration {
 	return c.off[host].ahead
 }
 
-// right forgets a host whose clock has been set.
+// right removes a host, whose clock is no longer off.
 func (c *clocks) right(host string) {
 	if !c.some.Load() {
 		return
@@ -109,7 +112,8 @@ func (c *clocks) wrong(host string, ahead time.Duration) (first bool) {
 	return !ok
 }
 
-// receipt is when the proxy received a request that has come, whose headers are h.
+// receipt returns when the proxy received the request with the headers h, in time of this
+// process.
 func (srv *Server) receipt(ctx context.Context, h *wire.Headers, now time.Time) time.Time {
 	if h.Start == "" {
 		return now
@@ -126,8 +130,8 @@ func (srv *Server) receipt(ctx context.Context, h *wire.Headers, now time.Time) 
 	return t
 }
 
-// peerHost is the address of whoever has opened the stream, without its port; "" for a
-// unix socket, whose proxy has our own clock.
+// peerHost returns the address of the proxy that has opened the stream, without the port.
+// It returns "" for a unix socket: that proxy is on this host, and has the same clock.
 func peerHost(ctx context.Context) string {
 	p, ok := peer.FromContext(ctx)
 	if !ok || p.Addr == nil {
@@ -144,7 +148,7 @@ func peerHost(ctx context.Context) string {
 type ClockOff struct {
 	Host     string        // "" for a unix socket
 	Ahead    time.Duration // our time less the proxy's
-	Requests int64         // whose start was not believed
+	Requests int64         // requests whose x-baton-start was not used
 }
 
 // ClocksOff returns the proxies whose clock is off now, by host.

@@ -26,25 +26,25 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Conditional says when one worker serves although prefill is there.
+// Conditional says when one worker serves a request although there are prefill workers.
 type Conditional = route.Conditional
 
-// Config is what a Server is made of. Durations and sizes of zero mean the
-// documented default.
+// Config configures a Server. Zero means the default, if the comment of a field names one.
 type Config struct {
-	// The parts. All are required but Logger, Journal, Telemetry and Tracer;
-	// nil of these means silence.
+	// The parts that a Server uses. All are required, except Tells and the last four.
+	// Without one of the last four, nothing is recorded there.
 	View   *discovery.View
-	Board  *activation.Board // follows View; what requests are judged by
+	Board  *activation.Board // follows View; requests are judged by its world
 	Index  kvindex.Index
 	Slots  *kvindex.Slots  // the numbering of Index
-	Routes *overlap.Routes // of Index; run by the caller
-	// PredictedWeight is what blocks are worth that were routed lately to a rank
-	// whose events have not told of them yet; see overlap.Config. 0: nothing, and
-	// nothing is noted.
+	Routes *overlap.Routes // for Index; the caller runs it
+	// PredictedWeight is how much a block counts that was lately routed to a rank whose
+	// KV events do not tell of the block yet; see [overlap.Config]. With 0 such blocks
+	// do not count, and are not noted.
 	PredictedWeight float64
-	// Tells reports whether events of a rank arrive although its worker names no
-	// address for them. Nil: of none. Called for each candidate of a pick.
+	// Tells reports whether KV events of a rank arrive although its worker names no
+	// address for them. If nil, there are no such ranks. Decisions call it. Heard must
+	// be called when the answer for a rank changes.
 	Tells     func(worker.Rank) bool
 	Tokens    *tokens.Resolver
 	Book      *load.Book
@@ -54,13 +54,13 @@ type Config struct {
 	Tracer    *telemetry.Tracer
 	Logger    *slog.Logger
 
-	// Namespace is the one whose models this plugin serves.
+	// Namespace is the namespace whose models this plugin serves.
 	Namespace string
-	// EnforceDisagg refuses what cannot be served with prefill and decode
+	// EnforceDisagg refuses requests that cannot be served with prefill and decode
 	// apart (docs/behaviour.md#one-worker, #prefill-lost).
 	EnforceDisagg bool
-	// NeverSplit are the models whose requests one worker serves, whoever else is
-	// there, and whatever EnforceDisagg says.
+	// NeverSplit names the models whose requests one worker serves, also if there are
+	// prefill workers, and also with EnforceDisagg.
 	NeverSplit map[string]bool
 
 	// How to pick, by role.
@@ -68,85 +68,88 @@ type Config struct {
 	Decode     picker.Params
 	Aggregated picker.Params
 
-	// Conditional says which requests one worker serves though there are others
-	// for prefill.
+	// Conditional says which requests one worker serves although there are prefill
+	// workers.
 	Conditional Conditional
-	// FallbackAggregated serves by one worker what nobody can serve with prefill
-	// and decode apart although prefill workers are known
-	// (docs/behaviour.md#nobody-eligible), and what prefill has failed in the last
-	// attempt, where decode waits for its answer. Without it such requests fail.
+	// FallbackAggregated lets one worker serve a request in two cases: prefill workers
+	// are known, but no pair can serve the request (docs/behaviour.md#nobody-eligible);
+	// or prefill has failed in the last attempt, with an engine whose decode needs
+	// prefill's answer. If false, such requests fail.
 	FallbackAggregated bool
 
 	// Names are the headers that tell workers what was chosen.
 	Names prefill.Names
 	// PrefillCluster is the mirror's cluster in Envoy. Default prefill_leg.
 	PrefillCluster string
-	// PrefillListener is where the plugin's Envoy takes the legs that the plugin
-	// begins itself, for engines whose decode needs prefill's answer:
-	// unix:///path or http://host:port, this host's. Empty: such workers are
-	// not served.
+	// PrefillListener is the address on this host, unix:///path or http://host:port, at
+	// which the plugin's Envoy takes the legs that the plugin sends itself. Engines
+	// whose decode needs prefill's answer need such legs: if the address is empty, their
+	// prefill workers are not used.
 	PrefillListener string
-	// TimeoutHeader is the client's own deadline, in milliseconds, lower case.
-	// Default x-request-timeout-ms.
+	// TimeoutHeader names, in lower case, the header with the client's own deadline in
+	// milliseconds. Default x-request-timeout-ms.
 	TimeoutHeader string
-	// DefaultTimeout bounds a request without that header, MaxTimeout any.
+	// DefaultTimeout bounds a request without that header, MaxTimeout every request.
 	// Defaults 10 minutes and 1 hour.
 	DefaultTimeout, MaxTimeout time.Duration
-	// MaxBodyBytes bounds a request's body, and so does what MaxBodiesBytes leaves for
-	// large ones: three quarters. Default 64 MiB. Envoy's own limit comes first.
+	// MaxBodyBytes bounds a request's body. A value above three quarters of
+	// MaxBodiesBytes is lowered to that, since large bodies get no more together.
+	// Default 64 MiB. Envoy applies its own limit before.
 	MaxBodyBytes int
-	// MaxBodiesBytes bounds the bytes of bodies that are in flight, over all requests;
-	// beyond it new requests get 503. Default 1 GiB. See package budget.
+	// MaxBodiesBytes bounds the bytes of bodies that are in flight, over all requests.
+	// A request whose body would exceed it gets 503. Default 1 GiB. See package budget.
 	MaxBodiesBytes int64
-	// MaxAttempts is the first attempt and the fresh attempts after it. It must
-	// not exceed Envoy's num_retries plus one. Default 3.
+	// MaxAttempts is how many attempts a request may have, the first one included. It
+	// must not exceed Envoy's num_retries plus one. Default 3.
 	MaxAttempts int
-	// NoHold relays decode's response headers although prefill is not well
-	// yet. A prefill that fails then cuts the answer.
+	// NoHold relays decode's response headers before prefill is well. If prefill then
+	// fails, the answer is cut.
 	NoHold bool
 	// FirstToken says what becomes of decode's streamed answers before their first
 	// token. Default FirstTokenHold.
 	FirstToken FirstToken
-	// AnswerBase is what decode may take for its head. Default 10 s.
+	// AnswerBase is decode's allowance for its response headers, of which package
+	// patience makes the limit. Default 10 s.
 	AnswerBase time.Duration
-	// DebugHeader answers x-debug-decision with the cost table.
+	// DebugHeader puts the decision and its costs into a header of the answer if the
+	// request has the header x-debug-decision.
 	DebugHeader bool
 
-	// Overrides lets a request weigh its own picks by
-	// nvext.router_config_override, and bind them by nvext.routing_constraints;
-	// see picker.Override and picker.Constraints.
+	// Overrides allows a request to set the weights of its own picks by
+	// nvext.router_config_override, and constraints on them by
+	// nvext.routing_constraints; see [picker.Override] and [picker.Constraints].
 	Overrides bool
 
-	// RefuseOther refuses paths that are not read here, in place of passing them on to one
-	// worker of the model that their bodies name.
+	// RefuseOther refuses requests on paths that the plugin does not split. If false,
+	// such a request is passed on to one worker of the model that its body names.
 	RefuseOther bool
 
-	// Gateway is for the endpoint picker protocol of the Gateway API.
+	// Gateway configures the endpoint picker protocol of the Gateway API.
 	Gateway Gateway
 
-	// StartTimeout is how long a dispatched prefill leg may take to appear.
-	// Default 1 s.
+	// StartTimeout is how long a dispatched prefill leg may take to start. A large body
+	// and attempts in flight add to it. Default 1 s.
 	StartTimeout time.Duration
 	// PrefillTimeout bounds a prefill leg. Default 5 minutes.
 	PrefillTimeout time.Duration
-	// A prefill is overdue OverdueBase after its dispatch, plus
-	// OverduePerToken for each prompt token booked on its rank, its own
-	// included. Lower finds a hung worker sooner and
-	// may take a slow one for hung.
+	// The allowance of a prefill leg is OverdueBase, plus OverduePerToken for each
+	// prompt token booked on its rank, its own included. Package patience makes of it
+	// the time after which the leg is overdue. With lower values a worker that hangs is
+	// found sooner, but a slow worker may be treated as one.
 	OverdueBase, OverduePerToken time.Duration
 	// MaxQueuedISLTokens refuses new requests with 429 while the prefill ranks
 	// of their model that may be picked have this many prompt tokens booked and
 	// not done (docs/behaviour.md#full-queue). The request that crosses the limit is
-	// taken. Default 0: no limit. Higher lets more requests wait, and wait longer.
+	// served. Default 0: no limit. With a higher limit more requests wait, for longer.
 	MaxQueuedISLTokens int64
 	// OrphanGrace is how long a prefill leg may outlive its client; 0: not at all.
 	OrphanGrace time.Duration
 
-	// LegKey seals leg tokens; all replicas behind one Envoy need the same.
-	// At least 16 bytes.
+	// LegKey seals leg tokens, in at least 16 bytes. All replicas behind one Envoy need
+	// the same key.
 	LegKey []byte
-	// Instance names this process among its replicas; Advertise, where set,
-	// is the address at which they can reach it.
+	// Instance names this process among its replicas. Advertise is the address at which
+	// they can reach it; empty: they cannot.
 	Instance, Advertise string
 	// PeerCredentials are used to call other replicas; nil: plain text.
 	PeerCredentials credentials.TransportCredentials
@@ -238,8 +241,9 @@ func (c Config) Validate() error {
 	return fmt.Errorf("extproc: %w", errors.Join(errs...))
 }
 
-// overdueAfter is how long a prefill may take on a rank with so many tokens
-// booked. Absurd settings must not overflow: that would be overdue at once.
+// overdueAfter returns the allowance of a prefill leg on a rank with so many tokens booked,
+// at most PrefillTimeout. The sum must not overflow with very large settings, since the leg
+// would then be overdue at once.
 func (c *Config) overdueAfter(tokens int64) time.Duration {
 	most := c.PrefillTimeout
 	if c.OverdueBase >= most || tokens > int64(most/max(c.OverduePerToken, 1)) {

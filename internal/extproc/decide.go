@@ -12,11 +12,11 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// This file asks internal/route for decisions: what a stream knows becomes a request, and
-// a decision the machine's plan.
+// This file asks internal/route for decisions. It turns what a stream knows into a
+// [route.Request], and gives the decision to the stream as the machine's plan (plan.go).
 
-// freshByEnvoy is the reason of a fresh attempt that Envoy asks for on its own word,
-// as where decode breaks off before its headers have gone to the client.
+// freshByEnvoy is the reason of a fresh attempt that Envoy begins by itself, for example
+// because decode broke off before its headers had gone to the client.
 const freshByEnvoy = "envoy"
 
 // asking is a stream while its request is decided.
@@ -25,12 +25,13 @@ type asking struct {
 	question *route.Question
 	scratch  *route.Scratch
 	suspects leg.Suspects // of earlier attempts
-	instead  *leg.Failure // answered where one worker was to serve in its place, and none can
+	instead  *leg.Failure // of a pair in whose place one worker is to serve; the answer if none can
 }
 
-// decide answers leg.OpPick with leg.EventPicked or leg.EventRefused: at once where
-// the tokens are known or estimated, else when an engine has counted them. With
-// instead only one worker will do, and instead is answered where there is none.
+// decide performs leg.OpPick: it posts leg.EventPicked, leg.EventRefused, or
+// leg.EventAnswered if the request only asks who would serve it. It posts at once if the
+// tokens are known or estimated, otherwise when an engine has counted them. If instead is
+// not nil, one worker has to serve the request; if none can, instead is the refusal.
 func (s *mainStream) decide(instead *leg.Failure) {
 	srv := s.srv
 	before, ours := srv.avoid.of(s.m.Request())
@@ -56,7 +57,8 @@ func (s *mainStream) decide(instead *leg.Failure) {
 	a.count()
 }
 
-// count has an engine count the tokens, and then decides.
+// count asks an engine for the tokens, and then decides. If the engine fails, the tokens are
+// estimated.
 func (a asking) count() {
 	srv := a.srv
 	began := srv.engines.run(func() {
@@ -72,7 +74,7 @@ func (a asking) count() {
 	}
 }
 
-// request is what the stream asks for.
+// request returns the request as the router needs it.
 func (a *asking) request(before *avoided) route.Request {
 	q := a.m.Request()
 	r := route.Request{
@@ -89,7 +91,7 @@ func (a *asking) request(before *avoided) route.Request {
 			r.Named = append(r.Named, pin.Header(h))
 		}
 	}
-	if a.filter.Plain() { // two legs go to exactly who was picked
+	if a.filter.Plain() { // other filters send to exactly the picked endpoint
 		r.Endpoints = a.srv.cfg.Gateway.Endpoints
 	}
 	if a.instead != nil {
@@ -98,8 +100,9 @@ func (a *asking) request(before *avoided) route.Request {
 	return r
 }
 
-// settle decides, and tells the stream. It may run beside the stream's
-// events: of the stream it reads only what the request's end has fixed.
+// settle decides, and posts the decision to the stream. It may run while the stream handles
+// events, so it reads only those fields of the stream that no longer change once the whole
+// request has come.
 func (a *asking) settle(p tokens.Prompt) {
 	srv := a.srv
 	defer srv.router.Return(a.scratch)
@@ -144,13 +147,14 @@ func (a *asking) settle(p tokens.Prompt) {
 	srv.attempts.add(pl.Nonce, a.mainStream)
 	a.post(&notice{Event: leg.Event{Kind: leg.EventPicked, Plan: pl}, booked: b})
 	if pl.Disaggregated && srv.view.Load().Worker(pl.Prefill.ID) == nil {
-		a.post(just(leg.Event{Kind: leg.EventGone, Rank: pl.Prefill, Left: true})) // it left between the pick and now
+		a.post(just(leg.Event{Kind: leg.EventGone, Rank: pl.Prefill, Left: true})) // the worker left after the pick
 	}
 }
 
 func (a *asking) refuse(f *leg.Failure) { a.post(just(leg.Event{Kind: leg.EventRefused, Failure: f})) }
 
-// promptOf is what a decision knows of its prompt.
+// promptOf returns how many tokens the prompt of a decision has, and how many of them the
+// workers hold.
 func promptOf(d *route.Decision) telemetry.PromptTokens {
 	c := &d.Decode
 	if d.Apart {

@@ -11,14 +11,13 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// firstStream reads the first events of decode's answer, for the main leg that is
-// before it on the answer's way to the client: see doc.go. What it is of, the token
-// says.
+// firstStream reads the first events of decode's answer before the answer comes to the main
+// leg: see doc.go. The token says which attempt the answer belongs to.
 type firstStream struct {
 	stream
 	token  string
 	leg    prefill.Leg
-	owner  *mainStream // nil: at another replica
+	owner  *mainStream // nil: at another replica, or not known
 	events openai.FirstEvents
 	phase  firstPhase
 }
@@ -28,13 +27,13 @@ type firstPhase uint8
 const (
 	firstAwaitHeaders firstPhase = iota
 	firstReading
-	firstTold // the owner says whether the answer goes on
+	firstTold // waits for the owner to say whether the answer goes on
 	firstLeft
 )
 
 func (s *firstStream) handle(ev *notice) {
 	defer func() {
-		if r := recover(); r != nil { // the answer is well: let it pass
+		if r := recover(); r != nil { // the answer is not at fault: let it pass
 			s.broken = true
 			s.srv.panicked("first_token", r)
 			s.leave()
@@ -58,7 +57,7 @@ func (s *firstStream) handle(ev *notice) {
 	}
 }
 
-// leave lets the answer pass, what Envoy holds of it included.
+// leave lets the answer pass, with the pieces that Envoy holds.
 func (s *firstStream) leave() {
 	s.phase, s.deaf = firstLeft, true
 	s.finishStream()
@@ -79,7 +78,7 @@ func (s *firstStream) begin(ev *notice) {
 		s.owner.looked.Store(true)
 	}
 	if s.owner == nil && (sealed.Owner == s.srv.owner || !s.srv.peers.reachable(sealed.Owner)) {
-		s.leave() // nobody would make another attempt
+		s.leave() // there is no owner that could begin another attempt
 		return
 	}
 	if ev.EndOfStream {
@@ -89,14 +88,16 @@ func (s *firstStream) begin(ev *notice) {
 	s.wait()
 }
 
-// wait has Envoy hold what has come for as long as the request may take: each message
-// has a time of its own, in which a plugin that hangs is noticed.
+// wait tells Envoy to hold what has come for as long as the request may take. Without that
+// Envoy would give up after its own time-out for a message, which is short, so that it
+// notices a plugin that hangs.
 func (s *firstStream) wait() {
 	s.send(wire.Extend(leg.Extension(time.Until(s.leg.Deadline))))
 }
 
-// unread says once that nobody asks us to read the first events of answers: an Envoy
-// whose configuration is older, or not ours. Of several replicas another may read them.
+// unread logs once that Envoy has opened no stream for the first events of an answer: its
+// configuration is older, or not Baton's. With several replicas unread logs nothing, since
+// another replica may have that stream.
 func (srv *Server) unread(head *wire.Headers) {
 	if !srv.rules.Replicas && head.LocalReply == "" && leg.StatusOf(head.Status)/100 == 2 && leg.IsEventStream(head.ContentType) {
 		srv.saidUnread.Do(func() {
@@ -106,8 +107,8 @@ func (srv *Server) unread(head *wire.Headers) {
 	}
 }
 
-// piece takes a part of the answer. Envoy keeps those that are not answered, and sends
-// them on when the stream ends.
+// piece reads a piece of the answer. Envoy keeps the pieces to which the plugin does not
+// reply, and sends them on when the stream ends.
 func (s *firstStream) piece(body []byte, last bool) {
 	if s.phase != firstReading {
 		return
@@ -125,8 +126,8 @@ func (s *firstStream) piece(body []byte, last bool) {
 	}
 }
 
-// tell asks the owner what is to become of the answer: another attempt ends this stream,
-// and leg.EventPass lets it go on.
+// tell tells the owner what the first events say. The owner either begins another attempt,
+// which ends this stream, or lets the answer go on by leg.EventPass.
 func (s *firstStream) tell(seen blame.Sight) {
 	pass := func() { s.act.post(just(leg.Event{Kind: leg.EventPass})) }
 	if s.owner != nil {

@@ -7,15 +7,15 @@ type FirstToken string
 
 // The values of FirstToken.
 const (
-	// FirstTokenHold keeps the answer back: an error, or an end, before the first token
-	// can become a fresh attempt.
+	// FirstTokenHold keeps the answer back, so that an error or an end before the first
+	// token can lead to a fresh attempt.
 	FirstTokenHold FirstToken = "hold"
-	// FirstTokenOff lets it pass. What its worker has done is learnt from Envoy's access
-	// log, or where its bytes come to us in any case.
+	// FirstTokenOff lets the answer pass. An error in it is then seen in Envoy's access
+	// log, or in the bytes of the answer if they come through the plugin in any case.
 	FirstTokenOff FirstToken = "off"
 )
 
-// Validate returns an error where f is none of them.
+// Validate returns an error if f is none of these values.
 func (f FirstToken) Validate() error {
 	switch f {
 	case FirstTokenHold, FirstTokenOff:

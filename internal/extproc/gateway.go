@@ -20,23 +20,23 @@ import (
 // This file is for the endpoint picker protocol of the Gateway API inference
 // extension (GAIE proposal 004, version 1.0.0).
 
-// Gateway says how the endpoint picker protocol is served. The zero value serves
-// it to filters that say in their metadata that they speak it, and to no others.
+// Gateway configures the endpoint picker protocol. With the zero value, only filters speak
+// it whose metadata says so.
 type Gateway struct {
-	// Enabled takes a stream whose filter says nothing of itself for one of the
-	// protocol, as a Gateway API implementation opens them.
+	// Enabled serves the protocol also on streams without metadata of Baton's, as a
+	// Gateway API implementation opens them. If false, such streams are refused.
 	Enabled bool
 	// Endpoints is how many endpoints an answer names at most, best first, for
-	// proxies that go on to the next where one cannot be reached. Default 1, which
-	// is all that some proxies read; at most 8. A filter with two legs of ours gets
-	// one: its clusters take an exact address.
+	// proxies that try the next one if an endpoint cannot be reached. Default 1, since
+	// some proxies read no more; at most 8. A filter whose Envoy carries two legs gets
+	// one endpoint, since its clusters take a single address.
 	Endpoints int
-	// ReasonHeader is set on refusals and says why, for gateways that count drops.
-	// Empty: none.
+	// ReasonHeader names the header that says on refusals why, for gateways that count
+	// refused requests. If empty, refusals have no such header.
 	ReasonHeader string
-	// SelectionHeader obeys test-epp-endpoint-selection and answers with who has
-	// served, as the conformance suite wants it. Clients then choose among the
-	// workers.
+	// SelectionHeader obeys the request header test-epp-endpoint-selection, and adds to
+	// answers a header that names the endpoint which has served: the conformance suite
+	// needs both. Every client can then choose among the workers.
 	SelectionHeader bool
 }
 
@@ -50,8 +50,9 @@ func (g *Gateway) faults() (errs []error) {
 	return errs
 }
 
-// answererOf reads who has answered out of what came with the response headers;
-// nil where nothing was said, or it was who was picked.
+// answererOf returns which worker has answered, by the endpoint that the data plane names
+// beside the response headers. It returns nil if the data plane names none, or the picked
+// one.
 func (s *mainStream) answererOf(ev *notice) *leg.Answerer {
 	p := s.m.Plan()
 	if ev.hints == nil || p == nil {
@@ -75,7 +76,7 @@ func (s *mainStream) answererOf(ev *notice) *leg.Answerer {
 	}
 	if w, dp := s.srv.view.Load().RankAt(e.AddrPort()); w != nil {
 		r := worker.Rank{ID: w.ID, DPRank: dp}
-		if n := w.RanksPerPort(); n > 1 && n > uint32(p.Decode.DPRank) { // the rank goes along in a header
+		if n := w.RanksPerPort(); n > 1 && n > uint32(p.Decode.DPRank) { // the request names its rank in a header
 			r.DPRank = p.Decode.DPRank
 		}
 		return &leg.Answerer{Rank: r, Known: true}
@@ -83,10 +84,11 @@ func (s *mainStream) answererOf(ev *notice) *leg.Answerer {
 	return &leg.Answerer{}
 }
 
-// served moves decode's booking to who has answered in place of the picked one.
+// served moves decode's booking to the worker that has answered in place of the picked one.
+// An ID of 0 means that the worker is not known: the booking then stays.
 func (s *mainStream) served(now time.Time, by worker.Rank) {
 	where := "unknown"
-	if by.ID != 0 && s.decodeBooking.Move(by, now) == nil { // else it has left meanwhile
+	if by.ID != 0 && s.decodeBooking.Move(by, now) == nil { // an error: the worker has left
 		where = "other"
 	}
 	s.srv.cfg.Journal.Update(s.note, func(r *decision.Record) {
@@ -100,7 +102,7 @@ func (s *mainStream) served(now time.Time, by worker.Rank) {
 	s.srv.log.Debug("another endpoint has answered than was picked", telemetry.KeyRequestID, s.m.Request().Headers.RequestID, "by", by.String())
 }
 
-// conform adds what the conformance suite wants to see of who has served.
+// conform adds the header in which the conformance suite reads which endpoint has served.
 func (s *mainStream) conform(set []wire.Header) []wire.Header {
 	if !s.srv.cfg.Gateway.SelectionHeader || !s.filter.Gateway() {
 		return set
@@ -108,9 +110,10 @@ func (s *mainStream) conform(set []wire.Header) []wire.Header {
 	return append(set, wire.Header{Name: "x-conformance-test-served-endpoint", Value: cmp.Or(s.told, "fail: missing destination endpoint served metadata")})
 }
 
-// strangeIn lists the headers of a worker's answer that name workers or attempts: a client,
-// or a proxy before this one, would take them for the router's. Our own Envoy configurations
-// remove them where the worker is; a gateway's do not.
+// strangeIn lists the headers of a worker's answer that name workers or attempts. They are
+// to be removed, since a client, or a proxy before this one, would believe that the router
+// has set them. Baton's Envoy configurations remove them near the worker; those of a gateway
+// do not.
 func (f *filter) strangeIn(h *wire.Headers) []string {
 	if !f.Plain() || len(h.Named) == 0 && len(h.Strange) == 0 {
 		return nil
@@ -125,8 +128,8 @@ func (f *filter) strangeIn(h *wire.Headers) []string {
 	return slices.Compact(out)
 }
 
-// subsetOf returns whom a data plane, or else the conformance suite, allows. What is
-// wrong with it is counted: nobody is let in by a word that cannot be read.
+// subsetOf returns the endpoints that the data plane, or else the conformance suite, allows;
+// nil: all. A part of the hint that cannot be read allows no endpoint, and is counted.
 func (srv *Server) subsetOf(ev *notice, gateway bool) *subset.Set {
 	var set *subset.Set
 	switch {

@@ -11,7 +11,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// This file tells internal/health what the machine has seen of its workers.
+// This file tells internal/health what a machine has seen of the attempt's workers.
 
 var healthOutcome = [...]health.Outcome{
 	blame.None: health.NotStarted, blame.Credit: health.OK, blame.Connect: health.ConnectFailed, blame.Loss: health.ConnectionLost,
@@ -19,14 +19,14 @@ var healthOutcome = [...]health.Outcome{
 	blame.Held: health.Refused,
 }
 
-// requestSeed makes the names under which health knows requests.
+// requestSeed seeds the hashes by which health tells requests apart.
 var requestSeed = maphash.MakeSeed()
 
-// judge performs what the machine says of a worker.
+// judge performs an effect that charges or credits a worker, or suspects one.
 func (s *mainStream) judge(now time.Time, e *leg.Effect) {
 	if e.Op == leg.OpSuspect {
 		s.srv.cfg.Health.Suspect(e.Rank, health.Overdue, now)
-		if s.srv.cfg.Health.Aside(e.Rank) { // for another request, before this one has waited so long
+		if s.srv.cfg.Health.Aside(e.Rank) { // set aside for another request, before this one was overdue
 			s.post(just(leg.Event{Kind: leg.EventGone, Rank: e.Rank}))
 		}
 		return
@@ -35,8 +35,8 @@ func (s *mainStream) judge(now time.Time, e *leg.Effect) {
 	tell(s.srv.cfg.Health, e, maphash.String(requestSeed, avoidKey(&s.m.Request().Headers)), s.m.PickedAt(), now)
 }
 
-// tell gives health one charge, or what came of a hand-off. request names the client's
-// request, since is when its workers were asked.
+// tell tells health one charge, or how a hand-off ended. The argument request stands for the
+// client's request; since is when the attempt's workers were picked.
 func tell(h *health.Tracker, e *leg.Effect, request uint64, since, now time.Time) {
 	switch e.Op {
 	case leg.OpCharge:
@@ -51,7 +51,8 @@ func tell(h *health.Tracker, e *leg.Effect, request uint64, since, now time.Time
 	}
 }
 
-// countCharge counts what workers are charged with: of a pair that has failed both.
+// countCharge counts a charge for its worker. A hand-off that failed counts for both workers
+// of the pair.
 func countCharge(t *telemetry.Instruments, e *leg.Effect) {
 	switch e.Op {
 	case leg.OpCharge:
@@ -62,7 +63,7 @@ func countCharge(t *telemetry.Instruments, e *leg.Effect) {
 	}
 }
 
-// countWorker counts the attempt by the worker that was to answer.
+// countWorker counts the attempt and its outcome for the worker that was to answer.
 func (s *mainStream) countWorker(o leg.Outcome) {
 	p := s.m.Plan()
 	if p == nil {
@@ -75,8 +76,8 @@ func (s *mainStream) countWorker(o leg.Outcome) {
 	s.srv.cfg.Telemetry.WorkerAttempt(p.Decode.ID, role, string(o))
 }
 
-// odd reports whether a worker's refusal with that status is to be asked of a mate: who
-// refuses more than its pool may be at fault itself.
+// odd reports whether a request that the worker has refused with this status is to be sent
+// to a mate: a worker that refuses more than its pool does may be at fault itself.
 func odd(h *health.Tracker, r worker.Rank, status int) bool {
 	return leg.SightOfStatus(status) == blame.Rejected && h.AskMate(r)
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// leavers remembers which workers have left, by their ids and by where they
-// listened, so that one that is named late is told from one that never was. Safe
-// for concurrent use.
+// leavers holds the ids and the addresses of workers that have left. So a request that names
+// such a worker gets another error than a request that names an unknown one. Safe for
+// concurrent use.
 type leavers struct {
 	mu   sync.Mutex
 	ids  map[worker.ID]time.Time      // guarded by mu
@@ -18,12 +18,12 @@ type leavers struct {
 }
 
 const (
-	leaversKept = 30 * time.Minute // as long as a model whose workers have left
+	leaversKept = 30 * time.Minute // a model whose workers have left is kept as long
 	leaversMost = 65536            // ids, and as many addresses
 )
 
-// add notes that workers have left. Those of old, the set that they were in, are
-// known by their addresses, too.
+// add notes that workers have left. Their addresses come from old, the snapshot that still
+// has these workers.
 func (l *leavers) add(ids []worker.ID, old *worker.Snapshot, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,7 +56,7 @@ func remember[K comparable](m map[K]time.Time, k K, now time.Time) {
 	}
 }
 
-// has reports whether a worker of that id has left.
+// has reports whether a worker with that id has left.
 func (l *leavers) has(id worker.ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,8 +64,8 @@ func (l *leavers) has(id worker.ID) bool {
 	return ok
 }
 
-// hasAt reports whether a worker has left that listened there. Whether another has
-// taken its place is not asked.
+// hasAt reports whether a worker that listened at the endpoint has left, also if another
+// worker listens there now.
 func (l *leavers) hasAt(at worker.Endpoint) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,10 +20,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// legClient sends the legs that the plugin begins itself, through the listener
-// of its Envoy that takes nothing without a sealed x-baton-leg: connections to
-// workers, TLS and statistics are Envoy's. Nobody sends a leg to the same worker
-// again: one that fails is a fresh attempt's. Safe for concurrent use.
+// legClient sends the legs that the plugin begins itself. They go through a listener of the
+// plugin's Envoy, so that Envoy has the connections to workers, TLS and statistics. The
+// listener takes only requests with a sealed x-baton-leg. A leg that has failed is not sent
+// to the same worker again: that is left to a fresh attempt. Safe for concurrent use.
 type legClient struct {
 	http *http.Client
 	base string
@@ -32,17 +32,17 @@ type legClient struct {
 const (
 	legDialTimeout = time.Second
 	legIdleConns   = 1024
-	// legAnswerLimit bounds a prefill's answer. It holds one token and the
-	// hand-off; TensorRT-LLM's has the prompt's token ids besides. More can only be
-	// what the client asks to know of its prompt, such as prompt_logprobs.
+	// legAnswerLimit bounds the answer of a prefill. The answer holds one token and the
+	// hand-off, and with TensorRT-LLM the prompt's token ids. It is longer only if the
+	// client asks for facts about its prompt, such as prompt_logprobs.
 	legAnswerLimit = 32 << 20
 )
 
-// ParseListener reads the address of Envoy's listener for such legs:
-// unix:///path or http://host:port.
+// ParseListener reads the address of Envoy's listener for the legs that the plugin sends
+// itself: unix:///path or http://host:port.
 func ParseListener(s string) (network, address string, err error) {
 	if path, is := strings.CutPrefix(s, "unix://"); is && strings.HasPrefix(path, "/") {
-		return "unix", path, nil // as it stands: a path may have # or %
+		return "unix", path, nil // not parsed as a URL: a path may have # or %
 	}
 	u, err := url.Parse(s)
 	if err == nil && u.Scheme == "http" && u.Host != "" && strings.Trim(u.Path, "/") == "" {
@@ -53,8 +53,9 @@ func ParseListener(s string) (network, address string, err error) {
 	return "", "", fmt.Errorf("prefill listener %q: expected unix:///path or http://host:port", s)
 }
 
-// CheckListener reports whether a worker is known that cannot be served for
-// want of a listener for legs of our own; nil: none.
+// CheckListener returns an error that names a prefill worker which cannot be used, because
+// no listener for the plugin's own legs is configured. It returns nil if there is no such
+// worker.
 func (srv *Server) CheckListener() error {
 	if srv.legClient != nil {
 		return nil
@@ -90,9 +91,8 @@ func newLegClient(listener string) (*legClient, error) {
 	}, nil
 }
 
-// send sends one leg and reads its answer whole. The body must not be written to
-// until the answer says that it is spent: the transport may read it after send
-// has returned.
+// send sends one leg and reads the whole answer. The transport may read body after send has
+// returned: the caller may write to body only if Spent is set in the answer.
 func (c *legClient) send(ctx context.Context, path string, set []wire.Header, body []byte) *leg.OwnAnswer {
 	src := newLegBody(body)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, src)
@@ -123,14 +123,15 @@ func (c *legClient) send(ctx context.Context, path string, set []wire.Header, bo
 	return a
 }
 
-// legBody is a request's body that knows when nobody reads its memory any more:
-// what Read has given is a copy. It is no io.WriterTo for that reason.
+// legBody is a request's body that knows when its memory is no longer read. Read gives
+// copies, so the memory is free once all of it was read. For the same reason legBody is no
+// [io.WriterTo].
 type legBody struct {
 	r     *bytes.Reader
 	body  []byte
-	begun atomic.Bool // there is a connection that takes it
-	ended atomic.Bool // it was read to its end
-	again atomic.Bool // another reader was asked for, to send it anew
+	begun atomic.Bool // there is a connection, which reads the body
+	ended atomic.Bool // the body was read to its end
+	again atomic.Bool // the transport has asked for another reader, to send the body again
 }
 
 func newLegBody(body []byte) *legBody { return &legBody{r: bytes.NewReader(body), body: body} }
@@ -148,13 +149,14 @@ func (*legBody) Close() error { return nil }
 
 func (b *legBody) spent() bool { return b.ended.Load() && !b.again.Load() }
 
-// reread is http.Request's GetBody. The memory is the collector's from then on.
+// reread is the GetBody of an [http.Request]. Once it was called, the memory is never
+// reused, but left to the garbage collector.
 func (b *legBody) reread() (io.ReadCloser, error) {
 	b.again.Store(true)
 	return io.NopCloser(bytes.NewReader(b.body)), nil
 }
 
-// errLegAborted is the cause of a leg that its owner ended.
+// errLegAborted is the cause with which an attempt cancels a leg of its own.
 var errLegAborted = errors.New("the leg was ended by its owner")
 
 func readAnswer(resp *http.Response) ([]byte, error) {

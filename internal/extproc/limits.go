@@ -11,30 +11,31 @@ import (
 
 // This file says how long the legs of a plan may take.
 
-// What decode may take, before anything is learned of it, for each token of an answer
-// that comes as a whole; and what a leg may take to begin.
+// decodePerToken is decode's allowance for each token of an answer that is not streamed. A
+// request that does not say how many tokens it wants counts as unsaidMaxTokens. The last two
+// add to the time that a leg may take to start.
 const (
 	decodePerToken   = 30 * time.Millisecond
 	unsaidMaxTokens  = 4096
-	startBytesPerSec = 20 << 20 // of a request's body, on its way into a leg
+	startBytesPerSec = 20 << 20 // bytes of a body that Envoy sends into a leg in a second
 	startPerRequest  = time.Millisecond
 )
 
-// limited is what a leg's limit is learned from.
+// limited is one leg whose time is limited, as package patience learns from it.
 type limited struct {
 	subject   patience.Subject
 	allowance time.Duration
 	from      time.Time
 }
 
-// costly are members that cost work which the prompt's tokens do not tell.
+// costly are members of a request that cause work which its prompt tokens do not show.
 var costly = map[patience.Kind][][]byte{
 	patience.Media:  {[]byte(`"image_url"`), []byte(`"input_audio"`), []byte(`"video_url"`), []byte(`"audio_url"`), []byte(`"image_data"`)},
 	patience.Guided: {[]byte(`"response_format"`), []byte(`"guided_`), []byte(`"structured_outputs"`), []byte(`"json_schema"`)},
 }
 
-// kindOf says what a request costs. A text that holds one of the names only makes its
-// own limits longer.
+// kindOf returns the kind of a request by the names that occur in its body. If such a name
+// occurs in a prompt, the only effect is that the limits of this request are longer.
 func kindOf(body []byte) patience.Kind {
 	for _, k := range []patience.Kind{patience.Media, patience.Guided} {
 		for _, name := range costly[k] {
@@ -46,8 +47,9 @@ func kindOf(body []byte) patience.Kind {
 	return patience.Plain
 }
 
-// limit fills in how long the plan's legs may take: of a request with that body, to
-// workers of that pool.
+// limit sets in the plan how long its legs may take. The argument pool is the key of the
+// workers, and body that of the request. For a request that is passed on unread there are no
+// limits.
 func (a *asking) limit(p *leg.Plan, pool worker.Key, body []byte, now time.Time) {
 	q := a.m.Request()
 	if q.Passes() {
@@ -81,7 +83,7 @@ func (a *asking) limit(p *leg.Plan, pool worker.Key, body []byte, now time.Time)
 	p.OverdueAfter = min(srv.patience.Limit(a.prefillLimit.subject, a.prefillLimit.allowance), srv.cfg.PrefillTimeout)
 }
 
-// learn notes how long a leg has taken that has served.
+// learn notes how long the leg took. It must be called only if the leg has served.
 func (l *limited) learn(p *patience.Limits, now time.Time) {
 	if !l.from.IsZero() {
 		p.Took(l.subject, l.allowance, now.Sub(l.from))
@@ -89,9 +91,9 @@ func (l *limited) learn(p *patience.Limits, now time.Time) {
 	}
 }
 
-// SetAside tells the attempts that wait for a rank that it is dead or silent, so
-// that they need not wait: for any of its worker unless it has a port of its own. It returns at
-// once; health's hooks may call it.
+// SetAside tells the attempts that wait for the rank that it was set aside, so that they
+// stop waiting. If ownPort is false, the ranks of the worker share a port, and attempts that
+// wait for any of these are told. SetAside returns at once, so health's hooks may call it.
 func (srv *Server) SetAside(r worker.Rank, ownPort bool) {
 	srv.engines.run(func() { srv.attempts.aside(r, ownPort) })
 }

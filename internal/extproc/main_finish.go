@@ -15,7 +15,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// This file is what attempts leave behind: in the journal, metrics, traces and the log.
+// This file writes what came of attempts into the journal, metrics, traces and the log.
 
 func (s *mainStream) mark(now time.Time, r leg.Report) {
 	j := s.srv.cfg.Journal
@@ -42,8 +42,8 @@ var journalOutcome = map[leg.Outcome]decision.Outcome{
 	blame.Unknown: decision.Unfinished,
 }
 
-// turnPage closes the record of a pair whose prefill has failed: one worker serves
-// the request from here on, and has a record of its own.
+// turnPage ends the record of a pair whose prefill has failed. One worker serves the request
+// from then on, and gets a record of its own.
 func (s *mainStream) turnPage(now time.Time) {
 	code := s.m.InPlaceOf().Code
 	s.srv.cfg.Telemetry.AttemptEnded(string(blame.Retried))
@@ -68,7 +68,7 @@ func (s *mainStream) finish(now time.Time, e *leg.Effect) {
 	switch e.Outcome {
 	case blame.Retried:
 		if e.Fail == nil {
-			break // on Envoy's own word; the attempt that follows is counted
+			break // Envoy begins the next attempt by itself; decide counts it
 		}
 		t.FreshPick(code)
 		if learned, ok := s.m.Learned(); ok {
@@ -88,7 +88,8 @@ func (s *mainStream) finish(now time.Time, e *leg.Effect) {
 	s.endSpans(now, e.Outcome, detail, status)
 }
 
-// endSpans ends the attempt's span and that of its decode leg. status 0: the worker's.
+// endSpans ends the attempt's span and that of its decode leg. If status is 0, they get the
+// status of the worker's answer.
 func (s *mainStream) endSpans(now time.Time, o leg.Outcome, detail string, status int) {
 	if s.span == nil || !s.span.IsRecording() {
 		return

@@ -23,66 +23,65 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// mainStream runs one main leg: its machine, its gRPC stream, what it has
-// booked and the prefill leg that belongs to it. It outlives its gRPC stream
-// while the prefill leg runs.
+// mainStream runs one main leg. It has the machine, the gRPC stream, the bookings and the
+// prefill leg of the attempt. It outlives its gRPC stream while the prefill leg runs.
 type mainStream struct {
 	stream
 	filter filter
 	m      leg.Main
 
-	// Owned by whoever handles an event.
+	// Owned by the goroutine that handles an event.
 	decodeBooking  *load.Reservation
 	prefillBooking *load.Reservation
 	note           journal.Handle
 	began          time.Time
 	heldAt         time.Time
-	endedAt        time.Time // when the gRPC stream ended: the answer's end, if it was not left
+	endedAt        time.Time // when the gRPC stream ended, if an answer was on its way then; else zero
 	span           trace.Span
 	decodeSpan     trace.Span
 	nonce          uint64
-	bears          bool        // unrouted knows its name
-	subset         *subset.Set // whom the data plane allows
-	servedBy       string      // who has served, in the data plane's words
-	told           string      // the same, by the protocol's metadata alone
+	bears          bool        // the attempt is noted in unrouted
+	subset         *subset.Set // endpoints that the data plane allows; nil: all
+	servedBy       string      // endpoint that has served, as the data plane names it
+	told           string      // the same, but only from the protocol's metadata
 	strange        []string    // headers of the answer that its worker may not set
-	pass           func()      // lets decode's first events go on
-	looked         atomic.Bool // a stream here reads them
+	pass           func()      // lets the answer go on after its first events; nil: no stream waits
+	looked         atomic.Bool // a stream of this process reads the first events
 	prompt         telemetry.PromptTokens
 	asked          route.Answer
 	others         []route.Destination
 	again          *route.Again
-	counts         tokenCounts // what engines say
-	tokenAt        time.Time   // when the first token was seen, where that is not the head's time
+	counts         tokenCounts // as engines tell them
+	tokenAt        time.Time   // when this stream read the first events; zero: it did not
 	sent           sent
-	body, own      budget.Share // of bodies in flight: the request's, and those of legs of our own
-	letIn          bool         // the request's had room in an earlier attempt
+	body, own      budget.Share // of bodies in flight: the request's, and those of the plugin's own legs
+	letIn          bool         // the request's body had room in an earlier attempt
 
 	mu     sync.Mutex
-	leg    *prefillStream // guarded by mu: the leg that has come
-	closed bool           // guarded by mu: no leg is wanted any more
-	picked [2]worker.Rank // guarded by mu: for prefill and for decode; of worker 0: none
-	begun  bool           // guarded by mu: a leg of our own has reached Envoy
+	leg    *prefillStream // guarded by mu: the mirrored leg that has come to this process
+	closed bool           // guarded by mu: a prefill leg that comes is refused
+	picked [2]worker.Rank // guarded by mu: for prefill and for decode; ID 0: none
+	begun  bool           // guarded by mu: the plugin's own prefill leg has reached Envoy
 
 	carrier carrier // guarded by mu: the replica at which the leg runs; zero: here, or not known
 
-	stopSync context.CancelCauseFunc // guarded by mu: ends a leg of our own
+	stopSync context.CancelCauseFunc // guarded by mu: ends the plugin's own prefill leg
 
-	// Owned by the decision until it is told, then by whoever handles an event.
+	// Owned by the decision until it is posted, then by the goroutine that handles an event.
 	prefillLimit, decodeLimit limited
 
-	owes atomic.Bool // what the machine said of it last
+	owes atomic.Bool // whether the machine says that held KV may have to be collected
 }
 
-// booked is what a decision hands to its stream besides the plan.
+// booked is what a decision gives to its stream beside the plan.
 type booked struct {
 	prefill, decode *load.Reservation
 	note            journal.Handle
 	span            trace.Span // of the decode leg
 	prompt          telemetry.PromptTokens
 	answer          route.Answer
-	others          []route.Destination // who else may serve, of several that decode's address names
-	again           *route.Again        // to pick decode again, should it go while prefill runs; nil: not
+	others          []route.Destination // other endpoints that decode's address names
+	again           *route.Again        // to pick decode again if it leaves while prefill runs; nil: it is not picked again
 }
 
 func (s *mainStream) post(ev *notice) { s.act.post(ev) }
@@ -95,7 +94,7 @@ func (s *mainStream) handle(ev *notice) {
 		}
 	}()
 	if s.broken {
-		if ev.Kind == leg.EventPicked { // booked after the panic
+		if ev.Kind == leg.EventPicked { // the decision was made after the panic
 			ev.booked.prefill.ReleaseIfHeld(time.Now())
 			ev.booked.decode.ReleaseIfHeld(time.Now())
 			s.srv.attempts.remove(ev.Plan.Nonce)
@@ -118,8 +117,8 @@ func (s *mainStream) handle(ev *notice) {
 	s.owes.Store(s.m.Owes())
 }
 
-// prepare adds to an event what the machine has to know of the world, and takes what
-// is the stream's own.
+// prepare adds to the event what the machine needs beside it, and stores what the event
+// brings for the stream itself.
 func (s *mainStream) prepare(ev *notice) {
 	s.counts.hear(ev)
 	s.hold(ev)
@@ -135,7 +134,7 @@ func (s *mainStream) prepare(ev *notice) {
 			s.begin(ev)
 		}
 	case leg.EventResponseHeaders:
-		if s.m.Awaits(leg.EventRequestHeaders) { // a filter before ours has answered: this is the stream's first word
+		if s.m.Awaits(leg.EventRequestHeaders) { // a filter before this one has answered: this is the stream's first message
 			s.fullDuplex, s.answerDuplex, s.began = ev.FullDuplex, ev.AnswerDuplex, time.Now()
 		}
 		ev.Answerer = s.answererOf(ev)
@@ -167,7 +166,7 @@ func (s *mainStream) prepare(ev *notice) {
 	}
 }
 
-// beforeHead is prepare for decode's head.
+// beforeHead is prepare for decode's response headers.
 func (s *mainStream) beforeHead(ev *notice) {
 	if !s.m.Awaits(leg.EventResponseHeaders) {
 		return
@@ -180,7 +179,7 @@ func (s *mainStream) beforeHead(ev *notice) {
 	}
 }
 
-// give hands the stream what was decided for it.
+// give stores in the stream what the decision has booked and noted.
 func (b *booked) give(s *mainStream, nonce uint64) {
 	s.prefillBooking, s.decodeBooking = b.prefill, b.decode
 	s.note, s.decodeSpan, s.nonce = b.note, b.span, nonce
@@ -192,15 +191,17 @@ func (b *booked) give(s *mainStream, nonce uint64) {
 	}
 }
 
-// tell says under which note a request is known that nothing was booked for; nil: under none.
+// tell stores in the stream the record of a request for which nothing was booked. If b is
+// nil, there is no record yet.
 func (b *booked) tell(s *mainStream) {
 	if b != nil {
 		s.note = b.note
 	}
 }
 
-// comeByName notes the attempt's name, by which an access log may mean it or
-// another one. Where no hand-off goes through us nothing depends on it.
+// comeByName notes the attempt's name in unrouted, so that an entry of the access log
+// without the attempt's number finds the attempt. Only hand-offs through the plugin need
+// this, so without a legClient nothing is noted.
 func (s *mainStream) comeByName(now time.Time) {
 	if s.srv.legClient == nil || s.bears || s.m.Over() {
 		return
@@ -209,8 +210,8 @@ func (s *mainStream) comeByName(now time.Time) {
 	s.srv.unrouted.come(s, s.name(), now)
 }
 
-// leaveName forgets the name. An attempt that decode has answered was routed, and
-// its log says so.
+// leaveName removes the attempt's name from unrouted. If decode has answered, the attempt
+// was routed, so its entry in the access log has the attempt's number.
 func (s *mainStream) leaveName(now time.Time) {
 	if s.bears {
 		s.bears = false
@@ -218,7 +219,7 @@ func (s *mainStream) leaveName(now time.Time) {
 	}
 }
 
-// name is the attempt as Envoy's access log may name it.
+// name returns the name that Envoy's access log gives to the attempt if it was not routed.
 func (s *mainStream) name() attemptName {
 	q := s.m.Request()
 	return nameOf(q.Headers.RequestID, q.Attempt)
@@ -262,7 +263,7 @@ func (s *mainStream) perform(now time.Time, e *leg.Effect) {
 		s.collect(e)
 	case leg.OpPick:
 		if e.Fail != nil {
-			s.began = now // of the record that one worker gets
+			s.began = now // for the record of the one worker
 		}
 		s.decide(e.Fail)
 	case leg.OpModels:
@@ -316,7 +317,7 @@ func (s *mainStream) relay(now time.Time, e *leg.Effect) {
 		s.srv.cfg.Telemetry.PrefillWaited(now.Sub(s.heldAt))
 	}
 	if !s.m.Plan().Disaggregated {
-		s.decodeBooking.PrefillDone(math.MaxInt64, now) // the answer has begun: its prompt is done
+		s.decodeBooking.PrefillDone(math.MaxInt64, now) // the answer has begun, so the prompt is computed
 	}
 	if s.m.ServesSoFar() {
 		s.decodeLimit.learn(&s.srv.patience, now)
@@ -326,8 +327,8 @@ func (s *mainStream) relay(now time.Time, e *leg.Effect) {
 	s.srv.cfg.Journal.Mark(s.note, decision.ResponseHeaders, now)
 }
 
-// attach makes l the prefill leg of this attempt. It reports false when the
-// attempt is over, or has a leg already: a leg token is good for one leg.
+// attach makes l the prefill leg of this attempt. It returns false if the attempt wants no
+// leg any more, or has one already: a leg token is good for one leg.
 func (s *mainStream) attach(l *prefillStream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -344,8 +345,7 @@ func (s *mainStream) detach() {
 	s.mu.Unlock()
 }
 
-// abort ends the prefill leg. One that is not here yet will find the attempt
-// closed.
+// abort ends the prefill leg. A leg that comes later is refused.
 func (s *mainStream) abort() {
 	s.mu.Lock()
 	s.closed = true
@@ -362,14 +362,14 @@ func (s *mainStream) abort() {
 	}
 }
 
-// workers are the prefill and the decode worker, 0 for none.
+// ranks returns the ranks picked for prefill and for decode. ID 0 means none.
 func (s *mainStream) ranks() [2]worker.Rank {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.picked
 }
 
-// abandon gives back what a panicked machine held.
+// abandon gives back what the attempt holds, after a panic of its machine.
 func (s *mainStream) abandon() {
 	s.decodeBooking.ReleaseIfHeld(time.Now())
 	s.prefillBooking.ReleaseIfHeld(time.Now())

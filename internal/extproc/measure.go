@@ -9,18 +9,18 @@ import (
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 )
 
-// This file is about what came of a request: how long it took, and what of its prompt
-// was cached. Answers pass Envoy alone, so Envoy's access log has the times, and the
-// usage that its filter baton.usage has read.
+// This file measures how long a request took and how much of its prompt was cached. If the
+// answer does not pass the plugin, Envoy's access log has the times, and the usage that the
+// filter baton.usage has read.
 
-// tokenCounts is what engines say of a request's tokens.
+// tokenCounts is what engines tell about the tokens of a request.
 type tokenCounts struct {
 	usage  openai.Usage // of the answer
-	cached int64        // of the prompt, by who had to compute it
-	known  bool         // cached is
+	cached int64        // of the prompt, as told by the worker that computed it
+	known  bool         // cached was told
 }
 
-// hear takes what an event says of tokens.
+// hear stores what the event says about tokens.
 func (c *tokenCounts) hear(ev *notice) {
 	switch ev.Kind {
 	case leg.EventLeg:
@@ -42,7 +42,8 @@ func (c *tokenCounts) hear(ev *notice) {
 	}
 }
 
-// measure counts what came of a request that workers were picked for.
+// measure records the times and tokens of a request for which workers were picked. It skips
+// an attempt that another one follows, and a request that only asks who would serve it.
 func (s *mainStream) measure(now time.Time, e *leg.Effect) {
 	p := s.m.Plan()
 	if p == nil || e.Outcome == blame.Retried || e.Outcome == leg.Answered {
@@ -71,8 +72,8 @@ func (s *mainStream) measure(now time.Time, e *leg.Effect) {
 	s.srv.cfg.Telemetry.Prompt(&s.prompt)
 }
 
-// clock reads the times of a request from when the data plane received it. began: it
-// was answered.
+// clock sets the times of a request, counted from when the data plane received it. If began
+// is false, no answer has begun, and only the whole time is set.
 func (s *mainStream) clock(t *telemetry.Served, now time.Time, began bool) {
 	start := s.m.Request().Start
 	var first time.Time
@@ -82,7 +83,7 @@ func (s *mainStream) clock(t *telemetry.Served, now time.Time, began bool) {
 		if s.sent.first > 0 {
 			first = s.sent.start.Add(s.sent.first)
 		}
-	default: // no log, or none yet
+	default: // there is no access log, or it has not come yet
 		first = s.m.Answer().Relayed
 	}
 	t.Whole = now.Sub(start)
@@ -94,7 +95,7 @@ func (s *mainStream) clock(t *telemetry.Served, now time.Time, began bool) {
 	case !s.tokenAt.IsZero():
 		t.FirstToken = max(s.tokenAt.Sub(start), t.FirstByte)
 	case s.m.Plan().Looks && s.srv.cfg.FirstToken == FirstTokenHold && (s.looked.Load() || s.srv.rules.Replicas):
-		t.FirstToken = t.FirstByte // the head has waited for it
+		t.FirstToken = t.FirstByte // the head has waited for the first token
 	}
 }
 

@@ -13,14 +13,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Outlook says whether and how requests for the key are served, and why not: what a
-// request is judged by, for probes and pages.
+// Outlook says whether and how requests for the key can be served in the world, and why not.
+// It is for probes and pages, and judges by the same policy as decisions do.
 func (srv *Server) Outlook(world *activation.World, k worker.Key) activation.Outlook {
 	policy := srv.policy()
 	return policy.Outlook(world, k)
 }
 
-// policy is what models are judged by.
+// policy returns the settings by which it is judged how a model can be served.
 func (srv *Server) policy() activation.Policy {
 	c := &srv.cfg
 	return activation.Policy{
@@ -29,8 +29,8 @@ func (srv *Server) policy() activation.Policy {
 	}
 }
 
-// Backlog returns how many prompt tokens are queued at the prefill workers of
-// the key, as Config.MaxQueuedISLTokens counts them, and that limit; 0 is none.
+// Backlog returns how many prompt tokens are queued at the prefill workers of the key, as
+// Config.MaxQueuedISLTokens counts them, and the limit; 0 means that there is no limit.
 func (srv *Server) Backlog(world *activation.World, k worker.Key) (queued, limit int64) {
 	if p := world.Pool(k); p != nil {
 		queued = srv.cfg.Book.QueuedISLTokens(p.PrefillRanks, srv.cfg.Health, time.Now())
@@ -38,14 +38,15 @@ func (srv *Server) Backlog(world *activation.World, k worker.Key) (queued, limit
 	return queued, srv.cfg.MaxQueuedISLTokens
 }
 
-// What an error or a page shows of names that others chose.
+// An error names at most mostKnown models, and shows at most mostNameText characters of a
+// name that a client or a worker chose.
 const (
 	mostKnown    = 20
 	mostNameText = 100
 )
 
-// unknownModel is the row for a model that nobody serves. It names the model and the
-// known ones, as far as they fit.
+// unknownModel returns the failure for a model that no worker serves. Its message names the
+// model and known ones.
 func (srv *Server) unknownModel(model string) *leg.Failure {
 	f := leg.FailUnknownModel
 	f.Message = "The model " + shown(model) + " does not exist here."
@@ -67,7 +68,7 @@ func (srv *Server) unknownModel(model string) *leg.Failure {
 	return &f
 }
 
-// shown quotes a name, bounded.
+// shown quotes a name, cut after mostNameText characters.
 func shown(name string) string {
 	if r := []rune(name[:min(len(name), 4*mostNameText)]); len(r) > mostNameText {
 		return strconv.Quote(string(r[:mostNameText]) + "…")
@@ -75,24 +76,26 @@ func shown(name string) string {
 	return strconv.Quote(name)
 }
 
-// modelJSON is a model as clients' libraries know it.
+// modelJSON is a model in the form that clients' libraries read.
 type modelJSON struct {
 	ID      string `json:"id"`
 	Object  string `json:"object"`
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
-	// MaxModelLen is the least that a worker of it takes, as vLLM and SGLang call it.
+	// MaxModelLen is the smallest limit of the model's workers; see lengthOf. vLLM and
+	// SGLang use this name.
 	MaxModelLen uint32 `json:"max_model_len,omitempty"`
-	// Status says why requests are refused at present; libraries pass it over.
+	// Status says why requests are refused at present. Libraries ignore this member.
 	Status string `json:"status,omitempty"`
 }
 
 // models answers GET /v1/models with the models that can be served
-// (docs/behaviour.md#can-serve), or of one of them. The plugin answers since no worker
-// knows of the others, and one without its other half can serve nothing of what it
-// would list. A model whose workers are away for a moment stays on the list while it is
-// not enforced: clients take one that is missing for one that does not exist; it says
-// why it cannot be served. retry: a replica without a view asks for a fresh attempt.
+// (docs/behaviour.md#can-serve), or, if only is not empty, with that model. The plugin
+// answers, since a worker lists only its own models, and a prefill or decode worker could
+// not serve them alone. Unless disaggregation is enforced, a model whose workers are away
+// for a moment stays on the list, with the reason why it cannot be served: clients would
+// conclude from a missing model that it does not exist. If retry is true, a replica without
+// a view asks for a fresh attempt.
 func (srv *Server) models(only string, retry bool) *wire.Immediate {
 	list := struct {
 		Object string      `json:"object"`
@@ -130,8 +133,8 @@ func (srv *Server) models(only string, retry bool) *wire.Immediate {
 	return &wire.Immediate{Status: 200, Headers: []wire.Header{{Name: "content-type", Value: "application/json"}}, Body: body, Detail: "baton_models"}
 }
 
-// lengthOf is how many tokens a prompt and its answer may have at each worker that tells
-// it; 0 where none does.
+// lengthOf returns how many tokens a prompt and its answer may have together: the smallest
+// limit that a worker of the pool tells, or 0 if none tells one.
 func lengthOf(p *worker.Pool) (least uint32) {
 	for _, ws := range [][]*worker.Worker{p.Prefill, p.Decode, p.Aggregated} {
 		for _, w := range ws {

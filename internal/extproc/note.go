@@ -18,8 +18,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 )
 
-// This file turns decisions into what people and metrics see. No prompt text
-// passes through it.
+// This file writes decisions into the journal, traces, metrics and headers. It writes no
+// text of a prompt.
 
 // observe counts one decision.
 func observe(t *telemetry.Instruments, d *route.Decision) {
@@ -59,8 +59,8 @@ func (a *asking) describe(r *decision.Record) {
 	r.Clip()
 }
 
-// tell puts a decision where people look: into the journal, the trace and, where the
-// client asks for it, a header of its answer.
+// tell writes a decision into the journal and the trace, and, if the client asks for it,
+// into a header of the answer.
 func (a *asking) tell(r *decision.Record, p *leg.Plan, b *booked) {
 	srv := a.srv
 	b.note = srv.cfg.Journal.Keep(r)
@@ -91,14 +91,15 @@ func (srv *Server) noteRefusal(s *mainStream, e *leg.Effect) journal.Handle {
 	})
 }
 
-// mostShown is how many bytes of a client's own words are shown.
+// mostShown is how many bytes are shown of a path or a name that a client chose.
 const mostShown = 80
 
-// short is what is shown of a client's own words: names, never prompts.
+// short returns what is shown of a path or a name that a client chose: nothing after a "?",
+// and at most mostShown bytes.
 func short(s string) string {
 	path, _, _ := strings.Cut(s, "?")
 	path = path[:min(len(path), mostShown)]
-	if len(path) < len(s) { // or a record would keep all of it, as long as the client liked
+	if len(path) < len(s) { // a record must not keep all of s, however long, in memory
 		path = strings.Clone(path)
 	}
 	return strings.ToValidUTF8(path, "")
@@ -123,8 +124,8 @@ func decisionAttributes(r *decision.Record) []attribute.KeyValue {
 	return out
 }
 
-// traceDecision writes the decision's span and returns the header that makes
-// both legs children of this attempt.
+// traceDecision writes the decision's span. It returns the traceparent header that makes the
+// spans of both legs children of the attempt's span.
 func (a *asking) traceDecision(r *decision.Record, b *booked) string {
 	srv, now := a.srv, time.Now()
 	sp := srv.cfg.Tracer.Start(a.span.SpanContext(), telemetry.SpanDecision, now.Add(-r.DecisionIn), decisionAttributes(r)...)
@@ -133,9 +134,8 @@ func (a *asking) traceDecision(r *decision.Record, b *booked) string {
 	return telemetry.Traceparent(a.span.SpanContext())
 }
 
-// Explain decides a request without routing it: nothing is booked and no
-// cursor moves. It returns a *decision.Record. The error is fit for the admin
-// page; it names a row of the failure table.
+// Explain decides a request without routing it: nothing is booked and no cursor moves. It
+// returns a *decision.Record. The text of an error can be shown on the admin page.
 func (srv *Server) Explain(ctx context.Context, path string, body []byte) (any, error) {
 	p, ok := openai.ParsePath(path)
 	if !ok {

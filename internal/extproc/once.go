@@ -7,18 +7,18 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// collecting names a collecting leg: an attempt asks each decode worker once.
+// collecting names a collecting leg. An attempt sends each decode worker one at most.
 type collecting struct {
 	nonce uint64
 	by    worker.ID
 }
 
-// once remembers which collecting legs have come, until their tokens are no good
-// any more. Attempts cannot: one that has panicked is forgotten before its leg
-// ends. Safe for concurrent use; the zero value has seen none.
+// once holds which collecting legs have come, until their tokens expire. An attempt cannot
+// hold this itself: after a panic it is removed before its leg ends. The zero value is
+// ready. Safe for concurrent use.
 type once struct {
 	mu      sync.Mutex
-	seen    map[collecting]time.Time // guarded by mu; until when
+	seen    map[collecting]time.Time // guarded by mu: when the token expires
 	sweepAt time.Time                // guarded by mu
 }
 
@@ -27,8 +27,8 @@ const (
 	onceSweep = 10 * time.Second
 )
 
-// first reports whether c, whose token is good until then, has not come before. Nor
-// does anybody come past the most that can be remembered.
+// first returns true if the leg c comes for the first time, and holds c until its token
+// expires. It returns false if c has come before, or if there is no room to hold c.
 func (o *once) first(c collecting, until, now time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

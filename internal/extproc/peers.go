@@ -23,10 +23,10 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
-// A leg that reached another replica than the one that booked it reports by
-// one unary call, baton.v1.Legs/Report. The message is a JSON object in a
-// google.protobuf.BytesValue; the leg token in it is what proves that the
-// caller may speak for the leg.
+// A prefill leg may come to another replica than the attempt's owner. That replica then
+// reports to the owner by unary calls, baton.v1.Legs/Report. The message of a call is a JSON
+// object in a google.protobuf.BytesValue. The leg token in the object proves that the caller
+// has the leg.
 
 const (
 	legsService    = "baton.v1.Legs"
@@ -40,8 +40,8 @@ const (
 )
 
 type peerReport struct {
-	From    string      `json:"from,omitempty"` // where the replica that says it can be reached
-	Life    string      `json:"life,omitempty"` // which process is there
+	From    string      `json:"from,omitempty"` // address of the replica that reports
+	Life    string      `json:"life,omitempty"` // tells its process from another at that address
 	Token   string      `json:"token"`
 	State   leg.State   `json:"state,omitempty"`
 	Reason  blame.Sight `json:"reason,omitempty"`
@@ -51,12 +51,13 @@ type peerReport struct {
 	Counted bool        `json:"counted,omitempty"`
 }
 
-// peerKept is how long a connection is kept after its last call. No call lasts as long: where
-// it is idle, too, nothing is on its way.
+// peerKept is how long a connection is kept after it was last used. It is closed only if it
+// is idle, too, so that no call is cut.
 const peerKept = time.Hour
 
-// peerConnect tries a replica that was away again at least each second: gRPC's own pause grows
-// to two minutes, for which one that is back would be taken for dead, and get no report.
+// peerConnect tries at least every second to reach a replica that is away. gRPC's own pauses
+// grow to two minutes: for so long a replica that is back would count as dead and get no
+// reports.
 var peerConnect = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 	MinConnectTimeout: time.Second,
@@ -64,12 +65,13 @@ var peerConnect = grpc.ConnectParams{
 
 type peerConn struct {
 	*grpc.ClientConn
-	used time.Time // guarded by peers.mu: when it was last asked for
+	used time.Time // guarded by peers.mu: when conn last returned it
 }
 
-// peers tells other replicas how their legs went. Safe for concurrent use.
+// peers makes the calls to other replicas: it tells them how legs and answers of their
+// attempts went, and ends legs of our attempts that run there. Safe for concurrent use.
 type peers struct {
-	self  string // where this one can be reached
+	self  string // address at which the others can reach this replica
 	life  string // tells this process from another at the same address
 	log   *slog.Logger
 	creds credentials.TransportCredentials
@@ -97,9 +99,9 @@ func addressOf(owner string) string {
 
 func (p *peers) reachable(owner string) bool { return addressOf(owner) != "" }
 
-// report sends one report after the one that closes before (nil: at once) and
-// returns a channel that closes when the call has ended: gRPC does not promise
-// the order of calls, and a leg's reports have one.
+// report sends one report to the owner of a leg, once the channel before has closed; at once
+// if that is nil. It returns a channel that closes when the call has ended. The caller gives
+// it to the leg's next report, since reports must come in order and gRPC calls need not.
 func (p *peers) report(owner, token string, r leg.Report, before <-chan struct{}) <-chan struct{} {
 	done := make(chan struct{})
 	addr := addressOf(owner)
@@ -141,13 +143,14 @@ func (p *peers) report(owner, token string, r leg.Report, before <-chan struct{}
 	return done
 }
 
-// found tells the owner of an answer what its first events have said, and calls then
-// when the owner lets it go on, or cannot be told; not where ctx has ended.
+// found tells the owner of an answer what the first events of the answer say. It calls its
+// last argument once the owner lets the answer go on, the owner could not be told, or ctx has
+// ended.
 func (p *peers) found(ctx context.Context, owner string, r peerReport, then func()) {
 	p.wg.Go(func() {
 		conn, err := p.conn(addressOf(owner))
 		if err == nil {
-			body, _ := json.Marshal(r) // it has nothing that cannot be written
+			body, _ := json.Marshal(r) // cannot fail: JSON has a form for each field
 			err = conn.Invoke(ctx, legsFound, wrapperspb.Bytes(body), new(wrapperspb.BytesValue), grpc.WaitForReady(false))
 		}
 		if err != nil && ctx.Err() == nil {
@@ -158,7 +161,7 @@ func (p *peers) found(ctx context.Context, owner string, r peerReport, then func
 	})
 }
 
-// peerEntry is an entry of Envoy's access log for the replica whose request it is of.
+// peerEntry is an entry of Envoy's access log, as it is sent to the owner of the attempt.
 type peerEntry struct {
 	Token       string        `json:"token"`
 	Seen        blame.Sight   `json:"seen"`
@@ -169,7 +172,7 @@ type peerEntry struct {
 	Usage       openai.Usage  `json:"usage"`
 }
 
-// logged tells the owner how answers of its have ended.
+// logged tells the owner how answers of its attempts have ended.
 func (p *peers) logged(owner string, entries []peerEntry) {
 	p.wg.Go(func() {
 		conn, err := p.conn(addressOf(owner))
@@ -186,7 +189,7 @@ func (p *peers) logged(owner string, entries []peerEntry) {
 	})
 }
 
-// abort has the replica at addr end a leg of ours that runs there.
+// abort asks the replica at addr to end a leg of one of our attempts that runs there.
 func (p *peers) abort(addr, token string) {
 	p.wg.Go(func() {
 		conn, err := p.conn(addr)
@@ -196,7 +199,7 @@ func (p *peers) abort(addr, token string) {
 			body, _ := json.Marshal(peerReport{Token: token})
 			err = conn.Invoke(ctx, legsAbort, wrapperspb.Bytes(body), new(wrapperspb.BytesValue))
 		}
-		if err != nil && status.Code(err) != codes.NotFound { // else it has ended
+		if err != nil && status.Code(err) != codes.NotFound { // NotFound: the leg has ended
 			p.log.Debug("a leg that runs at another replica was not ended", "replica", addr, "err", err)
 			p.lost()
 		}
@@ -221,8 +224,8 @@ func (p *peers) conn(addr string) (*grpc.ClientConn, error) {
 	return c, nil
 }
 
-// forgetLocked closes connections to addresses that nobody has been called at for long: those
-// of replicas that have gone. gRPC says by itself that a connection without calls is idle.
+// forgetLocked closes the connections that are idle and were not used for peerKept: those to
+// replicas that have gone. gRPC makes a connection idle that has no calls for long.
 func (p *peers) forgetLocked(now time.Time) {
 	for addr, c := range p.conns {
 		if now.Sub(c.used) > peerKept && c.GetState() == connectivity.Idle {
@@ -232,7 +235,7 @@ func (p *peers) forgetLocked(now time.Time) {
 	}
 }
 
-// close waits for the reports on their way and closes the connections.
+// close waits for the calls on their way and closes the connections.
 func (p *peers) close() {
 	p.wg.Wait()
 	p.mu.Lock()
@@ -243,7 +246,7 @@ func (p *peers) close() {
 	}
 }
 
-// inbox takes what other replicas say.
+// inbox handles the calls of other replicas.
 type inbox struct{ srv *Server }
 
 // legsDesc describes baton.v1.Legs for grpc-go.
@@ -273,8 +276,9 @@ func legsMethod(take func(context.Context, []byte) ([]byte, error)) grpc.MethodH
 	}
 }
 
-// found takes what another replica has read of an answer whose request is ours. It
-// returns when the answer may go on; where another attempt follows, the caller leaves.
+// found handles what another replica has read of the answer to one of our attempts. It
+// returns nil once the answer may go on. If another attempt follows instead, Envoy ends the
+// answer's stream at the caller, which ends the call.
 func (in inbox) found(ctx context.Context, body []byte) error {
 	s, r, err := in.attempt(body)
 	if err != nil {
@@ -295,8 +299,8 @@ func (in inbox) found(ctx context.Context, body []byte) error {
 	}
 }
 
-// abort ends a leg whose request another replica has given up. Who has its token
-// has booked it.
+// abort ends a leg that runs here, because the replica that owns the attempt has given it
+// up. The leg's token proves that the caller is that replica.
 func (in inbox) abort(body []byte) error {
 	r := new(peerReport)
 	if err := json.Unmarshal(body, r); err != nil {
@@ -310,8 +314,8 @@ func (in inbox) abort(body []byte) error {
 	return nil
 }
 
-// logged takes what another replica has got of Envoy's access log. Attempts that are
-// over need none of it.
+// logged handles entries of Envoy's access log that another replica has received. An entry
+// of an attempt that is over is dropped.
 func (in inbox) logged(body []byte) error {
 	var entries []peerEntry
 	if err := json.Unmarshal(body, &entries); err != nil {
@@ -333,7 +337,8 @@ func (in inbox) logged(body []byte) error {
 	return nil
 }
 
-// attempt reads what another replica says, and finds the attempt of ours that it means.
+// attempt decodes a report of another replica, and finds the attempt of this replica that
+// the report is about.
 func (in inbox) attempt(body []byte) (*mainStream, *peerReport, error) {
 	r := new(peerReport)
 	if err := json.Unmarshal(body, r); err != nil {
@@ -350,7 +355,7 @@ func (in inbox) attempt(body []byte) (*mainStream, *peerReport, error) {
 	return s, r, nil
 }
 
-// report takes what another replica says of a leg that we booked.
+// report handles what another replica reports on a leg of one of our attempts.
 func (in inbox) report(body []byte) error {
 	s, r, err := in.attempt(body)
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 
-// plan turns a decision into what the machine needs.
+// plan turns a decision into the machine's plan.
 func (a *asking) plan(d *route.Decision) (*leg.Plan, error) {
 	srv := a.srv
 	p := &leg.Plan{

@@ -14,12 +14,12 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 
-// prefillStream runs one prefill leg: its machine, its gRPC stream and the way
-// to its owner.
+// prefillStream runs one mirrored prefill leg. It has the machine, the gRPC stream and the
+// way to the leg's owner.
 type prefillStream struct {
 	stream
 	m        leg.Prefill
-	owner    *mainStream // in this process; nil when elsewhere or unknown
+	owner    *mainStream // the attempt's main leg; nil: at another replica, or not known
 	leg      prefill.Leg
 	token    string
 	span     trace.Span
@@ -27,8 +27,8 @@ type prefillStream struct {
 	endpoint string // of its worker
 
 	outcome leg.State       // well or failed, once it is known
-	guest   bool            // another replica is told how it goes
-	told    <-chan struct{} // closes when the last report to a peer has gone
+	guest   bool            // another replica owns the leg, and gets the reports
+	told    <-chan struct{} // closes when the latest report to another replica was sent
 	body    budget.Share    // of bodies in flight
 }
 
@@ -83,9 +83,9 @@ func (s *prefillStream) endSpan() {
 	telemetry.End(s.span, time.Now(), s.fault, attrs...)
 }
 
-// admit opens the leg's token and finds its owner and its worker. A leg whose
-// token this instance did not book belongs to a replica, or to a process that
-// is gone: it runs on its own.
+// admit opens the leg's token and finds the leg's owner and worker. If this process is not
+// the owner, another replica is, which gets the reports; or the owner is a process that has
+// ended, and the leg runs without an owner.
 func (s *prefillStream) admit(ev *notice) *leg.Ticket {
 	srv := s.srv
 	sealed, err := srv.sealer.Open(ev.Headers.Leg)

@@ -12,7 +12,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// answer tells a stream whose request was a question who would serve it.
+// answer posts the answer to a request that only asks who would serve it.
 func (a *asking) answer(d *route.Decision, refused *route.Refusal) {
 	srv := a.srv
 	b := &booked{note: srv.cfg.Journal.Keep(d.Record)}
@@ -28,10 +28,11 @@ func (a *asking) answer(d *route.Decision, refused *route.Refusal) {
 	a.post(&notice{Event: leg.Event{Kind: leg.EventAnswered, Imm: im}, booked: b})
 }
 
-// appendQueryAnswer appends the answer to a question: an answer of the request's
-// own kind, so that clients' libraries read it, with no choices. nvext.worker_id
-// has the names of NVIDIA Dynamo's response extensions. Ids are JSON numbers up
-// to 2^64-1; members of a leg that there would not be are absent.
+// appendQueryAnswer appends the answer to a request that only asks who would serve it. The
+// answer has the form of other answers on the same path, so that clients' libraries can
+// read it, but no choices. The names in nvext.worker_id are those of NVIDIA Dynamo's
+// response extensions. Ids are JSON numbers up to 2^64-1. If one worker would serve the
+// request alone, the members for prefill are absent.
 func appendQueryAnswer(dst []byte, p openai.Path, d *route.Decision, now time.Time) []byte {
 	object := "chat.completion"
 	if p == openai.Completions {

@@ -8,9 +8,9 @@ import (
 	"github.com/seed-60ae5743/baton/internal/route"
 )
 
-// This file finds the row of the failure table for a decision that refuses.
+// This file finds the row of the failure table for a request that the router has refused.
 
-// failureOf returns the row of a refusal, with its facts.
+// failureOf returns the row of the failure table for the refusal, with the refusal's facts.
 func (srv *Server) failureOf(r *route.Refusal) *leg.Failure {
 	switch r.Reason {
 	case route.UnknownModel:
@@ -20,7 +20,7 @@ func (srv *Server) failureOf(r *route.Refusal) *leg.Failure {
 	case route.BadName:
 		return pinned(r.Pin)
 	}
-	f := *leg.FailureOf(string(r.Reason)) // a reason that has a row of its own is its code
+	f := *leg.FailureOf(string(r.Reason)) // these reasons are the codes of rows
 	switch r.Reason {
 	case route.NamedLeft:
 		f.Message += ": " + r.Role.String() + " worker " + r.Worker.String() + "."
@@ -48,7 +48,7 @@ func (srv *Server) failureOf(r *route.Refusal) *leg.Failure {
 	return &f
 }
 
-// pinned returns the row of a fault in what the request names.
+// pinned returns the row of the failure table for a fault in how the request names workers.
 func pinned(err *pin.Error) *leg.Failure {
 	var f leg.Failure
 	switch err.Kind {

@@ -74,7 +74,7 @@ func (r *registry) len() int {
 	return n
 }
 
-// gone tells every attempt with a worker that has left discovery.
+// gone tells each attempt that has one of these workers that the worker has left discovery.
 func (r *registry) gone(ids []worker.ID) {
 	left := make(map[worker.ID]bool, len(ids))
 	for _, id := range ids {
@@ -83,13 +83,14 @@ func (r *registry) gone(ids []worker.ID) {
 	r.tell(leg.Event{Kind: leg.EventGone, Whole: true, Left: true}, func(x worker.Rank) bool { return left[x.ID] })
 }
 
-// aside tells every attempt with a rank that was set aside, or with any of its worker where
-// it has no port of its own.
+// aside tells each attempt that has the rank that it was set aside. If ownPort is false, the
+// ranks of the worker share a port, and each attempt that has any of them is told.
 func (r *registry) aside(rank worker.Rank, ownPort bool) {
 	r.tell(leg.Event{Kind: leg.EventGone, Whole: !ownPort}, func(x worker.Rank) bool { return x.In(rank, !ownPort) })
 }
 
-// tell posts the event for each rank of an attempt that it is of.
+// tell posts the event to each attempt, once for each of its ranks for which the given
+// function returns true.
 func (r *registry) tell(ev leg.Event, of func(worker.Rank) bool) {
 	for _, s := range r.all() {
 		for _, rank := range s.ranks() {
@@ -102,8 +103,8 @@ func (r *registry) tell(ev leg.Event, of func(worker.Rank) bool) {
 	}
 }
 
-// attemptName is an attempt as Envoy's access log names one that it did not
-// route: x-attempt-id comes with the destination.
+// attemptName is what Envoy's access log has of an attempt that Envoy did not route. Such an
+// attempt has no x-attempt-id, which the plugin sets together with the destination.
 type attemptName struct {
 	requestID string // bounded
 	attempt   int
@@ -113,16 +114,16 @@ func nameOf(requestID string, attempt int) attemptName {
 	return attemptName{bounded(requestID), attempt}
 }
 
-// unrouted finds an attempt by its name, from the moment its hand-off leaves for
-// decode until it is over. Request ids may be a client's, so others may have the
-// same name, whose log must not speak for it: an attempt is found only if no other
-// main leg has had its name since it came, or shortly before. Safe for concurrent
-// use.
+// unrouted finds an attempt by its name, from when its hand-off leaves for decode until the
+// attempt is over. Clients may choose request ids, so several attempts may have the same
+// name, and the access log of one must not count for another. So an attempt is found only if
+// no other main leg has had the same name since the attempt came, or shortly before. Safe
+// for concurrent use.
 type unrouted struct {
 	mu sync.Mutex
 	m  map[attemptName]bearers // of the main legs that are here
-	// Names of main legs that have left and whose log may still be on its way:
-	// since turned, and in the time of nameWait before.
+	// Names of main legs that have left, and whose access log may still come. Those in
+	// gone have left since turned, those in before in the period that ended then.
 	gone, before map[attemptName]struct{}
 	turned       time.Time
 }
@@ -130,11 +131,11 @@ type unrouted struct {
 // nameWait is longer than an access log takes to come.
 const nameWait = 2 * leg.LogWait
 
-// bearers are the main legs of one name.
+// bearers are the main legs that have one name.
 type bearers struct {
 	n    int
-	only *mainStream // nil: others have had the name, too
-	sent bool        // its hand-off has left
+	only *mainStream // nil: several have or had the name
+	sent bool        // the hand-off of only has left
 }
 
 func newUnrouted() unrouted { return unrouted{m: make(map[attemptName]bearers)} }
@@ -152,7 +153,8 @@ func (u *unrouted) come(s *mainStream, n attemptName, now time.Time) {
 	u.m[n] = b
 }
 
-// handOff makes s one that is found, if its name is its own.
+// handOff notes that the hand-off of s has left. From then on find returns s, if no other
+// main leg has the name.
 func (u *unrouted) handOff(s *mainStream, n attemptName) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -162,7 +164,8 @@ func (u *unrouted) handOff(s *mainStream, n attemptName) {
 	}
 }
 
-// leave forgets a main leg. late says that Envoy may log it, and by its name.
+// leave removes a main leg. If late is true, an entry of the access log with this name may
+// still come for the main leg.
 func (u *unrouted) leave(n attemptName, late bool, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

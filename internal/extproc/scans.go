@@ -6,8 +6,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
-// scanPool lends the machines results of scans. Safe for concurrent use; the zero value
-// is ready.
+// scanPool lends the machines memory for results of scans, which is used again. Safe for
+// concurrent use; the zero value is ready.
 type scanPool struct{ pool sync.Pool }
 
 func (p *scanPool) Borrow() *openai.Request {

@@ -34,7 +34,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// The filter's own initial metadata says which leg a stream is.
+// The key and the values by which the filter's initial metadata says which leg a stream is.
 const (
 	filterKey     = "x-baton-filter"
 	filterMain    = "main"
@@ -43,12 +43,12 @@ const (
 	filterFirst   = "first_token"
 )
 
-// What the main leg's filter may say besides, of the requests that come through
-// it: whose word counts is a property of the way they came, never of a header.
+// Further keys of the metadata of a main leg's filter. Only the filter, and no header, says
+// whether names of workers in a request are obeyed.
 const (
-	routingKey       = "x-baton-routing"        // prerouted or direct; absent: what requests name is not believed
+	routingKey       = "x-baton-routing"        // prerouted or direct; absent: names of workers are not obeyed
 	routingRepickKey = "x-baton-repick"         // true: who names workers is asked again on each attempt
-	routingFieldsKey = "x-baton-routing-fields" // refuse: headers alone are believed, not the body
+	routingFieldsKey = "x-baton-routing-fields" // refuse: names are obeyed in headers, and refused in bodies
 	protocolKey      = "x-baton-protocol"       // gateway: the endpoint picker protocol, with all that two legs need
 )
 
@@ -65,7 +65,7 @@ type Server struct {
 
 	bodies    *budget.Budget
 	router    *route.Router
-	lately    outlen.Lately // what answers have been like
+	lately    outlen.Lately // how long and how fast answers have been of late
 	attempts  *registry
 	unrouted  unrouted
 	avoid     *avoidList
@@ -76,23 +76,23 @@ type Server struct {
 	peers     *peers
 	carriers  carriers
 	readers   sync.WaitGroup
-	engines   tasks // decisions that wait for a tokenizer
+	engines   tasks // decisions that wait for a tokenizer, and watches of other replicas
 
 	legClient *legClient      // nil: no listener for legs of our own is configured
 	legs      context.Context //nolint:containedctx // ends the legs of our own, which outlive their requests
 	stopLegs  context.CancelFunc
-	senders   tasks // legs of our own on their way
+	senders   tasks // the plugin's own legs that are on their way
 	guests    guests
 
 	saidUnread, saidUnweighed sync.Once
 
-	unheard bool // owned by OnChange: a worker is known that needs the listener that there is not
+	unheard bool // owned by OnChange: a known worker needs PrefillListener, which is not set
 
 	mu    sync.Mutex
 	live  map[*mainStream]struct{} // guarded by mu: main legs whose stream is open
 	stage stage                    // guarded by mu
 
-	complaints []string // guarded by mu: what was said of filters
+	complaints []string // guarded by mu: faults of filters that were logged
 
 	drained chan struct{} // closes at stageEnding
 }
@@ -130,29 +130,29 @@ func New(cfg Config) (*Server, error) {
 	return srv, nil
 }
 
-// GRPCOptions are the options of the gRPC server that Envoy's streams need: bodies come in
-// messages as large as Envoy's buffers, and windows must not make them wait.
+// GRPCOptions returns the options that the gRPC server needs for Envoy's streams. Bodies
+// come in messages as large as Envoy's buffers, so the windows are large, too.
 func (srv *Server) GRPCOptions() []grpc.ServerOption {
 	c := wire.NewCodec(srv.rules.Buffers, wire.Config{
 		TimeoutHeader: srv.cfg.TimeoutHeader, Named: pin.Known, KeepHeaders: srv.legClient != nil,
 	})
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(c),
-		experimental.BufferPool(srv.rules.Buffers), // gRPC's own clears what it lends
-		// Whoever reaches the port could else make us take 2 GiB. Envoy's own limit
-		// may be above ours, whose answer is a 413.
+		experimental.BufferPool(srv.rules.Buffers), // gRPC's own pool clears memory, which takes time
+		// Without a limit anybody who reaches the port could make the plugin take
+		// 2 GiB. The limit is above MaxBodyBytes, so that a larger body gets a 413.
 		grpc.MaxRecvMsgSize(min(2*max(srv.cfg.MaxBodyBytes, 64<<20)+1<<20, math.MaxInt32)),
 		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.MaxConcurrentStreams(math.MaxUint32),
-		// A proxy that vanished must not hold what waits to be sent to it.
+		// Messages for a proxy that has vanished must not stay in memory.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.InitialWindowSize(1 << 20),
 		grpc.InitialConnWindowSize(4 << 20),
 	}
 }
 
-// Register adds the services to g: the external processor, the access log and
-// what replicas say to each other.
+// Register adds the services to g: the external processor, the access log and the calls
+// between replicas.
 func (srv *Server) Register(g *grpc.Server) {
 	wire.Register(g, srv.process, (&accessLog{srv: srv}).serve)
 	g.RegisterService(legsDesc(srv), srv)
@@ -163,12 +163,12 @@ type stage uint8
 
 const (
 	stageServing  stage = iota
-	stageDraining       // what nothing depends on any more is left
-	stageRefusing       // and new requests are refused
-	stageEnding         // and streams without an end of their own are ended
+	stageDraining       // streams that are no longer needed are left
+	stageRefusing       // also, new requests are refused
+	stageEnding         // also, streams that would not end by themselves are ended
 )
 
-// process serves one stream: one leg of one attempt.
+// process serves one stream, which is one leg of one attempt.
 func (srv *Server) process(g *wire.Stream) error {
 	said := initial(g.Context(), filterKey)
 	plain := said == "" && srv.cfg.Gateway.Enabled
@@ -196,13 +196,13 @@ func (srv *Server) process(g *wire.Stream) error {
 		s.act.handle = s.handle
 		srv.readers.Add(1)
 		s.read()
-	case filterFirst: // left at the first token
+	case filterFirst: // the plugin leaves the stream at the first token
 		s := &firstStream{stream: newStream(srv, g), token: initial(g.Context(), prefill.HeaderLeg)}
 		s.act.handle = s.handle
 		srv.readers.Add(1)
 		go s.read()
 		<-s.over
-	case filterSync: // left once it is admitted
+	case filterSync: // the plugin leaves the stream once the leg is admitted
 		s := &syncStream{stream: newStream(srv, g)}
 		s.act.handle = s.handle
 		srv.readers.Add(1)
@@ -212,13 +212,13 @@ func (srv *Server) process(g *wire.Stream) error {
 	return nil
 }
 
-// blind reports whether Envoy is to leave this replica alone until it knows its
-// workers: it could answer requests, but legs of the others' would not start here.
-// One that is alone says not_ready.
+// blind reports whether this process refuses streams, since it has other replicas and does
+// not know its workers yet: legs of the other replicas' attempts could not start here. A
+// process without other replicas answers requests with not_ready instead.
 func (srv *Server) blind() bool { return srv.rules.Replicas && !srv.cfg.Board.Load().Ready() }
 
-// misled refuses a stream whose filter is not configured as it has to be, and says
-// so in the log: Envoy's own names no cause.
+// misled returns the status that refuses a stream whose filter is configured wrongly. It
+// logs each fault once, since Envoy's log does not name the cause.
 func (srv *Server) misled(err error) error {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
@@ -229,8 +229,8 @@ func (srv *Server) misled(err error) error {
 	return status.Error(codes.InvalidArgument, err.Error())
 }
 
-// processMain serves a main leg, whose stream we may leave before Envoy ends it;
-// plain is one of the endpoint picker protocol and nothing more.
+// processMain serves a main leg, whose stream the plugin may leave before Envoy ends it. The
+// argument plain is true if the filter has no metadata of Baton's; see Gateway.Enabled.
 func (srv *Server) processMain(g *wire.Stream, plain bool) error {
 	filter, err := filterOf(g.Context(), plain)
 	if err != nil {
@@ -255,11 +255,11 @@ func newStream(srv *Server, g *wire.Stream) stream {
 // initial reads a value of the stream's initial metadata.
 func initial(ctx context.Context, key string) string {
 	md, _ := metadata.FromIncomingContext(ctx)
-	return strings.Join(md.Get(key), ",") // several are none that we know
+	return strings.Join(md.Get(key), ",") // several, joined, are no value that is known
 }
 
-// enter notes that a main leg is here, or reports false: new requests are refused.
-// A drain waits for each one that is let in.
+// enter notes that a main leg is here, so that a drain waits for the leg. It returns false
+// if new requests are refused.
 func (srv *Server) enter(s *mainStream) bool {
 	srv.mu.Lock()
 	now := srv.stage
@@ -279,14 +279,14 @@ func (srv *Server) leave(s *mainStream) {
 	delete(srv.live, s)
 }
 
-// reached reports whether the end has come so far.
+// reached reports whether the end of the process has come to the stage s.
 func (srv *Server) reached(s stage) bool {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
 	return srv.stage >= s
 }
 
-// enterStage takes the end a step on and returns the main legs that are there.
+// enterStage goes on to the stage s, and returns the main legs whose stream is open.
 func (srv *Server) enterStage(s stage) []*mainStream {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
@@ -297,8 +297,8 @@ func (srv *Server) enterStage(s stage) []*mainStream {
 	return slices.Collect(maps.Keys(srv.live))
 }
 
-// OnChange is the view's subscriber: attempts whose prefill worker has left are
-// failed at once. old is the set that they were in. Calls come one at a time.
+// OnChange must be called for each change of the view, one call at a time. It tells attempts
+// that a worker of theirs has left. The argument old is the snapshot before the change.
 func (srv *Server) OnChange(old *worker.Snapshot, c discovery.Change) {
 	if len(c.Left) > 0 {
 		srv.leavers.add(c.Left, old, time.Now())
@@ -312,10 +312,10 @@ func (srv *Server) OnChange(old *worker.Snapshot, c discovery.Change) {
 	srv.unheard = err != nil
 }
 
-// Heard says that events of a rank have begun or ceased to arrive.
+// Heard must be called when KV events of a rank have begun or ceased to arrive.
 func (srv *Server) Heard() { srv.router.Heard() }
 
-// routing is what the router is made of.
+// routing returns the configuration of the router.
 func (srv *Server) routing() route.Config {
 	c := &srv.cfg
 	return route.Config{
@@ -334,12 +334,12 @@ func (srv *Server) routing() route.Config {
 	}
 }
 
-// worldLag bounds the wait for the board to follow the view, which it does in
-// well under a millisecond.
+// worldLag bounds how long to wait until the board has followed the view. The board usually
+// needs well under a millisecond.
 const worldLag = 100 * time.Millisecond
 
-// newerOf returns what finds a later world than one, and the time, or nil where there is
-// none. It waits for one that the view has already.
+// newerOf returns route.Config's function Newer, which finds a world that is later than the
+// given one. If the view is later already, the function waits for the board.
 func newerOf(board *activation.Board, view *discovery.View) func(than *activation.World) (*activation.World, time.Time) {
 	return func(than *activation.World) (*activation.World, time.Time) {
 		if than.Revision() < view.Load().Revision() {
@@ -356,15 +356,15 @@ func newerOf(board *activation.Board, view *discovery.View) func(than *activatio
 	}
 }
 
-// Drain leaves every stream that nothing depends on any more, now and from now
-// on, and returns when no main stream is open, no leg of another replica's requests
-// runs and no attempt may owe a collection, or with ctx. Requests that come meanwhile are served as
-// long as those run that were there at its start, at most for serve; then they are
-// refused, and only legs come in. Legs of our own whose client has gone are waited
-// for, and what collects; mirrored ones are not: Envoy ends them at their time-out.
+// Drain prepares the end of the process. From now on the plugin leaves each stream as soon as
+// it can. New requests are served while a main leg is open that was open at the start, for
+// the time serve at most. Then new requests are refused, and only legs come in. Drain returns
+// when no main leg is open, no leg of another replica's attempts runs here and no attempt may
+// have held KV to collect, or when ctx ends. So it waits for the plugin's own legs, also if
+// the client has gone, but not for mirrored ones: Envoy ends these at their time-out.
 func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
 	old := srv.enterStage(stageDraining)
-	for _, s := range append(srv.attempts.all(), old...) { // some twice, and no matter
+	for _, s := range append(srv.attempts.all(), old...) { // some are told twice, which does no harm
 		s.post(just(leg.Event{Kind: leg.EventDrain}))
 	}
 	serving, cancel := context.WithTimeout(ctx, serve)
@@ -383,7 +383,7 @@ func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
 	})
 }
 
-// await asks until ok, or until ctx ends.
+// await calls ok again and again, until it returns true or ctx ends.
 func await(ctx context.Context, ok func() bool) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -404,12 +404,12 @@ func (srv *Server) Streams() int {
 	return len(srv.live)
 }
 
-// Attempts returns the number of attempts that are not over: a leg of theirs
-// runs, or one that was left.
+// Attempts returns the number of attempts that are not over: a leg still runs, perhaps one
+// whose stream the plugin has left.
 func (srv *Server) Attempts() int { return srv.attempts.len() }
 
-// Close waits until every stream's reader has ended and ends the legs of our own;
-// the gRPC server must have been stopped before.
+// Close waits until the reader of each stream has ended, and ends the plugin's own legs. The
+// gRPC server must have been stopped before.
 func (srv *Server) Close() {
 	srv.readers.Wait()
 	srv.stopLegs()
@@ -421,5 +421,5 @@ func (srv *Server) Close() {
 	srv.peers.close()
 }
 
-// newNonce names an attempt. It need not be secret: the token is sealed.
+// newNonce returns a name for an attempt, never 0. It need not be secret: tokens are sealed.
 func newNonce() uint64 { return rand.Uint64() | 1 }

@@ -9,8 +9,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/leg"
 )
 
-// stream is the part that all kinds of stream share: the gRPC stream, the
-// one-at-a-time inbox and the timer.
+// stream is what all kinds of streams have: the gRPC stream, the actor that handles one
+// event at a time, and the timer.
 type stream struct {
 	srv  *Server
 	grpc *wire.Stream
@@ -19,10 +19,10 @@ type stream struct {
 	over     chan struct{} // closed once the gRPC handler may return
 	overOnce sync.Once
 
-	// Owned by whoever handles an event.
+	// Owned by the goroutine that handles an event.
 	fullDuplex   bool
 	answerDuplex bool
-	deaf         bool // the gRPC stream is over, or an ImmediateResponse ended it
+	deaf         bool // nothing may be sent: the stream is over, left, or ended by an ImmediateResponse
 	broken       bool // a panic ended this stream
 	timer        *time.Timer
 	timerAt      time.Time
@@ -31,8 +31,8 @@ type stream struct {
 // finishStream lets the gRPC handler return with OK.
 func (w *stream) finishStream() { w.overOnce.Do(func() { close(w.over) }) }
 
-// send sends one message. A failed send is the stream's end, of which the
-// reader hears too: there is nothing more to do here.
+// send sends one message. A send fails only if the stream has ended. The reader sees that
+// end, too, and posts leg.EventClosed, so send returns no error.
 func (w *stream) send(r wire.Reply) {
 	if w.deaf {
 		r.Drop()
@@ -51,20 +51,21 @@ func (w *stream) read() {
 	var m wire.Message
 	for {
 		if err := w.grpc.Recv(&m); err != nil {
-			// Envoy ends a stream by half-closing or by cancelling it, at an
-			// answer's end as when the client vanishes (measured on 1.40): how it
-			// ended, only the access log tells.
+			// Envoy half-closes or cancels a stream, both at an answer's end and
+			// when the client vanishes (measured on 1.40). Only the access log
+			// tells how the answer ended.
 			w.act.post(just(leg.Event{Kind: leg.EventClosed}))
 			return
 		}
-		if m.Kind != 0 { // else a flow-control note of newer proxies
+		if m.Kind != 0 { // 0: a message about flow control, from a newer proxy
 			w.act.post(noticeOf(&m))
 		}
 	}
 }
 
-// arm sets the timer to at, or stops it. fired says that it has gone off: then it is set
-// anew, though to the same time, for of two clocks that were due one has still to go off.
+// arm sets the timer to at; the zero time stops the timer. If fired is true, the timer has
+// just gone off. Then arm sets it again, also to the same time: two times of the machine may
+// be due at once, and each event handles one.
 func (w *stream) arm(at time.Time, fire func(), fired bool) {
 	if at.Equal(w.timerAt) && !fired {
 		return
@@ -82,8 +83,8 @@ func (w *stream) arm(at time.Time, fire func(), fired bool) {
 	}
 }
 
-// recovered ends this stream, and only this one, after a panic in its machine. The
-// answer carries the headers besides.
+// recovered ends this stream, and no other, after a panic in its machine. The answer gets the
+// headers in set, too.
 func (w *stream) recovered(where string, r any, set ...wire.Header) {
 	w.broken = true
 	w.srv.panicked(where, r)
@@ -99,7 +100,7 @@ func (srv *Server) panicked(where string, r any) {
 	srv.log.Error("a stream panicked; it was ended", "leg", where, "panic", r, "stack", string(debug.Stack()))
 }
 
-// sendRoute answers the request's end in the stream's own mode.
+// sendRoute replies to the end of the request, in the body mode of the stream.
 func (w *stream) sendRoute(e *leg.Effect) {
 	r := wire.Route{Set: e.Set, Remove: e.Remove, Body: e.Body, Token: e.Token, NewRoute: e.NewRoute}
 	if !w.fullDuplex {
@@ -113,7 +114,7 @@ func (w *stream) sendRoute(e *leg.Effect) {
 	}
 }
 
-// sendContinue lets a message pass. A full-duplex body must be sent back.
+// sendContinue lets a message pass. In full duplex, this means to send the body back.
 func (w *stream) sendContinue(e *leg.Effect) {
 	switch {
 	case e.Of == wire.ResponseHeaders:
@@ -126,7 +127,7 @@ func (w *stream) sendContinue(e *leg.Effect) {
 	}
 }
 
-// sendImmediate ends the exchange with an answer of ours.
+// sendImmediate ends the stream with an answer of the plugin's own.
 func (w *stream) sendImmediate(im *wire.Immediate) {
 	w.send(im.Reply())
 	w.deaf = true

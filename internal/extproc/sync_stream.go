@@ -13,8 +13,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// syncStream admits one leg that a plugin sent itself: it checks the seal and
-// says where the leg goes. All else is between Envoy and the sender.
+// syncStream admits one leg that this plugin or a replica has sent itself. It checks the seal
+// and tells Envoy where the leg goes. The rest is between Envoy and the sender.
 type syncStream struct {
 	stream
 	seen bool
@@ -38,8 +38,8 @@ func (s *syncStream) handle(ev *notice) {
 	}
 }
 
-// noWorker marks an answer of ours to a leg of our own: else its sender would take
-// it for the worker's.
+// noWorker marks an answer of syncStream's. Without the mark the sender of the leg would
+// treat the answer as the worker's.
 var noWorker = wire.Header{Name: prefill.HeaderLocalReply, Value: "-"}
 
 func (s *syncStream) admit(ev *notice) {
@@ -66,11 +66,12 @@ func (s *syncStream) admit(ev *notice) {
 		{Name: prefill.HeaderPrefillEndpoint, Value: w.EndpointOf(sealed.Prefill.DPRank).String()},
 		{Name: "x-envoy-upstream-rq-timeout-ms", Value: strconv.FormatInt(max(time.Until(sealed.Deadline).Milliseconds(), 1), 10)},
 	}, []string{prefill.HeaderLeg, prefill.HeaderDestination, prefill.HeaderPrefillCluster}))
-	s.finishStream() // nothing else comes; Envoy 1.36 would keep it to the answer's end, and end the leg where we die
+	s.finishStream() // Envoy 1.36 would keep the stream to the answer's end, and end the leg if the plugin died
 }
 
-// begun tells the owner that its leg has reached Envoy, and reports false when
-// the attempt does not want it, or has one already.
+// begun tells the owner that its leg has reached Envoy. It returns false if the attempt
+// wants no leg any more, or has one already. That is not checked for another replica's
+// attempt.
 func (s *syncStream) begun(sealed prefill.Leg, token string) bool {
 	r := leg.Report{State: leg.Started}
 	s.srv.cfg.Telemetry.Leg(r.State.String(), "")
@@ -86,8 +87,8 @@ func (s *syncStream) begun(sealed prefill.Leg, token string) bool {
 	return true
 }
 
-// collects reports false where a collecting leg of ours has come before: its token
-// is good for one.
+// collects returns false if this collecting leg of this process has come before: a token is
+// good for one leg. That is not checked for another replica's leg.
 func (s *syncStream) collects(sealed prefill.Leg) bool {
 	return sealed.Owner != s.srv.owner || s.srv.collected.first(collecting{sealed.Nonce, sealed.Prefill.ID}, sealed.Deadline, time.Now())
 }
@@ -100,8 +101,8 @@ func (s *syncStream) refuse(f *leg.Failure, label string) {
 	s.sendImmediate(im)
 }
 
-// admitSync makes the leg that has come the one of this attempt: a token is good
-// for one.
+// admitSync notes that the attempt's own prefill leg has come. It returns false if the
+// attempt wants no leg any more, or a leg has come before: a token is good for one.
 func (s *mainStream) admitSync() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +113,7 @@ func (s *mainStream) admitSync() bool {
 	return true
 }
 
-// askPrefill sends prefill's request and posts what came of it.
+// askPrefill sends the prefill leg and posts its answer.
 func (s *mainStream) askPrefill(e *leg.Effect) {
 	ctx, stop := context.WithCancelCause(s.srv.legs)
 	ctx, cancel := context.WithTimeout(ctx, e.Wait)
@@ -139,14 +140,14 @@ func (s *mainStream) askPrefill(e *leg.Effect) {
 	}
 }
 
-// Why a leg of ours is not sent.
+// Errors with which the plugin's own legs end without an answer.
 var (
 	errClosed   = errors.New("the server is closed")
 	errPanicked = errors.New("what sends it has panicked")
 )
 
-// survive is deferred in a task of the stream: after a panic it tells the stream
-// with post, so that the request ends and nothing else does.
+// survive must be deferred in a task of the stream. After a panic it calls post, which has
+// to tell the stream, so that this request ends and no other does.
 func (s *mainStream) survive(where string, post func()) {
 	if r := recover(); r != nil {
 		s.srv.panicked(where, r)
@@ -154,8 +155,10 @@ func (s *mainStream) survive(where string, post func()) {
 	}
 }
 
-// collect lets a decode worker take what prefill holds (docs/behaviour.md#collected):
-// the booked one, or another where that one cannot be reached and was not named.
+// collect lets a decode worker fetch the KV that prefill holds
+// (docs/behaviour.md#collected). It asks the booked worker first. If that worker has left, is
+// set aside or cannot be reached, and the request has not named it, collect asks others:
+// collectTries workers at most, the booked one included.
 func (s *mainStream) collect(e *leg.Effect) {
 	p, again, path, body := *s.m.Plan(), s.again, e.Path.String(), e.Body
 	took := func(w *worker.Worker, dp worker.DPRank) bool {
@@ -204,9 +207,10 @@ const (
 	collectTimeout = 25 * time.Second // vLLM keeps what it holds for 30 s
 )
 
-// keepDecode picks decode again if the booked one has gone, or was set aside,
-// while prefill ran: the hand-off is good for any. Where decode will not get the
-// request nothing is picked, so that no turn is taken for it.
+// keepDecode picks another decode worker if the booked one has left, or was set aside, while
+// prefill ran: the hand-off is good for any. It returns nil if the booked one stays. If
+// decode will not get the request at all, nothing is picked, so that the cursor of a
+// round-robin pool does not move.
 func (s *mainStream) keepDecode(a *leg.OwnAnswer) *leg.Seat {
 	p, srv := s.m.Plan(), s.srv
 	if p == nil || p.DecodeNamed || !s.m.GoesOn(a) || s.again == nil {

@@ -2,9 +2,9 @@ package extproc
 
 import "sync"
 
-// tasks are goroutines that the server's end waits for. Unlike a WaitGroup's they
-// may be started by others of their kind while it waits, and none starts after
-// it. Safe for concurrent use; the zero value is open.
+// tasks are goroutines whose end close waits for. Unlike the Go method of a
+// [sync.WaitGroup], run may be called while close waits, also by a task: it then starts
+// nothing. Safe for concurrent use; the zero value is ready.
 type tasks struct {
 	wg sync.WaitGroup
 
@@ -12,7 +12,7 @@ type tasks struct {
 	closed bool // guarded by mu
 }
 
-// run runs f, or reports false: it is too late for it.
+// run starts f in a goroutine. It returns false, and starts nothing, once close was called.
 func (t *tasks) run(f func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -23,7 +23,7 @@ func (t *tasks) run(f func()) bool {
 	return true
 }
 
-// close lets nothing new begin and waits for what runs.
+// close lets no further task start, and waits for those that run.
 func (t *tasks) close() {
 	t.mu.Lock()
 	t.closed = true

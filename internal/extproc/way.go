@@ -15,18 +15,18 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// filter is what a main leg's filter says of the requests that come through it.
-// The zero value believes nothing.
+// filter is what the metadata of a main leg's filter says about the requests that come
+// through it. With the zero value no names of workers are obeyed.
 type filter struct {
 	leg.Way
 	trust pin.Trust
-	// headersOnly: clients reach this filter, and their bodies with them; only
-	// headers, which the edge strips, come from who may name workers.
+	// headersOnly refuses names of workers in bodies, which come from clients. Names in
+	// headers come from whoever may name workers, since the edge strips those of clients.
 	headersOnly bool
 }
 
-// strangeKey returns an error where the filter's metadata has a key of ours that
-// nobody knows: one that is misspelt would let in what it was to keep out.
+// strangeKey returns an error if the filter's metadata has an unknown key with the prefix
+// x-baton-. A misspelt key would have no effect, and so would not keep out what it should.
 func strangeKey(ctx context.Context) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	known := []string{filterKey, prefill.HeaderLeg, routingKey, routingRepickKey, routingFieldsKey, protocolKey}

@@ -1,13 +1,11 @@
-// Package matrixtable reads the table of who serves a request
-// (internal/extproc/testdata/matrix), for the tests that ask the server, and for
-// those that ask through a real Envoy.
+// Package matrixtable reads the table that says who serves a request
+// (internal/extproc/testdata/matrix). Tests use it that ask the server, or a real Envoy.
 //
-// Contract. A table has every state, every mode and every column, and so every
-// cell, exactly once. A name that is not known, a cell that is missing, or there
-// twice, and one that says neither who serves nor how it is refused are errors, so
-// that no cell is left out in silence.
+// Contract. A table has each cell exactly once: one for each state, mode and column. Errors
+// are an unknown name, a cell that is missing or occurs twice, and a cell that says neither
+// who serves the request nor how the request is refused. So no cell is left out unnoticed.
 //
-// What it does not do: it sets no state up and asks nothing.
+// What it does not do: it sets up no state and sends no request.
 package matrixtable
 
 import (
@@ -19,7 +17,7 @@ import (
 	"strings"
 )
 
-// States returns the names of what the prefill workers of a model may be in.
+// States returns the names of the states in which the prefill workers of a model may be.
 func States() []string {
 	return []string{
 		"absent", "becoming ready", "ready", "deactivated", "saturated",
@@ -27,11 +25,11 @@ func States() []string {
 	}
 }
 
-// Mode is a way to ask.
+// Mode is how a request comes.
 type Mode struct {
-	Routing         string // of the filter: "", "prerouted" or "direct"
+	Routing         string // x-baton-routing of the filter: "", "prerouted" or "direct"
 	Prefill, Decode int    // the workers that the request names; 0: none
-	Query           bool   // it only asks who would serve
+	Query           bool   // the request only asks who would serve it
 }
 
 func modes() map[string]Mode {
@@ -45,7 +43,7 @@ func modes() map[string]Mode {
 	}
 }
 
-// column is what decides besides the state.
+// column is two settings on which the outcome depends.
 type column struct {
 	Enforced bool // enforce_disagg is set
 	Accepts  bool // decode workers accept aggregated requests
@@ -60,12 +58,12 @@ func columns() map[string]column {
 
 // Outcome is who serves a request, or how it is refused.
 type Outcome struct {
-	Prefill, Decode int    // the workers; Prefill is 0 where decode serves alone
+	Prefill, Decode int    // the workers; Prefill is 0 if decode serves alone
 	Status          int    // of a refusal; 0: none
 	Code            string // of a refusal
 }
 
-// String returns the outcome as the table has it.
+// String returns the outcome as the table writes it.
 func (o Outcome) String() string {
 	switch {
 	case o.Status != 0:
@@ -76,8 +74,8 @@ func (o Outcome) String() string {
 	return strconv.Itoa(o.Decode)
 }
 
-// can reports whether it is a refusal, or of the workers: prefill 1 and 2, decode 3
-// and 4.
+// can reports whether the outcome is possible: a refusal with an error status, or workers that
+// exist. These are 1 and 2 for prefill, 3 and 4 for decode.
 func (o Outcome) can() bool {
 	if o.Status != 0 {
 		return o.Status >= 400 && o.Status <= 599
@@ -85,7 +83,7 @@ func (o Outcome) can() bool {
 	return o.Prefill <= 2 && (o.Decode == 3 || o.Decode == 4)
 }
 
-// Cell is one question of the table and what becomes of it.
+// Cell is one request of the table, and the outcome that is wanted.
 type Cell struct {
 	Name  string // state | mode | column
 	State string
@@ -94,7 +92,7 @@ type Cell struct {
 	Want Outcome
 }
 
-// Read returns the cells of the file in its order.
+// Read returns the cells of the file, in the order in which they stand there.
 func Read(path string) ([]Cell, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -132,7 +130,7 @@ func parse(text string) ([]Cell, error) {
 	return cells, complete(cells)
 }
 
-// row is one line of the table.
+// row splits one line of the table.
 func row(line string) (name string, cells []string) {
 	parts := strings.Split(line, "|")
 	for i := range parts {
@@ -141,8 +139,8 @@ func row(line string) (name string, cells []string) {
 	return parts[0], parts[1:]
 }
 
-// stateOf returns the state of a title, in which what follows the last colon may
-// be for the reader.
+// stateOf returns the state that a title names. After the last colon a title may have a
+// remark for the reader.
 func stateOf(title string) (string, error) {
 	short := title[:max(0, strings.LastIndex(title, ":"))]
 	for _, name := range []string{title, short} {
@@ -186,7 +184,7 @@ func outcomeOf(s string) (o Outcome, err error) {
 	return Outcome{}, fmt.Errorf("matrixtable: cell %q: expected a worker, two workers as 1 > 3, or a status and a code", s)
 }
 
-// complete says which cells are not there exactly once.
+// complete returns an error that names the cells which are not there exactly once.
 func complete(cells []Cell) error {
 	seen := map[string]int{}
 	for i := range cells {

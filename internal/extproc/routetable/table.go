@@ -1,12 +1,12 @@
-// Package routetable reads what becomes of a request on each path that engines declare
-// (internal/extproc/testdata/routes), for the tests that ask the machine, and for those
-// that ask through a real Envoy and real engines.
+// Package routetable reads the tables that say what becomes of a request on each path that
+// engines declare (internal/extproc/testdata/routes). Tests of the machine use it, and tests
+// through a real Envoy and with real engines.
 //
-// Contract. The file classes has each path once, with its class; the others, one for each
-// engine, have the paths that its sources declare. A path without a class, one with two,
-// and a class of a path that no engine declares are errors.
+// Contract. The file named classes lists each path once, with its class. Each other file
+// lists the paths that the sources of one engine declare. Errors are a path without a class,
+// a path that is listed twice, and a path with a class that no engine declares.
 //
-// What it does not do: it judges no path, and asks nothing.
+// What it does not do: it decides the class of no path, and sends no request.
 package routetable
 
 import (
@@ -18,16 +18,15 @@ import (
 	"strings"
 )
 
-// The classes: its body is read, and it may be split; answered by the plugin itself; passed
-// on to one worker; never passed on.
+// The classes.
 const (
-	Read   = "read"
-	Ours   = "ours"
-	Passed = "passed"
-	Never  = "never"
+	Read   = "read"   // the plugin reads the body, and may split the request
+	Ours   = "ours"   // the plugin answers the request
+	Passed = "passed" // the request is passed on to one worker
+	Never  = "never"  // the request is never passed on
 )
 
-// Classes reads the folder and returns the class of each path.
+// Classes reads the files in dir and returns the class of each path.
 func Classes(dir string) (map[string]string, error) {
 	classes, errs := map[string]string{}, []error(nil)
 	lines, err := read(filepath.Join(dir, "classes"))
@@ -68,8 +67,8 @@ func Classes(dir string) (map[string]string, error) {
 	return classes, errors.Join(errs...)
 }
 
-// Concrete returns a path that a request may have: one with something in the place of
-// what is in braces.
+// Concrete returns a path that a request may have: each parameter in braces is replaced by a
+// value.
 func Concrete(path string) string {
 	for {
 		begin, end := strings.IndexByte(path, '{'), strings.IndexByte(path, '}')
@@ -80,7 +79,7 @@ func Concrete(path string) string {
 	}
 }
 
-// read returns the words of each line that says something.
+// read returns the words of each line, without empty lines and comments.
 func read(file string) (out [][]string, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
