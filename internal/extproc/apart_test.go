@@ -20,8 +20,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// mixed are routetest.Workers of two engines: 1 and 3 are of the first, 2 and 4 of the
-// second.
+// mixed returns routetest.Workers of two engines: 1 and 3 run the first, 2 and 4 the second.
 func mixed(t *testing.T, first, second worker.Engine, change func(*worker.Worker)) fixed {
 	ws := routetest.Workers()
 	for i, w := range ws {
@@ -38,8 +37,8 @@ func mixed(t *testing.T, first, second worker.Engine, change func(*worker.Worker
 
 const twoGenerations = `{"model":"m","prompt":[[1,2,3,4],[5,6,7,8]]}`
 
-// In a pool of two engines the pair that serves says how KV is handed over,
-// not the worker that the pool begins with.
+// In a pool of two engines the serving pair decides how KV is handed over, and not the first
+// worker of the pool.
 func TestOfTwoEnginesThePairSaysHowItHandsOver(t *testing.T) {
 	alone := func(w *worker.Worker) { w.AcceptsAggregated = w.Role == worker.Decode && w.Engine == worker.VLLM }
 	pair := []string{"x-prefill-instance-id", "2", "x-worker-instance-id", "4"}
@@ -50,7 +49,7 @@ func TestOfTwoEnginesThePairSaysHowItHandsOver(t *testing.T) {
 		filter        []string
 		headers       []string
 		body          string
-		want          string // prefill > decode, decode alone, or what it is refused with
+		want          string // prefill > decode, decode alone, or status, code and param of the refusal
 	}{
 		"named, it meets; the pool begins with one that prefills first": {
 			worker.VLLM, worker.SGLang, true, nil, direct(), pair, twoGenerations, "2 > 4",
@@ -108,7 +107,7 @@ func TestOfTwoEnginesThePairSaysHowItHandsOver(t *testing.T) {
 					c.PrefillListener = "unix:///nowhere/prefill.sock"
 				}
 			})
-			for range 3 { // whoever's turn it is
+			for range 3 { // with each turn of the cursor
 				require.Equal(t, row.want, whoServes(t, r, row.body, row.filter, row.headers))
 			}
 			r.forgetLegs()
@@ -117,8 +116,8 @@ func TestOfTwoEnginesThePairSaysHowItHandsOver(t *testing.T) {
 	}
 }
 
-// What sends a leg of ours may fail as it likes: the request ends, typed, and the
-// process goes on.
+// If the sender of a leg of the plugin's own panics, only its request ends, with a typed
+// error.
 func TestAPanicWhileALegIsSentEndsItsRequestOnly(t *testing.T) {
 	tele, err := telemetry.New(telemetry.Config{})
 	require.NoError(t, err)
@@ -144,7 +143,7 @@ func TestAPanicWhileALegIsSentEndsItsRequestOnly(t *testing.T) {
 	require.Contains(t, page.Body.String(), `outcome="collect_failed"`)
 }
 
-// Nobody of the pool can serve: told as what it is, not after a pick that fails.
+// If no pair of the pool can serve, the refusal says so, and no pick is tried.
 func TestEnginesWithoutACommonHandOffServeNothing(t *testing.T) {
 	split := func(accepts bool) fixed {
 		ws := mixed(t, worker.VLLM, worker.VLLM, func(w *worker.Worker) { w.AcceptsAggregated = accepts })
@@ -174,8 +173,8 @@ func TestEnginesWithoutACommonHandOffServeNothing(t *testing.T) {
 	}
 }
 
-// models.NAME.disaggregation: off. Whoever names a prefill worker is told that it would
-// not be used, and enforced disaggregation is for the other models.
+// models.NAME.disaggregation: off. A request that names a prefill worker is refused, since
+// that worker would not be used. Enforced disaggregation does not apply to the model.
 func TestAModelThatIsNeverSplit(t *testing.T) {
 	for name, row := range map[string]struct {
 		accepts         bool
@@ -198,7 +197,8 @@ func TestAModelThatIsNeverSplit(t *testing.T) {
 	}
 }
 
-// whoServes asks once: prefill > decode, decode alone, or status, code and param.
+// whoServes sends one request. It returns prefill > decode, decode alone, or status, code
+// and param.
 func whoServes(t *testing.T, r *replica, body string, filter, headers []string) string {
 	t.Helper()
 	p := r.through(filter...)

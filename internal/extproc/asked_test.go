@@ -9,7 +9,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// A question books nothing, and is no reason to know a model; a request is.
+// An explained request books nothing, so the model does not become known by it. A request
+// that is served makes it known.
 func TestAQuestionIsNoReasonToKnowAModel(t *testing.T) {
 	r := newReplica(t, "a", nil)
 	key := worker.Key{Model: "m"}

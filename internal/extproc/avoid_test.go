@@ -11,8 +11,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 )
 
-// Each attempt after the first is counted once: by what failed where we gave the
-// one before up, as Envoy's where we did not.
+// Each attempt after the first is counted once: with the failure, if the plugin gave up the
+// attempt before, otherwise as Envoy's.
 func TestAttemptsThatEnvoyMakesOnItsOwnWordAreCounted(t *testing.T) {
 	tele, err := telemetry.New(telemetry.Config{})
 	require.NoError(t, err)
@@ -37,9 +37,9 @@ func TestAttemptsThatEnvoyMakesOnItsOwnWordAreCounted(t *testing.T) {
 		}
 	}
 	attempt(1, "500")
-	attempt(2, "") // ours
+	attempt(2, "") // the plugin gave up the attempt before
 	counted(`"decode_failed"} 1`)
-	attempt(3, "") // Envoy's
+	attempt(3, "") // Envoy began it by itself
 	counted(`"decode_failed"} 1`, `"envoy"} 1`)
 	r.forgetLegs()
 	r.requireIdle()

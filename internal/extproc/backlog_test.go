@@ -38,7 +38,7 @@ func (p *proxy) ask(body string, headers ...string) *extprocv3.ProcessingRespons
 	return p.recv()
 }
 
-// askAt is ask at another path, of which the headers may be refused.
+// askAt is ask with another path, for which the answer may come at the headers.
 func (p *proxy) askAt(path, body string, headers ...string) *extprocv3.ProcessingResponse {
 	p.t.Helper()
 	p.requestHeaders(append([]string{":path", path}, headers...)...)
@@ -89,12 +89,12 @@ func TestANewRequestIsRefusedWhileThePrefillQueueIsFull(t *testing.T) {
 	r.requireIdle()
 }
 
-// What was let in is not sent away for a worker's failure.
+// A request that was admitted is not refused for back-pressure after a worker's failure.
 func TestARequestThatWasAdmittedIsNotRefusedOnItsFreshPick(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.MaxQueuedISLTokens = 10 })
 	first := r.open(filterMain)
 	set := setHeaders(first.ask(eightTokens).GetRequestBody().GetResponse().GetHeaderMutation())
-	held := r.queue(12, 12) // each, since the one that has failed is not asked again
+	held := r.queue(12, 12) // at each, since the worker that has failed is avoided
 	leg := r.open(filterPrefill)
 	leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
 	leg.recv()
@@ -115,7 +115,8 @@ func TestARequestThatWasAdmittedIsNotRefusedOnItsFreshPick(t *testing.T) {
 	r.requireIdle()
 }
 
-// What waits at a worker that is set aside is not what a request would wait for.
+// Tokens queued at a worker that is set aside do not count, since no request would wait for
+// them.
 func TestAWorkerThatIsAsideHasNoQueue(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.MaxQueuedISLTokens = 10 })
 	held := r.queue(4, 6)

@@ -11,8 +11,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/leg"
 )
 
-// One that does not know its workers would refuse the legs of the others' requests,
-// whose owners hear nothing of it and wait.
+// A replica that does not know its workers would refuse the legs of the other replicas'
+// attempts. Their owners would not be told, and would wait.
 func TestAReplicaWithoutAViewTakesNoStream(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.Board = activation.New() })
 	for _, filter := range []string{filterMain, filterPrefill, filterSync} {
@@ -23,7 +23,7 @@ func TestAReplicaWithoutAViewTakesNoStream(t *testing.T) {
 	}
 }
 
-// Where there is no other, a client is to hear why.
+// Without other replicas the client gets the reason.
 func TestAPluginAloneWithoutAViewSaysSo(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.Board, c.Advertise = activation.New(), "" })
 	p := r.open(filterMain)

@@ -14,13 +14,12 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// roomFor has a server with room for eight MiB, six of them for large bodies.
+// roomFor starts a server with room for eight MiB of bodies, six of them for large ones.
 func roomFor(t *testing.T) *replica {
 	return newReplica(t, "a", func(c *Config) { c.MaxBodiesBytes, c.MaxBodyBytes = 8<<20, 4<<20 })
 }
 
-// begin sends a request's headers and returns what is said to them, nil where Envoy has
-// to send the body first.
+// begin sends the headers of a request.
 func (p *proxy) begin(duplex bool, pairs ...string) {
 	mode := extprocfilterv3.ProcessingMode_BUFFERED
 	if duplex {
@@ -39,7 +38,7 @@ func (p *proxy) piece(body string, last bool) {
 	}))
 }
 
-// oneSecond and laterOn are what Retry-After says of a small body and of a large one.
+// oneSecond matches the Retry-After for a small body, laterOn that for a large one.
 const oneSecond, laterOn = `^1$`, `^([5-9]|1[0-4])$`
 
 func (p *proxy) requireFull(retryAfter string) {
@@ -51,7 +50,7 @@ func (p *proxy) requireFull(retryAfter string) {
 	p.cancel()
 }
 
-// TestABodyWithoutRoomIsRefused is by what is announced: at the headers.
+// TestABodyWithoutRoomIsRefused is about bodies of announced size, refused at the headers.
 func TestABodyWithoutRoomIsRefused(t *testing.T) {
 	r := roomFor(t)
 	announce := func(n int, duplex bool, more ...string) *proxy {
@@ -78,7 +77,7 @@ func TestABodyWithoutRoomIsRefused(t *testing.T) {
 	announce(1<<20, false).requireFull(oneSecond)
 	small.piece(someBody, true)
 	require.NotNil(t, small.recv().GetRequestBody())
-	small.responseHeaders("500") // whatever its end
+	small.responseHeaders("500") // room is given back however a request ends
 	for _, p := range []*proxy{first, second, small, more} {
 		p.cancel()
 	}
@@ -87,8 +86,8 @@ func TestABodyWithoutRoomIsRefused(t *testing.T) {
 	r.requireIdle()
 }
 
-// TestABodyThatNeverFindsRoomIsTooLarge: it is told so at once, by what it says or when so
-// much has come, and not to ask again. What does find room is admitted.
+// TestABodyThatNeverFindsRoomIsTooLarge: a body that could never have room is refused with
+// 413 and no Retry-After, as soon as its size is known. A body that can have room is admitted.
 func TestABodyThatNeverFindsRoomIsTooLarge(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.MaxBodiesBytes = 8 << 20 })
 	const most = 6 << 20
@@ -140,8 +139,8 @@ func TestABodyThatNeverFindsRoomIsTooLarge(t *testing.T) {
 	r.requireIdle()
 }
 
-// TestABodyOfUnknownSizeCountsAsItComes, where it comes in pieces. Where Envoy keeps it
-// until it is whole, it counts for a part of the budget until it is.
+// TestABodyOfUnknownSizeCountsAsItComes if it comes in pieces. If Envoy keeps it until it is
+// whole, it counts for a part of the budget until then.
 func TestABodyOfUnknownSizeCountsAsItComes(t *testing.T) {
 	r := roomFor(t)
 	uses := func(n int, why string) {
@@ -189,7 +188,7 @@ func TestABodyOfUnknownSizeCountsAsItComes(t *testing.T) {
 	r.requireIdle()
 }
 
-// TestALegsBodyCountsBesideItsRequests and is never refused.
+// TestALegsBodyCountsBesideItsRequests: a mirrored body counts, too, and is never refused.
 func TestALegsBodyCountsBesideItsRequests(t *testing.T) {
 	r := roomFor(t)
 	main := r.open(filterMain)

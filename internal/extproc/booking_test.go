@@ -17,9 +17,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// unequal is a fleet of four prefill and four decode workers of two ranks each
-// that tell what they hold, which is nothing, and have different work to do, so
-// that no two costs are ever equal.
+// unequal starts a replica with four prefill and four decode workers of two ranks each. The
+// workers report that they hold no blocks, and have different loads, so that no two costs
+// are ever equal.
 func unequal(t *testing.T) (r *replica, done func()) {
 	var ws []*worker.Worker
 	for _, role := range []worker.Role{worker.Prefill, worker.Decode} {
@@ -47,9 +47,8 @@ func unequal(t *testing.T) (r *replica, done func()) {
 	}
 }
 
-// The whole way, from Envoy's messages to the book: reading what is booked,
-// choosing and booking is one step for both legs, whoever comes at the same
-// time.
+// From Envoy's messages to the book: to read the bookings, to choose and to book is one step
+// for both legs, also if requests come at the same time.
 func TestIdenticalRequestsAtOnceAreRoutedAsOneByOne(t *testing.T) {
 	const n = 64
 	spread := func(atOnce bool) []load.RankLoad {
@@ -124,8 +123,8 @@ func TestEachBookingGoesWithItsOwnLeg(t *testing.T) {
 	r.requireIdle()
 }
 
-// Prompt tokens grow fewer as a worker is thought to prefill, for the pick and
-// for the limit alike; what is booked stays until the leg ends.
+// The prompt tokens that count for a pick and for the limit become fewer as a worker is
+// assumed to prefill them. The booking stays until the leg ends.
 func TestAPickSeesThatPrefillProceeds(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) {
 		c.MaxQueuedISLTokens = 6

@@ -10,14 +10,14 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc/wire/wiretest"
 )
 
-// TestWhatALegOfOursCarriesOfItsRequest is by table: what passes, what does not, and
-// what we set ourselves.
+// TestWhatALegOfOursCarriesOfItsRequest says which headers of a request a leg of the plugin's
+// own carries, which it does not, and which the plugin sets.
 func TestWhatALegOfOursCarriesOfItsRequest(t *testing.T) {
 	t.Parallel()
 	ours := []wire.Header{{Name: "x-baton-leg", Value: "sealed"}, {Name: "content-type", Value: "application/json"}, {Name: "traceparent", Value: "00-ours"}}
 	for _, c := range []struct {
 		why, name, value string
-		as               string // "": it does not pass
+		as               string // name on the leg; "": not carried
 	}{
 		{"a tenant", "x-tenant-id", "a", "x-tenant-id"},
 		{"a key", "x-api-key", "k", "x-api-key"},

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// lives has a replica of such a life at an address until stop is called; without one it is
-// older and does not know the question.
+// lives starts a replica at the address, whose process has the given life. It runs until stop
+// is called. Without a life it is of an older version, which does not know the call.
 func lives(t *testing.T, addr, life string) (at string, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", addr)
@@ -29,8 +29,8 @@ func lives(t *testing.T, addr, life string) (at string, stop func()) {
 	return l.Addr().String(), func() { g.Stop(); <-ended }
 }
 
-// TestAReplicaIsAliveReplacedOrSilent: one that was away and is back is alive, though the last
-// try to reach it failed, and another process at its address is not taken for it.
+// TestAReplicaIsAliveReplacedOrSilent: a replica that was away and is back is alive, although
+// the last call to it failed. Another process at its address is told from it.
 func TestAReplicaIsAliveReplacedOrSilent(t *testing.T) {
 	owner := &Server{peers: newPeers("", "", slog.New(slog.DiscardHandler), insecure.NewCredentials(), func() {})}
 	defer owner.peers.close()

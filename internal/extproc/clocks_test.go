@@ -66,7 +66,8 @@ func TestClocksThatAreOffAreRememberedWithinABound(t *testing.T) {
 	}
 }
 
-// TestAProxyWhoseClockIsBehindIsServed: eleven minutes, with a deadline of ten.
+// TestAProxyWhoseClockIsBehindIsServed: it is eleven minutes behind, and requests have a
+// deadline of ten.
 func TestAProxyWhoseClockIsBehindIsServed(t *testing.T) {
 	var logged bytes.Buffer
 	r := newReplica(t, "a", func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&logged, nil)) })

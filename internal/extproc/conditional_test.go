@@ -12,7 +12,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Who names a worker has decided how many serve, and who takes its part.
+// A request that names a worker is not moved to one worker alone, neither by Conditional nor
+// as a fallback.
 func TestARequestThatNamesAWorkerIsNotMovedToOne(t *testing.T) {
 	for _, header := range []string{"x-worker-instance-id", "x-prefill-instance-id"} {
 		id := map[string]string{"x-worker-instance-id": "3", "x-prefill-instance-id": "2"}[header]
@@ -38,8 +39,8 @@ func TestARequestThatNamesAWorkerIsNotMovedToOne(t *testing.T) {
 	r.requireIdle()
 }
 
-// A full queue is a 429 (docs/behaviour.md#full-queue), and by load nobody gets around
-// it; a fresh attempt is never refused so.
+// A full queue is a 429 (docs/behaviour.md#full-queue), also if by load one worker could serve
+// the request. A fresh attempt is not refused.
 func TestByLoadIsNoWayAroundBackPressure(t *testing.T) {
 	for limit, want := range map[int64]int{0: 0, 25: 0, 24: 429, 12: 429} {
 		for attempt, want := range map[string]int{"1": want, "2": 0} {
@@ -65,8 +66,8 @@ func TestByLoadIsNoWayAroundBackPressure(t *testing.T) {
 	}
 }
 
-// The taints of the request bind its pick of decode beside the domain of prefill's
-// KV: neither takes the other's place.
+// Both the taints that the request requires and the domain of prefill's KV bind the pick of
+// decode.
 func TestARequestsOwnTaintsHoldWhereADomainBinds(t *testing.T) {
 	for enforcement, zone := range map[worker.Enforcement]string{worker.Required: "a", worker.Preferred: "b"} {
 		ws := routetest.Zoned(enforcement, map[worker.Enforcement]float64{worker.Preferred: 0.5}[enforcement])

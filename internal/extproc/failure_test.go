@@ -16,8 +16,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
-// TestEveryFailureIsARowOfTheTable holds ARCHITECTURE.md's failure table and
-// failure.go together.
+// TestEveryFailureIsARowOfTheTable checks that ARCHITECTURE.md's failure table and failure.go
+// agree.
 func TestEveryFailureIsARowOfTheTable(t *testing.T) {
 	doc, err := os.ReadFile("../../ARCHITECTURE.md")
 	require.NoError(t, err)
@@ -55,7 +55,7 @@ func TestEveryFailureIsARowOfTheTable(t *testing.T) {
 	require.Empty(t, listed, "rows of ARCHITECTURE.md that no code has")
 }
 
-// TestEachFactAboutBlameHasATest reads the thirteen.
+// TestEachFactAboutBlameHasATest reads the thirteen facts in ARCHITECTURE.md.
 func TestEachFactAboutBlameHasATest(t *testing.T) {
 	doc, err := os.ReadFile("../../ARCHITECTURE.md")
 	require.NoError(t, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// listener plays Envoy's listener for the plugin's own legs.
+// listener stands for Envoy's listener for the plugin's own legs. It returns the address.
 func listener(t *testing.T, answer http.HandlerFunc) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "prefill.sock")
@@ -37,14 +37,14 @@ func refusing(status int) http.HandlerFunc {
 	}
 }
 
-// What prefill could not do in the last attempt is served by one worker
-// where that is configured, and only where somebody can.
+// If prefill fails in the last attempt, one worker serves the request, if this is configured
+// and a worker can serve alone.
 func TestWhatPrefillHasFailedForGoodIsServedByOneWorkerAsAFallback(t *testing.T) {
 	for name, row := range map[string]struct {
 		status   int
 		attempt  int
 		fallback bool
-		needs    bool // nobody can do without prefill
+		needs    bool // no decode worker can serve without prefill
 		headers  []string
 		want     string // the error; "": one worker serves
 	}{

@@ -13,8 +13,8 @@ import (
 
 var aPair = []string{"1 prefill 10.0.0.1:80", "2 decode 10.0.0.2:80 alone"}
 
-// sendBody plays one request and returns its stream with the body that came back.
-// It holds each piece to the portable size, and the last one to be the only end.
+// sendBody plays one request and returns its stream with the body that came back. It requires
+// that each piece has at most the portable size, and that only the last one is an end.
 func sendBody(t *testing.T, f *fleet, m mode, words ...string) *frameStream {
 	t.Helper()
 	s := f.open(m, "")
@@ -55,7 +55,7 @@ func TestALargeBodyIsSentOnInPortablePieces(t *testing.T) {
 	}
 }
 
-// One cut, at every place there is: inside keys, escapes and characters.
+// The body is cut once, at each place: also inside keys, escapes and characters.
 func TestABodyIsSentOnWhereverItIsCut(t *testing.T) {
 	f := newFleet(t, new(datadriven.TestData), aPair)
 	const body = "{ \"mod\\u0065l\" : \"m\" ,\"prompt\":\"h\xc3\xa9\xf0\x9f\x98\x80 \\u00e9\\ud83d\\ude00\\\"\\\\\",\"max_tokens\":1 } "

@@ -36,7 +36,7 @@ type fleet struct {
 	opened chan *tap       // the server's side of each stream
 }
 
-// pipeSize is what a connection within the process takes before somebody reads.
+// pipeSize is how many bytes a connection within the process takes before they are read.
 const pipeSize = 1 << 20
 
 func newFleet(t *testing.T, d *datadriven.TestData, lines []string, set ...func(*Config)) *fleet {
@@ -54,7 +54,7 @@ func newFleet(t *testing.T, d *datadriven.TestData, lines []string, set ...func(
 	f.replica = newReplicaOn(t, bufconn.Listen(pipeSize), "a", ws, func(c *Config) {
 		c.Telemetry = f.tele.Instruments
 		c.Gateway = Gateway{Enabled: true, Endpoints: num(t, d, "endpoints", 1), ReasonHeader: "x-dropped", SelectionHeader: d.HasArg("selection")}
-		// Nothing goes by itself.
+		// Only the scenario makes time pass: nothing times out by itself.
 		c.StartTimeout, c.OverdueBase = time.Minute, 5*time.Minute
 		c.MaxBodyBytes, c.MaxQueuedISLTokens = num(t, d, "max-body", 0), int64(num(t, d, "queue", 0))
 		for _, set := range set {
@@ -67,7 +67,7 @@ func newFleet(t *testing.T, d *datadriven.TestData, lines []string, set ...func(
 	return f
 }
 
-// workerOf reads a worker's line.
+// workerOf reads the line of a worker; busy is its load.
 func workerOf(t *testing.T, line string) (w *worker.Worker, busy int) {
 	words := strings.Fields(line)
 	require.GreaterOrEqual(t, len(words), 3, line)
@@ -102,8 +102,8 @@ func workerOf(t *testing.T, line string) (w *worker.Worker, busy int) {
 	return w, busy
 }
 
-// occupy books work, so that no two costs are equal and picks are no matter of
-// chance: the more, the dearer, and a higher rank a little more.
+// occupy books load, so that no two costs are equal and no pick depends on chance. A worker
+// with more load costs more, and so does, a little, a higher rank.
 func (f *fleet) occupy(ws fixed, loads map[worker.ID]int) {
 	held := make([]load.Reservation, 0, 64)
 	for _, w := range ws {
@@ -127,7 +127,7 @@ func (f *fleet) occupy(ws fixed, loads map[worker.ID]int) {
 	})
 }
 
-// serve serves once more, with a tap on each stream.
+// serve starts another gRPC server for the replica, with a tap on each stream.
 func (f *fleet) serve() {
 	l := bufconn.Listen(pipeSize)
 	g := grpc.NewServer(append(f.srv.GRPCOptions(), grpc.StreamInterceptor(f.tapped))...)
@@ -135,7 +135,7 @@ func (f *fleet) serve() {
 	ended := make(chan struct{})
 	go func() { _ = g.Serve(l); close(ended) }()
 	f.client = dial(f.t, l,
-		grpc.WithInitialWindowSize(64<<20), grpc.WithInitialConnWindowSize(64<<20), // what comes back is read between messages only
+		grpc.WithInitialWindowSize(64<<20), grpc.WithInitialConnWindowSize(64<<20), // answers are read only between messages
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{}), grpc.MaxCallRecvMsgSize(1<<30)))
 	f.t.Cleanup(func() {
 		require.NoError(f.t, f.client.Close())
@@ -151,7 +151,7 @@ func (f *fleet) tapped(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, h
 	return h(srv, tp)
 }
 
-// open opens a stream of the filter of that mode.
+// open opens a stream as the filter of the mode does.
 func (f *fleet) open(m mode, routing string) *frameStream {
 	var md []string
 	if m.twoLeg {
@@ -174,7 +174,7 @@ func (f *fleet) stream(m mode, md ...string) *frameStream {
 	return out
 }
 
-// booked tells what is booked beyond the scenario's own.
+// booked prints what is booked beyond what occupy has booked.
 func (f *fleet) booked() string {
 	var out []string
 	for _, l := range f.book.Loads(nil) {
@@ -206,7 +206,7 @@ func (f *fleet) counters() map[string]int {
 	return out
 }
 
-// shown is the metrics page.
+// shown returns the metrics page.
 func (f *fleet) shown() string {
 	w := httptest.NewRecorder()
 	f.tele.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
@@ -215,11 +215,11 @@ func (f *fleet) shown() string {
 	return string(text)
 }
 
-// leave makes the workers leave, as far as waiting legs are concerned.
+// leave tells the attempts that wait for legs that the workers have left.
 func (f *fleet) leave() { f.srv.OnChange(f.srv.view.Load(), discovery.Change{Left: f.ids}) }
 
-// tap is the server's side of a stream. When the reader comes for another
-// message, all that the one before has caused is sent.
+// tap is the server's side of a stream. When the server's reader asks for the next message,
+// all that the message before has caused was sent.
 type tap struct {
 	grpc.ServerStream
 	reads chan struct{}
@@ -251,8 +251,8 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 
 func (rawCodec) Name() string { return "proto" }
 
-// bodyOf makes a body of n bytes: a request where there is room for one, with
-// text that takes several bytes and escapes in it.
+// bodyOf makes a body of n bytes. It is a request, if n is large enough, whose text has
+// characters of several bytes and escapes.
 func bodyOf(n int) []byte {
 	const head, tail = `{"model":"m","prompt":"`, `"}`
 	if n < len(head)+len(tail) {

@@ -18,8 +18,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// print tells one message in full, but for bodies: of those how long they are,
-// and whether they are what they should be.
+// print prints one message in full, but of bodies only the size, and whether they are as they
+// should be.
 func (s *frameStream) print(out *strings.Builder, m *extprocv3.ProcessingResponse) {
 	if m == nil {
 		return
@@ -83,7 +83,7 @@ func (s *frameStream) common(out *strings.Builder, c *extprocv3.CommonResponse, 
 		*into = append(*into, p.GetBody()...)
 		size := strconv.Itoa(len(p.GetBody()))
 		if !ofAnswer && len(p.GetBody()) < wire.ChunkBytes && s.headers["x-bootstrap-room"] != "" {
-			size = "the rest" // rooms are numbers of some length
+			size = "the rest" // the number of a room has no fixed length
 		}
 		fmt.Fprintf(out, "    chunk of %s, eos=%t\n", size, p.GetEndOfStream())
 		if p.GetEndOfStream() {
@@ -96,7 +96,7 @@ func (s *frameStream) common(out *strings.Builder, c *extprocv3.CommonResponse, 
 
 var room = regexp.MustCompile(`"bootstrap_room":\d+`)
 
-// compared says what became of a body.
+// compared says whether and how a body was changed.
 func (s *frameStream) compared(was, is []byte) string {
 	n, last := len(was), bytes.LastIndexByte(was, '}')
 	switch {
@@ -111,13 +111,13 @@ func (s *frameStream) compared(was, is []byte) string {
 	}
 }
 
-// changing are headers whose values are another at each run.
+// changing are headers whose values differ between runs.
 var changing = map[string]string{
 	prefill.HeaderAttempt: "NONCE", prefill.HeaderLeg: "SEALED", "x-bootstrap-room": "ROOM", "x-request-id": "UUID",
 	"x-envoy-upstream-rq-timeout-ms": "LEFT", "content-length": "LENGTH",
 }
 
-// telling are the headers that brief scenarios show.
+// telling are the headers that scenarios with the word brief show.
 var telling = []string{
 	prefill.HeaderDestination, "x-prefill-instance-id", "x-prefill-dp-rank", "x-worker-instance-id", "x-dp-rank", "x-data-parallel-rank",
 	"x-dropped", "content-length", prefill.HeaderRetry, "x-conformance-test-served-endpoint",
@@ -161,7 +161,7 @@ func mutatedHeaders(h *extprocv3.HeaderMutation) map[string]string {
 	return out
 }
 
-// check holds what was sent back to what was sent.
+// check compares the bodies that were sent back with those that were sent.
 func (s *frameStream) check(out *strings.Builder) {
 	if len(s.echoed) > 0 {
 		require.True(s.t, bytes.HasPrefix(s.answer, s.echoed), "the answer is what was sent")

@@ -30,7 +30,7 @@ type chanCounter struct{ n atomic.Int64 }
 
 func (c *chanCounter) add() { c.n.Add(1) }
 
-// frameStream is one stream of a scenario, from the data plane's side.
+// frameStream is one stream of a scenario, as the data plane has it.
 type frameStream struct {
 	*fleet
 	mode   mode
@@ -39,7 +39,7 @@ type frameStream struct {
 	tap    *tap
 	brief  bool
 
-	begun   bool // the first message went out, which says how bodies are sent
+	begun   bool // the first message was sent, which says how bodies are sent
 	got     int64
 	over    error             // how the stream ended, nil: not yet
 	headers map[string]string // set on the request
@@ -81,7 +81,7 @@ func (s *frameStream) frames(verb, rest string, lines []string) [][]byte {
 		req.Request = &extprocv3.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extprocv3.HttpTrailers{Trailers: hs}}
 	case "empty":
 	case "unknown":
-		return [][]byte{{0x9a, 0x06, 0x01, 'x'}} // field 99
+		return [][]byte{{0x9a, 0x06, 0x01, 'x'}} // a field that is not known, 99
 	default:
 		require.Fail(t, "unknown verb", verb)
 	}
@@ -152,7 +152,7 @@ func (s *frameStream) wire(req *extprocv3.ProcessingRequest) []byte {
 		}
 	}
 	b, err := proto.Marshal(req)
-	if err != nil { // a name that is no UTF-8, which other data planes may let pass
+	if err != nil { // a header name that is no UTF-8, which other data planes may send
 		b = unchecked(req)
 	}
 	return bytes.ReplaceAll(b, []byte(noUTF8), bytes.Repeat([]byte{0xff}, len(noUTF8)))
@@ -166,7 +166,7 @@ func unchecked(req *extprocv3.ProcessingRequest) []byte {
 		if h.Key == "" {
 			continue
 		}
-		stand := fmt.Sprintf("%0*d", len(h.Key), i) // of the same length
+		stand := fmt.Sprintf("%0*d", len(h.Key), i) // a stand-in of the same length
 		names[stand], h.Key = h.Key, stand
 	}
 	b, err := proto.Marshal(req)
@@ -183,7 +183,7 @@ func unchecked(req *extprocv3.ProcessingRequest) []byte {
 // send sends one message and returns all that came back for it.
 func (s *frameStream) send(raw []byte) (out []*extprocv3.ProcessingResponse) {
 	if err := s.s.SendMsg(&raw); err != nil {
-		require.ErrorIs(s.t, err, io.EOF) // the stream is over: how, its end tells
+		require.ErrorIs(s.t, err, io.EOF) // the stream is over; end prints how
 		return nil
 	}
 	select {
@@ -215,7 +215,7 @@ func (s *frameStream) recv() *extprocv3.ProcessingResponse {
 	return m
 }
 
-// end ends the stream as Envoy does and tells what is left.
+// end ends the stream as Envoy does, and prints what is left.
 func (s *frameStream) end(out *strings.Builder, cancel bool) {
 	fmt.Fprintf(out, "booked: %s\n", s.booked())
 	s.check(out)
@@ -241,7 +241,7 @@ func (s *frameStream) end(out *strings.Builder, cancel bool) {
 	s.printCounters(out)
 }
 
-// logged is Envoy's access log of the attempt, which alone ends one that was left.
+// logged sends the entry of Envoy's access log, which ends an attempt whose stream was left.
 func (s *frameStream) logged() {
 	nonce, _ := strconv.ParseUint(s.headers[prefill.HeaderAttempt], 10, 64)
 	if a := s.srv.attempts.find(nonce); a != nil {

@@ -18,25 +18,25 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 )
 
-// The files of testdata/frames say what comes back for what a data plane sends:
-// a whole Server behind real gRPC, on connections within the process and in a time of
-// its own, so that a deadline of a second takes none. One directive is one replica and one stream,
-// or several one after the other, played in four modes: by a filter that says
-// nothing of itself (plain) and by one with two legs that speaks the endpoint
-// picker protocol (two-leg), each with buffered bodies and in full duplex with
-// the answer's body sent, too. Modes whose outcome is the same are told together.
+// The files of testdata/frames say what comes back for what a data plane sends. A whole
+// Server runs behind real gRPC, on connections within the process and in a synthetic time, so
+// that waiting for a deadline takes no time. One directive starts one replica, and plays one
+// stream or several, one after the other. It is played in four modes: by a filter without
+// metadata of Baton's (plain) and by one with two legs that speaks the endpoint picker
+// protocol (two-leg), each with buffered bodies and in full duplex with the bodies of answers.
+// Modes with the same outcome are printed together.
 //
 //	workers        one a line, for the scenarios that follow:
 //	               ID ROLE ADDRESS [ranks=N] [own-ports] [alone] [load=N] [model=M] [taint=T]
 //	               load makes a worker dearer than those with less. Roles: prefill, decode, aggregated
 //	scenario [only=(plain,two-leg,buffered,full-duplex)] [routing=prerouted|direct] [endpoints=N]
 //	               [selection] [max-body=N] [queue=N] [no-answers] [brief]
-//	               no-answers: the filter sends no bodies of answers in full duplex, either
-//	               brief tells of the headers that are set only the destination, the
-//	               ranks and the prefill worker, and of refusals not the body
+//	               no-answers: also in full duplex the filter sends no bodies of answers
+//	               brief: of the headers that are set, print only the destination, the
+//	               ranks and the prefill worker; of refusals leave out the body
 //
-// Lines of a scenario, each but the last three one message; what is indented
-// belongs to the line above:
+// Lines of a scenario. Each is one message, except the last three kinds. Indented lines
+// belong to the line above:
 //
 //	request-headers [METHOD PATH] [eos]   also response-headers STATUS [eos]
 //	    NAME: VALUE                       either may be quoted; VALUE @N is N times v
@@ -52,10 +52,9 @@ import (
 //	wait                                  for one more message: of a timer
 //	end [cancel]                          of the stream; what follows is on a new one
 //
-// The output: under each message what came back for it; at the end how the stream
-// ended, what was booked before that, what is booked after it, and the counters of
-// failures, subset hints and answers by others that have moved. `make golden`
-// rewrites it.
+// The output has under each message what came back for it. At the end it says how the stream
+// ended, what was booked before that and after it, and which counters of failures, of subset
+// hints and of answers by other endpoints have changed. `make golden` rewrites the output.
 func TestFrameScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata/frames", func(t *testing.T, path string) {
 		var fleet []string
@@ -88,7 +87,7 @@ func (m mode) String() string {
 	return out + " buffered"
 }
 
-// playModes plays a scenario in each mode, and tells the same outcome once.
+// playModes plays a scenario in each mode, and prints each outcome once.
 func playModes(t *testing.T, d *datadriven.TestData, fleet []string) string {
 	only := make(map[string]bool)
 	for _, a := range d.CmdArgs {
@@ -175,7 +174,7 @@ func play(t *testing.T, d *datadriven.TestData, fleet []string, m mode) string {
 	return out.String()
 }
 
-// statements splits a script into lines with those that belong to them.
+// statements splits a script into its lines, each with the indented lines below it.
 func statements(input string) (out [][]string) {
 	for line := range strings.SplitSeq(strings.TrimRight(input, "\n"), "\n") {
 		switch {
@@ -189,7 +188,7 @@ func statements(input string) (out [][]string) {
 	return out
 }
 
-// unquoted is a text as it is, or what a quoted one says; @N is N times v.
+// unquoted returns s, without quotes and escapes if it is quoted; @N stands for N times v.
 func unquoted(s string) string {
 	if n, err := strconv.Atoi(strings.TrimPrefix(s, "@")); err == nil && strings.HasPrefix(s, "@") {
 		return strings.Repeat("v", n)
@@ -200,7 +199,7 @@ func unquoted(s string) string {
 	return s
 }
 
-// beside adds what an indented line says to a message and its headers.
+// beside adds to a message and its headers what an indented line below it says.
 func beside(t *testing.T, line string, req *extprocv3.ProcessingRequest, hs *corev3.HeaderMap) {
 	word, rest, _ := strings.Cut(line, " ")
 	switch word {
@@ -236,8 +235,8 @@ func beside(t *testing.T, line string, req *extprocv3.ProcessingRequest, hs *cor
 	}
 }
 
-// noUTF8 stands for a text that is none, until the message is written: protobuf's
-// own writer refuses it.
+// noUTF8 stands for a text that is no UTF-8, until the message is written: protobuf's own
+// writer refuses such a text.
 const noUTF8 = "bytes that are no UTF-8"
 
 func addHeader(t *testing.T, hs *corev3.HeaderMap, name, value string) {

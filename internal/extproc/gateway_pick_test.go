@@ -11,8 +11,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// A client's header does not widen what the data plane allows, and is nothing to
-// filters that do not speak the protocol.
+// A client's selection header allows no endpoint beyond the data plane's hint, and has no
+// effect through a filter that does not speak the protocol.
 func TestTheSelectionHeaderChoosesNoOneBesideTheDataPlanesHint(t *testing.T) {
 	r := newReplicaOf(t, "a", aggregated(routetest.Workers()), func(c *Config) { enabled(c); c.Gateway.SelectionHeader = true })
 	p := r.plainly()
@@ -33,8 +33,8 @@ func TestTheSelectionHeaderChoosesNoOneBesideTheDataPlanesHint(t *testing.T) {
 	require.Nil(t, r.srv.subsetOf(ev, true))
 }
 
-// A passing request has no model of its own; the worker that it names has one, and
-// its pool is the one to pick from, whichever comes first.
+// A request that is passed on has no model of its own. If it names a worker, the pick is made
+// in the pool of that worker, whatever pool comes first.
 func TestAPassingRequestThatNamesAWorkerIsOfItsModel(t *testing.T) {
 	for i := range 2 {
 		ws := aggregated(routetest.Workers())
@@ -54,8 +54,9 @@ func TestAPassingRequestThatNamesAWorkerIsOfItsModel(t *testing.T) {
 	}
 }
 
-// The body says of which model; only what asks for tokens alone goes to a decode worker
-// that cannot serve without a prefill, and past what is enforced.
+// The model of a request that is passed on comes from its body. Only a request that merely
+// asks for tokens may go to a decode worker that needs a prefill, and is served although
+// disaggregation is enforced.
 func TestAPassingRequestIsOfTheModelThatItsBodyNames(t *testing.T) {
 	ws := routetest.Workers()
 	ws[1].Models, ws[3].Models = []string{"n"}, []string{"n"}

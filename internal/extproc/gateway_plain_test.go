@@ -22,13 +22,13 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// aggregated are workers of which each serves a request alone.
+// aggregated returns workers that serve requests alone.
 func aggregated(ws []*worker.Worker) fixed { return fixed(routetest.Aggregated(ws)) }
 
 func enabled(c *Config) { c.Gateway = Gateway{Enabled: true, Endpoints: 1} }
 
-// plainly opens a stream as a Gateway API implementation does: its filter says
-// nothing of itself, or what pairs say.
+// plainly opens a stream as a Gateway API implementation does: without metadata of Baton's,
+// except for pairs.
 func (r *replica) plainly(pairs ...string) *proxy {
 	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), pairs...), 10*time.Second)
 	s, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
@@ -55,7 +55,8 @@ func (p *proxy) sendGet(md *corev3.Metadata, pairs ...string) {
 	}))
 }
 
-// answered sends an answer's headers; by is who has given it, in Envoy's attribute.
+// answered sends the headers of an answer. The endpoint by, in Envoy's attribute, has given
+// the answer.
 func (p *proxy) answered(by string, pairs ...string) {
 	p.t.Helper()
 	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
@@ -68,15 +69,15 @@ func (p *proxy) answered(by string, pairs ...string) {
 	require.NotNil(p.t, m.GetResponseHeaders(), "%v", m)
 }
 
-// allowing is a data plane's hint of whom it allows.
+// allowing returns a data plane's hint that allows the listed endpoints.
 func allowing(list string) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{wire.SubsetNamespace: {
 		Fields: map[string]*structpb.Value{wire.SubsetKey: structpb.NewStringValue(list)},
 	}}}
 }
 
-// Nobody keeps a worker behind a plain gateway from saying what only a listener of
-// ours may: it is its answer all the same.
+// A worker behind a plain gateway may set the header by which a listener of Baton's marks its
+// own answers. The answer still counts as the worker's.
 func TestAWorkersWordIsNoLocalReplyBehindAPlainGateway(t *testing.T) {
 	r := newReplicaOf(t, "a", aggregated(routetest.Workers()), enabled)
 	for _, flags := range []string{"UT", "UF", "UC"} {
@@ -90,8 +91,8 @@ func TestAWorkersWordIsNoLocalReplyBehindAPlainGateway(t *testing.T) {
 	}
 }
 
-// What only routers say, and a client has said, goes no further: it is removed, or
-// what we say stands in its place.
+// Headers that only routers may set are removed from a request, or replaced by those of the
+// plugin.
 func TestAPlainGatewaysClientsSayNothingOfRouting(t *testing.T) {
 	for _, endpoints := range []int{1, 3} {
 		r := newReplicaOf(t, "a", aggregated(routetest.Workers()), func(c *Config) { c.Gateway = Gateway{Enabled: true, Endpoints: endpoints} })
@@ -110,8 +111,8 @@ func TestAPlainGatewaysClientsSayNothingOfRouting(t *testing.T) {
 	}
 }
 
-// A filter that says twice what it is says nothing that is known, and is not taken
-// for one that says nothing.
+// A filter with two values of x-baton-filter is refused, and does not count as a filter
+// without metadata.
 func TestAFilterThatSaysTwoThingsOfItselfIsRefused(t *testing.T) {
 	r := newReplicaOf(t, "a", aggregated(routetest.Workers()), enabled)
 	for _, said := range [][]string{{filterMain, filterMain}, {filterMain, filterPrefill}, {"", filterMain}, {"", ""}} {

@@ -15,7 +15,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// A rank with a port of its own is who has answered there, whatever rank was picked.
+// An answer from the own port of a rank is that of this rank, whatever rank was picked.
 func TestAnAnswerFromARanksOwnPortIsThatRanks(t *testing.T) {
 	r := newReplicaOf(t, "a", aggregated(routetest.Ported()), enabled)
 	p := r.plainly()
@@ -32,8 +32,8 @@ func TestAnAnswerFromARanksOwnPortIsThatRanks(t *testing.T) {
 	require.Zero(t, requests(1, 0))
 }
 
-// An address that nobody of ours has may be a tunnel in front of whom we picked:
-// its answers are that one's, good or bad, and nobody is taken for unreachable.
+// An address that no worker has may be a tunnel in front of the picked worker. Its answers
+// count for the picked worker, good or bad, and no worker counts as unreachable.
 func TestATunnelInFrontOfWhomWePickedBlamesNobody(t *testing.T) {
 	r := newReplicaOf(t, "a", aggregated(routetest.Workers()[:2]), enabled)
 	ask := func(status string) {
@@ -47,14 +47,15 @@ func TestATunnelInFrontOfWhomWePickedBlamesNobody(t *testing.T) {
 		ask(status)
 		require.False(t, r.srv.cfg.Health.Aside(worker.Rank{ID: 1}))
 	}
-	for i := 0; i < 20 && !r.srv.cfg.Health.Aside(worker.Rank{ID: 1}); i++ { // nobody else was asked anything: three in a row may be the requests' doing
+	for i := 0; i < 20 && !r.srv.cfg.Health.Aside(worker.Rank{ID: 1}); i++ { // no other worker has been sent a request, so a short run may be the requests' fault
 		ask("500")
 	}
 	require.True(t, r.srv.cfg.Health.Aside(worker.Rank{ID: 1}), "it is charged with what the tunnel answers")
 	require.False(t, r.srv.cfg.Health.Aside(worker.Rank{ID: 2}))
 }
 
-// Who has answered, by all the ways in which an address may be one of ours.
+// Which worker has answered is found by the address, in each way in which a worker may have
+// that address.
 func TestWhoHasAnsweredIsReadOfTheAddress(t *testing.T) {
 	ws := aggregated(routetest.Workers())
 	ws[1].DPSize, ws[2].DPSize, ws[3].DPSize, ws[3].PortPerRank = 4, 2, 3, true // 40001; 40002; 40003 to 40005
@@ -66,17 +67,17 @@ func TestWhoHasAnsweredIsReadOfTheAddress(t *testing.T) {
 	s.m = *routedBy(&leg.Plan{Decode: worker.Rank{ID: 2, DPRank: 3}, DecodeAddr: "127.0.0.1:40001,127.0.0.1:40000", Several: true})
 	for at, want := range map[string]*leg.Answerer{
 		"":                nil,
-		"127.0.0.1:40001": nil, // who was picked
+		"127.0.0.1:40001": nil, // the picked worker
 		"worker-2:80":     nil,
 		"127.0.0.1:40000": {Rank: worker.Rank{ID: 1}, Known: true},
-		"127.0.0.1:40002": {Rank: worker.Rank{ID: 3}, Known: true}, // it has no rank 3
+		"127.0.0.1:40002": {Rank: worker.Rank{ID: 3}, Known: true}, // the worker has no rank 3
 		"127.0.0.1:40004": {Rank: worker.Rank{ID: 4, DPRank: 1}, Known: true},
 		"127.0.0.1:40009": {},
 	} {
 		require.Equal(t, want, s.answererOf(&notice{hints: &wire.Hints{Upstream: at}}), at)
 		require.Equal(t, at, s.servedBy)
 	}
-	s.m.Plan().Decode.DPRank = 1 // of ranks behind one port, the header names this one
+	s.m.Plan().Decode.DPRank = 1 // the worker has this rank behind its port, and the header names the rank
 	require.Equal(t, &leg.Answerer{Rank: worker.Rank{ID: 3, DPRank: 1}, Known: true}, s.answererOf(&notice{hints: &wire.Hints{Upstream: "127.0.0.1:40002"}}))
 	require.Equal(t, &leg.Answerer{}, s.answererOf(&notice{hints: &wire.Hints{Served: "9.9.9.9:9", Upstream: "127.0.0.1:40000"}}), "the protocol's word goes first")
 	require.Nil(t, s.answererOf(&notice{}))
@@ -84,8 +85,8 @@ func TestWhoHasAnsweredIsReadOfTheAddress(t *testing.T) {
 	require.Nil(t, s.answererOf(&notice{hints: &wire.Hints{Upstream: "127.0.0.1:40000"}}), "nobody was picked")
 }
 
-// Those to try next are whom the data plane allows, and who read the rank's header
-// as the picked one does; others are passed over.
+// The endpoints to try next are those that the data plane allows and whose workers read the
+// header with the rank as the picked worker does.
 func TestAListIsOfWhomTheDataPlaneAllowsAndTheRankFits(t *testing.T) {
 	const a, b, c, d = "127.0.0.1:40000", "127.0.0.1:40001", "127.0.0.1:40002", "127.0.0.1:40003"
 	for _, row := range []struct {
@@ -110,7 +111,7 @@ func TestAListIsOfWhomTheDataPlaneAllowsAndTheRankFits(t *testing.T) {
 		if row.allow == "" {
 			md = nil
 		}
-		for range 8 { // costs are equal: anyone may be the first
+		for range 8 { // costs are equal, so each endpoint may be the first
 			p := r.plainly()
 			set := setHeaders(p.get(md))
 			list := strings.Split(set[prefill.HeaderDestination], ",")

@@ -20,19 +20,18 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// The tests here play requests against the machine and the real Tracker: clients do
-// what they can to have healthy workers set aside, and workers are sick in every way.
+// The tests in this file play requests with the machine and a real health.Tracker. Clients
+// try to make healthy workers be set aside, and workers are sick in every way.
 
 // hostileRequests is how many requests are played, over all fleets.
 func hostileRequests() int { return fewer(100_000) }
 
-// hostileShare is how many of them meet the nth fleet.
+// hostileShare is how many of these requests the nth fleet gets.
 func hostileShare(n int) int {
 	return hostileRequests()*(n+1)/len(hostileLayouts) - hostileRequests()*n/len(hostileLayouts)
 }
 
-// fewer is a tenth of the rounds of a random test where -short asks for few, as make
-// test-unit does.
+// fewer returns the rounds of a random test: with -short, as in make test-unit, a tenth.
 func fewer(rounds int) int {
 	if testing.Short() {
 		return rounds / 10
@@ -40,7 +39,7 @@ func fewer(rounds int) int {
 	return rounds
 }
 
-// act is what comes of one attempt at its workers: the events of its legs.
+// act is what happens to one attempt at its workers: the events of its legs.
 type act uint8
 
 const (
@@ -72,16 +71,16 @@ type playground struct {
 	now     time.Time
 	tracker *health.Tracker
 	moves   map[worker.ID]int // how often each changed its state
-	aside   map[worker.ID]int // how often each was
-	mates   int               // how often a mate was asked what a worker had refused
-	told    int               // how often something was told of a worker
-	story   []string          // the latest requests, and what was told of workers
+	aside   map[worker.ID]int // how often each was set aside
+	mates   int               // how often a request that a worker had refused was sent to a mate
+	told    int               // how many reports on workers there were
+	story   []string          // the latest requests and reports on workers
 	prefill []worker.ID
 	serve   []worker.ID
 	kind    handoff.Kind
 	silent  map[worker.ID]bool
-	gone    map[worker.ID]bool // it is aside, and what waits for it need not
-	far     bool               // it is prefill that does not answer
+	gone    map[worker.ID]bool // workers that are aside, for which no attempt should wait
+	far     bool               // prefill is the worker that does not answer
 	seq     uint64
 }
 
@@ -124,7 +123,7 @@ func newPlayground(t *testing.T, seed uint64, kind handoff.Kind, prefill, serve 
 	return g
 }
 
-// tellf keeps the story short.
+// tellf adds a line to the story, and keeps the story short.
 func (g *playground) tellf(format string, a ...any) {
 	if len(g.story) == 60 {
 		g.story = append(g.story[:0], g.story[30:]...)
@@ -132,7 +131,8 @@ func (g *playground) tellf(format string, a ...any) {
 	g.story = append(g.story, fmt.Sprintf(format, a...))
 }
 
-// pick takes a worker that is in service, and not avoided where that can be.
+// pick returns a worker that is in service, and if possible one that is not avoided. It
+// returns false if no worker is in service.
 func (g *playground) pick(ws []worker.ID, avoid []worker.Rank) (worker.Rank, bool) {
 	var best, rest []worker.ID
 next:
@@ -157,8 +157,8 @@ next:
 	return worker.Rank{ID: best[g.r.IntN(len(best))]}, true
 }
 
-// request plays one request, attempt for attempt, and reports whether it was served.
-// what says what comes of an attempt at its workers.
+// request plays one request with all its attempts, and reports whether it was served. The
+// function what returns what happens to an attempt at its workers.
 func (g *playground) request(what func(attempt int, prefill, serve worker.ID) act) bool {
 	g.seq++
 	var before avoided
@@ -210,7 +210,7 @@ func (g *playground) other(ws []worker.ID, but worker.ID, avoid []worker.Rank) (
 	return r, ok && r.ID != but
 }
 
-// attemptPlay is one attempt: what the runner and Envoy do.
+// attemptPlay plays one attempt: it does what the runner and Envoy do.
 type attemptPlay struct {
 	g       *playground
 	m       *leg.Main
@@ -244,14 +244,14 @@ func (x *attemptPlay) send(ev *leg.Event) {
 	}
 }
 
-// probe is what health's own prober does for a suspect.
+// probe probes a suspect, as health's own prober does.
 func (g *playground) probe(id worker.ID) {
 	if g.silent[id] {
 		g.tracker.Report(worker.Rank{ID: id}, health.Report{Outcome: health.ConnectFailed}, g.now)
 	}
 }
 
-// wait lets time pass until the attempt is over, or the time is.
+// wait lets the time d pass, or less if the attempt is over before.
 func (x *attemptPlay) wait(d time.Duration) {
 	until := x.g.now.Add(d)
 	for x.m.AwaitsAnswer() {
@@ -403,7 +403,7 @@ func (x *attemptPlay) play(a act) {
 	x.send(&leg.Event{Kind: leg.EventClosed})
 }
 
-// nearby is what prefill's part comes to where one worker does it all.
+// nearby replaces acts of the prefill worker if one worker serves the request alone.
 var nearby = map[act]act{actRejectedFar: actRejected, actErrorFar: actError, actLostFar: actLost, actRefuseFar: actRefuse}
 
 func (x *attemptPlay) odd(s blame.Sight, at worker.Rank, spare bool) bool {
@@ -414,12 +414,12 @@ func (x *attemptPlay) odd(s blame.Sight, at worker.Rank, spare bool) bool {
 	return true
 }
 
-// hostileMix is what clients bring about at whatever worker has their request.
+// hostileMix are the acts that clients can cause at every worker.
 var hostileMix = []act{
 	actServe, actServe, actRejected, actRejectedFar, actBusy, actError, actErrorFar, actLost, actLostFar, actSlow, actDeadline, actLeave, actLeaveMid,
 }
 
-// hostileLayouts are the fleets that they meet.
+// hostileLayouts are the fleets to which hostile clients send requests.
 var hostileLayouts = []struct {
 	name           string
 	kind           handoff.Kind
@@ -430,8 +430,8 @@ var hostileLayouts = []struct {
 	{"first 2+2", handoff.NIXLPull, 2, 2}, {"first 1+1", handoff.NIXLPull, 1, 1},
 }
 
-// TestNoClientSetsAHealthyWorkerAside: whatever a request does, it does to each worker
-// alike. No worker changes its state for any of 100,000.
+// TestNoClientSetsAHealthyWorkerAside: a request has the same effect at each worker. None of
+// 100,000 such requests changes the state of a worker.
 func TestNoClientSetsAHealthyWorkerAside(t *testing.T) {
 	var played atomic.Int64
 	t.Run("fleets", func(t *testing.T) {
@@ -456,14 +456,14 @@ func TestNoClientSetsAHealthyWorkerAside(t *testing.T) {
 	}
 }
 
-// TestHealthyWorkersHaveFewRequestsAskedTwice: of a hundred requests one is at most asked
-// of a mate, since a worker has refused it, whatever clients ask for. The other fleets'
-// turn is in make test-long.
+// TestHealthyWorkersHaveFewRequestsAskedTwice: whatever clients ask for, at most one of a
+// hundred requests is sent to a mate after a worker has refused it. make test-long runs the
+// other fleets.
 func TestHealthyWorkersHaveFewRequestsAskedTwice(t *testing.T) {
 	requests := fewer(30_000)
 	most := requests / 100
 	if testing.Short() {
-		most += 3 // which a tracker begins with
+		most += 3 // the budget with which a Tracker begins
 	}
 	for _, c := range hostileLayouts {
 		if !everyFleet && c.name != "aggregated" && c.name != "mirrored 2+2" && c.name != "first 2+2" {
@@ -492,10 +492,10 @@ func TestHealthyWorkersHaveFewRequestsAskedTwice(t *testing.T) {
 	}
 }
 
-// TestASickWorkerDoesNotWin: for every way to be sick, beside good workers. It is out of
-// the traffic within ten requests, at least 95 of a hundred that follow are served, and no
-// other worker changes its state. Among hostile clients, a third of all, who have other
-// workers fail as it does, ten is the mean of several runs.
+// TestASickWorkerDoesNotWin: one worker is sick, in each possible way, beside good ones. It
+// gets no requests after ten, at least 95 of the next hundred are served, and no other worker
+// changes its state. If a third of the clients is hostile and makes other workers fail in the
+// same way, ten is the mean of several runs.
 func TestASickWorkerDoesNotWin(t *testing.T) {
 	near := []act{actRejected, actBusy, actError, actLost, actRefuse, actEmpty, actEmptyEnd, actBreak, actSilent, actHang}
 	far := []act{actRejectedFar, actErrorFar, actLostFar, actRefuseFar, actSilent, actHang}
@@ -541,11 +541,11 @@ func TestASickWorkerDoesNotWin(t *testing.T) {
 	}
 }
 
-// actsAtSick is what hostile clients bring about at workers that are well.
+// actsAtSick are the acts that hostile clients cause at workers that are well.
 var actsAtSick = []act{actRejected, actRejectedFar, actBusy, actError, actErrorFar, actLost, actLostFar, actDeadline, actLeave, actLeaveMid}
 
-// besideSick plays requests of which a worker that has fallen sick fails each that it
-// meets. It returns how many it has met of those that nothing is wrong with.
+// besideSick plays requests while one worker is sick and fails each request that it gets. It
+// returns how many requests without a fault of their own the sick worker got.
 func (g *playground) besideSick(bad worker.ID, way act, hostile []act) (met int) {
 	after, served := 0, 0
 	for range 16 {

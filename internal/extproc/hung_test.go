@@ -20,9 +20,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// TestAHungWorkerIsTheOneThatIsSetAside: it answers probes and nothing else. Where
-// prefill and decode meet, both legs of a pair are silent then, whoever of the two
-// hangs: the other one is never set aside for it.
+// TestAHungWorkerIsTheOneThatIsSetAside: a worker that hangs answers probes and nothing else.
+// At a rendezvous both legs of its pair are then silent. The other worker of the pair is not
+// set aside for that.
 func TestAHungWorkerIsTheOneThatIsSetAside(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -68,9 +68,9 @@ func TestAHungWorkerIsTheOneThatIsSetAside(t *testing.T) {
 	}
 }
 
-// TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime: nothing is known of its pool, and
-// the one who is stopped takes connections and answers nothing. The request has left it
-// within three seconds, by the plugin's own defaults.
+// TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime: nothing was learned of the pool yet,
+// and a stopped prefill worker takes connections and answers nothing. With the plugin's
+// defaults the request goes to another worker within three seconds.
 func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 	for name, kind := range map[string]handoff.Kind{"mirrored": handoff.Rendezvous, "first": handoff.NIXLPull} {
 		t.Run(name, func(t *testing.T) {
@@ -130,8 +130,7 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 	}
 }
 
-// stoppedWorker is a worker's address at which connections are taken and nothing is
-// answered.
+// stoppedWorker is the address of a worker that takes connections and answers nothing.
 type stoppedWorker string
 
 func (s stoppedWorker) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -142,8 +141,8 @@ func (s stoppedWorker) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// TestAPairThatFailsOnlyWithEachOtherBlamesNeither: the way between the two is broken,
-// and each serves with everybody else.
+// TestAPairThatFailsOnlyWithEachOtherBlamesNeither: the network between the two workers is
+// broken, and each serves with other partners.
 func TestAPairThatFailsOnlyWithEachOtherBlamesNeither(t *testing.T) {
 	for _, kind := range []handoff.Kind{handoff.Rendezvous, handoff.NIXLPull} {
 		for _, way := range []act{actError, actEmpty, actHang} {

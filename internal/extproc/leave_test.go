@@ -18,13 +18,13 @@ import (
 // unsealable makes every leg token fail to be sealed.
 func unsealable(c *Config) { c.Instance = strings.Repeat("x", 300) }
 
-// TestAClientThatLeavesAfterAFailedSealLeavesNothingBooked, nor after a panic of the
-// decision: both picks were booked by then. It may leave before it has its error,
-// or with it.
+// TestAClientThatLeavesAfterAFailedSealLeavesNothingBooked: both picks are booked when the
+// seal fails, or when the decision panics. The client may leave before it has its error, or
+// after.
 func TestAClientThatLeavesAfterAFailedSealLeavesNothingBooked(t *testing.T) {
 	listener := func(c *Config) { unsealable(c); c.PrefillListener = "unix:///nowhere/prefill.sock" }
 	silent := routetest.Workers()
-	silent[0].KVEvents = worker.KVEvents{} // so that it is asked who tells of them
+	silent[0].KVEvents = worker.KVEvents{} // so that Tells is called
 	for name, r := range map[string]*replica{
 		"engines that meet":       newReplica(t, "a", unsealable),
 		"engines that hand over":  newReplicaOf(t, "a", prefillFirst(t, nil), listener),
@@ -56,7 +56,7 @@ func tellsTooMuch(b *load.Book) func(worker.Rank) bool {
 	}
 }
 
-// panics lets the machine of an attempt meet what it cannot take.
+// panics posts an event to the machine of an attempt that makes the machine panic.
 func (r *replica) panics(set map[string]string) {
 	r.t.Helper()
 	nonce, err := strconv.ParseUint(set[prefill.HeaderAttempt], 10, 64)
@@ -66,8 +66,8 @@ func (r *replica) panics(set map[string]string) {
 	s.post(just(leg.Event{Kind: leg.EventPrefilled})) // without an answer
 }
 
-// TestAClientThatLeavesAPanickedStreamLeavesNothingBooked, whatever the stream had
-// come to, and whether the client leaves before the panic or after it.
+// TestAClientThatLeavesAPanickedStreamLeavesNothingBooked: in each phase of the stream, and
+// whether the client leaves before the panic or after it.
 func TestAClientThatLeavesAPanickedStreamLeavesNothingBooked(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.StartTimeout, c.OrphanGrace = time.Minute, time.Minute })
 	legOf := func(set map[string]string) *proxy {
@@ -111,8 +111,8 @@ func TestAClientThatLeavesAPanickedStreamLeavesNothingBooked(t *testing.T) {
 	}
 }
 
-// TestWhatIsBookedAfterAPanicIsGivenBack: tokens may be counted while the stream
-// ends.
+// TestWhatIsBookedAfterAPanicIsGivenBack: an engine may still count tokens when the stream
+// ends, so the decision comes later.
 func TestWhatIsBookedAfterAPanicIsGivenBack(t *testing.T) {
 	r := newReplica(t, "a", nil)
 	params := r.srv.cfg.Prefill

@@ -26,13 +26,13 @@ func testRules() *leg.Rules {
 	}
 }
 
-// mainOf is a main leg that nothing has come of.
+// mainOf returns a main leg before its first event.
 func mainOf(r *leg.Rules, w leg.Way) *leg.Main {
 	m := leg.NewMain(r, w)
 	return &m
 }
 
-// withBody is a main leg whose request's body has come.
+// withBody returns a main leg whose request has come with the body.
 func withBody(r *leg.Rules, body []byte) *leg.Main {
 	m := mainOf(r, leg.Way{})
 	m.Step(testStart, &leg.Event{Kind: leg.EventRequestHeaders, Headers: &wire.Headers{Method: "POST", Path: "/v1/completions"}})
@@ -40,7 +40,7 @@ func withBody(r *leg.Rules, body []byte) *leg.Main {
 	return m
 }
 
-// routedBy is a main leg for which the plan was made.
+// routedBy returns a main leg that has the plan.
 func routedBy(p *leg.Plan) *leg.Main {
 	m := withBody(testRules(), []byte(`{"model":"m","prompt":"hello"}`))
 	m.Step(testStart, &leg.Event{Kind: leg.EventPicked, Plan: p})
@@ -52,7 +52,7 @@ func learnedBy(m *leg.Main) leg.Lesson {
 	return l
 }
 
-// reportsOf are what the effects say of a prefill leg.
+// reportsOf returns the reports on a prefill leg that are among the effects.
 func reportsOf(effects []leg.Effect) (out []leg.Report) {
 	for i := range effects {
 		out = append(out, effects[i].Report)

@@ -14,7 +14,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// startLimit is how long a plan of the replica lets prefill's leg take to begin.
+// startLimit returns how long a plan of the replica allows the prefill leg to take until it
+// starts.
 func (r *replica) startLimit(body string) time.Duration {
 	rules := testRules()
 	rules.MaxBodyBytes = 1 << 30
@@ -25,8 +26,8 @@ func (r *replica) startLimit(body string) time.Duration {
 	return p.StartWithin
 }
 
-// TestTheTimeToBeginGrowsWithTheBodyAndWithWhatIsInFlight: both have to pass Envoy before
-// a leg can begin.
+// TestTheTimeToBeginGrowsWithTheBodyAndWithWhatIsInFlight: the body and the other attempts
+// take time in Envoy before a leg can start.
 func TestTheTimeToBeginGrowsWithTheBodyAndWithWhatIsInFlight(t *testing.T) {
 	r := newReplicaOf(t, "a", fixed(routetest.Many(1)), func(c *Config) { c.StartTimeout = time.Second })
 	body := func(n int) string { return `{"model":"m","prompt":"` + strings.Repeat("x", n) + `"}` }
@@ -44,7 +45,8 @@ func TestTheTimeToBeginGrowsWithTheBodyAndWithWhatIsInFlight(t *testing.T) {
 	require.Equal(t, small, r.startLimit(body(10)), "and shrinks again")
 }
 
-// TestALegThatDoesNotBeginBlamesNobodyAndNeverEndsTheLastAttempt: it has met no worker.
+// TestALegThatDoesNotBeginBlamesNobodyAndNeverEndsTheLastAttempt: such a leg has reached no
+// worker.
 func TestALegThatDoesNotBeginBlamesNobodyAndNeverEndsTheLastAttempt(t *testing.T) {
 	for _, kind := range []handoff.Kind{handoff.Rendezvous, handoff.NIXLPull} {
 		for attempt := 1; attempt <= 3; attempt++ {
@@ -66,8 +68,8 @@ func TestALegThatDoesNotBeginBlamesNobodyAndNeverEndsTheLastAttempt(t *testing.T
 	}
 }
 
-// TestALegThatDoesNotBeginBlamesWhomEnvoyNames: a connection that was refused is the
-// worker's, whether or not its leg had begun.
+// TestALegThatDoesNotBeginBlamesWhomEnvoyNames: the worker is charged with a connection that
+// it has refused, whether or not its leg had started.
 func TestALegThatDoesNotBeginBlamesWhomEnvoyNames(t *testing.T) {
 	for attempt := 1; attempt <= 3; attempt++ {
 		g := newPlayground(t, 1, handoff.Rendezvous, 2, 2)

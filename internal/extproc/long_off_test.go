@@ -2,5 +2,6 @@
 
 package extproc
 
-// everyFleet: fleets of each shape meet clients, not one of each hand-off alone.
+// everyFleet says whether the tests use fleets of each shape, or one for each kind of
+// hand-off.
 const everyFleet = false

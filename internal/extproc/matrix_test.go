@@ -24,15 +24,15 @@ import (
 // matrixTaint is carried by the decode workers and by no prefill worker.
 const matrixTaint = "gpu=h"
 
-// matrixState is one state that the prefill workers of testdata/matrix are in.
+// matrixState is one state of the prefill workers in testdata/matrix.
 type matrixState struct {
 	standing prefill.State
-	set      func(prefill []*worker.Worker) // what is different about the workers
+	set      func(prefill []*worker.Worker) // sets what the state changes about the workers
 	absent   bool                           // there never were any
 	leave    bool                           // they leave before the request comes
 	queued   bool                           // twelve tokens wait at each of them
 	config   func(*Config)
-	ext      string // what the request says in its nvext
+	ext      string // nvext of the request
 }
 
 var matrixStates = map[string]matrixState{
@@ -51,12 +51,12 @@ var matrixStates = map[string]matrixState{
 	},
 }
 
-// leaving is a discovery source one of whose workers, or all for prefill, leave
-// when they are told.
+// leaving is a discovery source of which, on a signal, one worker or all prefill workers
+// leave.
 type leaving struct {
 	workers []*worker.Worker
 	now     chan struct{}
-	leaver  worker.ID // 0: all for prefill
+	leaver  worker.ID // 0: all prefill workers
 }
 
 func (l leaving) Run(ctx context.Context, sink discovery.Sink) error {
@@ -82,7 +82,7 @@ func (l leaving) Run(ctx context.Context, sink discovery.Sink) error {
 	}
 }
 
-// replicaIn is a plugin whose key is in the state.
+// replicaIn starts a replica whose key is in the state.
 func replicaIn(t *testing.T, st *matrixState, enforced, accepts bool) *replica {
 	t.Helper()
 	ws := routetest.Workers()
@@ -117,8 +117,8 @@ func replicaIn(t *testing.T, st *matrixState, enforced, accepts bool) *replica {
 	return r
 }
 
-// matrixCell returns what became of a request, as a cell of the table says it,
-// and checks what every answer of its kind must hold.
+// matrixCell returns what became of a request, in the form of a cell of the table. It requires
+// what must be true for each answer of that kind.
 func matrixCell(t *testing.T, m *extprocv3.ProcessingResponse) string {
 	t.Helper()
 	im := m.GetImmediateResponse()
@@ -161,11 +161,11 @@ func cellOf(prefill, decode string) string {
 	return prefill + " > " + decode
 }
 
-// matrixRoutes are the main filters that requests come by.
+// matrixRoutes are the metadata of the main filters through which requests come.
 var matrixRoutes = map[string][]string{"": nil, "prerouted": {routingKey, "prerouted"}, "direct": direct()}
 
-// matrixAsk asks what a cell asks of a plugin of its own and returns what becomes
-// of it.
+// matrixAsk starts a replica, sends it the request of a cell, and returns what becomes of the
+// request.
 func matrixAsk(t *testing.T, st *matrixState, c *matrixtable.Cell) string {
 	t.Helper()
 	r := replicaIn(t, st, c.Enforced, c.Accepts)
@@ -210,9 +210,9 @@ func matrixAsk(t *testing.T, st *matrixState, c *matrixtable.Cell) string {
 	return got
 }
 
-// docs/behaviour.md#one-worker, #becoming-ready, #full-queue and #nobody-eligible whole,
-// with what #named-workers adds. Each cell is asked of a
-// plugin of its own; internal/envoytest asks them through Envoy.
+// docs/behaviour.md#one-worker, #becoming-ready, #full-queue and #nobody-eligible, complete,
+// with what #named-workers adds. Each cell has a replica of its own. internal/envoytest sends
+// the same requests through Envoy.
 func TestWhoServesARequestIsWhatTheMatrixSays(t *testing.T) {
 	cells, err := matrixtable.Read("testdata/matrix")
 	require.NoError(t, err)
@@ -227,8 +227,8 @@ func TestWhoServesARequestIsWhatTheMatrixSays(t *testing.T) {
 	}
 }
 
-// The same where no decode worker can be picked, and where one worker could
-// serve instead: never one that was not named.
+// A request that names a draining worker is refused with the name, also if no decode worker
+// can be picked, or if one worker could serve instead. It is never served by another worker.
 func TestWhoNamesAWorkerThatDrainsIsToldWhich(t *testing.T) {
 	for _, fallback := range []bool{false, true} {
 		ws := routetest.Workers()

@@ -24,7 +24,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// through opens a main leg whose filter says what pairs say.
+// through opens a main leg whose filter has the metadata in pairs.
 func (r *replica) through(pairs ...string) *proxy {
 	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), append([]string{filterKey, filterMain}, pairs...)...), 30*time.Second)
 	s, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
@@ -65,7 +65,7 @@ func TestAFilterThatSaysWhatNobodyKnowsIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, "expected one of")
 		p.cancel()
 	}
-	// A key that nobody knows may be one that was to keep bodies out.
+	// An unknown key may be misspelt, and was perhaps meant to refuse names in bodies.
 	for _, filter := range []string{filterMain, filterPrefill, filterSync} {
 		ctx := metadata.AppendToOutgoingContext(t.Context(), filterKey, filter, routingKey, "direct", "x-baton-routing-field", "refuse", "x-other", "fine")
 		s, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
@@ -86,7 +86,7 @@ func TestAFilterThatSaysWhatNobodyKnowsIsRefused(t *testing.T) {
 	r.requireIdle()
 }
 
-// What is named is taken and booked, and moves no cursor.
+// Named workers are taken and booked. No cursor moves.
 func TestANamedPairIsBookedAndTheTurnStays(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) {
 		c.Prefill.Mode, c.Decode.Mode = picker.RoundRobin, picker.RoundRobin
@@ -123,7 +123,7 @@ func TestANamedPairIsBookedAndTheTurnStays(t *testing.T) {
 	r.requireIdle()
 }
 
-// Either id alone; the plugin picks the rest.
+// A request may name only one of the two workers: the plugin picks the other.
 func TestWhatIsNotNamedIsPicked(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.StartTimeout = time.Minute })
 	for range 4 {
@@ -147,8 +147,8 @@ func TestWhatIsNotNamedIsPicked(t *testing.T) {
 	r.requireIdle()
 }
 
-// What a client says through an ordinary filter, or in a body where headers
-// alone are believed, chooses nothing.
+// Names have no effect through an ordinary filter, nor in a body if only names in headers are
+// obeyed.
 func TestWhoIsNotBelievedChoosesNothing(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.StartTimeout = time.Minute })
 	for _, field := range []string{"prefill_worker_id", "decode_worker_id", "backend_instance_id", "dp_rank", "prefill_dp_rank", `d\u0070_rank`} {
@@ -171,7 +171,7 @@ func TestWhoIsNotBelievedChoosesNothing(t *testing.T) {
 	r.requireIdle()
 }
 
-// In direct mode the same worker would be met again.
+// In direct mode a fresh attempt would get the same worker again.
 func TestAFailureOfANamedWorkerIsRepeatedOnlyIfThePickerIsAskedAgain(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.StartTimeout = time.Minute })
 	fail := func(prefillFails bool, filter []string, headers ...string) (status string, retry bool) {
@@ -213,15 +213,15 @@ func TestAFailureOfANamedWorkerIsRepeatedOnlyIfThePickerIsAskedAgain(t *testing.
 		code, retry := fail(tt.prefillFails, tt.filter, tt.headers...)
 		require.Equal(t, map[bool]string{true: "prefill_failed", false: "decode_unreachable"}[tt.prefillFails], code)
 		require.Equal(t, tt.retry, retry, "%v %v", tt.filter, tt.headers)
-		r.srv.cfg.Health.Update(nil, time.Now()) // it forgets who failed
+		r.srv.cfg.Health.Update(nil, time.Now()) // health forgets which worker has failed
 		r.srv.cfg.Health.Update(r.srv.cfg.Board.Load().Snapshot, time.Now())
 	}
 	r.forgetLegs()
 	r.requireIdle()
 }
 
-// Where the picker is asked again, one that has named a worker which cannot take
-// the request may name another, as long as attempts are left.
+// If a picker is asked again on each attempt and has named a worker that cannot take the
+// request, it may name another, as long as attempts are left.
 func TestAPickerThatIsAskedAgainMayNameAnother(t *testing.T) {
 	ws := routetest.Workers()
 	ws[2].Draining, ws[3].Fronted = true, true
@@ -263,7 +263,7 @@ func TestAPickerThatIsAskedAgainMayNameAnother(t *testing.T) {
 	r.requireIdle()
 }
 
-// An address in a header and the id of the same worker in the body.
+// The worker is named by its address in a header and by its id in the body.
 func TestTheRankOfTheSameWorkerIsReadThoughItIsNamedTwice(t *testing.T) {
 	ws := routetest.Workers()
 	for _, w := range ws {
@@ -278,8 +278,8 @@ func TestTheRankOfTheSameWorkerIsReadThoughItIsNamedTwice(t *testing.T) {
 	r.requireIdle()
 }
 
-// Who names a worker may know better than the plugin: neither that it is set
-// aside nor a limit counts, and a drained one is refused.
+// A named worker is taken although it is set aside or over a limit, since whoever names it
+// may know more than the plugin. A draining one is refused.
 func TestANamedWorkerIsTakenThoughItIsAsideOrBusy(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) {
 		c.StartTimeout, c.MaxQueuedISLTokens, c.Prefill.PrefillTokensThreshold = time.Minute, 1, 1
@@ -319,7 +319,7 @@ func TestARankOfANamedWorkerIsTakenOrPicked(t *testing.T) {
 	require.Equal(t, []string{"2", "3", "4", "1"}, []string{set["x-prefill-instance-id"], set["x-prefill-dp-rank"], set["x-worker-instance-id"], set["x-dp-rank"]})
 	require.Equal(t, "1", set["x-data-parallel-rank"])
 	seen := map[string]bool{"3": true}
-	for range 3 { // the rest of its ranks, each less busy than those before
+	for range 3 { // each of the other ranks is less busy than those before
 		set = ask("x-prefill-instance-id", "2", "x-prefill-dp-rank", "4294967295")
 		require.Equal(t, "2", set["x-prefill-instance-id"])
 		require.False(t, seen[set["x-prefill-dp-rank"]])
@@ -334,8 +334,8 @@ func TestARankOfANamedWorkerIsTakenOrPicked(t *testing.T) {
 	r.requireIdle()
 }
 
-// The order of checks: a question is answered where the request would be,
-// and while prefill becomes ready.
+// A request that only asks who would serve it is answered if the request would be served,
+// and also while prefill becomes ready.
 func TestAQuestionIsAnsweredAndLeavesNoTrace(t *testing.T) {
 	const ids = `"nvext":{"worker_id":{`
 	question := func(more string) string {
@@ -370,7 +370,7 @@ func TestAQuestionIsAnsweredAndLeavesNoTrace(t *testing.T) {
 		r := newReplicaOf(t, "a", fixed(tt.workers), func(c *Config) {
 			c.Prefill.Mode, c.Decode.Mode, c.Aggregated.Mode, c.DebugHeader = picker.RoundRobin, picker.RoundRobin, picker.RoundRobin, true
 		})
-		for range 2 { // no turn moves
+		for range 2 { // the cursor does not move
 			p := r.through(tt.filter...)
 			im := p.ask(tt.body, prefill.HeaderDebug, "1").GetImmediateResponse()
 			require.EqualValues(t, tt.status, im.GetStatus().GetCode(), "%s: %s", tt.name, im.GetBody())
@@ -419,8 +419,8 @@ func TestTheAnswerToAQuestionIsOfItsOwnKind(t *testing.T) {
 	r.requireIdle()
 }
 
-// A decode worker that the request names stays, whatever happens while prefill
-// runs; a pool of two engines picks the other half among its own.
+// A decode worker that the request names stays, whatever happens while prefill runs. In a
+// pool of two engines the picked worker has the engine of the named one.
 func TestAPickedWorkerFitsTheNamedOne(t *testing.T) {
 	ws := routetest.Workers()
 	ws[1].Engine, ws[3].Engine = worker.TensorRTLLM, worker.TensorRTLLM
@@ -440,8 +440,8 @@ func TestAPickedWorkerFitsTheNamedOne(t *testing.T) {
 	r.requireIdle()
 }
 
-// TestAPlainFilterSaysNothingOfItself: one that says something is no plain one, and
-// must say what it is.
+// TestAPlainFilterSaysNothingOfItself: a filter with any metadata of Baton's is not plain, and
+// must have x-baton-filter.
 func TestAPlainFilterSaysNothingOfItself(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.Gateway.Enabled = true })
 	for key, value := range map[string]string{

@@ -17,13 +17,13 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// A picker that is asked again may name the same worker again: then any of its ranks
-// is as good as before, the one that has failed the request too.
+// A picker that is asked again may name the same worker again. Then any rank of the worker
+// may be picked, also the one that has failed the request.
 func TestANamedWorkersRankIsPickedThoughItHasFailedTheRequest(t *testing.T) {
 	ws := routetest.Workers()
 	ws[3].DPSize = 2
 	r := newReplicaOf(t, "a", fixed(ws), func(c *Config) { c.StartTimeout = time.Minute })
-	busy := make([]load.Reservation, 2) // rank 1 of it, and all of the other
+	busy := make([]load.Reservation, 2) // rank 1 of the named worker, and the whole other worker
 	params := r.srv.cfg.Decode
 	params.BlockSize = 4
 	for i, rank := range []worker.Rank{{ID: 4, DPRank: 1}, {ID: 3}} {
@@ -44,7 +44,8 @@ func TestANamedWorkersRankIsPickedThoughItHasFailedTheRequest(t *testing.T) {
 	r.requireIdle()
 }
 
-// That prefill is becoming ready is not told where there is nobody for decode either.
+// While prefill becomes ready, a request that only asks who would serve it is refused if
+// there is no decode worker.
 func TestAQuestionWithoutADecodeWorkerIsRefusedWhilePrefillBecomesReady(t *testing.T) {
 	ws := routetest.Workers()[:2]
 	for _, w := range ws {
@@ -72,7 +73,7 @@ func TestTheAnswerToAQuestionLetterByLetter(t *testing.T) {
 	}
 }
 
-// The decision is told where the operator lets it be told, and where it is asked for.
+// The answer has the decision only if the operator allows that and the request asks for it.
 func TestTheAnswerToAQuestionTellsTheDecisionOnlyWhereItMay(t *testing.T) {
 	for _, row := range []struct{ allowed, asked bool }{{true, true}, {true, false}, {false, true}} {
 		r := newReplica(t, "a", func(c *Config) { c.DebugHeader = row.allowed })

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWhatIsShownOfALongNameKeepsNoneOfTheRest: a record lives long after its request.
+// TestWhatIsShownOfALongNameKeepsNoneOfTheRest: a record is kept long after its request, and
+// must not keep the whole name in memory.
 func TestWhatIsShownOfALongNameKeepsNoneOfTheRest(t *testing.T) {
 	t.Parallel()
 	for _, long := range []string{strings.Repeat("m", 1<<20), "/v1/completions?" + strings.Repeat("q", 1<<20)} {

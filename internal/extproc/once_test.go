@@ -10,7 +10,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// A token is good for one leg: where its owner is, a collecting one's, too.
+// A token is good for one leg. At the owner this is checked for collecting legs, too.
 func TestACollectingLegComesOnce(t *testing.T) {
 	r := newReplicaOf(t, "a", prefillFirst(t, nil), func(c *Config) { c.PrefillListener = "unix:///nowhere/prefill.sock" })
 	admitted := func(owner string, nonce uint64, by worker.ID) bool {

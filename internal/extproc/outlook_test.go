@@ -24,7 +24,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// A model that enforced disaggregation cannot serve is not offered
+// A model that cannot be served, because disaggregation is enforced, is not listed
 // (docs/behaviour.md#can-serve).
 func TestModelsAreOfferedWhenTheyCanBeServed(t *testing.T) {
 	offered := func(enforced bool, workers []*worker.Worker) int {
@@ -91,7 +91,7 @@ func TestWhatIsToldOfAModel(t *testing.T) {
 	}
 }
 
-// Nothing that a client or a fleet has chosen makes an error long.
+// However long the names of models are, and however many there are, the error is short.
 func TestTheErrorOfAnUnknownModelIsBounded(t *testing.T) {
 	ws := routetest.Workers()
 	for i := range 500 {
@@ -105,8 +105,8 @@ func TestTheErrorOfAnUnknownModelIsBounded(t *testing.T) {
 	require.Equal(t, `The model "x" does not exist here. No model has a worker.`, (&Server{cfg: Config{Board: routetest.Board(time.Now(), nil)}}).unknownModel("x").Message)
 }
 
-// What a model is refused for is told to clients with a row of the failure table, that
-// they may come back but where only a listener is missing.
+// Each reason why a model cannot be served has a row of the failure table. Clients are told
+// to come back, except if only a listener is missing.
 func TestEachReasonHasItsRowOfTheFailureTable(t *testing.T) {
 	srv := new(Server)
 	for _, reason := range []route.Reason{
@@ -122,8 +122,8 @@ func TestEachReasonHasItsRowOfTheFailureTable(t *testing.T) {
 	}
 }
 
-// TestNoRequestIsRefusedWhileAllWorkersAreReplacedAtOnce, again and again: what
-// a store that has lost its data does when everybody registers anew.
+// TestNoRequestIsRefusedWhileAllWorkersAreReplacedAtOnce: this happens again and again, as
+// after a loss of data in the store, when all workers register anew.
 func TestNoRequestIsRefusedWhileAllWorkersAreReplacedAtOnce(t *testing.T) {
 	stop := make(chan struct{})
 	r := newReplicaOf(t, "a", swapping{t, stop}, nil)
@@ -137,7 +137,7 @@ func TestNoRequestIsRefusedWhileAllWorkersAreReplacedAtOnce(t *testing.T) {
 		require.Nil(t, f)
 		d, f := r.srv.router.Decide(q, tokens.Prompt{}, sc, time.Now())
 		require.Nil(t, f)
-		pairs[d.Decode.Worker.ID/10] = true // it says in which set it was
+		pairs[d.Decode.Worker.ID/10] = true // the first digits of the id say in which set the worker was
 		d.Prefill.Booking.ReleaseIfHeld(time.Now())
 		d.Decode.Booking.ReleaseIfHeld(time.Now())
 	}
@@ -145,8 +145,8 @@ func TestNoRequestIsRefusedWhileAllWorkersAreReplacedAtOnce(t *testing.T) {
 	require.Greater(t, len(pairs), 10, "the workers were not replaced")
 }
 
-// TestARequestIsJudgedInTheWorldOfNow: workers came while its tokens were
-// counted; those it knew are still there.
+// TestARequestIsJudgedInTheWorldOfNow: workers came while the tokens of the request were
+// counted; the earlier workers are still there.
 func TestARequestIsJudgedInTheWorldOfNow(t *testing.T) {
 	r := newReplica(t, "a", nil)
 	body := []byte(eightTokens)
@@ -172,8 +172,8 @@ func TestARequestIsJudgedInTheWorldOfNow(t *testing.T) {
 	d.Decode.Booking.Release(time.Now())
 }
 
-// A prefill that may take for ever by its settings is bounded by its time-out,
-// never overdue at once.
+// With settings that allow a prefill to take for ever, it is bounded by its time-out, and not
+// overdue at once.
 func TestWhenAPrefillIsOverdueNeverOverflows(t *testing.T) {
 	c := Config{PrefillTimeout: 5 * time.Minute, OverdueBase: 2 * time.Second, OverduePerToken: time.Millisecond}
 	require.Equal(t, 2*time.Second, c.overdueAfter(0))

@@ -28,7 +28,7 @@ func (r *replica) explain(body string) *decision.Record {
 	return got.(*decision.Record)
 }
 
-// A path's query may hold anything, and is shown to nobody.
+// The query of a path may contain secrets, and is not shown.
 func TestAnExplanationShowsNoQuery(t *testing.T) {
 	r := newReplica(t, "a", nil)
 	got, err := r.srv.Explain(t.Context(), "/v1/completions?key=secret", []byte(eightTokens))
@@ -36,7 +36,7 @@ func TestAnExplanationShowsNoQuery(t *testing.T) {
 	require.Equal(t, "/v1/completions", got.(*decision.Record).Path)
 }
 
-// promptOf is what a prompt is taken to be.
+// promptOf returns the prompt of a body, as decisions see it.
 func (r *replica) promptOf(body string) tokens.Prompt {
 	r.t.Helper()
 	req := route.Request{Now: time.Now(), Scan: new(openai.Request), Body: []byte(body)}
@@ -50,8 +50,8 @@ func (r *replica) promptOf(body string) tokens.Prompt {
 
 const withOverride = `{"model":"m","prompt":[1,2,3,4,5,6,7,8],"nvext":{"router_config_override":%}}`
 
-// A request's own temperature holds for both picks; what is about the prompt
-// does not hold for decode (docs/behaviour.md#decode-pick).
+// The temperature that a request sets holds for both picks. Weights about the prompt do not
+// hold for the pick of decode (docs/behaviour.md#decode-pick).
 func TestARequestMayWeighItsOwnPicks(t *testing.T) {
 	for _, allowed := range []bool{true, false} {
 		r := newReplica(t, "a", func(c *Config) { c.Overrides = allowed })
@@ -70,7 +70,8 @@ func TestARequestMayWeighItsOwnPicks(t *testing.T) {
 	}
 }
 
-// Where requests may not, the log says once that one would, and not what it says.
+// If requests may not set weights, the log says once that a request has tried to, without the
+// weights.
 func TestWhoMayNotWeighIsToldOfOnce(t *testing.T) {
 	var said strings.Builder
 	r := newReplica(t, "a", func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
@@ -142,7 +143,7 @@ func TestWhenAllAreOverloadedTheClientIsToldSo(t *testing.T) {
 	r.requireIdle()
 }
 
-// The table of a large pool keeps the picked one and the cheapest, and says how
+// The cost table of a large pool has only the picked rank and the cheapest ones, and says how
 // many there were.
 func TestTheDebugHeaderSaysHowManyItLeavesOut(t *testing.T) {
 	ws := routetest.Workers()
@@ -165,8 +166,8 @@ func TestTheDebugHeaderSaysHowManyItLeavesOut(t *testing.T) {
 	require.NotContains(t, decodeLeg, "+")
 }
 
-// What a worker told counts as known, what was routed to one that tells nothing
-// as a guess, side by side in one pick.
+// In one pick, blocks that KV events tell of count as known, and blocks that were routed to a
+// worker without events count as guesses.
 func TestInAMixedPoolOnlyGuessesAreMarked(t *testing.T) {
 	r := newReplica(t, "a", nil)
 	body := `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9]}`
@@ -193,8 +194,8 @@ func TestInAMixedPoolOnlyGuessesAreMarked(t *testing.T) {
 	require.EqualValues(t, 4, seen[quiet].CachedTokens, "two blocks at half their worth")
 }
 
-// What a worker keeps in host memory is worth having, though less than what is on
-// its device, and it is said where the decision is explained.
+// Blocks in a worker's host memory count, but less than blocks on its device. The explanation
+// of the decision shows them.
 func TestBlocksInHostMemoryWinOverNone(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.Tells = func(worker.Rank) bool { return true } })
 	body := `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9]}`
@@ -223,8 +224,8 @@ func TestBlocksInHostMemoryWinOverNone(t *testing.T) {
 	require.Zero(t, rec.Prefill.Rows()[0].DiskBlocks, "what is on the device is not counted twice")
 }
 
-// What a worker has written to the cache outside is worth something at all of them,
-// beyond what they have themselves.
+// Blocks that a worker has written to an external cache count for all workers, in addition to
+// the blocks that each holds.
 func TestWhatIsInTheCacheOutsideCountsForEveryWorker(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.Tells = func(worker.Rank) bool { return true } })
 	body := `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9]}`
@@ -243,8 +244,8 @@ func TestWhatIsInTheCacheOutsideCountsForEveryWorker(t *testing.T) {
 	require.EqualValues(t, 9, rows[1].UncachedTokens, "whether it was fetched, only the worker knows")
 }
 
-// Until its events come, a prompt that was routed to a worker counts as held
-// there, so that the next one with its beginning follows it.
+// A prompt that was routed to a worker counts as held there until the worker's events come, so
+// that the next prompt with the same beginning goes there, too.
 func TestAPromptThatWasRoutedIsPredictedUntilEventsTellOfIt(t *testing.T) {
 	body := `{"model":"m","prompt":[1` + strings.Repeat(",7", 300) + `],"max_tokens":4}`
 	for name, weight := range map[string]float64{"predicted": 1, "by half": 0.5, "told only": 0} {
@@ -278,8 +279,8 @@ func TestAPromptThatWasRoutedIsPredictedUntilEventsTellOfIt(t *testing.T) {
 	}
 }
 
-// The prompt of an aggregated request is done when its answer begins; what the
-// answer takes stays booked.
+// When the answer of an aggregated request begins, its prompt tokens are no longer booked.
+// The blocks of the answer stay booked.
 func TestAnAnswerThatBeginsTakesItsPromptOffTheBook(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.Board = aggregatedBoard(t) })
 	p := r.open(filterMain)
@@ -297,8 +298,7 @@ func TestAnAnswerThatBeginsTakesItsPromptOffTheBook(t *testing.T) {
 	r.requireIdle()
 }
 
-// Blocks of token pairs match prompts only where the pool is known to have
-// such.
+// Blocks over token pairs match prompts only if the workers of the pool are known to hash so.
 func TestAPromptIsHashedAsThePoolsWorkersHashTheirs(t *testing.T) {
 	for _, eagle := range []bool{false, true} {
 		ws := routetest.Workers()

@@ -17,9 +17,8 @@ import (
 
 func slowStart(c *Config) { c.StartTimeout = time.Minute }
 
-// A request goes to the port of the rank that was picked, and so does its prefill
-// leg; the engine is told no rank, which it would look for among those behind
-// that port.
+// A request and its prefill leg go to the own port of the rank that was picked. The engine is
+// told no rank, since it would look for the rank among those behind that port.
 func TestALegGoesToItsRanksOwnPort(t *testing.T) {
 	r := newReplicaOf(t, "a", fixed(routetest.Ported()), func(c *Config) {
 		slowStart(c)
@@ -57,7 +56,7 @@ func TestALegGoesToItsRanksOwnPort(t *testing.T) {
 	r.requireIdle()
 }
 
-// Direct mode: the address says which rank it is.
+// In direct mode the address says which rank is named.
 func TestAnotherPickerNamesARankByItsPort(t *testing.T) {
 	r := newReplicaOf(t, "a", fixed(routetest.Ported()), slowStart)
 	ask := func(headers ...string) *proxy {
@@ -85,8 +84,8 @@ func TestAnotherPickerNamesARankByItsPort(t *testing.T) {
 	r.requireIdle()
 }
 
-// What a leg that the plugin sends itself carries, and where it goes. A rank that
-// its worker does not have any more is gone.
+// A leg that the plugin sends itself goes to the rank's own port. A leg to a rank that its
+// worker no longer has is refused.
 func TestALegOfTheSynchronousWayGoesToItsRanksOwnPort(t *testing.T) {
 	shared := prefillFirst(t, func(w *worker.Worker) { w.DPSize = 3 })
 	own := routetest.Ported()

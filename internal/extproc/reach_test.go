@@ -11,8 +11,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// TestPrefillIsPickedSoThatItsKVMayReachTheNamedDecode is
-// docs/behaviour.md#transfer-domain and #named-workers: either zone has one of each.
+// TestPrefillIsPickedSoThatItsKVMayReachTheNamedDecode is about
+// docs/behaviour.md#transfer-domain and #named-workers. Each of two zones has one worker of
+// each role.
 func TestPrefillIsPickedSoThatItsKVMayReachTheNamedDecode(t *testing.T) {
 	r := newReplicaOf(t, "a", fixed(routetest.Zoned(worker.Required, 0)), func(c *Config) { c.StartTimeout = time.Minute })
 	for range 6 {

@@ -15,7 +15,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// names is a registry of names with its clock and its access log.
+// names is an unrouted with a clock and an access log.
 type names struct {
 	t   *testing.T
 	srv *Server
@@ -26,7 +26,7 @@ func newNames(t *testing.T) *names {
 	return &names{t, &Server{bodies: budget.New(0), attempts: newRegistry(), unrouted: newUnrouted()}, testStart}
 }
 
-// come is a main leg that has come, and has handed over if it is sent.
+// come returns a main leg that has come. If sent is true, its hand-off has left.
 func (n *names) come(id string, attempt int, sent bool) *mainStream {
 	s := &mainStream{m: leg.NewMain(testRules(), leg.Way{})}
 	s.m.Step(testStart, &leg.Event{Kind: leg.EventRequestHeaders, Headers: &wire.Headers{RequestID: id, AttemptCount: strconv.Itoa(attempt)}})
@@ -39,7 +39,7 @@ func (n *names) come(id string, attempt int, sent bool) *mainStream {
 
 func (n *names) leave(s *mainStream, late bool) { n.srv.unrouted.leave(s.name(), late, n.now) }
 
-// logged is who an entry of the access log is believed to be of.
+// logged returns the main leg that an entry of the access log finds.
 func (n *names) logged(id string, headers ...string) *mainStream {
 	h := make(map[string]string)
 	for i := 0; i < len(headers); i += 2 {
@@ -66,8 +66,8 @@ func TestAnAttemptThatEnvoyDidNotRouteIsFoundByItsName(t *testing.T) {
 	require.Empty(t, n.srv.unrouted.m)
 }
 
-// Request ids may be a client's. The log of one that Envoy did not route must not
-// be the word that another one's decode has not seen the hand-off.
+// Clients may choose request ids. The log of an attempt that Envoy did not route must not
+// prove that the decode worker of another attempt has not seen the hand-off.
 func TestTheLogOfAnotherRequestOfTheSameNameIsNotBelieved(t *testing.T) {
 	found := func(n *names) *mainStream { return n.logged("a", wire.HeaderAttemptCount, "1") }
 	t.Run("while both are here", func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestTheLogOfAnotherRequestOfTheSameNameIsNotBelieved(t *testing.T) {
 	t.Run("when the other left before, and its log may come late", func(t *testing.T) {
 		for _, wait := range []time.Duration{0, leg.LogWait, nameWait} {
 			n := newNames(t)
-			n.leave(n.come("b", 1, false), true) // what is noted turns over at some time
+			n.leave(n.come("b", 1, false), true) // unrouted drops old names at some time
 			n.now = n.now.Add(nameWait - time.Millisecond)
 			n.leave(n.come("a", 1, false), true)
 			n.now = n.now.Add(wait)

@@ -37,7 +37,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fixed is a discovery source that lists once.
+// fixed is a discovery source that lists its workers once and never changes.
 type fixed []*worker.Worker
 
 func (f fixed) Run(ctx context.Context, sink discovery.Sink) error {
@@ -55,8 +55,8 @@ func (f fixed) Run(ctx context.Context, sink discovery.Sink) error {
 	return nil
 }
 
-// swapping is a discovery source that replaces all workers at once, again and
-// again, at their addresses.
+// swapping is a discovery source that again and again replaces all workers at once by others
+// at the same addresses.
 type swapping struct {
 	t    *testing.T
 	stop chan struct{}
@@ -83,7 +83,7 @@ func (s swapping) Run(ctx context.Context, sink discovery.Sink) error {
 	}
 }
 
-// replica is one plugin process, without the process.
+// replica is what one process of the plugin has, within the process of the test.
 type replica struct {
 	t    *testing.T
 	srv  *Server
@@ -104,8 +104,8 @@ func newReplicaOf(t *testing.T, name string, source discovery.Source, change fun
 	return newReplicaOn(t, l, name, source, change)
 }
 
-// newReplicaOn has a replica that is reached through l, by nobody else where that is
-// no socket.
+// newReplicaOn starts a replica that is reached through l. If l is no socket, other processes
+// cannot reach the replica.
 func newReplicaOn(t *testing.T, l net.Listener, name string, source discovery.Source, change func(*Config)) *replica {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -164,7 +164,7 @@ func newReplicaOn(t *testing.T, l net.Listener, name string, source discovery.So
 	return r
 }
 
-// dial makes a client of what listens at l.
+// dial returns a client of the server that listens at l.
 func dial(t *testing.T, l net.Listener, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -250,12 +250,12 @@ func (r *replica) requireIdle() {
 	}, 20*time.Second, 5*time.Millisecond, "nothing is booked, no attempt is open and no body is in flight")
 }
 
-// forgetLegs ends what waits for legs that this test does not play.
+// forgetLegs ends the attempts that wait for legs which the test does not play.
 func (r *replica) forgetLegs() {
 	r.srv.OnChange(nil, discovery.Change{Left: []worker.ID{1, 2, 3, 4}})
 }
 
-// accessLog is Envoy's log of what has ended: without it an attempt waits for it.
+// accessLog plays Envoy's access log of answers that have ended, for which attempts wait.
 func (r *replica) accessLog() {
 	for _, s := range r.srv.attempts.all() {
 		s.post(just(leg.Event{Kind: leg.EventLogged, Seen: blame.Served, Reached: true}))
@@ -317,8 +317,8 @@ func TestAFailureAtAnotherReplicaEndsDecode(t *testing.T) {
 	owner.requireIdle()
 }
 
-// TestALegOfAnEndedProcessRunsOnItsOwn: nobody can be told, and the decode
-// worker of a plugin that died still gets its KV.
+// TestALegOfAnEndedProcessRunsOnItsOwn: the leg has no owner to report to, and the decode
+// worker still gets its KV after the plugin has died.
 func TestALegOfAnEndedProcessRunsOnItsOwn(t *testing.T) {
 	gone := newReplica(t, "gone", func(c *Config) { c.Advertise = "" })
 	main := gone.open(filterMain)
@@ -362,13 +362,13 @@ type panicky struct{ kvindex.Index }
 
 func (panicky) Overlap([]kvindex.LocalHash, *kvindex.Overlap) { panic("the index is broken") }
 
-// TestAPanicEndsItsOwnStreamOnly: the client gets a 500, the other stream its
-// answer, and nothing stays booked.
+// TestAPanicEndsItsOwnStreamOnly: the client gets a 500, another stream gets its answer, and
+// nothing stays booked.
 func TestAPanicEndsItsOwnStreamOnly(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.Index = panicky{c.Index} })
 	well := r.open(filterMain)
 	defer well.cancel()
-	well.route(someBody) // an estimate: this index is not asked
+	well.route(someBody) // the tokens are estimated, so this index is not asked
 	bad := r.open(filterMain)
 	defer bad.cancel()
 	bad.requestHeaders()
@@ -383,7 +383,7 @@ func TestAPanicEndsItsOwnStreamOnly(t *testing.T) {
 	r.requireIdle()
 }
 
-// TestExplainingLeavesNoTrace: only what is routed is remembered.
+// TestExplainingLeavesNoTrace: only routed prompts are noted.
 func TestExplainingLeavesNoTrace(t *testing.T) {
 	long := `{"model":"m","prompt":"` + strings.Repeat("a long prompt ", 40) + `","max_tokens":4}`
 	for _, aggregated := range []bool{false, true} {
@@ -417,8 +417,8 @@ func TestExplainingLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// TestAWorkerWhoseEventsArriveIsJudgedByThem, though it names no address for
-// them: what is routed to it need not be remembered.
+// TestAWorkerWhoseEventsArriveIsJudgedByThem, although it names no address for them. Prompts
+// that are routed to it need not be noted.
 func TestAWorkerWhoseEventsArriveIsJudgedByThem(t *testing.T) {
 	long := `{"model":"m","prompt":[1` + strings.Repeat(",7", 300) + `],"max_tokens":4}`
 	for name, tells := range map[string]func(worker.Rank) bool{
@@ -454,7 +454,7 @@ func TestAWorkerWhoseEventsArriveIsJudgedByThem(t *testing.T) {
 	}
 }
 
-// aggregatedBoard is of decode workers that can do without a prefill.
+// aggregatedBoard returns a board of decode workers that can serve without prefill.
 func aggregatedBoard(t *testing.T) *activation.Board {
 	workers := routetest.Workers()[2:]
 	for _, w := range workers {
@@ -472,8 +472,8 @@ func TestAStreamWithoutAKnownFilterIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, filterKey)
 }
 
-// TestManyStreamsAtOnceLeaveNothingBooked ends streams of both legs at every
-// moment; run it with -race.
+// TestManyStreamsAtOnceLeaveNothingBooked ends streams of both legs at all moments. Run it
+// with -race.
 func TestManyStreamsAtOnceLeaveNothingBooked(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.StartTimeout = 20 * time.Millisecond })
 	done := make(chan struct{})
@@ -523,7 +523,7 @@ func (r *replica) stumble(step int) {
 	leg := r.open(filterPrefill)
 	defer leg.cancel()
 	leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
-	// After an answer of ours, as to a leg that comes too late, Envoy ends the stream.
+	// After an answer of the plugin's own, for example to a late leg, Envoy ends the stream.
 	over := func() bool { m, err := leg.s.Recv(); return err != nil || m.GetImmediateResponse() != nil }
 	if over() || step == 4 {
 		return
@@ -540,14 +540,14 @@ func (r *replica) stumble(step int) {
 	over()
 }
 
-// TestAMessageThatCannotBeReadIsAnswered: Envoy takes a stream that ends in order
-// for our leave to let the request through, with its own headers, and one that ends
-// otherwise for that leave where its filter fails open.
+// TestAMessageThatCannotBeReadIsAnswered: if the plugin ended the stream in order instead,
+// Envoy would let the request through, with the headers that the client has set. If the
+// stream ended with an error, a filter that fails open would do the same.
 func TestAMessageThatCannotBeReadIsAnswered(t *testing.T) {
 	r := newReplica(t, "a", nil)
 	for _, leg := range []string{filterMain, filterPrefill, filterSync} {
 		p := r.open(leg)
-		// Request headers whose map is no message.
+		// request headers whose map is no valid message
 		bad := &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{}}
 		bad.Headers.ProtoReflect().SetUnknown([]byte{0x0a, 0x7f})
 		require.NoError(t, p.s.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: bad}}))

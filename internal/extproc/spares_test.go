@@ -14,7 +14,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// setAside has the first half of each role refuse connections.
+// setAside makes the first half of the workers of each role refuse connections.
 func (r *replica) setAside(n int) {
 	for i := range n / 2 {
 		for _, id := range []worker.ID{worker.ID(i + 1), worker.ID(n + i + 1)} {
@@ -23,7 +23,7 @@ func (r *replica) setAside(n int) {
 	}
 }
 
-// Work is workers whose health is looked at.
+// The work of a decision is the number of workers whose health it looks at.
 func TestADecisionLooksAtNoMoreWorkersWhereHalfOfManyAreAside(t *testing.T) {
 	if !invariants.Enabled {
 		t.Skip("work is counted where invariants are compiled in")
@@ -45,10 +45,10 @@ func TestADecisionLooksAtNoMoreWorkersWhereHalfOfManyAreAside(t *testing.T) {
 			p := r.open(filterMain)
 			require.NotNil(t, p.ask(eightTokens).GetRequestBody())
 			p.cancel()
-			r.srv.OnChange(nil, discovery.Change{Left: ids}) // no leg is played
+			r.srv.OnChange(nil, discovery.Change{Left: ids}) // the test plays no legs
 			r.requireIdle()
 		}
-		decide() // the first pick hears of all who have failed
+		decide() // the first pick reads all workers that have failed
 		of := int64(0)
 		for range 3 {
 			of = max(of, work(decide))

@@ -19,8 +19,8 @@ const extTokens = `{"model":"m","prompt":[1,2,3,4,5,6,7,8],"nvext":{%}}`
 
 func withExt(ext string) string { return strings.Replace(extTokens, "%", ext, 1) }
 
-// ask sends a request and returns the status and the body of an answer of ours, or
-// 0 where it went to workers.
+// ask sends a request. It returns the status and the body of the plugin's answer, or 0 if the
+// request went to workers.
 func (r *replica) ask(body string) (int, string) {
 	r.t.Helper()
 	p := r.open(filterMain)
@@ -44,7 +44,8 @@ func TestDecodeStaysInTheDomainThatItsPrefillWorkerRequires(t *testing.T) {
 	require.Len(t, seen, 2)
 }
 
-// It fails closed, by name, and what prefill had booked is given back.
+// The request is refused with the taint of the domain, and the booking of prefill is given
+// back.
 func TestADomainWithoutDecodeFailsClosed(t *testing.T) {
 	ws := routetest.Zoned(worker.Required, 0)
 	for _, w := range ws[2:] {
@@ -53,7 +54,7 @@ func TestADomainWithoutDecodeFailsClosed(t *testing.T) {
 	for _, fallback := range []bool{false, true} {
 		r := newReplicaOf(t, "a", fixed(ws), func(c *Config) {
 			c.Prefill.Mode = picker.RoundRobin
-			c.FallbackAggregated = fallback // nobody can do without a prefill: no help
+			c.FallbackAggregated = fallback // no worker can serve without prefill, so this does not help
 		})
 		for range 2 {
 			status, body := r.ask(withExt(""))
@@ -68,7 +69,7 @@ func TestADomainWithoutDecodeFailsClosed(t *testing.T) {
 	}
 }
 
-// One domain without decode is no reason to fail where another has it.
+// If one domain has no decode worker, prefill is picked in another that has one.
 func TestPrefillIsPickedInADomainThatHasDecode(t *testing.T) {
 	const stays = "no decode worker may be picked in its transfer domain"
 	for name, row := range map[string]struct {
@@ -124,7 +125,7 @@ func TestPrefillIsPickedInADomainThatHasDecode(t *testing.T) {
 				set, _ := routed(t, m)
 				require.Equal(t, "2 > 4", set["x-prefill-instance-id"]+" > "+set["x-worker-instance-id"])
 				rec := r.srv.cfg.Journal.Recent(nil, 1)[0]
-				if rows := rec.Prefill.Rows(); rows[len(rows)-1].Out { // else it was its turn
+				if rows := rec.Prefill.Rows(); rows[len(rows)-1].Out { // otherwise it was the worker's turn
 					why := stays
 					if row.filter != nil {
 						why = "the request's own choice leaves it out"
@@ -140,7 +141,7 @@ func TestPrefillIsPickedInADomainThatHasDecode(t *testing.T) {
 	}
 }
 
-// load books tokens on the first rank of a worker.
+// load books isl tokens on the first rank of a worker.
 func (r *replica) load(id worker.ID, role worker.Role, isl int) *load.Reservation {
 	params := r.srv.cfg.Decode
 	params.BlockSize = 4
@@ -212,13 +213,13 @@ func (r *replica) holds(rank worker.Rank, body string, blocks int) {
 
 const sixteenTokens = `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}`
 
-// docs/behaviour.md#conditional, by what is left to prefill.
+// docs/behaviour.md#conditional, by ISL: how little is left to prefill.
 func TestWhatHasLittleLeftToPrefillIsServedByOneWorker(t *testing.T) {
 	for _, row := range []struct {
 		name             string
 		tokens           int64
 		ratio            float64
-		held             int // blocks of four tokens, of four
+		held             int // of four blocks with four tokens each
 		enforced, banned bool
 		alone            bool
 	}{
@@ -296,7 +297,7 @@ func TestWhilePrefillIsBusyARequestIsServedByOneWorker(t *testing.T) {
 	r.requireIdle()
 }
 
-// One worker alone only where that is configured (docs/behaviour.md#nobody-eligible).
+// One worker serves alone only if that is configured (docs/behaviour.md#nobody-eligible).
 func TestOnlyAFallbackServesByOneWorkerWhatCannotBeSplit(t *testing.T) {
 	for name, change := range map[string]func(ws []*worker.Worker, c *Config){
 		"no_prefill_worker": func(ws []*worker.Worker, _ *Config) { ws[0].Draining, ws[1].Draining = true, true },
@@ -333,7 +334,7 @@ func TestOnlyAFallbackServesByOneWorkerWhatCannotBeSplit(t *testing.T) {
 	}
 }
 
-// Back-pressure is no reason to do without prefill (docs/behaviour.md#full-queue).
+// A full queue does not lead to one worker alone (docs/behaviour.md#full-queue).
 func TestAFallbackIsNoWayAroundBackPressure(t *testing.T) {
 	r := newReplicaOf(t, "a", fixed(routetest.AbleAlone()), func(c *Config) { c.FallbackAggregated, c.MaxQueuedISLTokens = true, 1 })
 	params := r.srv.cfg.Prefill
@@ -347,7 +348,7 @@ func TestAFallbackIsNoWayAroundBackPressure(t *testing.T) {
 	r.requireIdle()
 }
 
-// A pick moves its pool's cursor once, when a request leaves with it.
+// A pick moves the cursor of its pool once, when a request is sent to the picked worker.
 func TestTheCursorMovesOnceForEachRequestThatLeaves(t *testing.T) {
 	ws := routetest.Workers()
 	r := newReplicaOf(t, "a", fixed(ws), func(c *Config) {

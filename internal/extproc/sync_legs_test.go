@@ -30,8 +30,8 @@ const (
 	allThereIs = `{"choices":[{"text":"a","finish_reason":"stop"}],"kv_transfer_params":null}`
 )
 
-// legs plays Envoy's listener for legs of our own, one answer a leg in the order in
-// which they come; the last one for all that follow.
+// legs plays Envoy's listener for the plugin's own legs. Each leg gets the next answer, and
+// all legs after the last answer get that one.
 type legs struct {
 	came    chan prefill.Leg
 	tokens  chan string
@@ -62,13 +62,13 @@ func saying(answer string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) }
 }
 
-// refusedLeg is a leg that no worker has seen.
+// refusedLeg answers a leg as Envoy does if it cannot reach the worker.
 func refusedLeg(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set(prefill.HeaderLocalReply, "UF")
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
-// until answers once it is let.
+// until answers once the channel let is closed.
 func until(let <-chan struct{}, answer http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -79,7 +79,7 @@ func until(let <-chan struct{}, answer http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// withLegs is a plugin of workers whose decode needs prefill's answer.
+// withLegs starts a replica with workers whose decode needs prefill's answer.
 func withLegs(t *testing.T, l *legs, ws []*worker.Worker, change func(*Config)) *replica {
 	at := listener(t, l.ServeHTTP)
 	r := newReplicaOf(t, "a", fixed(ws), func(c *Config) {
@@ -93,7 +93,8 @@ func withLegs(t *testing.T, l *legs, ws []*worker.Worker, change func(*Config)) 
 	return r
 }
 
-// settled is the end of a request: where it was routed to, or an answer of ours.
+// settled returns the message that ends a request: it routes the request, or is an answer of
+// the plugin's.
 func (p *proxy) settled() *extprocv3.ProcessingResponse {
 	p.t.Helper()
 	for {
@@ -103,8 +104,8 @@ func (p *proxy) settled() *extprocv3.ProcessingResponse {
 	}
 }
 
-// A long answer is whole, and as long as the client wants it: prompt_logprobs of a
-// long prompt must not set one prefill worker after the other aside.
+// The client decides how long prefill's answer is: prompt_logprobs of a long prompt must not
+// set one prefill worker after the other aside.
 func TestALongAnswerOfPrefillIsTheRequestsOwnDoing(t *testing.T) {
 	l := newLegs(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, strings.TrimSuffix(handedOver, "}")+`,"prompt_logprobs":["`)
@@ -157,8 +158,8 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// What an engine answers is read as it is: a redirect would be a request to who
-// knows whom, and a compressed body is none that a client asked for.
+// An answer of an engine is read as it is. To follow a redirect could send a request anywhere,
+// and the client has not asked for a compressed body.
 func TestALegFollowsNoRedirectAndAsksForNoCompression(t *testing.T) {
 	var encodings []string
 	client, err := newLegClient(listener(t, func(w http.ResponseWriter, r *http.Request) {
@@ -173,7 +174,7 @@ func TestALegFollowsNoRedirectAndAsksForNoCompression(t *testing.T) {
 	require.Equal(t, []string{""}, encodings)
 }
 
-// A leg that nobody took is known from one that somebody may have seen.
+// A leg that was never sent is told from a leg that a worker may have seen.
 func TestALegThatWasNeverSentIsTakenByNobody(t *testing.T) {
 	send := func(at string, body string) *leg.OwnAnswer {
 		client, err := newLegClient(at)
@@ -194,15 +195,15 @@ func TestALegThatWasNeverSentIsTakenByNobody(t *testing.T) {
 	require.False(t, send(listener(t, refusedLeg), "{}").Taken())
 }
 
-// One that has ended its text, or has failed, is no reason to pick decode again.
+// If prefill has ended the text, or has failed, decode is not picked again.
 func TestDecodeIsPickedAgainOnlyWhereItGetsTheRequest(t *testing.T) {
 	for name, row := range map[string]struct {
 		answer http.HandlerFunc
 		body   string
 		way    []string
-		able   bool   // decode workers can do without a prefill
-		want   string // who gets it; "": nobody, by an answer of ours
-		next   string // whose turn is next
+		able   bool   // decode workers can serve without prefill
+		want   string // worker that gets the request; "": the plugin answers
+		next   string // worker whose turn is next
 	}{
 		"a hand-off": {answer: saying(handedOver), want: "4", next: "3"},
 		"no hand-off, and decode does without it": {answer: saying(nothing), able: true, want: "4", next: "3"},
@@ -258,7 +259,7 @@ func TestDecodeIsPickedAgainOnlyWhereItGetsTheRequest(t *testing.T) {
 	}
 }
 
-// nextDecode is whose turn it is in the decode pool, nobody being set aside.
+// nextDecode returns the decode worker whose turn it is, if none is set aside.
 func (r *replica) nextDecode() string {
 	params := r.srv.cfg.Decode
 	pool := r.srv.cfg.Board.Load().Pool(worker.Key{Model: "m"})
@@ -269,8 +270,8 @@ func (r *replica) nextDecode() string {
 	return d.Rank.ID.String()
 }
 
-// In a fleet where disaggregation is enforced, what has no hand-off is served by
-// no decode worker alone, picked at first or while prefill ran.
+// With enforced disaggregation a request without a hand-off is served by no decode worker
+// alone, whether that worker was picked at first or while prefill ran.
 func TestEnforcedNothingIsServedByDecodeAlone(t *testing.T) {
 	for _, replaced := range []bool{false, true} {
 		for _, enforced := range []bool{false, true} {
@@ -297,8 +298,8 @@ func TestEnforcedNothingIsServedByDecodeAlone(t *testing.T) {
 	}
 }
 
-// A later pick of decode is bound as the first one was: by the domain of prefill's
-// KV, and by what the request asks for.
+// A later pick of decode has the constraints of the first one: the domain of prefill's KV, and
+// those that the request sets.
 func TestADecodeThatIsPickedAgainIsBoundAsTheFirst(t *testing.T) {
 	fleet := func(zone string) []*worker.Worker {
 		ws := prefillFirst(t, nil)
@@ -332,8 +333,8 @@ func TestADecodeThatIsPickedAgainIsBoundAsTheFirst(t *testing.T) {
 	}
 }
 
-// A fresh attempt keeps away from who has failed the request, a later one of decode
-// included; better one that has failed before than none.
+// A fresh attempt avoids the workers that have failed the request, also in a later pick of
+// decode. If there is no other, a worker that has failed before is picked.
 func TestADecodeThatIsPickedAgainIsNoneThatHasFailedBefore(t *testing.T) {
 	for _, others := range []bool{false, true} {
 		ws := prefillFirst(t, nil)
@@ -347,7 +348,7 @@ func TestADecodeThatIsPickedAgainIsNoneThatHasFailedBefore(t *testing.T) {
 		l := newLegs(until(let, saying(handedOver)))
 		r := withLegs(t, l, ws, func(c *Config) { c.Decode.Mode = picker.DefaultParams().Mode })
 		var busy []*load.Reservation
-		for _, w := range ws[2:] { // 4 would be the cheapest
+		for _, w := range ws[2:] { // worker 4 would be the cheapest
 			if w.ID != 4 {
 				busy = append(busy, r.load(w.ID, worker.Decode, 400))
 			}
@@ -377,8 +378,8 @@ func TestADecodeThatIsPickedAgainIsNoneThatHasFailedBefore(t *testing.T) {
 	}
 }
 
-// collectors is a plugin whose client has left while prefill ran, and the legs that
-// came to collect what prefill held then.
+// collectors lets a client leave while prefill runs. It returns the workers to which collecting
+// legs then went, for the KV that prefill held.
 func collectors(t *testing.T, ws []*worker.Worker, way, names []string, change func(*Config), aside worker.ID, answers ...http.HandlerFunc) (ids []worker.ID) {
 	t.Helper()
 	let := make(chan struct{})
@@ -413,14 +414,14 @@ func TestWhatPrefillHoldsIsCollectedByWhoCanBeReached(t *testing.T) {
 	require.Equal(t, []worker.ID{4}, collectors(t, ws, nil, nil, nil, 3, saying("{}")), "the booked one is set aside")
 }
 
-// doc.go: no synchronous hand-off goes to another decode worker than the named one.
+// doc.go: a synchronous hand-off goes to no other decode worker than the named one.
 func TestWhatPrefillHoldsIsCollectedByNoOtherThanTheNamed(t *testing.T) {
 	ws, names := prefillFirst(t, nil), []string{"x-prefill-instance-id", "2", "x-worker-instance-id", "4"}
 	require.Equal(t, []worker.ID{4}, collectors(t, ws, direct(), names, nil, 0, refusedLeg))
 	require.Equal(t, []worker.ID{4}, collectors(t, ws, direct(), names, nil, 4, saying("{}")), "who named it may know better than we")
 }
 
-// The KV can be read by workers of the same engine and domain only.
+// Only workers of the same engine and domain can read the KV.
 func TestWhatPrefillHoldsIsCollectedWhereItCanBeRead(t *testing.T) {
 	for name, spoil := range map[string]func(w *worker.Worker){
 		"another domain": func(w *worker.Worker) { w.TopologyDomains = map[string]string{"zone": "b"} },
@@ -446,8 +447,8 @@ func TestWhatPrefillHoldsIsCollectedWhereItCanBeRead(t *testing.T) {
 	}
 }
 
-// admitted opens a sync leg with a token and returns what is set on it, or the
-// answer in its place.
+// admitted opens a sync leg with a token. It returns the headers that are set on the leg, or
+// the status of the plugin's answer.
 func (r *replica) admitted(token string) (set map[string]string, status int) {
 	r.t.Helper()
 	p := r.open(filterSync)
@@ -461,8 +462,8 @@ func (r *replica) admitted(token string) (set map[string]string, status int) {
 	return setHeaders(m.GetRequestHeaders().GetResponse().GetHeaderMutation()), 0
 }
 
-// TestASyncLegIsAdmittedOnceAndOnlyWhileItsAttemptLives is the mirror's rule for
-// legs of our own.
+// TestASyncLegIsAdmittedOnceAndOnlyWhileItsAttemptLives: the rule for mirrored legs holds for
+// the plugin's own legs.
 func TestASyncLegIsAdmittedOnceAndOnlyWhileItsAttemptLives(t *testing.T) {
 	l := newLegs(until(nil, nil))
 	r := withLegs(t, l, prefillFirst(t, nil), func(c *Config) { c.PrefillTimeout = 5 * time.Minute })
@@ -492,8 +493,7 @@ func TestASyncLegIsAdmittedOnceAndOnlyWhileItsAttemptLives(t *testing.T) {
 	r.requireIdle()
 }
 
-// A leg that never came in time is not wanted any more, though its request is
-// still here.
+// A leg that comes too late is refused, although its request is still here.
 func TestASyncLegThatComesTooLateIsNotAdmitted(t *testing.T) {
 	l := newLegs(until(nil, nil))
 	r := withLegs(t, l, prefillFirst(t, nil), func(c *Config) { c.StartTimeout = 20 * time.Millisecond })
@@ -505,7 +505,7 @@ func TestASyncLegThatComesTooLateIsNotAdmitted(t *testing.T) {
 		require.Contains(t, string(p.settled().GetImmediateResponse().GetBody()), `"prefill_failed"`)
 		select {
 		case token = <-l.tokens:
-		case <-time.After(time.Second): // a busy machine has given it up before it was sent
+		case <-time.After(time.Second): // on a busy machine the leg was given up before it was sent
 			p.cancel()
 		}
 	}
@@ -516,7 +516,7 @@ func TestASyncLegThatComesTooLateIsNotAdmitted(t *testing.T) {
 	r.requireIdle()
 }
 
-// Envoy may have a leg wait; past its deadline nobody reads its answer.
+// A leg may wait in Envoy. After its deadline its answer would not be read.
 func TestASyncLegIsNotAdmittedAfterItsDeadline(t *testing.T) {
 	r := withLegs(t, newLegs(refusedLeg), prefillFirst(t, nil), nil)
 	for _, kind := range []prefill.LegKind{prefill.SyncLeg, prefill.CollectLeg} {
@@ -533,7 +533,7 @@ func TestASyncLegIsNotAdmittedAfterItsDeadline(t *testing.T) {
 	}
 }
 
-// A fault of ours, or of Envoy's, is none of the worker's.
+// The worker is not charged with a fault of the plugin or of Envoy.
 func TestAFaultOfASyncStreamIsNoWorkers(t *testing.T) {
 	t.Run("a message out of order", func(t *testing.T) {
 		r := withLegs(t, newLegs(refusedLeg), prefillFirst(t, nil), nil)
@@ -555,7 +555,7 @@ func TestAFaultOfASyncStreamIsNoWorkers(t *testing.T) {
 	})
 }
 
-// A main leg bears its name from its headers to its end, whatever it is served with.
+// A main leg is noted by its name from its headers to its end, whatever the engine.
 func TestARequestBearsItsNameAsLongAsItIsHere(t *testing.T) {
 	r := withLegs(t, newLegs(saying(handedOver)), prefillFirst(t, nil), nil)
 	believed := func() bool { return r.srv.unrouted.find("same", "1") != nil }

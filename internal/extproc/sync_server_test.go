@@ -12,7 +12,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// prefillFirst are routetest.Workers as an engine whose decode needs prefill's answer.
+// prefillFirst returns routetest.Workers with an engine whose decode needs prefill's answer.
 func prefillFirst(t *testing.T, change func(*worker.Worker)) fixed {
 	ws := routetest.Workers()
 	for _, w := range ws {
@@ -59,8 +59,8 @@ func TestSeveralGenerationsAtOnceAreNotSplit(t *testing.T) {
 	alone.requireIdle()
 }
 
-// TestSGLangsHalvesServeOneChoiceEach: of more, a real decode (0.5.23) says nothing for as
-// long as anybody waits. A list of prompts is served.
+// TestSGLangsHalvesServeOneChoiceEach: asked for more choices, a real decode worker (0.5.23)
+// never answers. A list of prompts is served.
 func TestSGLangsHalvesServeOneChoiceEach(t *testing.T) {
 	r := newReplica(t, "a", nil)
 	p := r.open(filterMain)
@@ -83,7 +83,7 @@ func TestANamedPrefillWorkerIsNotDroppedWhereARequestCannotBeSplit(t *testing.T)
 	for name, row := range map[string]struct {
 		filter, headers []string
 		ext             string
-		param           string // empty: it is served, by worker 4
+		param           string // empty: worker 4 serves the request
 	}{
 		"direct, both named":          {direct(), []string{"x-prefill-instance-id", "2", "x-worker-instance-id", "4"}, "", "x-prefill-instance-id"},
 		"pre-routed, by header":       {[]string{routingKey, "prerouted"}, []string{"x-prefill-instance-id", "2"}, "", "x-prefill-instance-id"},

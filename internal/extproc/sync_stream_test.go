@@ -16,7 +16,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/leg"
 )
 
-// following is a context that counts who waits for its end.
+// following is a context that counts the goroutines that wait for its end.
 type following struct {
 	context.Context //nolint:containedctx // it is one
 	done            chan struct{}
@@ -46,7 +46,7 @@ func TestALegThatHasEndedLeavesNothingWithTheServer(t *testing.T) {
 }
 
 func TestALegsBodyIsSpentOnceItWasReadAndTheAnswerToo(t *testing.T) {
-	body := bytes.Repeat([]byte("x"), 32<<20) // more than sockets hold
+	body := bytes.Repeat([]byte("x"), 32<<20) // more bytes than the buffers of sockets hold
 	var sent chan struct{}
 	for name, c := range map[string]struct {
 		answer func(http.ResponseWriter, *http.Request)

@@ -29,7 +29,7 @@ func TestNoTaskRunsAfterTheEnd(t *testing.T) {
 	left.Store(100_000)
 	var late atomic.Bool
 	var again func()
-	again = func() { // each starts the next, as a leg starts the one that collects
+	again = func() { // each task starts the next, as the end of a leg starts a collecting leg
 		running.Add(1)
 		defer running.Add(-1)
 		late.Store(late.Load() || ended.Load() > 0)
@@ -53,7 +53,8 @@ func TestNoTaskRunsAfterTheEnd(t *testing.T) {
 	require.EqualValues(t, 1, ended.Load())
 }
 
-// slowPrefill answers a prefill, and then what collects, each when it is let.
+// slowPrefill answers a prefill leg when let is closed, and the collecting leg after it when
+// letCollect is closed.
 type slowPrefill struct {
 	came, collects, let, letCollect chan struct{}
 	canceled, collected, asked      atomic.Int64
@@ -82,7 +83,7 @@ func (l *slowPrefill) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// prefilling is a plugin one of whose requests has been asked of prefill.
+// prefilling starts a replica with one request, whose prefill leg is at the worker.
 func prefilling(t *testing.T, l *slowPrefill) (*replica, *proxy) {
 	at := listener(t, l.ServeHTTP)
 	r := newReplicaOf(t, "a", prefillFirst(t, func(w *worker.Worker) { w.DPSize = 1 }), func(c *Config) {
@@ -94,7 +95,7 @@ func prefilling(t *testing.T, l *slowPrefill) (*replica, *proxy) {
 	return r, p
 }
 
-// leftAlone is a plugin one of whose requests was left while prefill ran.
+// leftAlone is prefilling, after the client has left.
 func leftAlone(t *testing.T, l *slowPrefill) *replica {
 	r, p := prefilling(t, l)
 	p.cancel()
@@ -102,13 +103,13 @@ func leftAlone(t *testing.T, l *slowPrefill) *replica {
 	return r
 }
 
-// awaitStage waits until a drain has come so far.
+// awaitStage waits until a drain has come to the stage s.
 func (r *replica) awaitStage(s stage) {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool { return r.srv.reached(s) }, 20*time.Second, time.Millisecond)
 }
 
-// docs/behaviour.md#client-leaves at SIGTERM.
+// docs/behaviour.md#client-leaves while the process drains.
 func TestADrainWaitsForThePrefillThatAClientHasLeft(t *testing.T) {
 	l := newSlowPrefill()
 	r := leftAlone(t, l)
@@ -125,8 +126,8 @@ func TestADrainWaitsForThePrefillThatAClientHasLeft(t *testing.T) {
 	r.requireIdle()
 }
 
-// What comes while older requests run is served, what comes later is refused, and
-// a leg is served at any time.
+// Requests that come while older ones run are served, those that come later are refused, and
+// legs are served at any time.
 func TestADrainServesWhatComesUntilTheOldHaveEnded(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.StartTimeout = time.Minute })
 	old := r.open(filterMain)
@@ -175,8 +176,9 @@ func TestADrainWaitsForWhatCollects(t *testing.T) {
 	r.requireIdle()
 }
 
-// The client leaves as decode is sent the hand-off: only Envoy's access log can tell
-// whether decode has seen it, and until then nobody else would have the KV taken.
+// The client leaves when the hand-off is sent to decode. Only Envoy's access log can tell
+// whether decode has seen the hand-off. If it has not, only this replica would have the KV
+// collected, so the drain waits.
 func TestADrainWaitsForWordOfAHandOff(t *testing.T) {
 	l := newSlowPrefill()
 	close(l.letCollect)
@@ -196,7 +198,7 @@ func TestADrainWaitsForWordOfAHandOff(t *testing.T) {
 	r.requireIdle()
 }
 
-// legApart is a request of one replica whose prefill leg is at another one.
+// legApart starts a request at one replica, with the prefill leg at another one.
 func legApart(t *testing.T) (owner, other *replica, main, leg *proxy) {
 	owner, other = newReplica(t, "owner", nil), newReplica(t, "other", nil)
 	main = owner.open(filterMain)
@@ -207,7 +209,8 @@ func legApart(t *testing.T) (owner, other *replica, main, leg *proxy) {
 	return owner, other, main, leg
 }
 
-// A leg of another replica's request is waited for: cut, it would count as failed.
+// A drain waits for a leg of another replica's request: if it were cut, it would count as
+// failed.
 func TestADrainWaitsForTheLegsOfOtherReplicas(t *testing.T) {
 	owner, other, main, leg := legApart(t)
 	drained := make(chan error, 1)
@@ -222,7 +225,7 @@ func TestADrainWaitsForTheLegsOfOtherReplicas(t *testing.T) {
 	owner.requireIdle()
 }
 
-// One that outlasts the drain is cut, which its worker is not blamed for.
+// A leg that outlasts the drain is cut, and its worker is not charged for that.
 func TestALegThatADrainCutsIsNoFaultOfItsWorker(t *testing.T) {
 	owner, other, main, leg := legApart(t)
 	leg.requestBody(someBody)
@@ -240,7 +243,7 @@ func TestALegThatADrainCutsIsNoFaultOfItsWorker(t *testing.T) {
 	}
 }
 
-// A hand-off is good for any decode worker; that another one got it is to be seen.
+// A hand-off is good for any decode worker. The record shows that another one got it.
 func TestADecodeWorkerThatIsReplacedWhilePrefillRunsIsInTheRecord(t *testing.T) {
 	for why, act := range map[string]func(r *replica, s leaving){
 		"was set aside": func(r *replica, _ leaving) {
@@ -292,13 +295,13 @@ func TestADrainThatEndsBeforeWhatCollectsLeavesItToClose(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, r.srv.Drain(ctx, time.Minute), context.Canceled)
-	r.srv.stopLegs() // Close does, once the gRPC server has been stopped
+	r.srv.stopLegs() // as Close does, after the gRPC server was stopped
 	require.Eventually(t, func() bool { return l.canceled.Load() == 1 }, 20*time.Second, time.Millisecond)
 	r.requireIdle()
 }
 
-// A machine may ask for a leg when the server has ended: nothing is sent, and what
-// is booked is still given back.
+// A machine may ask for a leg after the server was closed. Then nothing is sent, and the
+// bookings are given back.
 func TestAClosedServerSendsNoLeg(t *testing.T) {
 	l := newSlowPrefill()
 	close(l.let)

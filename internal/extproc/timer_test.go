@@ -14,15 +14,16 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// TestClocksThatAreDueTogetherAllGoOff: an attempt has one timer for all of its clocks.
-// On a busy machine it goes off late, when a second clock is due; here two are set to the
-// same time. The one that is served second has to go off, too, and those after it.
+// TestClocksThatAreDueTogetherAllGoOff: an attempt has one timer for all of its clocks. On a
+// busy machine the timer goes off late, when a second clock is due, too. Here two clocks are
+// set to the same time. The second has to go off as well, and so do later ones.
 func TestClocksThatAreDueTogetherAllGoOff(t *testing.T) {
 	pair := []string{"1 prefill 10.0.0.1:80", "2 decode 10.0.0.2:80"}
 
 	t.Run("who is late, and is to be probed", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			// What has answered at once may take a second; who is waited for is probed after one.
+			// A worker that has answered at once gets a limit of a second, after which it is
+			// probed.
 			f := newFleet(t, &datadriven.TestData{}, pair, func(c *Config) { c.OverdueBase = time.Second })
 			var out strings.Builder
 			s := f.asked(&out)
@@ -50,7 +51,7 @@ func TestClocksThatAreDueTogetherAllGoOff(t *testing.T) {
 			})
 			var out strings.Builder
 			s := f.asked(&out)
-			<-time.After(15 * time.Second) // it is waited for again, as long as a prefill may take
+			<-time.After(15 * time.Second) // the leg is waited for again, for as long as a prefill may take
 			synctest.Wait()
 			last := s.due()
 			require.Len(t, last, 1, "the request is answered, long before its deadline")
@@ -60,7 +61,7 @@ func TestClocksThatAreDueTogetherAllGoOff(t *testing.T) {
 	})
 }
 
-// asked sends a whole request, and returns its stream once it is routed.
+// asked sends a whole request, and returns its stream once the request is routed.
 func (f *fleet) asked(out *strings.Builder) *frameStream {
 	s := f.open(mode{twoLeg: true}, "")
 	for _, line := range [][2]string{{"request-headers", ""}, {"request-body", `: {"model":"m","prompt":"hello"}`}} {
