@@ -2,6 +2,7 @@ package leg
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -75,4 +76,19 @@ func TestAnAnswersEndThatHadToWaitIsSeen(t *testing.T) {
 		}
 		require.Equal(t, want, m.answer.end())
 	}
+}
+
+// If Envoy is late to end an answer at its deadline, the machine ends it, and what was seen of
+// the leg is the same.
+func TestAnAnswerThatOutlastsItsDeadlineIsSeenToExpire(t *testing.T) {
+	t.Parallel()
+	m := holding()
+	m.req.Deadline = testStart.Add(time.Second)
+	m.Step(testStart, &Event{Kind: EventLeg, Leg: Report{State: Well}})
+	require.Equal(t, mainStreaming, m.phase)
+	at := m.WakeAt()
+	require.True(t, at.After(m.req.Deadline), "Envoy comes first")
+	m.Step(at, &Event{Kind: EventTimer})
+	require.Equal(t, mainRejected, m.phase)
+	require.Equal(t, []Sighting{{blame.Alone, blame.Expired}}, m.Sightings())
 }

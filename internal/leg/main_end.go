@@ -174,6 +174,7 @@ func (m *Main) onDeadline(now time.Time) {
 		}
 		m.reject(&failDeadline, false)
 	case mainStreaming:
+		m.charges.saw(m.decodeLeg(), blame.Expired)
 		m.cut(&failDeadline)
 	case mainLeft:
 		m.conclude(now, m.answer.unlogged(m.rules.Replicas && m.way.Gateway()))
