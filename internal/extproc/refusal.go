@@ -50,33 +50,7 @@ func (srv *Server) failureOf(r *route.Refusal) *leg.Failure {
 
 // pinned returns the row of the failure table for a fault in how the request names workers.
 func pinned(err *pin.Error) *leg.Failure {
-	var f leg.Failure
-	switch err.Kind {
-	case pin.Conflict:
-		f = leg.FailPinConflict
-	case pin.NotNamed:
-		f = leg.FailPinMissing
-	case pin.Unknown:
-		f = leg.FailPinUnknown
-	case pin.Gone:
-		f = leg.FailPinGone
-	case pin.WrongModel:
-		f = leg.FailPinModel
-	case pin.WrongRole:
-		f = leg.FailPinRole
-	case pin.Draining:
-		f = leg.FailPinDraining
-	case pin.NotUsable:
-		f = leg.FailPinUnusable
-	case pin.NeedsOther:
-		f = leg.FailPinNeeds
-	case pin.RankTooHigh:
-		f = leg.FailPinRank
-	case pin.Unfit:
-		f = leg.FailPinUnfit
-	default:
-		f = leg.FailPinMalformed
-	}
+	f := *leg.FailureOf(string(err.Kind)) // the kinds are the codes of rows
 	f.Param = err.Param
 	f.Message += ": " + err.Param + ": " + err.Subject + "."
 	return &f

@@ -86,18 +86,18 @@ var (
 	failEnforced     = Failure{Code: "disaggregation_enforced", Status: 503, Kind: kindUnavailable, Message: "No prefill worker is known and aggregated serving is not allowed; try again.", RetryAfter: time.Second}
 
 	// Failures of requests that name their workers.
-	FailPinMalformed = Failure{Code: "invalid_routing", Status: 400, Kind: kindInvalid, Message: "What names a worker is not as expected"}
-	FailPinConflict  = Failure{Code: "routing_conflict", Status: 400, Kind: kindInvalid, Message: "Two things that name a worker contradict each other"}
-	FailPinMissing   = Failure{Code: "worker_not_named", Status: 400, Kind: kindInvalid, Message: "The request has to name its workers here"}
-	FailPinUnknown   = Failure{Code: "worker_unknown", Status: 404, Kind: kindNotFound, Message: "There is no such worker"}
-	FailPinGone      = Failure{Code: "worker_gone", Status: 503, Kind: kindUnavailable, Message: "The named worker has left; name another", RetryAfter: time.Second, Fresh: true}
-	FailPinModel     = Failure{Code: "worker_wrong_model", Status: 400, Kind: kindInvalid, Message: "The named worker does not serve the model"}
-	FailPinRole      = Failure{Code: "worker_wrong_role", Status: 400, Kind: kindInvalid, Message: "The named worker does not do what it is named for"}
-	FailPinDraining  = Failure{Code: "worker_draining", Status: 503, Kind: kindUnavailable, Message: "The named worker takes no new requests; name another", RetryAfter: time.Second, Fresh: true}
-	FailPinUnusable  = Failure{Code: "worker_not_usable", Status: 503, Kind: kindUnavailable, Message: "Not all that is needed of the named worker is known; name another", RetryAfter: time.Second, Fresh: true}
-	FailPinNeeds     = Failure{Code: "worker_needs_prefill", Status: 503, Kind: kindUnavailable, Message: "The named worker cannot serve without a prefill worker; try again", RetryAfter: time.Second}
-	FailPinRank      = Failure{Code: "rank_out_of_range", Status: 400, Kind: kindInvalid, Message: "The named worker has no such rank"}
-	FailPinUnfit     = Failure{Code: "workers_do_not_fit", Status: 400, Kind: kindInvalid, Message: "The named workers cannot hand KV over to each other"}
+	failPinMalformed = Failure{Code: "invalid_routing", Status: 400, Kind: kindInvalid, Message: "What names a worker is not as expected"}
+	failPinConflict  = Failure{Code: "routing_conflict", Status: 400, Kind: kindInvalid, Message: "Two things that name a worker contradict each other"}
+	failPinMissing   = Failure{Code: "worker_not_named", Status: 400, Kind: kindInvalid, Message: "The request has to name its workers here"}
+	failPinUnknown   = Failure{Code: "worker_unknown", Status: 404, Kind: kindNotFound, Message: "There is no such worker"}
+	failPinGone      = Failure{Code: "worker_gone", Status: 503, Kind: kindUnavailable, Message: "The named worker has left; name another", RetryAfter: time.Second, Fresh: true}
+	failPinModel     = Failure{Code: "worker_wrong_model", Status: 400, Kind: kindInvalid, Message: "The named worker does not serve the model"}
+	failPinRole      = Failure{Code: "worker_wrong_role", Status: 400, Kind: kindInvalid, Message: "The named worker does not do what it is named for"}
+	failPinDraining  = Failure{Code: "worker_draining", Status: 503, Kind: kindUnavailable, Message: "The named worker takes no new requests; name another", RetryAfter: time.Second, Fresh: true}
+	failPinUnusable  = Failure{Code: "worker_not_usable", Status: 503, Kind: kindUnavailable, Message: "Not all that is needed of the named worker is known; name another", RetryAfter: time.Second, Fresh: true}
+	failPinNeeds     = Failure{Code: "worker_needs_prefill", Status: 503, Kind: kindUnavailable, Message: "The named worker cannot serve without a prefill worker; try again", RetryAfter: time.Second}
+	failPinRank      = Failure{Code: "rank_out_of_range", Status: 400, Kind: kindInvalid, Message: "The named worker has no such rank"}
+	failPinUnfit     = Failure{Code: "workers_do_not_fit", Status: 400, Kind: kindInvalid, Message: "The named workers cannot hand KV over to each other"}
 
 	failPrefill        = Failure{Code: "prefill_failed", Status: 503, Kind: kindUnavailable, Message: "The prefill worker failed; try again.", RetryAfter: time.Second, Fresh: true, OfPrefill: true, Ends: blame.Failed}
 	failPrefillRefused = Failure{Code: "prefill_rejected", Status: 400, Kind: kindInvalid, Message: "The prefill worker refused the request.", OfPrefill: true, Ends: blame.OfWorker}
@@ -124,8 +124,8 @@ func Failures() []Failure {
 	return []Failure{
 		FailUnknownPath, failMethod, failNoBody, failBodyTooLarge, failBodiesFull, FailUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
 		FailNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failPrefillGone, failNoCommon, failNoListener, failNoHandoff, FailSaturated, failNoTaint, FailOutside, failEnforced,
-		FailPinMalformed, FailPinConflict, FailPinMissing, FailPinUnknown, FailPinGone, FailPinModel, FailPinRole, FailPinDraining,
-		FailPinUnusable, FailPinNeeds, FailPinRank, FailPinUnfit,
+		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
+		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
 		failPrefill, failPrefillRefused, failPrefillBusy, failPrefillLong, failDecodeLost, failDecodeError, failDecodeEmpty,
 		failDecodeSilent, failDecodeRefused, failCut,
 		FailLegRefused, FailLegLate, FailLegGone, failLegAborted, FailProtocol, FailInternal,

@@ -97,23 +97,24 @@ func (t *Target) by() string {
 // Pins is what a request says about both legs.
 type Pins struct{ Prefill, Decode Target }
 
-// Kind says what is wrong with what a request names.
-type Kind uint8
+// Kind says what is wrong with what a request names: the code of the error that a client
+// gets.
+type Kind string
 
 // The kinds.
 const (
-	Malformed   Kind = iota + 1 // not a number, not an address, not an object
-	Conflict                    // two spellings of one thing differ
-	NotNamed                    // a worker must be named, and none is
-	Unknown                     // there is no such worker
-	Gone                        // there was one, and it has left
-	WrongModel                  // it serves neither this model nor in this namespace
-	WrongRole                   // its role is not the one for which it is named
-	Draining                    // it takes no new requests
-	NotUsable                   // not all facts that it needs are known, or it speaks no HTTP
-	NeedsOther                  // it needs a prefill worker, and none is known
-	RankTooHigh                 // it has no such rank
-	Unfit                       // the two cannot hand KV over to each other
+	Malformed   Kind = "invalid_routing"      // not a number, not an address, not an object
+	Conflict    Kind = "routing_conflict"     // two spellings of one thing differ
+	NotNamed    Kind = "worker_not_named"     // a worker must be named, and none is
+	Unknown     Kind = "worker_unknown"       // there is no such worker
+	Gone        Kind = "worker_gone"          // there was one, and it has left
+	WrongModel  Kind = "worker_wrong_model"   // it serves neither this model nor in this namespace
+	WrongRole   Kind = "worker_wrong_role"    // its role is not the one for which it is named
+	Draining    Kind = "worker_draining"      // it takes no new requests
+	NotUsable   Kind = "worker_not_usable"    // not all facts that it needs are known, or it speaks no HTTP
+	NeedsOther  Kind = "worker_needs_prefill" // it needs a prefill worker, and none is known
+	RankTooHigh Kind = "rank_out_of_range"    // it has no such rank
+	Unfit       Kind = "workers_do_not_fit"   // the two cannot hand KV over to each other
 )
 
 // Error is a fault in what a request names. It holds no part of a prompt.
