@@ -27,6 +27,24 @@ func besideMessages() [11]openai.Field {
 		openai.MMProcessorKwargs, openai.MediaIOKwargs}
 }
 
+// beyondPrompt yields the members beside the prompt's own that its tokens depend on.
+func (q *Query) beyondPrompt(yield func(openai.Field) bool) {
+	if q.Request.PromptKind == openai.PromptMessages {
+		for _, f := range besideMessages() {
+			if !yield(f) {
+				return
+			}
+		}
+	}
+	if q.truncates() {
+		for _, f := range truncation() {
+			if !yield(f) {
+				return
+			}
+		}
+	}
+}
+
 // key hashes each part that q's prompt depends on, and then the list of these hashes. It
 // allocates nothing.
 func (q *Query) key(h hashing) cacheKey {
@@ -49,18 +67,9 @@ func (q *Query) key(h hashing) cacheKey {
 	part(0, xxh3.HashString128(q.Key.Model))
 	part(0, xxh3.HashString128(q.Key.Namespace))
 	part(byte(r.PromptField), xxh3.Hash128(r.Value(r.PromptField).Of(q.Body)))
-	if r.PromptKind == openai.PromptMessages {
-		for _, f := range besideMessages() {
-			if r.Has(f) {
-				part(byte(f), xxh3.Hash128(r.Value(f).Of(q.Body)))
-			}
-		}
-	}
-	if q.truncates() {
-		for _, f := range truncation() {
-			if r.Has(f) {
-				part(byte(f), xxh3.Hash128(r.Value(f).Of(q.Body)))
-			}
+	for f := range q.beyondPrompt {
+		if r.Has(f) {
+			part(byte(f), xxh3.Hash128(r.Value(f).Of(q.Body)))
 		}
 	}
 	return cacheKey(xxh3.Hash128(b))

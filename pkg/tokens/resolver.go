@@ -110,17 +110,9 @@ func (r *Resolver) Resolve(ctx context.Context, q Query, from []worker.Endpoint,
 func (q *Query) promptBytes() int {
 	s := q.Request.Value(q.Request.PromptField)
 	n := s.End - s.Start
-	if q.Request.PromptKind == openai.PromptMessages {
-		for _, f := range besideMessages() {
-			s = q.Request.Value(f)
-			n += s.End - s.Start
-		}
-	}
-	if q.truncates() {
-		for _, f := range truncation() {
-			s = q.Request.Value(f)
-			n += s.End - s.Start
-		}
+	for f := range q.beyondPrompt {
+		s = q.Request.Value(f)
+		n += s.End - s.Start
 	}
 	return n
 }
