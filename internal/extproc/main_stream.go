@@ -306,9 +306,6 @@ func (s *mainStream) route(now time.Time, e *leg.Effect) {
 	if !s.m.PrefillAwaited() {
 		s.decodeLimit.from = now
 	}
-	if s.m.Unsure() {
-		s.srv.unrouted.handOff(s, s.name())
-	}
 	s.sendRoute(e)
 }
 

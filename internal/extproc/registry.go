@@ -114,8 +114,9 @@ func nameOf(requestID string, attempt int) attemptName {
 	return attemptName{bounded(requestID), attempt}
 }
 
-// unrouted finds an attempt by its name, from when its hand-off leaves for decode until the
-// attempt is over. Clients may choose request ids, so several attempts may have the same
+// unrouted finds an attempt by its name, from when it comes until it is over: the access log
+// of one whose client leaves may come before the plugin sends the hand-off, and then nothing
+// comes after. Clients may choose request ids, so several attempts may have the same
 // name, and the access log of one must not count for another. So an attempt is found only if
 // no other main leg has had the same name since the attempt came, or shortly before. Safe
 // for concurrent use.
@@ -135,7 +136,6 @@ const nameWait = 2 * leg.LogWait
 type bearers struct {
 	n    int
 	only *mainStream // nil: several have or had the name
-	sent bool        // the hand-off of only has left
 }
 
 func newUnrouted() unrouted { return unrouted{m: make(map[attemptName]bearers)} }
@@ -151,17 +151,6 @@ func (u *unrouted) come(s *mainStream, n attemptName, now time.Time) {
 		b.only = s
 	}
 	u.m[n] = b
-}
-
-// handOff notes that the hand-off of s has left. From then on find returns s, if no other
-// main leg has the name.
-func (u *unrouted) handOff(s *mainStream, n attemptName) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if b := u.m[n]; b.only == s {
-		b.sent = true
-		u.m[n] = b
-	}
 }
 
 // leave removes a main leg. If late is true, an entry of the access log with this name may
@@ -209,8 +198,5 @@ func (u *unrouted) find(requestID, attempt string) *mainStream {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if b := u.m[nameOf(requestID, i)]; b.sent {
-		return b.only
-	}
-	return nil
+	return u.m[nameOf(requestID, i)].only
 }

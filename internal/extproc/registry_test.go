@@ -26,14 +26,11 @@ func newNames(t *testing.T) *names {
 	return &names{t, &Server{bodies: budget.New(0), attempts: newRegistry(), unrouted: newUnrouted()}, testStart}
 }
 
-// come returns a main leg that has come. If sent is true, its hand-off has left.
-func (n *names) come(id string, attempt int, sent bool) *mainStream {
+// come returns a main leg that has come.
+func (n *names) come(id string, attempt int) *mainStream {
 	s := &mainStream{m: leg.NewMain(testRules(), leg.Way{})}
 	s.m.Step(testStart, &leg.Event{Kind: leg.EventRequestHeaders, Headers: &wire.Headers{RequestID: id, AttemptCount: strconv.Itoa(attempt)}})
 	n.srv.unrouted.come(s, s.name(), n.now)
-	if sent {
-		n.srv.unrouted.handOff(s, s.name())
-	}
 	return s
 }
 
@@ -51,15 +48,15 @@ func (n *names) logged(id string, headers ...string) *mainStream {
 
 func TestAnAttemptThatEnvoyDidNotRouteIsFoundByItsName(t *testing.T) {
 	n := newNames(t)
-	first, second, early := n.come("a", 1, true), n.come("a", 2, true), n.come("b", 1, false)
+	first, second, other := n.come("a", 1), n.come("a", 2), n.come("b", 1)
 	require.Same(t, first, n.logged("a", wire.HeaderAttemptCount, "1"))
 	require.Same(t, second, n.logged("a", wire.HeaderAttemptCount, "2"))
 	require.Nil(t, n.logged("a", wire.HeaderAttemptCount, "3"))
-	require.Nil(t, n.logged("b", wire.HeaderAttemptCount, "1"), "nothing of its hand-off has left")
+	require.Same(t, other, n.logged("b", wire.HeaderAttemptCount, "1"))
 	require.Nil(t, n.logged("a"), "a configuration that logs no count")
 	require.Nil(t, n.logged("", wire.HeaderAttemptCount, "1"))
 	require.Nil(t, n.logged("a", wire.HeaderAttemptCount, "1", prefill.HeaderAttempt, "7"), "it was routed, and is no attempt of ours")
-	for _, s := range []*mainStream{first, second, early} {
+	for _, s := range []*mainStream{first, second, other} {
 		n.leave(s, false)
 	}
 	require.Nil(t, n.logged("a", wire.HeaderAttemptCount, "1"))
@@ -71,31 +68,22 @@ func TestAnAttemptThatEnvoyDidNotRouteIsFoundByItsName(t *testing.T) {
 func TestTheLogOfAnotherRequestOfTheSameNameIsNotBelieved(t *testing.T) {
 	found := func(n *names) *mainStream { return n.logged("a", wire.HeaderAttemptCount, "1") }
 	t.Run("while both are here", func(t *testing.T) {
-		for _, sent := range []bool{false, true} {
-			n := newNames(t)
-			n.come("a", 1, true)
-			n.come("a", 1, sent)
-			require.Nil(t, found(n))
-		}
+		n := newNames(t)
+		n.come("a", 1)
+		n.come("a", 1)
+		require.Nil(t, found(n))
 	})
 	t.Run("when the other has left and is still to be logged", func(t *testing.T) {
 		n := newNames(t)
-		n.come("a", 1, true)
-		n.leave(n.come("a", 1, false), true)
-		require.Nil(t, found(n))
-	})
-	t.Run("when the other one's hand-off comes last", func(t *testing.T) {
-		n := newNames(t)
-		n.come("a", 1, false)
-		second := n.come("a", 1, false)
-		n.srv.unrouted.handOff(second, second.name())
+		n.come("a", 1)
+		n.leave(n.come("a", 1), true)
 		require.Nil(t, found(n))
 	})
 	t.Run("when one of two that leave was the last but one", func(t *testing.T) {
 		n := newNames(t)
-		first, second := n.come("a", 1, true), n.come("a", 1, true)
+		first, second := n.come("a", 1), n.come("a", 1)
 		n.leave(second, false)
-		n.come("a", 1, true)
+		n.come("a", 1)
 		require.Nil(t, found(n), "the first is still here")
 		n.leave(first, false)
 		require.Nil(t, found(n), "of three none")
@@ -103,25 +91,25 @@ func TestTheLogOfAnotherRequestOfTheSameNameIsNotBelieved(t *testing.T) {
 	t.Run("when the other left before, and its log may come late", func(t *testing.T) {
 		for _, wait := range []time.Duration{0, leg.LogWait, nameWait} {
 			n := newNames(t)
-			n.leave(n.come("b", 1, false), true) // unrouted drops old names at some time
+			n.leave(n.come("b", 1), true) // unrouted drops old names at some time
 			n.now = n.now.Add(nameWait - time.Millisecond)
-			n.leave(n.come("a", 1, false), true)
+			n.leave(n.come("a", 1), true)
 			n.now = n.now.Add(wait)
-			n.come("a", 1, true)
+			n.come("a", 1)
 			require.Nil(t, found(n), "%s", wait)
 		}
 	})
 	t.Run("but not for ever", func(t *testing.T) {
 		n := newNames(t)
-		n.leave(n.come("a", 1, false), true)
+		n.leave(n.come("a", 1), true)
 		n.now = n.now.Add(2 * nameWait)
-		s := n.come("a", 1, true)
+		s := n.come("a", 1)
 		require.Same(t, s, found(n))
 	})
 	t.Run("and not where its log says that it was routed", func(t *testing.T) {
 		n := newNames(t)
-		n.leave(n.come("a", 1, true), false)
-		s := n.come("a", 1, true)
+		n.leave(n.come("a", 1), false)
+		s := n.come("a", 1)
 		require.Same(t, s, found(n))
 	})
 }

@@ -85,12 +85,13 @@ func (m *Main) onLogged(now time.Time, ev *Event) {
 	switch m.phase {
 	case mainLeft, mainEnded:
 		m.concludeLogged(now, ev)
-	case mainRouted, mainHolding, mainRejected, mainStreaming:
-		m.logged, m.loggedAt = *ev, now
 	case mainLingering:
 		if m.handover.unsure() {
 			m.learnt(now, ev.Reached)
 		}
+	case mainDone:
+	default: // also before the hand-off leaves: whoever sends it later has to know that decode never will see it
+		m.logged, m.loggedAt = *ev, now
 	}
 }
 

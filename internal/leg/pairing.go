@@ -32,10 +32,6 @@ func (m *pairing) PrefillMate() (r worker.Rank, ok bool) {
 // whether it is well.
 func (m *pairing) PrefillAwaited() bool { return m.far.awaited() }
 
-// Unsure reports whether only Envoy's access log can tell whether decode has seen the
-// hand-off.
-func (m *pairing) Unsure() bool { return m.handover.unsure() }
-
 // Owes reports whether prefill may hold KV for this attempt that is not taken yet.
 func (m *pairing) Owes() bool { return m.phase != mainDone && m.handover.owed() }
 
