@@ -22,14 +22,15 @@ const (
 	leaversMost = 65536            // ids, and as many addresses
 )
 
+func newLeavers() leavers {
+	return leavers{ids: make(map[worker.ID]time.Time), from: make(map[netip.AddrPort]time.Time)}
+}
+
 // add notes that workers have left. Their addresses come from old, the snapshot that still
 // has these workers.
 func (l *leavers) add(ids []worker.ID, old *worker.Snapshot, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ids == nil {
-		l.ids, l.from = make(map[worker.ID]time.Time), make(map[netip.AddrPort]time.Time)
-	}
 	forget(l.ids, now)
 	forget(l.from, now)
 	for _, id := range ids {

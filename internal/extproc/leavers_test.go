@@ -10,7 +10,7 @@ import (
 )
 
 func TestWhoHasLeftIsRememberedForAWhile(t *testing.T) {
-	var l leavers
+	l := newLeavers()
 	now := time.Now()
 	at := func(s string) worker.Endpoint {
 		e, err := worker.ParseEndpoint(s)
@@ -38,9 +38,12 @@ func TestWhoHasLeftIsRememberedForAWhile(t *testing.T) {
 }
 
 func TestOnlySoManyLeaversAreRemembered(t *testing.T) {
-	m := make(map[int]time.Time)
-	for i := range leaversMost + 1 {
-		remember(m, i, time.Now())
+	l := newLeavers()
+	var ids []worker.ID
+	for id := range worker.ID(leaversMost + 1) {
+		ids = append(ids, id)
 	}
-	require.Len(t, m, leaversMost)
+	l.add(ids, nil, time.Now())
+	require.True(t, l.has(leaversMost-1))
+	require.False(t, l.has(leaversMost))
 }

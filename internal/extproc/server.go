@@ -109,7 +109,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	srv := &Server{
 		cfg: cfg, log: cfg.Logger, rules: cfg.rules(), sealer: sealer, view: cfg.View,
-		owner: cfg.Instance, attempts: newRegistry(), unrouted: newUnrouted(), avoid: newAvoidList(cfg.MaxTimeout),
+		owner: cfg.Instance, attempts: newRegistry(), unrouted: newUnrouted(), avoid: newAvoidList(cfg.MaxTimeout), leavers: newLeavers(),
 		bodies: budget.New(cfg.MaxBodiesBytes), live: make(map[*mainStream]struct{}), drained: make(chan struct{}),
 	}
 	srv.replies = wire.NewWriter(srv.rules.Buffers)

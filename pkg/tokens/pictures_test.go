@@ -351,9 +351,7 @@ func TestWhereNoEngineTellsOfPicturesWhatStandsBeforeThemIsKnown(t *testing.T) {
 			require.True(t, ok)
 			require.Equal(t, p.Hashes, again.Hashes)
 			require.True(t, again.Partial)
-			r.cache.mu.Lock()
-			kept := r.cache.order.Front().Value.(*entry).until
-			r.cache.mu.Unlock()
+			kept := r.cache.get(q.key(q.hashing())).until
 			require.Equal(t, c.renders, !kept.IsZero(), "where more may be told it is kept for a while")
 		})
 	}
