@@ -85,6 +85,7 @@ var clockless = map[string]string{
 	"internal/config":   "a file means the same whenever it is read",
 	"internal/decision": "a record is told when what has happened: it is the same wherever it is read",
 	"internal/leg":      "what a leg does follows from its events, which say when they happen",
+	"internal/recent":   "how long an entry is held follows from the times that its owner passes",
 	"internal/route":    "a decision is of one moment, which comes with the request",
 }
 
@@ -107,6 +108,7 @@ func clocks(t *tree, clockless map[string]string) []string {
 var idle = map[string]string{
 	"internal/config": "it reads and validates; internal/plugin runs the parts",
 	"internal/leg":    "its runner has the goroutines; what it says is to be done is done there",
+	"internal/recent": "an entry that is overdue goes with a later call, not by itself",
 }
 
 // starts returns where idle packages begin a goroutine, or open a connection or an address.

@@ -114,6 +114,10 @@ var bans = []ban{
 		why: "it counts what it is told",
 	},
 	{
+		pkg: "internal/recent", not: []string{ourPackages, anyModule, "context", "sync", "sync/atomic", "net", "os", "log/slog"},
+		why: "it holds what it is given, under its owner's lock; what that is and who asks is not its business",
+	},
+	{
 		pkg: "internal/decision",
 		not: []string{
 			"internal", "cmd", "pkg/picker", "pkg/kvindex", "pkg/kvevents", "pkg/discovery", "pkg/tokens", "pkg/prefill", anyModule,
