@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
+	"github.com/seed-60ae5743/baton/internal/recent"
 )
 
 // avoidList keeps, from one attempt of a request to the next, which ranks may be at fault
@@ -16,26 +17,23 @@ import (
 // the request; a client that repeats both only makes its own picks worse. Safe for
 // concurrent use.
 type avoidList struct {
-	ttl time.Duration
-
-	mu      sync.Mutex
-	m       map[string]avoided // guarded by mu
-	sweepAt time.Time          // guarded by mu
+	mu       sync.Mutex
+	requests recent.Map[string, avoided] // guarded by mu; held since the latest attempt was given up
 }
 
 type avoided struct {
 	leg.Lesson     // Avoid of all attempts that were given up, the rest of the last
 	last       int // the highest number of such an attempt
-	until      time.Time
 }
 
 const (
-	avoidMost  = 65536 // requests kept at once
-	avoidSweep = time.Minute
+	avoidKept = 5 * time.Minute
+	avoidMost = 65536 // requests
 )
 
-func newAvoidList(ttl time.Duration) *avoidList {
-	return &avoidList{ttl: min(ttl, 5*time.Minute), m: make(map[string]avoided)}
+// newAvoidList returns a list for requests that last no longer than the given time.
+func newAvoidList(longest time.Duration) *avoidList {
+	return &avoidList{requests: recent.Map[string, avoided]{Keep: min(longest, avoidKept), Most: avoidMost}}
 }
 
 func avoidKey(h *wire.Headers) string { return bounded(h.Start + "/" + h.RequestID) }
@@ -58,27 +56,16 @@ func bounded(s string) string {
 func (a *avoidList) add(q *leg.Request, l leg.Lesson, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if now.After(a.sweepAt) {
-		a.sweepAt = now.Add(avoidSweep)
-		for k, v := range a.m {
-			if now.After(v.until) {
-				delete(a.m, k)
-			}
-		}
-	}
 	k := avoidKey(&q.Headers)
-	e, ok := a.m[k]
-	if !ok && len(a.m) >= avoidMost {
-		return
-	}
+	e, _ := a.requests.Get(k, now)
 	for _, rank := range l.Avoid {
 		if !slices.Contains(e.Avoid, rank) {
 			e.Avoid = append(e.Avoid, rank)
 		}
 	}
 	e.Suspects, e.Keep = l.Suspects, l.Keep
-	e.last, e.until = max(e.last, q.Attempt), now.Add(a.ttl)
-	a.m[k] = e
+	e.last = max(e.last, q.Attempt)
+	a.requests.Put(k, e, now)
 }
 
 // of returns what was noted about the earlier attempts of the request: nothing for a first
@@ -90,7 +77,7 @@ func (a *avoidList) of(q *leg.Request) (before avoided, ours bool) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	e := a.m[avoidKey(&q.Headers)]
+	e, _ := a.requests.Get(avoidKey(&q.Headers), time.Time{})
 	e.Avoid = slices.Clone(e.Avoid)
 	return e, e.last >= q.Attempt-1
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/recent"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -13,17 +14,20 @@ import (
 // concurrent use.
 type leavers struct {
 	mu   sync.Mutex
-	ids  map[worker.ID]time.Time      // guarded by mu
-	from map[netip.AddrPort]time.Time // guarded by mu
+	ids  recent.Map[worker.ID, struct{}]      // guarded by mu
+	from recent.Map[netip.AddrPort, struct{}] // guarded by mu
 }
 
 const (
-	leaversKept = 30 * time.Minute // a model whose workers have left is kept as long
+	leaversKept = 30 * time.Minute // at least; a model whose workers have left is kept as long
 	leaversMost = 65536            // ids, and as many addresses
 )
 
 func newLeavers() leavers {
-	return leavers{ids: make(map[worker.ID]time.Time), from: make(map[netip.AddrPort]time.Time)}
+	return leavers{
+		ids:  recent.Map[worker.ID, struct{}]{Keep: leaversKept, Most: leaversMost},
+		from: recent.Map[netip.AddrPort, struct{}]{Keep: leaversKept, Most: leaversMost},
+	}
 }
 
 // add notes that workers have left. Their addresses come from old, the snapshot that still
@@ -31,29 +35,14 @@ func newLeavers() leavers {
 func (l *leavers) add(ids []worker.ID, old *worker.Snapshot, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	forget(l.ids, now)
-	forget(l.from, now)
+	l.from.Expire(now)
 	for _, id := range ids {
-		remember(l.ids, id, now)
+		l.ids.Put(id, struct{}{}, now)
 		if w := old.Worker(id); w != nil && !w.Fronted {
 			for at := range w.Addresses() {
-				remember(l.from, at, now)
+				l.from.Put(at, struct{}{}, now)
 			}
 		}
-	}
-}
-
-func forget[K comparable](m map[K]time.Time, now time.Time) {
-	for k, at := range m {
-		if now.Sub(at) > leaversKept {
-			delete(m, k)
-		}
-	}
-}
-
-func remember[K comparable](m map[K]time.Time, k K, now time.Time) {
-	if len(m) < leaversMost {
-		m[k] = now
 	}
 }
 
@@ -61,7 +50,7 @@ func remember[K comparable](m map[K]time.Time, k K, now time.Time) {
 func (l *leavers) has(id worker.ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, ok := l.ids[id]
+	_, ok := l.ids.Get(id, time.Time{})
 	return ok
 }
 
@@ -70,6 +59,6 @@ func (l *leavers) has(id worker.ID) bool {
 func (l *leavers) hasAt(at worker.Endpoint) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, ok := l.from[at.AddrPort()]
+	_, ok := l.from.Get(at.AddrPort(), time.Time{})
 	return ok
 }

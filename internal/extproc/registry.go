@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/leg"
+	"github.com/seed-60ae5743/baton/internal/recent"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -123,10 +124,8 @@ func nameOf(requestID string, attempt int) attemptName {
 type unrouted struct {
 	mu sync.Mutex
 	m  map[attemptName]bearers // of the main legs that are here
-	// Names of main legs that have left, and whose access log may still come. Those in
-	// gone have left since turned, those in before in the period that ended then.
-	gone, before map[attemptName]struct{}
-	turned       time.Time
+	// Names of main legs that have left, and whose access log may still come.
+	late recent.Map[attemptName, struct{}]
 }
 
 // nameWait is longer than an access log takes to come.
@@ -138,16 +137,18 @@ type bearers struct {
 	only *mainStream // nil: several have or had the name
 }
 
-func newUnrouted() unrouted { return unrouted{m: make(map[attemptName]bearers)} }
+func newUnrouted() unrouted {
+	return unrouted{m: make(map[attemptName]bearers), late: recent.Map[attemptName, struct{}]{Keep: nameWait}}
+}
 
 // come notes that a main leg is here; leave must be called once for it.
 func (u *unrouted) come(s *mainStream, n attemptName, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.turnLocked(now)
 	b := u.m[n]
 	b.n++
-	if b.only = nil; b.n == 1 && !u.lateLocked(n) {
+	_, late := u.late.Get(n, now)
+	if b.only = nil; b.n == 1 && !late {
 		b.only = s
 	}
 	u.m[n] = b
@@ -158,7 +159,6 @@ func (u *unrouted) come(s *mainStream, n attemptName, now time.Time) {
 func (u *unrouted) leave(n attemptName, late bool, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.turnLocked(now)
 	b := u.m[n]
 	if b.n--; b.n > 0 {
 		u.m[n] = b
@@ -166,29 +166,8 @@ func (u *unrouted) leave(n attemptName, late bool, now time.Time) {
 		delete(u.m, n)
 	}
 	if late {
-		if u.gone == nil {
-			u.gone = make(map[attemptName]struct{})
-		}
-		u.gone[n] = struct{}{}
+		u.late.Put(n, struct{}{}, now)
 	}
-}
-
-func (u *unrouted) turnLocked(now time.Time) {
-	switch since := now.Sub(u.turned); {
-	case since < nameWait:
-		return
-	case since < 2*nameWait:
-		u.before = u.gone
-	default:
-		u.before = nil
-	}
-	u.gone, u.turned = nil, now
-}
-
-func (u *unrouted) lateLocked(n attemptName) bool {
-	_, gone := u.gone[n]
-	_, before := u.before[n]
-	return gone || before
 }
 
 func (u *unrouted) find(requestID, attempt string) *mainStream {
