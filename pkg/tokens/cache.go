@@ -1,7 +1,6 @@
 package tokens
 
 import (
-	"container/list"
 	"encoding/binary"
 	"sync"
 	"time"
@@ -9,6 +8,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/recent"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
@@ -107,39 +107,30 @@ func (e *entry) prompt(cached bool) Prompt {
 type cache struct {
 	maxEntries, maxBytes int // set at construction, read-only
 
-	mu    sync.Mutex // guards the fields below; no function is called while it is held
-	byKey map[cacheKey]*list.Element
-	order *list.List // of *entry, the most recently used first
-	bytes int        // Invariant: the sum of bytes() over order
+	mu    sync.Mutex                   // guards the fields below; no function is called while it is held
+	used  recent.Map[cacheKey, *entry] // the newest is the one used last
+	bytes int                          // Invariant: the sum of bytes() over used
 }
 
 func newCache(maxEntries, maxBytes int) *cache {
-	return &cache{maxEntries: maxEntries, maxBytes: maxBytes,
-		byKey: make(map[cacheKey]*list.Element), order: list.New()}
+	return &cache{maxEntries: maxEntries, maxBytes: maxBytes}
 }
 
 // get returns the entry with the key, or nil.
 func (c *cache) get(k cacheKey) *entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	el := c.byKey[k]
-	if el == nil {
+	e, known := c.used.Get(k, time.Time{})
+	switch {
+	case !known:
+		return nil
+	case !e.until.IsZero() && time.Now().After(e.until):
+		c.used.Delete(k)
+		c.bytes -= e.bytes()
 		return nil
 	}
-	e := el.Value.(*entry)
-	if !e.until.IsZero() && time.Now().After(e.until) {
-		c.drop(el)
-		return nil
-	}
-	c.order.MoveToFront(el)
+	c.used.Put(k, e, time.Time{})
 	return e
-}
-
-// drop removes an entry. The caller holds c.mu.
-func (c *cache) drop(el *list.Element) {
-	e := c.order.Remove(el).(*entry)
-	delete(c.byKey, e.key)
-	c.bytes -= e.bytes()
 }
 
 // put adds an entry and drops those used longest ago. An entry larger than the whole
@@ -147,12 +138,14 @@ func (c *cache) drop(el *list.Element) {
 func (c *cache) put(e *entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e.bytes() > c.maxBytes || c.byKey[e.key] != nil {
+	_, known := c.used.Get(e.key, time.Time{})
+	if known || e.bytes() > c.maxBytes {
 		return
 	}
-	c.byKey[e.key] = c.order.PushFront(e)
+	c.used.Put(e.key, e, time.Time{})
 	c.bytes += e.bytes()
-	for c.order.Len() > c.maxEntries || c.bytes > c.maxBytes {
-		c.drop(c.order.Back())
+	for c.used.Len() > c.maxEntries || c.bytes > c.maxBytes {
+		_, out, _ := c.used.DropOldest()
+		c.bytes -= out.bytes()
 	}
 }
