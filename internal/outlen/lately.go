@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/recent"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -42,8 +43,7 @@ type Expectation struct {
 // Lately is what is known of the latest answers of each model. The zero value is ready.
 type Lately struct {
 	mu     sync.Mutex
-	clock  uint64 // answers that were booked or reported
-	models map[worker.Key]*model
+	models recent.Map[worker.Key, *model] // guarded by mu; the newest was booked or reported last
 }
 
 // classes are by powers of four of the tokens that requests allow; one is for requests
@@ -52,7 +52,6 @@ const classes = 12
 
 // model is what is known of one model's answers.
 type model struct {
-	used            uint64 // Lately.clock when an answer was last booked or reported
 	first           mean
 	tokens, seconds float64 // from the first token to the last, over all answers
 	paced           int
@@ -141,19 +140,22 @@ func (l *Lately) Wrote(k worker.Key, tokens, seconds float64) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if m := l.models[k]; m != nil {
+	if m, known := l.models.Get(k, time.Time{}); known {
 		m.wrote(tokens, min(seconds, mostWhole.Seconds()))
 	}
 }
 
-// modelOf returns the model of k, and keeps it from now on.
+// modelOf returns the model of k, which is kept from now on. If there are too many, the one
+// that was booked or reported longest ago is dropped.
 func (l *Lately) modelOf(k worker.Key) *model {
-	l.clock++
-	m := l.models[k]
-	if m == nil {
-		m = l.add(k)
+	m, known := l.models.Get(k, time.Time{})
+	if !known {
+		m = new(model)
+		if l.models.Len() == mostModels {
+			l.models.DropOldest()
+		}
 	}
-	m.used = l.clock
+	l.models.Put(k, m, time.Time{})
 	return m
 }
 
@@ -175,33 +177,13 @@ func (m *model) until(first time.Duration) float64 {
 	return first.Seconds()
 }
 
-// add keeps a new model, and drops another if there are too many.
-func (l *Lately) add(k worker.Key) *model {
-	if l.models == nil {
-		l.models = make(map[worker.Key]*model)
-	}
-	if len(l.models) >= mostModels {
-		var oldest worker.Key
-		least := l.clock
-		for k, m := range l.models {
-			if m.used < least {
-				oldest, least = k, m.used
-			}
-		}
-		delete(l.models, oldest)
-	}
-	m := new(model)
-	l.models[k] = m
-	return m
-}
-
 // Expect says how the answer of a request that allows so many tokens is expected to be.
 // It changes nothing.
 func (l *Lately) Expect(k worker.Key, maxTokens int64) Expectation {
 	e := Expectation{First: defaultFirst, PerSecond: defaultPace, Tokens: defaultTokens}
 	l.mu.Lock()
-	m := l.models[k]
-	if m != nil {
+	m, known := l.models.Get(k, time.Time{})
+	if known {
 		m.tell(&e, maxTokens)
 	}
 	l.mu.Unlock()
