@@ -3,9 +3,10 @@ package kvevents
 import (
 	"errors"
 	"net"
-	"slices"
 	"sync"
 	"time"
+
+	"github.com/seed-60ae5743/baton/internal/recent"
 )
 
 // Bounds for peers that have dialed, until it is known which worker each belongs to.
@@ -33,7 +34,7 @@ type newcomers struct {
 
 	// mu guards the fields below. No other lock is taken under it.
 	mu     sync.Mutex
-	conns  []net.Conn
+	conns  recent.Map[net.Conn, struct{}]
 	logged time.Time // when the log last said that there are too many
 }
 
@@ -44,14 +45,13 @@ func newNewcomers() *newcomers { return &newcomers{payloads: make(chan struct{},
 func (n *newcomers) enter(nc net.Conn, most int, now time.Time) (out net.Conn, log bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.conns) >= most {
-		out = n.conns[0]
-		n.conns = slices.Delete(n.conns, 0, 1)
+	if n.conns.Len() >= most {
+		out, _, _ = n.conns.DropOldest()
 		if log = now.Sub(n.logged) >= crowdedEvery; log {
 			n.logged = now
 		}
 	}
-	n.conns = append(n.conns, nc)
+	n.conns.Put(nc, struct{}{}, now)
 	return out, log
 }
 
@@ -59,16 +59,11 @@ func (n *newcomers) enter(nc net.Conn, most int, now time.Time) (out net.Conn, l
 func (n *newcomers) leave(nc net.Conn) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	i := slices.Index(n.conns, nc)
-	if i < 0 {
-		return false
-	}
-	n.conns = slices.Delete(n.conns, i, i+1)
-	return true
+	return n.conns.Delete(nc)
 }
 
 func (n *newcomers) count() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.conns)
+	return n.conns.Len()
 }
