@@ -16,9 +16,8 @@ type Answer struct {
 	carriage carriage
 	foreign  bool   // Envoy or another filter made the answer, before decode was asked
 	status   string // of the answer's head; "": the head has not come
+	sent     sent
 	ending   ending
-	some     bool // bytes of the body have come
-	midEvent bool // the last piece that was sent back does not end with a newline
 
 	reading   bool               // first events are looked for here: the pieces come through the main leg, and no token has come
 	events    openai.FirstEvents // reads those first events
@@ -49,6 +48,15 @@ func carriageOf(ev *Event) carriage {
 		return pastUs
 	}
 }
+
+// sent says what was sent back of the answer's body.
+type sent uint8
+
+const (
+	sentNothing sent = iota
+	sentLines        // whole lines: an event can be added
+	sentPart         // the last line is not whole
+)
 
 // ending says whether the end of an answer has gone to the client, and how.
 type ending uint8
@@ -115,7 +123,7 @@ func (a *Answer) end() blame.Sight {
 	switch {
 	case a.throughUs() && !a.whole():
 		return blame.Unfinished
-	case a.throughUs() && !a.some:
+	case a.throughUs() && a.sent == sentNothing:
 		return blame.Empty
 	default:
 		return blame.Served
@@ -189,7 +197,10 @@ func (a *Answer) pass(p piece) Effect {
 		a.ending = ended
 	}
 	if n := len(p.body); n > 0 && p.of == wire.ResponseBody {
-		a.midEvent = p.body[n-1] != '\n'
+		a.sent = sentLines
+		if p.body[n-1] != '\n' {
+			a.sent = sentPart
+		}
 	}
 	return Effect{Op: OpContinue, Of: p.of, Body: p.body, EndOfStream: p.last}
 }
@@ -205,7 +216,7 @@ func (a *Answer) release() []piece {
 // cutWith returns what ends an event stream that is cut: an event with the error f.
 func (a *Answer) cutWith(f *Failure) []byte {
 	var event []byte
-	if a.midEvent {
+	if a.sent == sentPart {
 		event = append(event, "\n\n"...)
 	}
 	return openai.AppendSSEError(event, f.Status, f.Kind, f.Code, f.Message, f.Param)

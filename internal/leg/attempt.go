@@ -406,7 +406,7 @@ func (a *attempt) giveUp() {
 	}
 	a.req.pieces.drop(a.rules.Buffers)
 	a.collect()
-	if !a.handover.asked && !a.handover.unsure() {
+	if a.handover.asked == askedNothing && !a.handover.unsure() {
 		a.req.Body = nil
 	}
 }
@@ -483,7 +483,7 @@ func (a *attempt) endMain(now time.Time) {
 func (a *attempt) done() {
 	a.releaseDecode()
 	a.phase = mainDone
-	if !a.handover.asked {
+	if a.handover.asked == askedNothing {
 		a.req.Body = nil
 	}
 	a.emit(Effect{Op: OpForget})

@@ -47,12 +47,21 @@ func (a *OwnAnswer) Taken() bool {
 // handover is the hand-off of one attempt: what prefill was asked for, and who is to take
 // the KV that prefill holds.
 type handover struct {
-	asked  bool // a leg of our own was sent and has not answered; the request is kept for it
-	alone  bool // prefill's answer is the response, whatever it says
+	asked  asked
 	answer []byte
 	result handoff.Result
 	kv     kv
 }
+
+// asked says what a leg of our own that has not answered was sent to prefill for. The
+// request is kept for it.
+type asked uint8
+
+const (
+	askedNothing  asked = iota // no such leg is on its way
+	askedHandOff               // a hand-off for decode
+	askedResponse              // the response, whatever it says: decode does not get the request
+)
 
 // kv says who is to take the KV that prefill holds.
 type kv uint8
@@ -73,7 +82,7 @@ func (h *handover) held() bool { return h.kv == kvOurs || h.kv == kvSent }
 
 // owed reports whether prefill may hold KV that is not taken yet: prefill has not
 // answered, or the plugin has the hand-off, or the hand-off is on its way.
-func (h *handover) owed() bool { return h.asked || h.kv != kvNobodys }
+func (h *handover) owed() bool { return h.asked != askedNothing || h.kv != kvNobodys }
 
 // send notes that the hand-off is sent to decode.
 func (h *handover) send() {
@@ -101,7 +110,7 @@ func (h *handover) giveUp() {
 func (h *handover) readAnswer(a *OwnAnswer, k handoff.Kind) {
 	if !a.read && a.good() {
 		a.read = true
-		a.result, a.malformed = handoff.ReadAnswer(k, a.Body, h.alone)
+		a.result, a.malformed = handoff.ReadAnswer(k, a.Body, h.asked == askedResponse)
 	}
 }
 
@@ -143,7 +152,7 @@ func (h *handover) judge(a *OwnAnswer, p *Plan) (Report, handoff.Result) {
 	case a.result.Verdict == handoff.Failed:
 		r, _ := fail(blame.Failing)
 		return r, a.result // a generation that failed may have left KV
-	case a.result.Verdict == handoff.Missing && !h.alone && !p.DecodeAlone:
+	case a.result.Verdict == handoff.Missing && h.asked != askedResponse && !p.DecodeAlone:
 		return fail(blame.NoHandoff)
 	}
 	return Report{State: Well, Status: a.Status}, a.result

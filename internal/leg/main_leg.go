@@ -361,7 +361,6 @@ func (m *Main) onLocalReply(now time.Time, flags string) {
 // onAnswerPiece takes a piece of an answer whose headers have come.
 func (m *Main) onAnswerPiece(now time.Time, p piece) {
 	a := &m.answer
-	a.some = a.some || len(p.body) > 0
 	if m.phase == mainStreaming || a.foreign {
 		m.onFirstPiece(now, p)
 		m.emit(a.pass(p))

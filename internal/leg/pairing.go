@@ -247,8 +247,12 @@ func (m *pairing) abortOrphan(now time.Time) {
 func (m *pairing) askPrefill(now time.Time) {
 	m.phase = mainPrefilling
 	h, q := &m.handover, &m.req
-	h.asked, h.alone = true, handoff.Alone(q.Scan)
-	body := handoff.AppendPrefill(m.rules.Buffers.Borrow(len(q.Body)+syncRoom), q.Body, q.Scan, m.plan.Kind, m.plan.HandoffID, h.alone)
+	alone := handoff.Alone(q.Scan)
+	h.asked = askedHandOff
+	if alone {
+		h.asked = askedResponse
+	}
+	body := handoff.AppendPrefill(m.rules.Buffers.Borrow(len(q.Body)+syncRoom), q.Body, q.Scan, m.plan.Kind, m.plan.HandoffID, alone)
 	if !q.fullDuplex {
 		m.emit(Effect{Op: OpExtend, Wait: Extension(q.Deadline.Sub(now))})
 	}
@@ -309,7 +313,7 @@ func (m *pairing) onPrefilled(now time.Time, ev *Event) {
 		m.serveAlone(now)
 		return
 	}
-	h.asked = false
+	h.asked = askedNothing
 	if m.phase != mainRouted {
 		m.req.forget(m.rules)
 	}
@@ -330,7 +334,7 @@ func (m *pairing) GoesOn(a *OwnAnswer) bool {
 func (m *pairing) afterPrefill(now time.Time, a *OwnAnswer, result handoff.Result) {
 	q := &m.req
 	switch {
-	case m.handover.alone, result.Verdict == handoff.Finished:
+	case m.handover.asked == askedResponse, result.Verdict == handoff.Finished:
 		m.answerWithPrefill(a.Body)
 	case result.Verdict == handoff.Missing:
 		// Decode computes the whole prompt itself: right, but slow, so this is counted.
