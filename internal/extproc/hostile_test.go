@@ -251,10 +251,16 @@ func (g *playground) probe(id worker.ID) {
 	}
 }
 
+// awaitsAnswer reports whether workers have the request, and nothing of the answer has gone to
+// the client.
+func awaitsAnswer(m *leg.Main) bool {
+	return m.Plan() != nil && !m.Concluded() && m.Answer().Relayed.IsZero()
+}
+
 // wait lets the time d pass, or less if the attempt is over before.
 func (x *attemptPlay) wait(d time.Duration) {
 	until := x.g.now.Add(d)
-	for x.m.AwaitsAnswer() {
+	for awaitsAnswer(x.m) {
 		at := x.m.WakeAt()
 		if at.IsZero() || at.After(until) {
 			break
@@ -262,12 +268,12 @@ func (x *attemptPlay) wait(d time.Duration) {
 		x.g.now = at
 		x.send(&leg.Event{Kind: leg.EventTimer})
 		for _, id := range []worker.ID{x.plan.Prefill.ID, x.plan.Decode.ID} {
-			if x.m.AwaitsAnswer() && id != 0 && x.g.gone[id] {
+			if awaitsAnswer(x.m) && id != 0 && x.g.gone[id] {
 				x.send(&leg.Event{Kind: leg.EventGone, Rank: worker.Rank{ID: id}, Whole: true})
 			}
 		}
 	}
-	if x.m.AwaitsAnswer() {
+	if awaitsAnswer(x.m) {
 		x.g.now = until
 	}
 }
@@ -371,7 +377,7 @@ func (x *attemptPlay) play(a act) {
 	case actSlow:
 		x.send(&leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Started}})
 		x.wait(20 * time.Second)
-		if x.m.AwaitsAnswer() {
+		if awaitsAnswer(x.m) {
 			well()
 			head(200, "", false)
 			over(blame.Served)

@@ -115,7 +115,7 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 				send(&leg.Event{Kind: leg.EventRequestBody, Body: []byte(`{"model":"m","prompt":"hello","max_tokens":9}`), EndOfStream: true})
 				send(&leg.Event{Kind: leg.EventPicked, Plan: p})
 				send(&leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Started}})
-				for m.AwaitsAnswer() {
+				for awaitsAnswer(m) {
 					select {
 					case id := <-gone:
 						send(&leg.Event{Kind: leg.EventGone, Rank: worker.Rank{ID: id}, Whole: true})

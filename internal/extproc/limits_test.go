@@ -59,9 +59,9 @@ func TestALegThatDoesNotBeginBlamesNobodyAndNeverEndsTheLastAttempt(t *testing.T
 			x := &attemptPlay{g: g, m: mainOf(testRules(), leg.Way{}), plan: p, number: attempt}
 			x.begin()
 			x.wait(3*time.Second - 1)
-			require.True(t, x.m.AwaitsAnswer(), "%s, attempt %d: it has its time", kind, attempt)
+			require.True(t, awaitsAnswer(x.m), "%s, attempt %d: it has its time", kind, attempt)
 			x.wait(testRules().PrefillTimeout - 4*time.Second)
-			require.Equal(t, attempt == 3, x.m.AwaitsAnswer(), "%s, attempt %d: the last one waits on", kind, attempt)
+			require.Equal(t, attempt == 3, awaitsAnswer(x.m), "%s, attempt %d: the last one waits on", kind, attempt)
 			require.Empty(t, learnedBy(x.m).Avoid, "nobody has failed")
 			require.Zero(t, g.told, "nobody is charged or probed")
 		}

@@ -109,13 +109,6 @@ func (e *entry) open() bool {
 // request that tries it has booked it, and may be sent. It takes no lock.
 func (t *Tracker) Aside(r worker.Rank) bool { return t.Standing(r) == Barred }
 
-// AllAside reports whether no request may be sent to any rank of the worker. It takes no
-// lock.
-func (t *Tracker) AllAside(id worker.ID) bool {
-	es := (*t.known.Load())[id]
-	return len(es) > 0 && !slices.ContainsFunc(es, func(e *entry) bool { return !e.is().aside() })
-}
-
 // Spare reports whether the pool of the key and role has a rank that is not aside, apart
 // from those given. It takes no lock, and looks only at the given ones.
 func (t *Tracker) Spare(k worker.Key, role worker.Role, but ...worker.Rank) bool {

@@ -105,7 +105,8 @@ func TestTheFirstEndAndTheFirstMarkStand(t *testing.T) {
 		ResponseHeaders: 7 * time.Millisecond, End: 12 * time.Millisecond,
 	}, r.Timings)
 	require.Equal(t, "retried: prefill connection lost", r.OutcomeText())
-	require.Equal(t, "failed: connection lost", r.LegText())
+	require.Equal(t, decision.LegFailed, r.Leg)
+	require.Equal(t, "connection lost", r.LegDetail)
 	require.Zero(t, r.Status)
 }
 

@@ -77,9 +77,9 @@ func (a *attempt) emit(e Effect) {
 	a.out = append(a.out, e)
 }
 
-// AwaitsAnswer reports whether workers have the request, and nothing of the answer has
+// awaitsAnswer reports whether workers have the request, and nothing of the answer has
 // gone to the client.
-func (a *attempt) AwaitsAnswer() bool {
+func (a *attempt) awaitsAnswer() bool {
 	return a.phase == mainPrefilling || a.phase == mainRouted || a.phase == mainHolding
 }
 

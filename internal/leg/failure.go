@@ -119,8 +119,8 @@ var (
 	FailInternal = Failure{Code: "internal_error", Status: 500, Kind: kindInternal, Message: "The router failed on this request.", Ends: blame.Failed}
 )
 
-// Failures returns every row of the failure table.
-func Failures() []Failure {
+// failures returns every row of the failure table.
+func failures() []Failure {
 	return []Failure{
 		FailUnknownPath, failMethod, failNoBody, failBodyTooLarge, failBodiesFull, FailUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
 		FailNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failPrefillGone, failNoCommon, failNoListener, failNoHandoff, FailSaturated, failNoTaint, FailOutside, failEnforced,
@@ -143,7 +143,7 @@ func FailureOf(code string) *Failure {
 // rows are the failures by their codes.
 var rows = func() map[string]Failure {
 	out := make(map[string]Failure)
-	for _, f := range Failures() {
+	for _, f := range failures() {
 		out[f.Code] = f
 	}
 	return out

@@ -70,7 +70,7 @@ func reportArgs(t *testing.T, d *datadriven.TestData) Report {
 }
 
 func failureByCode(t *testing.T, code string) *Failure {
-	for _, f := range Failures() {
+	for _, f := range failures() {
 		if f.Code == code {
 			return &f
 		}

@@ -152,7 +152,7 @@ func (m *Main) onRequestHeaders(now time.Time, ev *Event) {
 		m.reject(f, false)
 		return
 	}
-	model, aboutModels := ModelsPath(q.Headers.Path)
+	model, aboutModels := modelsPath(q.Headers.Path)
 	if aboutModels {
 		m.onModels(model)
 		return
@@ -422,7 +422,7 @@ func (m *Main) onFound(now time.Time, seen blame.Sight, odd bool) {
 // aside, and EventGone comes.
 func (m *Main) onSuspect(now time.Time) {
 	m.timers.stop(timerProbe)
-	if !m.AwaitsAnswer() || m.far.state == Dispatched {
+	if !m.awaitsAnswer() || m.far.state == Dispatched {
 		return // nobody waits, or no worker has the leg yet
 	}
 	m.timers.set(timerProbe, now.Add(suspectEvery))

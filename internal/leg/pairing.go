@@ -114,7 +114,7 @@ func (m *pairing) onLegFailed(now time.Time, r Report) {
 	if m.plan == nil || !m.far.awaited() {
 		return
 	}
-	awaited := m.AwaitsAnswer()
+	awaited := m.awaitsAnswer()
 	if r.Reason == blame.BrokeOff && (!awaited || !now.Before(m.req.Deadline)) {
 		r.Reason = blame.Ended // the end of the attempt has ended the leg
 	}
@@ -182,7 +182,7 @@ func (m *pairing) withoutPrefill(now time.Time, f *Failure, r Report, retry bool
 func (m *pairing) onLate(now time.Time) {
 	m.timers.stop(timerBegin)
 	f := failPrefill
-	if m.AwaitsAnswer() && !m.mayRetry(&f) && now.Sub(m.pickedAt) < m.rules.PrefillTimeout {
+	if m.awaitsAnswer() && !m.mayRetry(&f) && now.Sub(m.pickedAt) < m.rules.PrefillTimeout {
 		m.timers.set(timerBegin, now.Add(m.plan.StartWithin))
 		return
 	}
@@ -197,7 +197,7 @@ func (m *pairing) onOverdue(now time.Time) {
 		m.timers.set(timerLate, m.timers[timerBegin])
 		return
 	}
-	if !m.AwaitsAnswer() { // no request waits for the leg: prefill is not late, and its work is of no use
+	if !m.awaitsAnswer() { // no request waits for the leg: prefill is not late, and its work is of no use
 		if m.far.awaited() {
 			m.abortOrphan(now)
 		}

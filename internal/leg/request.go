@@ -141,9 +141,9 @@ func mayPass(path string, bare bool, w Way, r *Rules) bool {
 	return r.PassOther && (w.Gateway() || !bare) && !openai.Control(path)
 }
 
-// ModelsPath reports whether a path is the list of models, or one model of the list. It
+// modelsPath reports whether a path is the list of models, or one model of the list. It
 // returns that model, or "" for the list.
-func ModelsPath(path string) (only string, ok bool) {
+func modelsPath(path string) (only string, ok bool) {
 	path, _, _ = strings.Cut(path, "?")
 	rest, ok := strings.CutPrefix(path, "/v1/models")
 	if !ok || rest != "" && rest[0] != '/' {

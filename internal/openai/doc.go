@@ -9,7 +9,7 @@
 //
 // After a Scan without error:
 //
-//   - [AppendInjected], [InjectInPlace] and [AppendEdited] give valid JSON if what they
+//   - [InjectInPlace] and [AppendEdited] give valid JSON if what they
 //     insert is valid JSON.
 //   - No member that this package knows occurs twice, in any spelling: keys are compared
 //     after unescaping, so that "mod\u0065l" is "model". Upper and lower case differ, as

@@ -2,26 +2,13 @@ package openai
 
 import "slices"
 
-// AppendInjected appends body with members inserted before the closing brace of its
-// object, after a comma if one is needed. members is JSON text such as
+// InjectInPlace inserts members before the closing brace of the body's object, after a
+// comma if one is needed. members is JSON text such as
 //
 //	"bootstrap_host":"10.0.0.5","bootstrap_port":8998,"bootstrap_room":1
 //
-// No other byte changes. With empty members the body is appended as it is. dst must not
-// share memory with body.
-func AppendInjected(dst, body []byte, r *Request, members []byte) []byte {
-	dst = append(dst, body[:r.end]...)
-	if len(members) > 0 {
-		if r.count > 0 {
-			dst = append(dst, ',')
-		}
-		dst = append(dst, members...)
-	}
-	return append(dst, body[r.end:]...)
-}
-
-// InjectInPlace does the same as [AppendInjected] in body's own memory: it moves only the
-// closing brace and what follows. It allocates, and copies the body, only if body's
+// With empty members nothing changes. The result is in body's own memory, of which only the
+// closing brace and what follows move. It allocates, and copies the body, only if body's
 // capacity is too small. Afterwards r describes the result: its spans have not moved, and
 // the new members are not among its fields.
 func InjectInPlace(body []byte, r *Request, members []byte) []byte {

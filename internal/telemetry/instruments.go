@@ -11,32 +11,11 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Outcomes of requests and attempts.
-const (
-	OutcomeOK         = "ok"
-	OutcomeRefused    = "refused"
-	OutcomeFailed     = "failed"
-	OutcomeClientLeft = "client_left"
-	OutcomeRetried    = "retried" // attempts only
-)
-
 // Values of the leg label.
 const (
 	LegMain    = "main"
 	LegPrefill = "prefill"
 	LegFirst   = "first_token" // a stream that reads the first events of decode's answer
-)
-
-// Outcomes of prefill legs.
-const (
-	LegStarted = "started" // the leg's request has reached Baton
-	LegWell    = "well"    // the engine has accepted it: a status below 400 came
-	LegFailed  = "failed"  // the leg failed; it has a reason
-	LegEnded   = "ended"   // the response ended well
-	LegLate    = "late"    // the leg came after its attempt was given up
-	LegRefused = "refused" // its MAC is missing or wrong, or its deadline has passed
-	LegUnowned = "unowned" // this replica does not know the attempt's owner
-	LegAborted = "aborted" // Baton ended it as an orphan
 )
 
 // Values of the token_source label.
@@ -168,8 +147,8 @@ func (i *Instruments) Panic(where string) {
 	}
 }
 
-// Leg counts an event of a prefill leg; reason is set with LegFailed, LegRefused and
-// LegAborted.
+// Leg counts an event of a prefill leg. There is a reason if the leg has failed, or was
+// refused or aborted.
 func (i *Instruments) Leg(outcome, reason string) {
 	if i != nil {
 		i.legs.add(1, labels{outcome, reason})

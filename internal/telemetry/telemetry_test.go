@@ -43,8 +43,8 @@ func newTelemetry(t *testing.T, cfg Config) *Telemetry {
 // useAll touches every instrument once.
 func useAll(t *testing.T, i *Instruments) {
 	t.Helper()
-	i.RequestEnded(OutcomeRefused, "no_worker")
-	i.AttemptEnded(OutcomeRetried)
+	i.RequestEnded("refused", "no_worker")
+	i.AttemptEnded("retried")
 	i.WorkerAttempt(7, worker.Decode, "ok")
 	i.Decided("prefill", "kv", "lowest_cost", SourceRequestIDs)
 	i.ServedAlone("fallback")
@@ -54,7 +54,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.FreshPick("prefill_lost")
 	i.Failure("no_worker")
 	i.Panic("main_leg")
-	i.Leg(LegFailed, "status_500")
+	i.Leg("failed", "status_500")
 	i.FirstEvents("token")
 	i.Seen("decode", "served")
 	i.Took(&Served{Operation: "chat", Model: "m", FirstByte: time.Millisecond, FirstToken: time.Second, PerToken: time.Millisecond, Whole: 2 * time.Second})
@@ -277,7 +277,7 @@ func TestCountingDoesNotAllocate(t *testing.T) {
 	for name, f := range map[string]func(){
 		"decided":   func() { i.Decided("prefill", "kv", "lowest_cost", SourceRequestIDs) },
 		"took":      func() { i.DecisionTook(time.Millisecond) },
-		"request":   func() { i.RequestEnded(OutcomeOK, "") },
+		"request":   func() { i.RequestEnded("ok", "") },
 		"stream":    func() { i.StreamOpened(LegMain); i.StreamClosed(LegMain) },
 		"kv events": func() { i.KVEvents(5) },
 	} {
