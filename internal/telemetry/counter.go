@@ -121,6 +121,11 @@ func (b *builder) counter(name string) *counter {
 	c := &counter{inst: inst, keys: d.Labels, most: maxSets}
 	c.over = addOptions(d.Labels, labels{Other, Other, Other, Other})
 	c.sets.Store(&map[labels][]metric.AddOption{})
+	if len(d.Labels) == 0 {
+		// Shown as 0 from the start: a rate over a counter that appears with its first event
+		// misses that event.
+		c.add(0, labels{})
+	}
 	return c
 }
 

@@ -329,11 +329,6 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 	for _, c := range []*counter{i.workerAttempts, i.charges} {
 		c.ofWorkers, c.most = true, workersByName
 	}
-	// These are shown as 0 from the start: a rate over a counter that appears with its first
-	// event misses that event.
-	for _, c := range []*counter{i.kvGaps, i.traceFailures} {
-		c.add(0, labels{})
-	}
 	i.stream(LegMain, 0)
 	i.stream(LegPrefill, 0)
 	return i, nil

@@ -159,6 +159,20 @@ func TestTheRegistryShowsWhatTheListSaysAndNothingElse(t *testing.T) {
 	require.Contains(t, got, "process_start_time_seconds")
 }
 
+func TestCountersWithoutLabelsAreZeroFromTheStart(t *testing.T) {
+	got := gather(t, newTelemetry(t, Config{}))
+	var names []string
+	for _, m := range Metrics() {
+		if m.Kind != Counter || len(m.Labels) > 0 {
+			continue
+		}
+		names = append(names, m.Name)
+		require.Contains(t, got, m.Name)
+		require.Zero(t, got[m.Name].GetMetric()[0].GetCounter().GetValue(), m.Name)
+	}
+	require.Contains(t, names, MetricKVEvents)
+}
+
 func TestValuesReachThePage(t *testing.T) {
 	tel := newTelemetry(t, Config{Version: "v1", Revision: "abc"})
 	useAll(t, tel.Instruments)
