@@ -21,31 +21,44 @@ type Change struct {
 func (c Change) IsZero() bool { return len(c.Joined)+len(c.Left)+len(c.Changed) == 0 }
 
 // ChangeFunc is called with a new snapshot. In the first call old is empty. If only the
-// stale mark has changed, the Change is empty. The function may read the view and
-// subscribe. It should return soon, since hooks and other subscribers wait for it.
+// stale mark has changed, the Change is empty. The function may read the view, subscribe
+// and cancel. It should return soon, since hooks and other subscribers wait for it.
 type ChangeFunc func(old, now *worker.Snapshot, c Change)
 
-// subscriber is guarded by View.mu, except fn, which is read-only.
+// subscriber is guarded by View.mu, except the first two, which are read-only.
 type subscriber struct {
-	fn   ChangeFunc
-	last *worker.Snapshot       // the snapshot of the last call
-	left map[worker.ID]struct{} // workers that left at any time since last
+	fn     ChangeFunc
+	over   chan struct{}          // closed when it was cancelled and is not called
+	called bool                   // a call is on its way
+	last   *worker.Snapshot       // the snapshot of the last call
+	left   map[worker.ID]struct{} // workers that left at any time since last
 }
 
 // Subscribe calls fn for every change from now on, and first for the present set, as
 // soon as the view is ready. Calls come one at a time, in order, from a goroutine of
-// Run. Several changes may come as one. A call that is on its way when cancel is called
-// may still end after it; no further call is made. cancel may be called more than once.
-func (v *View) Subscribe(fn ChangeFunc) (cancel func()) {
-	s := &subscriber{fn: fn, last: &worker.Snapshot{}, left: map[worker.ID]struct{}{}}
+// Run. Several changes may come as one.
+//
+// After cancel no further call is made, but one that is on its way goes on: the channel
+// that cancel returns closes when there is none. cancel does not wait, so fn may call it;
+// fn must not wait for the channel. cancel may be called more than once.
+func (v *View) Subscribe(fn ChangeFunc) (cancel func() (over <-chan struct{})) {
+	s := &subscriber{fn: fn, over: make(chan struct{}), last: &worker.Snapshot{}, left: map[worker.ID]struct{}{}}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.subs = append(v.subs, s)
 	v.wakeLocked()
-	return func() {
+	return func() <-chan struct{} {
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		v.subs = slices.DeleteFunc(v.subs, func(o *subscriber) bool { return o == s })
+		i := slices.Index(v.subs, s)
+		if i < 0 {
+			return s.over
+		}
+		v.subs = slices.Delete(v.subs, i, i+1)
+		if !s.called {
+			close(s.over)
+		}
+		return s.over
 	}
 }
 
@@ -246,7 +259,13 @@ func (v *View) tellSubscriber(s *subscriber) {
 		return
 	}
 	left := s.left
-	s.last, s.left = now, map[worker.ID]struct{}{}
+	s.last, s.left, s.called = now, map[worker.ID]struct{}{}, true
 	v.mu.Unlock()
 	s.fn(old, now, diff(old, now).returned(left, old, now))
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	s.called = false
+	if !slices.Contains(v.subs, s) {
+		close(s.over)
+	}
 }

@@ -171,6 +171,62 @@ func TestACancelledSubscriberHearsNothingMore(t *testing.T) {
 	})
 }
 
+// A call that is on its way when its subscriber is cancelled goes on. Whoever waits for its
+// end hears of nothing afterwards.
+func TestTheEndOfACancelledSubscribersCallCanBeWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := start(t, "etcd")
+		d := told{hold: make(chan struct{})}
+		cancel := v.Subscribe(d.hear)
+		r := <-v.scripts[0].runs
+		require.NoError(t, r.sink.Send(listOf(1, 1)))
+		synctest.Wait() // the subscriber is in its first call
+		over := cancel()
+		require.Equal(t, over, cancel(), "the same, however often it is called")
+		require.NoError(t, r.sink.Send(putOf(2, 2, 0)))
+		synctest.Wait()
+		require.False(t, closed(over), "the call is on its way")
+		close(d.hold)
+		<-over
+		synctest.Wait()
+		require.Len(t, d.calls, 1)
+		require.True(t, closed(cancel()))
+
+		var idle told
+		require.True(t, closed(v.Subscribe(idle.hear)()), "there was no call yet")
+		synctest.Wait()
+		require.Empty(t, idle.calls)
+	})
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestASubscriberMayCancelFromItsCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := start(t, "etcd")
+		calls := 0
+		var cancel func() <-chan struct{}
+		cancel = v.Subscribe(func(_, _ *worker.Snapshot, _ Change) {
+			calls++
+			require.False(t, closed(cancel()))
+		})
+		r := <-v.scripts[0].runs
+		require.NoError(t, r.sink.Send(listOf(1, 1)))
+		synctest.Wait()
+		require.NoError(t, r.sink.Send(putOf(2, 2, 0)))
+		synctest.Wait()
+		require.Equal(t, 1, calls)
+		require.True(t, closed(cancel()))
+	})
+}
+
 func TestASubscriberMayReadAndSubscribeFromItsCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := start(t, "etcd")
