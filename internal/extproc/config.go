@@ -20,7 +20,6 @@ import (
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
-	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -64,9 +63,9 @@ type Config struct {
 	NeverSplit map[string]bool
 
 	// How to pick, by role.
-	Prefill    picker.Params
-	Decode     picker.Params
-	Aggregated picker.Params
+	Prefill    route.Params
+	Decode     route.Params
+	Aggregated route.Params
 
 	// Conditional says which requests one worker serves although there are prefill
 	// workers.
@@ -117,7 +116,7 @@ type Config struct {
 
 	// Overrides allows a request to set the weights of its own picks by
 	// nvext.router_config_override, and constraints on them by
-	// nvext.routing_constraints; see [picker.Override] and [picker.Constraints].
+	// nvext.routing_constraints (docs/config.md).
 	Overrides bool
 
 	// RefuseOther refuses requests on paths that the plugin does not split. If false,
@@ -225,7 +224,7 @@ func (c Config) Validate() error {
 			bad("%s %s: expected 0 or more", name, d)
 		}
 	}
-	for _, p := range []*picker.Params{&c.Prefill, &c.Decode, &c.Aggregated} {
+	for _, p := range []*route.Params{&c.Prefill, &c.Decode, &c.Aggregated} {
 		if err := p.Validate(); err != nil {
 			errs = append(errs, err)
 		}

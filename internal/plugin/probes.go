@@ -4,11 +4,12 @@ import (
 	"sync"
 	"time"
 
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
 	grpchealth "google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 )
 
 // The services for which a prober may ask: those of the endpoint picker protocol and "",
@@ -54,7 +55,7 @@ func (p *probes) set(change func()) {
 	if p.ready && !p.draining {
 		s = healthv1.HealthCheckResponse_SERVING
 	}
-	for _, name := range []string{"", probeReadiness, probeCharts, extprocv3.ExternalProcessor_ServiceDesc.ServiceName} {
+	for _, name := range []string{"", probeReadiness, probeCharts, wire.ProcessorName()} {
 		p.health.SetServingStatus(name, s)
 	}
 }

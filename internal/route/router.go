@@ -17,6 +17,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
+// Params say how to pick.
+type Params = picker.Params
+
 // Config is what a Router is made of. Parts and functions are required unless their
 // comment allows nil. They must be safe for concurrent use.
 type Config struct {
@@ -44,7 +47,7 @@ type Config struct {
 	Policy activation.Policy
 
 	// How to pick, by role.
-	Prefill, Decode, Aggregated picker.Params
+	Prefill, Decode, Aggregated Params
 	// Conditional says which requests one worker serves although prefill workers are
 	// known.
 	Conditional Conditional

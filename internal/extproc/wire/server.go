@@ -16,6 +16,10 @@ func Register(g grpc.ServiceRegistrar, process func(*Stream) error, logs func(*L
 	accesslogv3.RegisterAccessLogServiceServer(g, &accessLog{logs: logs})
 }
 
+// ProcessorName returns the name of the external processor's service, under which probes
+// may ask for its health.
+func ProcessorName() string { return extprocv3.ExternalProcessor_ServiceDesc.ServiceName }
+
 type processor struct {
 	extprocv3.UnimplementedExternalProcessorServer
 	process func(*Stream) error
