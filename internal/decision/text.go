@@ -39,7 +39,7 @@ func (r *Record) Line() string {
 func (r *Record) Text() string {
 	var b strings.Builder
 	if r.TokenSource != "" {
-		fmt.Fprintf(&b, "model %s, %d tokens in %d blocks, from %s\n", r.Model, r.ISLTokens, r.PromptBlocks, r.tokenText())
+		fmt.Fprintf(&b, "model %s, %d tokens in %d blocks, from %s\n", r.Model, r.ISLTokens, r.PromptBlocks, r.TokenText())
 	}
 	if r.Split != "" {
 		fmt.Fprintf(&b, "%s\n", r.Split)

@@ -215,9 +215,17 @@ func (r *Record) OutcomeText() string {
 	return o + ": " + r.Detail
 }
 
-// tokenText is the source of the tokens with its reason, as "byte estimate (tokenize
+// LegText is the state of the prefill leg with its detail, as "failed: connection lost".
+func (r *Record) LegText() string {
+	if r.LegDetail == "" {
+		return string(r.Leg)
+	}
+	return string(r.Leg) + ": " + r.LegDetail
+}
+
+// TokenText is the source of the tokens with its reason, as "byte estimate (tokenize
 // timed out)".
-func (r *Record) tokenText() string {
+func (r *Record) TokenText() string {
 	if r.TokenReason == "" {
 		return string(r.TokenSource)
 	}
