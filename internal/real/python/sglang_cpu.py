@@ -4,8 +4,9 @@
    CUDA only. Whatever is called in it fails.
 2. The memory that NIXL transfers is the host's ("DRAM"), not a GPU's ("VRAM").
 3. Memory is not registered with CUDA where there is no CUDA.
+4. Memory of adapters is not pinned for a GPU where there is none.
 
-Nothing else of SGLang is changed. 2 and 3 are for prefill and decode apart.
+Nothing else of SGLang is changed. 2 and 3 are for prefill and decode apart, 4 is for LoRA.
 """
 
 import pathlib
@@ -90,4 +91,15 @@ edit(
      "    if not torch.cuda.is_available():\n        return\n", 1),
     ("def _cuda_host_unregister(buffer: torch.Tensor) -> None:\n",
      "def _cuda_host_unregister(buffer: torch.Tensor) -> None:\n    if not torch.cuda.is_available():\n        return\n", 1),
+)
+edit(
+    "lora/layers.py",
+    ("pin_memory=True", "pin_memory=torch.cuda.is_available()", 0),
+    (".cpu().pin_memory()", ".cpu()", 1),
+)
+edit("lora/lora.py", ("weight.pin_memory()", "weight", 3))
+edit(
+    "lora/backend/torch_backend.py",
+    ("pin_memory=True", "pin_memory=torch.cuda.is_available()", 0),
+    (".pin_memory()", "", 4),
 )
