@@ -37,7 +37,7 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if _, err = io.WriteString(stdout, text); err != nil {
+	if _, err := io.WriteString(stdout, text); err != nil {
 		return err
 	}
 	return checkModels(c, stdout, stderr)

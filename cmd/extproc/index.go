@@ -44,7 +44,8 @@ func showDump(out io.Writer, d *kvindex.Dump, now time.Time) error {
 	for _, x := range ranks {
 		at := "unknown"
 		if pos, err := kvevents.ReadPosition(x.Note); err == nil {
-			if at = fmt.Sprint(pos.Last); pos.Degraded {
+			at = fmt.Sprint(pos.Last)
+			if pos.Degraded {
 				at += ", degraded"
 			}
 		}

@@ -92,7 +92,8 @@ func eppFlagsOfTLS() []eppFlag {
 			return nil
 		}},
 		{name: "secure-serving", def: "true", form: eppYesNo, text: "`tls`: yes, with a certificate made at the start if none is named (`tls.self_signed`); no, plain text", set: func(c *Config, v string) error {
-			if c.TLS.SelfSigned = yes(v); !c.TLS.SelfSigned {
+			c.TLS.SelfSigned = yes(v)
+			if !c.TLS.SelfSigned {
 				c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA = "", "", ""
 			}
 			return nil
@@ -229,22 +230,21 @@ func yes(v string) bool {
 
 // check returns an error if v does not have the form.
 func (f eppForm) check(v string) error {
-	var err error
 	switch f {
 	case eppYesNo:
-		if _, err = strconv.ParseBool(v); err != nil {
+		if _, err := strconv.ParseBool(v); err != nil {
 			return errors.New("expected true or false")
 		}
 	case eppPort:
-		if _, err = strconv.ParseUint(v, 10, 16); err != nil {
+		if _, err := strconv.ParseUint(v, 10, 16); err != nil {
 			return errors.New("expected a port, 0 to 65535")
 		}
 	case eppNumber:
-		if _, err = strconv.Atoi(v); err != nil {
+		if _, err := strconv.Atoi(v); err != nil {
 			return errors.New("expected a number")
 		}
 	case eppDuration:
-		if _, err = time.ParseDuration(v); err != nil {
+		if _, err := time.ParseDuration(v); err != nil {
 			return errors.New("expected a duration, as 30s")
 		}
 	case eppText:

@@ -102,7 +102,8 @@ func etcdFlags(fs *flag.FlagSet) func(c *EtcdConfig) {
 func splitList(s string) []string {
 	var out []string
 	for part := range strings.SplitSeq(s, ",") {
-		if part = strings.TrimSpace(part); part != "" {
+		part = strings.TrimSpace(part)
+		if part != "" {
 			out = append(out, part)
 		}
 	}

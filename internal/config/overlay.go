@@ -57,7 +57,8 @@ func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
 				return c, Usage(errors.Join(fault, err))
 			}
 		}
-		if fault = places.InOrder(errors.Join(fault, places.Explain(c.Validate()))); fault != nil {
+		fault = places.InOrder(errors.Join(fault, places.Explain(c.Validate())))
+		if fault != nil {
 			return c, Usage(fault)
 		}
 		return c, nil

@@ -114,7 +114,8 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 		}
 		if *role != "" {
 			var err error
-			if o.Role, err = worker.ParseRole(*role); err != nil {
+			o.Role, err = worker.ParseRole(*role)
+			if err != nil {
 				errs = append(errs, fmt.Errorf("--role %q: expected prefill, decode or aggregated", *role))
 			}
 		}

@@ -75,7 +75,8 @@ func (c *TLSConfig) suites() ([]uint16, error) {
 func (c *TLSConfig) Handshake() (*tls.Config, error) {
 	conf := &tls.Config{NextProtos: []string{"h2"}}
 	var err error
-	if conf.MinVersion, err = c.minVersion(); err != nil {
+	conf.MinVersion, err = c.minVersion()
+	if err != nil {
 		return nil, err
 	}
 	conf.CipherSuites, err = c.suites()

@@ -57,7 +57,8 @@ func (c *clocks) received(ms string, attempt int, host string, now time.Time, mo
 	}
 	said := time.UnixMilli(n)
 	if attempt > 1 {
-		if t = earlier(said.Add(c.ahead(host)), now); now.Sub(t) > most {
+		t = earlier(said.Add(c.ahead(host)), now)
+		if now.Sub(t) > most {
 			t = now // cannot be right: no attempt is made so late
 		}
 		return t, 0, false

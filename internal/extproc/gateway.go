@@ -93,7 +93,8 @@ func (s *mainStream) served(now time.Time, by worker.Rank) {
 	}
 	s.srv.cfg.Journal.Update(s.note, func(r *decision.Record) {
 		c := &r.Decode
-		if c.Replaced = "in place of " + c.Rank.String() + ", by the gateway's word"; where == "other" {
+		c.Replaced = "in place of " + c.Rank.String() + ", by the gateway's word"
+		if where == "other" {
 			c.Rank = by
 		}
 		c.Endpoint = s.servedBy

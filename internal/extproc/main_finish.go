@@ -98,7 +98,8 @@ func (s *mainStream) endSpans(now time.Time, o leg.Outcome, detail string, statu
 	if detail != "" {
 		ends = append(ends, attribute.String(telemetry.AttrReason, detail))
 	}
-	if status = cmp.Or(status, s.m.Answer().Code()); status != 0 {
+	status = cmp.Or(status, s.m.Answer().Code())
+	if status != 0 {
 		ends = append(ends, attribute.Int(telemetry.AttrStatus, status))
 	}
 	q := s.m.Request()

@@ -53,7 +53,8 @@ func (srv *Server) unknownModel(model string) *leg.Failure {
 	var names []string
 	n := 0
 	for k := range route.Keys(srv.cfg.Board.Load(), srv.cfg.Namespace) {
-		if n++; n <= mostKnown {
+		n++
+		if n <= mostKnown {
 			names = append(names, shown(k.Model))
 		}
 	}

@@ -148,7 +148,8 @@ func (u *unrouted) come(s *mainStream, n attemptName, now time.Time) {
 	b := u.m[n]
 	b.n++
 	_, late := u.late.Get(n, now)
-	if b.only = nil; b.n == 1 && !late {
+	b.only = nil
+	if b.n == 1 && !late {
 		b.only = s
 	}
 	u.m[n] = b
@@ -160,7 +161,8 @@ func (u *unrouted) leave(n attemptName, late bool, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	b := u.m[n]
-	if b.n--; b.n > 0 {
+	b.n--
+	if b.n > 0 {
 		u.m[n] = b
 	} else {
 		delete(u.m, n)

@@ -115,7 +115,8 @@ func New(cfg Config) (*Server, error) {
 	srv.replies = wire.NewWriter(srv.rules.Buffers)
 	srv.legs, srv.stopLegs = context.WithCancel(context.Background())
 	if cfg.PrefillListener != "" {
-		if srv.legClient, err = newLegClient(cfg.PrefillListener); err != nil {
+		srv.legClient, err = newLegClient(cfg.PrefillListener)
+		if err != nil {
 			return nil, err
 		}
 	}

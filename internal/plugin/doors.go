@@ -31,10 +31,12 @@ func (p *plugin) open() (_ *doors, err error) {
 			d.close()
 		}
 	}()
-	if d.main, err = listen(p.cfg.Listen, p.cfg.SocketMode); err != nil {
+	d.main, err = listen(p.cfg.Listen, p.cfg.SocketMode)
+	if err != nil {
 		return nil, err
 	}
-	if d.page, err = admin.New(p.adminConfig()); err != nil {
+	d.page, err = admin.New(p.adminConfig())
+	if err != nil {
 		return nil, notBound("admin.listen (--admin)", p.cfg.Admin.Listen, err)
 	}
 	for _, x := range []struct {
@@ -44,7 +46,8 @@ func (p *plugin) open() (_ *doors, err error) {
 		if x.address == "" {
 			continue
 		}
-		if *x.to, err = net.Listen("tcp", x.address); err != nil {
+		*x.to, err = net.Listen("tcp", x.address)
+		if err != nil {
 			return nil, notBound(x.name, x.address, err)
 		}
 	}

@@ -27,7 +27,8 @@ func (p *plugin) askIndex(q admin.IndexQuery) (admin.IndexAnswer, error) {
 		return admin.IndexAnswer{}, err
 	}
 	a := admin.IndexAnswer{PromptBlocks: len(c.plain), BlockSize: blockSize}
-	if a.Ranks, err = p.overlaps(c, workers); err != nil {
+	a.Ranks, err = p.overlaps(c, workers)
+	if err != nil {
 		return a, err
 	}
 	slices.SortFunc(a.Ranks, func(x, y admin.IndexOverlap) int {

@@ -35,7 +35,8 @@ func unlike(ws []*worker.Worker) string {
 		if w.BlockSize == ws[0].BlockSize && w.Eagle == ws[0].Eagle {
 			continue
 		}
-		if n++; first == nil {
+		n++
+		if first == nil {
 			first = w
 		}
 	}

@@ -83,7 +83,8 @@ func newPlugin(c config.Config, stderr io.Writer) (*plugin, error) {
 	m := memoryHere()
 	p := &plugin{cfg: sized(c, m), memory: m, started: time.Now(), history: newHistory(), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1)}
 	var err error
-	if p.log, err = telemetry.NewLogger(stderr, c.Log.Level, c.Log.Format); err != nil {
+	p.log, err = telemetry.NewLogger(stderr, c.Log.Level, c.Log.Format)
+	if err != nil {
 		return nil, config.Usage(err)
 	}
 	version, revision := buildVersion()
@@ -93,7 +94,8 @@ func newPlugin(c config.Config, stderr io.Writer) (*plugin, error) {
 	if err != nil {
 		return nil, config.Usage(err)
 	}
-	if p.journal, err = journal.New(c.Journal); err != nil {
+	p.journal, err = journal.New(c.Journal)
+	if err != nil {
 		return nil, config.Usage(err)
 	}
 	if err := p.newWorld(); err != nil {
@@ -127,7 +129,8 @@ func (p *plugin) newWorld() error {
 	p.reports = p.newReports(keyed)
 	h := p.cfg.Health.Tracker()
 	h.Around, h.Hooks = keyed, health.Hooks{Transition: p.onHealth}
-	if p.health, err = health.New(h); err != nil {
+	p.health, err = health.New(h)
+	if err != nil {
 		return err
 	}
 	t := p.cfg.Tokens.Resolver()
@@ -141,28 +144,32 @@ func (p *plugin) newWorld() error {
 func (p *plugin) newServer() error {
 	p.slots = kvindex.NewSlots()
 	var err error
-	if p.index, err = newIndex(kvindex.NewTree, p.cfg.Tree(), p.slots, p.log); err != nil {
+	p.index, err = newIndex(kvindex.NewTree, p.cfg.Tree(), p.slots, p.log)
+	if err != nil {
 		return err
 	}
 	p.routes = overlap.NewRoutes(p.index)
-	if err = p.newEvents(); err != nil {
+	if err := p.newEvents(); err != nil {
 		return err
 	}
 	conf, err := p.cfg.Server()
 	if err != nil {
 		return err
 	}
-	if conf.LegKey, err = config.LegKey(p.cfg.Leg.KeyFile); err != nil {
+	conf.LegKey, err = config.LegKey(p.cfg.Leg.KeyFile)
+	if err != nil {
 		return err
 	}
-	if p.creds, err = transport(p.cfg.TLS, p.log); err != nil {
+	p.creds, err = transport(p.cfg.TLS, p.log)
+	if err != nil {
 		return err
 	}
 	conf.Instance = instance(p.cfg.Leg.Instance)
 	conf.View, conf.Board, conf.Tokens, conf.Book, conf.Health = p.view, p.board, p.tokens, p.book, p.health
 	conf.Index, conf.Routes, conf.Slots, conf.Tells = p.index, p.routes, p.slots, p.events.Tells
 	conf.Journal, conf.Telemetry, conf.Tracer, conf.Logger = p.journal, p.tele.Instruments, p.tele.Tracer, p.log
-	if p.server, err = extproc.New(conf); err != nil {
+	p.server, err = extproc.New(conf)
+	if err != nil {
 		return err
 	}
 	p.probes = newProbes()
@@ -187,7 +194,8 @@ func newIndex(open openTree, conf kvindex.TreeConfig, slots *kvindex.Slots, log 
 		if err == nil {
 			return tree, nil
 		}
-		if conf.MaxBytes /= 2; !errors.Is(err, syscall.ENOMEM) || conf.MaxBytes < leastIndex {
+		conf.MaxBytes /= 2
+		if !errors.Is(err, syscall.ENOMEM) || conf.MaxBytes < leastIndex {
 			return nil, err
 		}
 		log.Warn("the index gets less memory than asked for", "max_bytes", conf.MaxBytes, "err", err)

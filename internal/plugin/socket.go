@@ -26,7 +26,8 @@ func bindUnix(path string, mode fs.FileMode) (net.Listener, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false) // path may belong to a successor by then
-	if err = os.Chmod(made, mode); err == nil {
+	err = os.Chmod(made, mode)
+	if err == nil {
 		err = os.Rename(made, path)
 	}
 	if err != nil {

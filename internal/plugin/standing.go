@@ -80,7 +80,8 @@ type span struct {
 }
 
 func (x *span) add(at time.Time) {
-	if x.n++; x.n == 1 || at.Before(x.first) {
+	x.n++
+	if x.n == 1 || at.Before(x.first) {
 		x.first = at
 	}
 	if at.After(x.last) {

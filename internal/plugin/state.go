@@ -147,7 +147,8 @@ func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map
 		l, _ := p.book.Load(r)
 		var own standing
 		if len(hs) > 1 && int(dp) < len(hs) {
-			if own = standingOf(&hs[dp]); own.Health == admin.Healthy {
+			own = standingOf(&hs[dp])
+			if own.Health == admin.Healthy {
 				own = standing{}
 			}
 		}

@@ -167,7 +167,8 @@ func (k *keyPair) load() error {
 	var read [2]os.FileInfo
 	for i, file := range k.files {
 		var err error
-		if read[i], err = os.Stat(file); err != nil {
+		read[i], err = os.Stat(file)
+		if err != nil {
 			return err
 		}
 	}

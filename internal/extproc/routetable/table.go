@@ -54,7 +54,8 @@ func Classes(dir string) (map[string]string, error) {
 		lines, err := read(engine)
 		errs = append(errs, err)
 		for _, line := range lines {
-			if declared[line[0]] = true; classes[line[0]] == "" {
+			declared[line[0]] = true
+			if classes[line[0]] == "" {
 				errs = append(errs, fmt.Errorf("routetable: %s of %s has no class: what becomes of a request on it?", line[0], filepath.Base(engine)))
 			}
 		}

@@ -156,7 +156,8 @@ func (d *decoder) skip(typ protowire.Type) error {
 		return err
 	case protowire.BytesType:
 		var err error
-		if n, err = d.length(); err != nil {
+		n, err = d.length()
+		if err != nil {
 			return err
 		}
 	case protowire.Fixed64Type:
