@@ -334,7 +334,7 @@ func TestNewLoggerKnowsItsLevelsAndFormats(t *testing.T) {
 	l, err := NewLogger(&b, "warn", "json")
 	require.NoError(t, err)
 	l.Info("hidden")
-	l.Warn("shown", Err(os.ErrNotExist), slog.String(KeyRequestID, "r1"))
+	l.Warn("shown", slog.Any("err", os.ErrNotExist), slog.String("request_id", "r1"))
 	require.Contains(t, b.String(), `"msg":"shown","err":"file does not exist","request_id":"r1"}`)
 	require.NotContains(t, b.String(), "hidden")
 	_, err = NewLogger(&b, "loud", "")
