@@ -16,6 +16,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/register"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -131,7 +132,7 @@ func serveRegisterAdmin(addr string, runner *register.Runner, log *slog.Logger) 
 		defer close(served)
 		_ = srv.Serve(l)
 	}()
-	log.Info("admin address", slog.String("url", "http://"+l.Addr().String()))
+	log.Info("admin address", slog.String(logkey.URL, "http://"+l.Addr().String()))
 	return func() {
 		_ = srv.Close()
 		<-served

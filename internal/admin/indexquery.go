@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -145,7 +146,7 @@ func (s *Server) serveIndexDump(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Disposition", `attachment; filename="index.dump"`)
 	if err := s.cfg.IndexDump(w); err != nil {
-		s.cfg.Logger.Warn("the index could not be dumped to whoever asked", slog.Any("err", err))
+		s.cfg.Logger.Warn("the index could not be dumped to whoever asked", slog.Any(logkey.Err, err))
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/decision"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -140,7 +141,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			if v == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so
 				panic(v)
 			}
-			s.cfg.Logger.Error("admin handler panicked", slog.String("path", r.URL.Path), slog.Any("panic", v))
+			s.cfg.Logger.Error("admin handler panicked", slog.String(logkey.Path, r.URL.Path), slog.Any(logkey.Panic, v))
 			text(w, http.StatusInternalServerError, "internal error; see the log\n")
 		}()
 		h := w.Header()
@@ -262,7 +263,7 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
 	st := s.state()
 	var b bytes.Buffer
 	if err := s.page.Execute(&b, newPageView(&st, recs, s.cfg.Journal.Size())); err != nil {
-		s.cfg.Logger.Error("status page could not be built", slog.Any("err", err))
+		s.cfg.Logger.Error("status page could not be built", slog.Any(logkey.Err, err))
 		text(w, http.StatusInternalServerError, "the page could not be built; see the log\n")
 		return
 	}
@@ -279,7 +280,7 @@ func (s *Server) json(w http.ResponseWriter, status int, v any) {
 	enc := json.NewEncoder(&b)
 	enc.SetIndent("", "  ")
 	if err := enc.Encode(v); err != nil {
-		s.cfg.Logger.Error("admin answer could not be encoded", slog.Any("err", err))
+		s.cfg.Logger.Error("admin answer could not be encoded", slog.Any(logkey.Err, err))
 		text(w, http.StatusInternalServerError, "the answer could not be encoded; see the log\n")
 		return
 	}

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 )
 
 // tellEvery is how often the log says that engines refuse: they do with each request.
@@ -33,16 +35,16 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		r = r.Clone(r.Context()) // a request is its caller's
 		t.Key.Show(r)
 		if err := t.Key.Err(); err != nil {
-			t.tell("file", "an engine is shown the key that was read last", slog.Any("err", err))
+			t.tell("file", "an engine is shown the key that was read last", slog.Any(logkey.Err, err))
 		}
 	}
 	res, err := t.Next.RoundTrip(r)
 	if err == nil && Refused(res.StatusCode) {
-		at := []any{slog.String("endpoint", r.URL.Host), slog.String("path", r.URL.Path), slog.Int("status", res.StatusCode)}
+		at := []any{slog.String(logkey.Endpoint, r.URL.Host), slog.String(logkey.Path, r.URL.Path), slog.Int(logkey.Status, res.StatusCode)}
 		if t.Key == nil {
 			t.tell("none", "an engine asks for an API key, and "+t.Setting+" names none", at...)
 		} else {
-			t.tell("wrong", "an engine refuses the API key", append(at, slog.String(t.Setting, t.Key.Path()))...)
+			t.tell("wrong", "an engine refuses the API key", append(at, slog.String(logkey.APIKeyFile, t.Key.Path()))...)
 		}
 	}
 	return res, err

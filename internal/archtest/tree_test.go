@@ -103,32 +103,40 @@ func underAny(p string, dirs []string) bool {
 // refers returns the places where a file refers to one of the names of a
 // package of the standard library, whatever it is imported as.
 func (t *tree) refers(s *source, pkg string, names ...string) []string {
-	local := ""
-	for _, i := range s.ast.Imports {
-		if i.Path.Value != strconv.Quote(pkg) {
-			continue
-		}
-		local = path.Base(pkg)
-		if i.Name != nil {
-			local = i.Name.Name
-		}
-	}
-	if local == "" {
-		return nil
-	}
+	local := localName(s, pkg)
 	var out []string
 	ast.Inspect(s.ast, func(n ast.Node) bool {
 		sel, ok := n.(*ast.SelectorExpr)
-		if !ok {
-			return true
-		}
-		x, ok := sel.X.(*ast.Ident)
-		if ok && x.Name == local && slices.Contains(names, sel.Sel.Name) {
+		if ok && fromPackage(sel, local) && slices.Contains(names, sel.Sel.Name) {
 			out = append(out, t.at(sel))
 		}
 		return true
 	})
 	return out
+}
+
+// localName is what a file calls a package that it imports; "" if it does not.
+func localName(s *source, pkg string) string {
+	for _, i := range s.ast.Imports {
+		if i.Path.Value != strconv.Quote(pkg) {
+			continue
+		}
+		if i.Name != nil {
+			return i.Name.Name
+		}
+		return path.Base(pkg)
+	}
+	return ""
+}
+
+// fromPackage reports whether an expression is a name of the package that a file calls local.
+func fromPackage(e ast.Expr, local string) bool {
+	sel, ok := e.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	x, ok := sel.X.(*ast.Ident)
+	return ok && local != "" && x.Name == local
 }
 
 // house is the real tree.

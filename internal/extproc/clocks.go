@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
-	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 )
 
 const (
@@ -126,7 +126,7 @@ func (srv *Server) receipt(ctx context.Context, h *wire.Headers, now time.Time) 
 	}
 	if first {
 		srv.log.Warn("the clock of a proxy is off: its x-baton-start is not used, and deadlines count from when its requests reach this process; logged once for each proxy",
-			slog.String(telemetry.KeyAddress, cmp.Or(host, "local")), slog.Duration(telemetry.KeyAhead, ahead))
+			slog.String(logkey.Address, cmp.Or(host, "local")), slog.Duration(logkey.Ahead, ahead))
 	}
 	return t
 }

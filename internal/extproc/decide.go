@@ -8,6 +8,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -136,7 +137,7 @@ func (a *asking) settle(p tokens.Prompt) {
 	pl, err := a.plan(&d)
 	if err != nil {
 		d.Cancel(time.Now())
-		srv.log.Error("a leg token could not be sealed", "err", err)
+		srv.log.Error("a leg token could not be sealed", logkey.Err, err)
 		a.refuse(&leg.FailInternal)
 		return
 	}

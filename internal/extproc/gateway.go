@@ -13,7 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/subset"
-	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -100,7 +100,7 @@ func (s *mainStream) served(now time.Time, by worker.Rank) {
 		c.Endpoint = s.servedBy
 	})
 	s.srv.cfg.Telemetry.ServedElsewhere(where)
-	s.srv.log.Debug("another endpoint has answered than was picked", telemetry.KeyRequestID, s.m.Request().Headers.RequestID, "by", by.String())
+	s.srv.log.Debug("another endpoint has answered than was picked", logkey.RequestID, s.m.Request().Headers.RequestID, logkey.By, by.String())
 }
 
 // conform adds the header in which the conformance suite reads which endpoint has served.
@@ -143,7 +143,7 @@ func (srv *Server) subsetOf(ev *notice, gateway bool) *subset.Set {
 	}
 	if fault := set.Fault(); !fault.IsZero() {
 		srv.cfg.Telemetry.SubsetFault(string(fault.Kind))
-		srv.log.Debug("a subset hint is not as the protocol has it", "fault", fault.String())
+		srv.log.Debug("a subset hint is not as the protocol has it", logkey.Fault, fault.String())
 	}
 	return set
 }

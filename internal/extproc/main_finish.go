@@ -12,6 +12,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -121,14 +122,14 @@ func (s *mainStream) logFinish(e *leg.Effect, detail string) {
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String(telemetry.KeyRequestID, s.m.Request().Headers.RequestID), slog.Int(telemetry.KeyAttempt, s.m.Request().Attempt),
-		slog.String("outcome", string(e.Outcome)), slog.String(telemetry.KeyReason, detail),
-		slog.Duration("took", time.Since(s.began)),
+		slog.String(logkey.RequestID, s.m.Request().Headers.RequestID), slog.Int(logkey.Attempt, s.m.Request().Attempt),
+		slog.String(logkey.Outcome, string(e.Outcome)), slog.String(logkey.Reason, detail),
+		slog.Duration(logkey.Took, time.Since(s.began)),
 	}
 	if p := s.m.Plan(); p != nil {
-		attrs = append(attrs, slog.String("decode", p.Decode.String()))
+		attrs = append(attrs, slog.String(logkey.Decode, p.Decode.String()))
 		if p.Disaggregated {
-			attrs = append(attrs, slog.String("prefill", p.Prefill.String()), slog.String(telemetry.KeyLeg, s.m.PrefillState().String()))
+			attrs = append(attrs, slog.String(logkey.Prefill, p.Prefill.String()), slog.String(logkey.Leg, s.m.PrefillState().String()))
 		}
 	}
 	log.LogAttrs(ctx, slog.LevelDebug, "attempt ended", attrs...)

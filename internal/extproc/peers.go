@@ -21,6 +21,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 )
 
 // A prefill leg may come to another replica than the attempt's owner. That replica then
@@ -111,7 +112,7 @@ func (p *peers) report(owner, token string, r leg.Report, before <-chan struct{}
 	}
 	conn, err := p.conn(addr)
 	if err != nil {
-		p.log.Debug("a leg's owner cannot be dialled", "owner", owner, "err", err)
+		p.log.Debug("a leg's owner cannot be dialled", logkey.Owner, owner, logkey.Err, err)
 		p.lost()
 		close(done)
 		return done
@@ -136,7 +137,7 @@ func (p *peers) report(owner, token string, r leg.Report, before <-chan struct{}
 			err = conn.Invoke(ctx, legsReport, wrapperspb.Bytes(body), new(wrapperspb.BytesValue))
 		}
 		if err != nil {
-			p.log.Debug("a leg's owner was not told", "owner", owner, "err", err)
+			p.log.Debug("a leg's owner was not told", logkey.Owner, owner, logkey.Err, err)
 			p.lost()
 		}
 	})
@@ -154,7 +155,7 @@ func (p *peers) found(ctx context.Context, owner string, r peerReport, then func
 			err = conn.Invoke(ctx, legsFound, wrapperspb.Bytes(body), new(wrapperspb.BytesValue), grpc.WaitForReady(false))
 		}
 		if err != nil && ctx.Err() == nil {
-			p.log.Debug("an answer's owner was not told", "owner", owner, "err", err)
+			p.log.Debug("an answer's owner was not told", logkey.Owner, owner, logkey.Err, err)
 			p.lost()
 		}
 		then()
@@ -183,7 +184,7 @@ func (p *peers) logged(owner string, entries []peerEntry) {
 			err = conn.Invoke(ctx, legsLogged, wrapperspb.Bytes(body), new(wrapperspb.BytesValue))
 		}
 		if err != nil {
-			p.log.Debug("the owner of answers was not told how they ended", "owner", owner, "answers", len(entries), "err", err)
+			p.log.Debug("the owner of answers was not told how they ended", logkey.Owner, owner, logkey.Answers, len(entries), logkey.Err, err)
 			p.lost()
 		}
 	})
@@ -200,7 +201,7 @@ func (p *peers) abort(addr, token string) {
 			err = conn.Invoke(ctx, legsAbort, wrapperspb.Bytes(body), new(wrapperspb.BytesValue))
 		}
 		if err != nil && status.Code(err) != codes.NotFound { // NotFound: the leg has ended
-			p.log.Debug("a leg that runs at another replica was not ended", "replica", addr, "err", err)
+			p.log.Debug("a leg that runs at another replica was not ended", logkey.Replica, addr, logkey.Err, err)
 			p.lost()
 		}
 	})

@@ -29,6 +29,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/patience"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/route"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -225,7 +226,7 @@ func (srv *Server) misled(err error) error {
 	defer srv.mu.Unlock()
 	if text := err.Error(); len(srv.complaints) < 64 && !slices.Contains(srv.complaints, text) {
 		srv.complaints = append(srv.complaints, text)
-		srv.log.Error("a filter's streams are refused; this is said once", "err", err)
+		srv.log.Error("a filter's streams are refused; this is said once", logkey.Err, err)
 	}
 	return status.Error(codes.InvalidArgument, err.Error())
 }
@@ -308,7 +309,7 @@ func (srv *Server) OnChange(old *worker.Snapshot, c discovery.Change) {
 	}
 	err := srv.CheckListener()
 	if err != nil && !srv.unheard {
-		srv.log.Error("a worker has joined that cannot be used", "err", err)
+		srv.log.Error("a worker has joined that cannot be used", logkey.Err, err)
 	}
 	srv.unheard = err != nil
 }
@@ -376,7 +377,7 @@ func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
 		return !slices.ContainsFunc(old, func(s *mainStream) bool { _, open := srv.live[s]; return open })
 	})
 	open := srv.enterStage(stageRefusing)
-	srv.log.Info("new requests are refused", "streams", len(open), "legs_of_others", srv.guests.len())
+	srv.log.Info("new requests are refused", logkey.Streams, len(open), logkey.LegsOfOthers, srv.guests.len())
 	defer srv.enterStage(stageEnding)
 	return await(ctx, func() bool {
 		return srv.Streams() == 0 && srv.guests.len() == 0 &&

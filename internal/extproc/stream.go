@@ -7,6 +7,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 )
 
 // stream is what all kinds of streams have: the gRPC stream, the actor that handles one
@@ -97,7 +98,7 @@ func (w *stream) recovered(where string, r any, set ...wire.Header) {
 // panicked counts and logs a recovered panic.
 func (srv *Server) panicked(where string, r any) {
 	srv.cfg.Telemetry.Panic(where)
-	srv.log.Error("a stream panicked; it was ended", "leg", where, "panic", r, "stack", string(debug.Stack()))
+	srv.log.Error("a stream panicked; it was ended", logkey.Leg, where, logkey.Panic, r, logkey.Stack, string(debug.Stack()))
 }
 
 // sendRoute replies to the end of the request, in the body mode of the stream.

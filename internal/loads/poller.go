@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -171,10 +172,10 @@ func (p *Poller) ask(ctx context.Context, x *asked) {
 	p.mu.Lock()
 	n := p.agenda.ended(x, err == nil, now)
 	p.mu.Unlock()
-	who := []any{slog.String("worker_id", x.id.String()), slog.String("endpoint", x.address), slog.String("path", engine.RunningPath(x.kind))}
+	who := []any{slog.String(logkey.WorkerID, x.id.String()), slog.String(logkey.Endpoint, x.address), slog.String(logkey.Path, engine.RunningPath(x.kind))}
 	switch n {
 	case silent:
-		p.cfg.Log.Warn("an engine does not tell what it runs: what is booked on it is not put right", append(who, slog.Any("err", err))...)
+		p.cfg.Log.Warn("an engine does not tell what it runs: what is booked on it is not put right", append(who, slog.Any(logkey.Err, err))...)
 	case speaks:
 		p.cfg.Log.Info("an engine tells again what it runs", who...)
 	case nothing:

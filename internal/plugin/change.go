@@ -11,7 +11,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/health"
-	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -29,8 +29,8 @@ func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 	}
 	p.server.OnChange(old, c)
 	if !c.IsZero() {
-		p.log.Info("workers changed", "revision", now.Revision(), "workers", len(now.Workers()),
-			"joined", few(now, c.Joined), "left", few(old, c.Left), "changed", few(now, c.Changed))
+		p.log.Info("workers changed", logkey.Revision, now.Revision(), logkey.Workers, len(now.Workers()),
+			logkey.Joined, few(now, c.Joined), logkey.Left, few(old, c.Left), logkey.Changed, few(now, c.Changed))
 		p.history.moved(old, now, c, time.Now())
 	}
 	p.judgeKeys()
@@ -93,9 +93,9 @@ func (p *plugin) judgeKeys() {
 		case why == was:
 			continue
 		case why == "":
-			p.log.Info("model is served again", "model", k.Model, "after", was)
+			p.log.Info("model is served again", logkey.Model, k.Model, logkey.After, was)
 		default:
-			p.log.Warn("model cannot be served", "model", k.Model, telemetry.KeyReason, why)
+			p.log.Warn("model cannot be served", logkey.Model, k.Model, logkey.Reason, why)
 		}
 		from, to := "served", "served"
 		if p.refused[k] != "" {
@@ -113,10 +113,10 @@ func (p *plugin) judgeKeys() {
 func (p *plugin) onActivation(c activation.Change) {
 	cause := c.Event.Kind.String()
 	p.tele.Instruments.Activation(c.From.String(), c.To.String(), cause)
-	p.log.Info("prefill activation", "model", c.Key.Model, "namespace", c.Key.Namespace,
-		"from", c.From.String(), "to", c.To.String(), "cause", cause, telemetry.KeyWorkerID, c.Event.Worker.String(),
-		"activated", len(c.Activated), "reactivated", len(c.Reactivated), "deactivated", len(c.Deactivated),
-		telemetry.KeyEnforceDisagg, p.cfg.EnforceDisagg)
+	p.log.Info("prefill activation", logkey.Model, c.Key.Model, logkey.Namespace, c.Key.Namespace,
+		logkey.From, c.From.String(), logkey.To, c.To.String(), logkey.Cause, cause, logkey.WorkerID, c.Event.Worker.String(),
+		logkey.Activated, len(c.Activated), logkey.Reactivated, len(c.Reactivated), logkey.Deactivated, len(c.Deactivated),
+		logkey.EnforceDisagg, p.cfg.EnforceDisagg)
 	p.history.add(admin.Transition{
 		At: time.Now(), What: "model " + c.Key.Model, From: c.From.String(), To: c.To.String(),
 		Why: cause + " " + c.Event.Worker.String() + sides("activated", c.Activated) +
@@ -141,23 +141,23 @@ func (p *plugin) onTransition(t discovery.Transition) {
 	if t.To == discovery.Stale || t.Cause != "" {
 		level = slog.LevelWarn
 	}
-	p.log.Log(context.Background(), level, "discovery", "source", t.Source, "from", t.From.String(), "to", t.To.String(),
-		"revision", t.Revision, "workers", t.Workers, "cause", t.Cause)
+	p.log.Log(context.Background(), level, "discovery", logkey.Source, t.Source, logkey.From, t.From.String(), logkey.To, t.To.String(),
+		logkey.Revision, t.Revision, logkey.Workers, t.Workers, logkey.Cause, t.Cause)
 	p.history.add(admin.Transition{At: time.Now(), What: t.Source, From: t.From.String(), To: t.To.String(), Why: t.Cause})
 }
 
 func (p *plugin) onProblem(x discovery.Problem) {
-	p.log.Warn("discovery problem", "kind", string(x.Kind), "source", x.Source, "key", cut(x.Key), "problem", cut(x.Text))
+	p.log.Warn("discovery problem", logkey.Kind, string(x.Kind), logkey.Source, x.Source, logkey.Key, cut(x.Key), logkey.Problem, cut(x.Text))
 }
 
 func (p *plugin) onHealth(t health.Transition) {
 	p.tele.Instruments.Aside(t.To.String(), string(t.Reason))
 	snap := p.board.Load().Snapshot
-	what, at := "worker "+placed(snap, t.Rank.ID), []any{telemetry.KeyWorkerID, t.Rank.ID.String(), telemetry.KeyEndpoint, endpointOf(snap, t.Rank)}
+	what, at := "worker "+placed(snap, t.Rank.ID), []any{logkey.WorkerID, t.Rank.ID.String(), logkey.Endpoint, endpointOf(snap, t.Rank)}
 	if t.OwnPort {
-		what, at = fmt.Sprintf("rank %d of %s", t.Rank.DPRank, what), append(at, telemetry.KeyDPRank, t.Rank.DPRank)
+		what, at = fmt.Sprintf("rank %d of %s", t.Rank.DPRank, what), append(at, logkey.DPRank, t.Rank.DPRank)
 	}
-	p.log.Info("worker "+t.To.String(), append(at, "from", t.From.String(), telemetry.KeyReason, string(t.Reason))...)
+	p.log.Info("worker "+t.To.String(), append(at, logkey.From, t.From.String(), logkey.Reason, string(t.Reason))...)
 	if t.Silent() {
 		p.server.SetAside(t.Rank, t.OwnPort)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 )
 
 // doors are the addresses on which a plugin answers.
@@ -88,14 +89,14 @@ func (d *doors) tell(p *plugin) {
 	if d.main.Addr().Network() == "tcp" { // the system may have chosen the port
 		where = d.main.Addr().String()
 	}
-	attrs := []any{"listen", where, "tls", p.cfg.TLS.On(), "admin", "http://" + d.page.Addr().String()}
+	attrs := []any{logkey.Listen, where, logkey.TLS, p.cfg.TLS.On(), logkey.Admin, "http://" + d.page.Addr().String()}
 	if d.probes != nil {
-		attrs = append(attrs, "probes", d.probes.Addr().String())
+		attrs = append(attrs, logkey.Probes, d.probes.Addr().String())
 	}
 	if d.metrics != nil {
-		attrs = append(attrs, "metrics", "http://"+d.metrics.Addr().String()+"/metrics")
+		attrs = append(attrs, logkey.Metrics, "http://"+d.metrics.Addr().String()+"/metrics")
 	}
-	p.log.Info("baton listens", append(attrs, "version", Version())...)
+	p.log.Info("baton listens", append(attrs, logkey.Version, Version())...)
 	if w := p.cfg.Warning(); w != "" {
 		p.log.Warn(w)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/kvevents/nats"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -60,7 +61,7 @@ func (p *plugin) eventHooks() kvevents.Hooks {
 		Restored: func(worker.Rank, int) { t().KVRestored() },
 		Reset: func(r worker.Rank, why kvevents.Cause) {
 			t().KVReset(why.String())
-			p.log.Warn("a rank's blocks were dropped from the index", "rank", r.String(), telemetry.KeyReason, why.String())
+			p.log.Warn("a rank's blocks were dropped from the index", logkey.Rank, r.String(), logkey.Reason, why.String())
 		},
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
@@ -24,19 +25,19 @@ func (p *plugin) resumeIndex() {
 	removeTorn(path)
 	d, err := ReadDump(path)
 	if errors.Is(err, os.ErrNotExist) {
-		p.log.Info("no dump of the index yet", "path", path)
+		p.log.Info("no dump of the index yet", logkey.Path, path)
 		return
 	}
 	if err != nil {
-		p.log.Warn("the index begins empty: its dump cannot be used", "path", path, "err", err)
+		p.log.Warn("the index begins empty: its dump cannot be used", logkey.Path, path, logkey.Err, err)
 		return
 	}
 	ranks, err := p.events.Resume(d)
 	if err != nil {
-		p.log.Warn("some ranks of the dump cannot be used", "path", path, "err", err)
+		p.log.Warn("some ranks of the dump cannot be used", logkey.Path, path, logkey.Err, err)
 	}
-	p.log.Info("a dump of the index waits for its ranks' streams", "path", path, "ranks", ranks, "of", len(d.Ranks()),
-		"blocks", d.Blocks())
+	p.log.Info("a dump of the index waits for its ranks' streams", logkey.Path, path, logkey.Ranks, ranks, logkey.Of, len(d.Ranks()),
+		logkey.Blocks, d.Blocks())
 }
 
 // removeTorn removes the partial files of processes that were killed during a dump.
@@ -97,11 +98,11 @@ func (p *plugin) saveIndex() (took time.Duration) {
 	took = time.Since(began)
 	if err != nil {
 		p.tele.Instruments.IndexDump("failed")
-		p.log.Warn("the index was not dumped", "path", path, "err", err)
+		p.log.Warn("the index was not dumped", logkey.Path, path, logkey.Err, err)
 		return took
 	}
 	p.tele.Instruments.IndexDump("ok")
-	p.log.Debug("the index was dumped", "path", path, "took", took)
+	p.log.Debug("the index was dumped", logkey.Path, path, logkey.Took, took)
 	return took
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
 	"github.com/seed-60ae5743/baton/internal/config"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 )
 
 // HeapFloor is how much the command allocates at the start and never touches, so that the
@@ -75,11 +76,11 @@ func Sized(c config.Config) config.Config { return sized(c, memoryHere()) }
 func limitMemory(bodies int64, m memory, log *slog.Logger) {
 	limit := m.runtime(bodies)
 	if set := os.Getenv("GOMEMLIMIT"); set != "" {
-		log.Info("memory", "bytes", m.bytes, "source", m.source, "max_bodies_bytes", bodies, "gomemlimit", set)
+		log.Info("memory", logkey.Bytes, m.bytes, logkey.Source, m.source, logkey.MaxBodiesBytes, bodies, logkey.GoMemLimit, set)
 		return
 	}
 	if limit > 0 {
 		debug.SetMemoryLimit(limit)
 	}
-	log.Info("memory", "bytes", m.bytes, "source", m.source, "max_bodies_bytes", bodies, "runtime_limit", limit)
+	log.Info("memory", logkey.Bytes, m.bytes, logkey.Source, m.source, logkey.MaxBodiesBytes, bodies, logkey.RuntimeLimit, limit)
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/loads"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
@@ -198,7 +199,7 @@ func newIndex(open openTree, conf kvindex.TreeConfig, slots *kvindex.Slots, log 
 		if !errors.Is(err, syscall.ENOMEM) || conf.MaxBytes < leastIndex {
 			return nil, err
 		}
-		log.Warn("the index gets less memory than asked for", "max_bytes", conf.MaxBytes, "err", err)
+		log.Warn("the index gets less memory than asked for", logkey.MaxBytes, conf.MaxBytes, logkey.Err, err)
 	}
 }
 
@@ -236,7 +237,7 @@ func Serve(ctx context.Context, c config.Config, notes []config.Note, stderr io.
 	d.tell(p)
 	limitMemory(p.cfg.Request.MaxBodiesBytes, p.memory, p.log)
 	for _, n := range notes {
-		p.log.Log(ctx, n.Level, "this flag has no effect here", "flag", n.Flag, telemetry.KeyReason, n.Reason)
+		p.log.Log(ctx, n.Level, "this flag has no effect here", logkey.Flag, n.Flag, logkey.Reason, n.Reason)
 	}
 	return p.run(ctx, d)
 }
@@ -316,7 +317,7 @@ func (p *plugin) awaitView(ctx context.Context) error {
 			return err
 		}
 		p.probes.becomeReady()
-		p.log.Info("ready", "workers", len(p.board.Load().Workers()))
+		p.log.Info("ready", logkey.Workers, len(p.board.Load().Workers()))
 	case <-ctx.Done():
 	}
 	return nil
@@ -333,14 +334,14 @@ const lastWords = time.Second
 // requests that have begun, for decodes that collect held KV, and for messages of
 // replicas.
 func (p *plugin) drain(main *turns) {
-	p.log.Info("draining", "streams", p.server.Streams(), "at_most", p.cfg.DrainTimeout)
+	p.log.Info("draining", logkey.Streams, p.server.Streams(), logkey.AtMost, p.cfg.DrainTimeout)
 	p.probes.drain()
 	var servers sync.WaitGroup
 	servers.Go(p.grpc.GracefulStop) // this server accepts no more, and waits for its streams
 	last := p.newGRPC()
 	servers.Go(func() {
 		if err := serveGRPC(last, main.turn()); err != nil {
-			p.log.Warn("new connections are refused", "err", err)
+			p.log.Warn("new connections are refused", logkey.Err, err)
 		}
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.DrainTimeout)
@@ -348,7 +349,7 @@ func (p *plugin) drain(main *turns) {
 	left := lastWords
 	if err := p.server.Drain(ctx, p.cfg.DrainTimeout/2); err != nil {
 		left = 0
-		p.log.Warn("some requests outlasted the drain", "streams", p.server.Streams())
+		p.log.Warn("some requests outlasted the drain", logkey.Streams, p.server.Streams())
 	}
 	servers.Go(last.GracefulStop)
 	cut := time.AfterFunc(left, func() { // health streams do not end by themselves
@@ -358,5 +359,5 @@ func (p *plugin) drain(main *turns) {
 	servers.Wait()
 	cut.Stop()
 	_ = main.Close() // only now, since the servers would report a closed listener as a failure
-	p.log.Info("drained", "prefill_legs_left", p.server.Attempts())
+	p.log.Info("drained", logkey.PrefillLegsLeft, p.server.Attempts())
 }

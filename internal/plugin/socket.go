@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 )
 
 // bindUnix makes the socket under another name and moves it to path, so that no process
@@ -66,13 +66,13 @@ func keepSocket(ctx context.Context, path string, mode fs.FileMode, to *turns, l
 		l, err := bindUnix(path, mode)
 		if err != nil {
 			if !told {
-				log.Error("the socket was deleted, and cannot be made again: no new connection reaches the plugin", telemetry.KeyFile, path, telemetry.KeyErr, err)
+				log.Error("the socket was deleted, and cannot be made again: no new connection reaches the plugin", logkey.File, path, logkey.Err, err)
 			}
 			told = true
 			continue
 		}
 		told = false
 		to.add(l)
-		log.Warn("the socket was deleted, and has been made again", telemetry.KeyFile, path)
+		log.Warn("the socket was deleted, and has been made again", logkey.File, path)
 	}
 }

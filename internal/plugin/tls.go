@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/seed-60ae5743/baton/internal/config"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 )
 
 // transport returns the credentials of the gRPC listener; nil: plain text.
@@ -143,10 +144,10 @@ func (k *keyPair) at(now time.Time) *tls.Certificate {
 	switch err := k.load(); {
 	case err == nil:
 		k.fault = ""
-		k.log.Info("the TLS certificate was read again", "cert", k.files[0])
+		k.log.Info("the TLS certificate was read again", logkey.Cert, k.files[0])
 	case err.Error() != k.fault:
 		k.fault = err.Error()
-		k.log.Warn("the TLS certificate cannot be read again: the one before is shown", "err", err)
+		k.log.Warn("the TLS certificate cannot be read again: the one before is shown", logkey.Err, err)
 	}
 	return k.cert
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -160,7 +161,7 @@ func (r *Runner) part(ctx context.Context) error {
 }
 
 func (r *Runner) do(ctx context.Context, a action) {
-	why := slog.String("why", a.why)
+	why := slog.String(logkey.Why, a.why)
 	switch a.verb {
 	case askHealth:
 		r.ask(ctx, func() event {
@@ -183,9 +184,9 @@ func (r *Runner) do(ctx context.Context, a action) {
 	case leave:
 		r.log.LogAttrs(ctx, slog.LevelInfo, "gone", why)
 	case tellHealthy:
-		r.log.LogAttrs(ctx, slog.LevelInfo, "engine is healthy", slog.String("url", r.cfg.Engine.URL))
+		r.log.LogAttrs(ctx, slog.LevelInfo, "engine is healthy", slog.String(logkey.URL, r.cfg.Engine.URL))
 	case tellUnhealthy:
-		r.log.LogAttrs(ctx, slog.LevelWarn, "engine is not healthy", slog.String("url", r.cfg.Engine.URL), why)
+		r.log.LogAttrs(ctx, slog.LevelWarn, "engine is not healthy", slog.String(logkey.URL, r.cfg.Engine.URL), why)
 	case tellIncomplete:
 		r.log.LogAttrs(ctx, slog.LevelWarn, "worker is not announced: facts are missing, they are asked for again", why)
 	case tellKept:
@@ -194,7 +195,7 @@ func (r *Runner) do(ctx context.Context, a action) {
 		r.log.LogAttrs(ctx, slog.LevelWarn, "the record may not be what is wanted", why)
 	case tellUncounted:
 		r.log.LogAttrs(ctx, slog.LevelWarn, "requests in flight are not known: the whole drain time-out is waited", why,
-			slog.Duration("drain_timeout", r.cfg.DrainTimeout))
+			slog.Duration(logkey.DrainTimeout, r.cfg.DrainTimeout))
 	}
 }
 
@@ -213,7 +214,7 @@ func (r *Runner) ask(ctx context.Context, answer func() event) {
 func (r *Runner) announce(ctx context.Context, a action) {
 	r.unsync()
 	if a.rec.Draining {
-		r.log.LogAttrs(ctx, slog.LevelInfo, "draining", slog.String("endpoint", a.rec.Endpoint.String()))
+		r.log.LogAttrs(ctx, slog.LevelInfo, "draining", slog.String(logkey.Endpoint, a.rec.Endpoint.String()))
 	}
 	r.registry.Announce(a.rec, a.life)
 	sync, cancel := context.WithCancel(ctx)
@@ -225,15 +226,15 @@ func (r *Runner) announce(ctx context.Context, a action) {
 		case sync.Err() != nil:
 			return
 		case err != nil:
-			r.log.LogAttrs(ctx, slog.LevelError, "the registry does not take the record", slog.Any("err", err))
+			r.log.LogAttrs(ctx, slog.LevelError, "the registry does not take the record", slog.Any(logkey.Err, err))
 			r.troubled(err.Error())
 			return
 		}
 		r.troubled("")
 		if !a.rec.Draining {
-			r.log.LogAttrs(ctx, slog.LevelInfo, "announced", slog.String("worker_id", r.registry.ID().String()),
-				slog.String("role", a.rec.Role.String()), slog.String("endpoint", a.rec.Endpoint.String()),
-				slog.String("models", strings.Join(a.rec.Models, ",")), slog.Uint64("life", a.life))
+			r.log.LogAttrs(ctx, slog.LevelInfo, "announced", slog.String(logkey.WorkerID, r.registry.ID().String()),
+				slog.String(logkey.Role, a.rec.Role.String()), slog.String(logkey.Endpoint, a.rec.Endpoint.String()),
+				slog.String(logkey.Models, strings.Join(a.rec.Models, ",")), slog.Uint64(logkey.Life, a.life))
 		}
 		select {
 		case r.events <- held{a.seq}:

@@ -1,5 +1,6 @@
 // Package telemetry has every name that Baton shows to machines (metrics, their labels,
-// spans, their attributes, log keys) in one list, and the instruments behind the names.
+// spans, their attributes) in one list, and the instruments behind the names. The keys of log
+// lines are in the package logkey within, which imports nothing.
 //
 // # Contract
 //
@@ -13,8 +14,8 @@
 // connects to the methods of Instruments. All methods are safe for concurrent use. A nil
 // Instruments counts nothing.
 //
-// Only names.go has the names. docs/metrics.md is generated from it ([MetricsDoc]), and a
-// test compares both with what the registry shows.
+// Only names.go has the names, and logkey the keys. docs/metrics.md is generated from both
+// ([MetricsDoc]), and a test compares it with what the registry shows.
 //
 // # Invariants
 //

@@ -32,6 +32,3 @@ func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 		return nil, fmt.Errorf("log format %q: expected text or json", format)
 	}
 }
-
-// Err returns the log attribute of an error.
-func Err(err error) slog.Attr { return slog.Any(KeyErr, err) }

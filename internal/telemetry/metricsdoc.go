@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 )
 
 // MetricsDoc returns the text of docs/metrics.md.
@@ -49,7 +51,7 @@ func MetricsDoc() string {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", s.Name, s.Help, quoted(s.Attributes))
 	}
 	b.WriteString("\n## Log keys\n\n| key | meaning |\n| --- | --- |\n")
-	for _, k := range LogKeys() {
+	for _, k := range logkey.All() {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", k.Name, k.Help)
 	}
 	return b.String()

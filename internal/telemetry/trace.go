@@ -22,6 +22,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 )
 
 // TraceConfig says where spans are sent. The zero value means no tracing.
@@ -201,7 +203,7 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	e.ins.traceFailures.add(int64(len(spans)), labels{})
 	now, last := time.Now().Unix(), e.logged.Load()
 	if now-last >= 60 && e.logged.CompareAndSwap(last, now) {
-		e.logger.Warn("spans could not be sent", Err(err), slog.Int(KeyCount, len(spans)))
+		e.logger.Warn("spans could not be sent", slog.Any(logkey.Err, err), slog.Int(logkey.Count, len(spans)))
 	}
 	return nil
 }

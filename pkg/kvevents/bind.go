@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -116,7 +117,7 @@ func (b *binder) enter(nc net.Conn) {
 	b.failed(fmt.Errorf("%w: %s, at most %d may wait", errCrowded, out.RemoteAddr(), most))
 	if log {
 		b.sub.cfg.Logger.Warn("too many peers dial the address of KV events and say nothing: who has waited longest is let go",
-			slog.String("address", b.addr), slog.Int("limit", most), slog.String("peer", out.RemoteAddr().String()))
+			slog.String(logkey.Address, b.addr), slog.Int(logkey.Limit, most), slog.String(logkey.Peer, out.RemoteAddr().String()))
 	}
 	_ = out.Close()
 }

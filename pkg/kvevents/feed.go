@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -44,7 +45,7 @@ func (f *feed) drop(why Cause) {
 	f.status.Missing = Refusals{}
 	f.mu.Unlock()
 	f.cfg.Hooks.reset(f.rank, why)
-	f.log.Info("kv blocks of the rank dropped", slog.String("cause", why.String()))
+	f.log.Info("kv blocks of the rank dropped", slog.String(logkey.Cause, why.String()))
 }
 
 // perform gives one event to the index, and returns how many blocks the event names.
@@ -119,7 +120,7 @@ func (f *feed) fault(err error) {
 	f.mu.Lock()
 	f.status.LastError, f.status.LastFault = err.Error(), time.Now()
 	f.mu.Unlock()
-	f.log.Debug("kv events", slog.Any("err", err))
+	f.log.Debug("kv events", slog.Any(logkey.Err, err))
 }
 
 func (f *feed) setState(st State) {
@@ -132,7 +133,7 @@ func (f *feed) setState(st State) {
 	f.mu.Unlock()
 	if changed {
 		f.cfg.Hooks.state(f.rank, st)
-		f.log.Info("kv events", slog.String("state", st.String()), slog.String("last_error", lastError))
+		f.log.Info("kv events", slog.String(logkey.State, st.String()), slog.String(logkey.LastError, lastError))
 	}
 }
 

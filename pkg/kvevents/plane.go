@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -74,7 +75,7 @@ func newPlane(cfg *Config) *plane {
 		channels = append(channels, &zmqChannel{cfg: cfg, addr: a})
 	}
 	for _, c := range channels {
-		p.intakes = append(p.intakes, &intake{plane: p, channel: c, log: cfg.Logger.With(slog.String("channel", c.Name())),
+		p.intakes = append(p.intakes, &intake{plane: p, channel: c, log: cfg.Logger.With(slog.String(logkey.Channel, c.Name())),
 			status: ChannelStatus{Name: c.Name(), Since: time.Now()}})
 	}
 	return p
@@ -267,7 +268,7 @@ func (in *intake) snapshot() ChannelStatus {
 
 // Up implements Sink.
 func (in *intake) Up() {
-	in.log.Info("kv event channel", slog.String("state", "up"))
+	in.log.Info("kv event channel", slog.String(logkey.State, "up"))
 	in.turned(true)
 }
 
@@ -278,9 +279,9 @@ func (in *intake) Down(err error) {
 	was := in.status.Up
 	in.mu.Unlock()
 	if was {
-		in.log.Info("kv event channel", slog.String("state", "down"), slog.Any("err", err))
+		in.log.Info("kv event channel", slog.String(logkey.State, "down"), slog.Any(logkey.Err, err))
 	} else {
-		in.log.Debug("kv event channel", slog.Any("err", err))
+		in.log.Debug("kv event channel", slog.Any(logkey.Err, err))
 	}
 	in.turned(false)
 }
@@ -330,7 +331,7 @@ func (in *intake) Fault(err error) {
 	in.mu.Lock()
 	in.status.LastError, in.status.LastFault = err.Error(), time.Now()
 	in.mu.Unlock()
-	in.log.Debug("kv event channel", slog.Any("err", err))
+	in.log.Debug("kv event channel", slog.Any(logkey.Err, err))
 }
 
 // Envelope implements Sink.

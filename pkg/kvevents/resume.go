@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -274,7 +275,7 @@ func (f *feed) restore() learnt {
 		f.refuse(NoRoom, 1)
 	}
 	f.cfg.Hooks.restored(f.rank, c.Blocks()-left)
-	f.log.Info("kv blocks of before the restart taken", slog.Int("blocks", c.Blocks()-left),
-		slog.Int("left_out", left), slog.Duration("age", time.Since(k.rank.At)))
+	f.log.Info("kv blocks of before the restart taken", slog.Int(logkey.Blocks, c.Blocks()-left),
+		slog.Int(logkey.LeftOut, left), slog.Duration(logkey.Age, time.Since(k.rank.At)))
 	return k.mark.Learnt
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -111,7 +112,7 @@ func newStream(cfg *Config, r worker.Rank, src source) *stream {
 	}
 	s.begin(cfg, r)
 	if src.addr != "" { // the rank's id alone does not show which worker it is
-		s.log = s.log.With(slog.String("address", src.addr))
+		s.log = s.log.With(slog.String(logkey.Address, src.addr))
 	}
 	if src.clears {
 		s.tracker.EmptyBefore(1)
@@ -490,7 +491,7 @@ func (s *stream) drain() {
 func (s *stream) endless(why error) {
 	s.tracker.Endless()
 	s.fault(why)
-	s.log.Warn("replays of kv events have no end: none is asked for until the publisher is connected anew", slog.Any("err", why))
+	s.log.Warn("replays of kv events have no end: none is asked for until the publisher is connected anew", slog.Any(logkey.Err, why))
 }
 
 // apply decodes a message and gives its events to the index.
@@ -514,7 +515,7 @@ func (s *stream) apply(m message) {
 	if b.Refused[BlockSizeMismatch]+b.Refused[EagleMismatch] > 0 && !s.warned {
 		s.warned = true
 		s.log.Warn("kv events are of other blocks than the worker is registered with: none can be used",
-			slog.Uint64("block_size", uint64(s.src.blockSize)), slog.Bool("eagle", s.src.eagle))
+			slog.Uint64(logkey.BlockSize, uint64(s.src.blockSize)), slog.Bool(logkey.Eagle, s.src.eagle))
 	}
 	s.applied(len(b.Events), blocks)
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -339,5 +340,5 @@ func (s *Subscriber) Status() []RankStatus {
 }
 
 func rankAttrs(r worker.Rank) []any {
-	return []any{slog.Uint64("worker_id", uint64(r.ID)), slog.Uint64("dp_rank", uint64(r.DPRank))}
+	return []any{slog.Uint64(logkey.WorkerID, uint64(r.ID)), slog.Uint64(logkey.DPRank, uint64(r.DPRank))}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 )
 
@@ -180,7 +181,7 @@ func (s *Source) pass(ev discovery.Event, sink discovery.Sink) error {
 	if err := s.mirror.Apply(own); err != nil {
 		// The sink may know more than the mirror does. Only what both accept is certain
 		// to be the source's set.
-		s.cfg.Logger.Warn("not remembered", slog.Any("err", err))
+		s.cfg.Logger.Warn("not remembered", slog.Any(logkey.Err, err))
 		return nil
 	}
 	switch own := own.(type) {
@@ -228,12 +229,12 @@ func (s *Source) recall(ctx context.Context, sink discovery.Sink, silence string
 		if errors.Is(err, fs.ErrNotExist) {
 			level = slog.LevelInfo // as at every first start
 		}
-		s.cfg.Logger.LogAttrs(ctx, level, "no workers are known from before", slog.String("path", s.cfg.Path), slog.Any("err", err))
+		s.cfg.Logger.LogAttrs(ctx, level, "no workers are known from before", slog.String(logkey.Path, s.cfg.Path), slog.Any(logkey.Err, err))
 		return
 	}
 	if age := time.Since(at); age > s.cfg.MaxAge {
-		s.cfg.Logger.Warn("what was known before is too old to be served", slog.String("path", s.cfg.Path),
-			slog.Duration("age", age.Round(time.Second)), slog.Duration("max_age", s.cfg.MaxAge))
+		s.cfg.Logger.Warn("what was known before is too old to be served", slog.String(logkey.Path, s.cfg.Path),
+			slog.Duration(logkey.Age, age.Round(time.Second)), slog.Duration(logkey.MaxAge, s.cfg.MaxAge))
 		return
 	}
 	serving := fmt.Sprintf("serving the %d workers that were known at %s", len(entries), at.UTC().Format(time.RFC3339))
@@ -242,10 +243,10 @@ func (s *Source) recall(ctx context.Context, sink discovery.Sink, silence string
 		discovery.Broken{Reason: "the store has not answered " + silence + ": " + serving},
 	} {
 		if err := sink.Send(ev); err != nil {
-			s.cfg.Logger.Warn("the workers that were known before were refused", slog.String("path", s.cfg.Path), slog.Any("err", err))
+			s.cfg.Logger.Warn("the workers that were known before were refused", slog.String(logkey.Path, s.cfg.Path), slog.Any(logkey.Err, err))
 			return
 		}
 	}
 	s.serving = serving
-	s.cfg.Logger.Warn("the store has not answered "+silence, slog.String("instead", serving), slog.String("path", s.cfg.Path))
+	s.cfg.Logger.Warn("the store has not answered "+silence, slog.String(logkey.Instead, serving), slog.String(logkey.Path, s.cfg.Path))
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -93,7 +94,7 @@ func (w *writer) flush(wait time.Duration) {
 	select {
 	case <-idle:
 	case <-limit.C:
-		w.log.Warn("the disk is slow: it is not waited for", slog.String("path", w.path), slog.Duration("waited", wait))
+		w.log.Warn("the disk is slow: it is not waited for", slog.String(logkey.Path, w.path), slog.Duration(logkey.Waited, wait))
 	}
 }
 
@@ -203,8 +204,8 @@ func (w *writer) tell(what string, err error) {
 	}
 	w.told = what
 	if err == nil {
-		w.log.Info("all workers are remembered again", slog.String("path", w.path))
+		w.log.Info("all workers are remembered again", slog.String(logkey.Path, w.path))
 		return
 	}
-	w.log.Warn(what, slog.String("path", w.path), slog.String("err", strings.ReplaceAll(err.Error(), "\n", "; ")))
+	w.log.Warn(what, slog.String(logkey.Path, w.path), slog.String(logkey.Err, strings.ReplaceAll(err.Error(), "\n", "; ")))
 }

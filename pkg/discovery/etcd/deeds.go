@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/connectivity"
 
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -89,7 +90,7 @@ func (r *Registrar) write(ctx context.Context, a action) error {
 	r.mu.Unlock()
 	if first {
 		r.sentry.start(r.client, key, a.lease, res.Header.Revision+1)
-		r.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "worker registered", slog.String("worker_id", rec.ID.String()), slog.String("key", key))
+		r.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "worker registered", slog.String(logkey.WorkerID, rec.ID.String()), slog.String(logkey.Key, key))
 		r.cfg.Hooks.Registered(rec.ID)
 	}
 	return nil
@@ -143,7 +144,7 @@ func (r *Registrar) lose(lease clientv3.LeaseID, cause string) {
 	r.mu.Unlock()
 	if held && known {
 		r.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "worker's registration lost; it is registered anew",
-			slog.String("worker_id", worker.ID(lease).String()), slog.String("cause", cause))
+			slog.String(logkey.WorkerID, worker.ID(lease).String()), slog.String(logkey.Cause, cause))
 		r.cfg.Hooks.Lost(cause)
 	}
 }
@@ -157,7 +158,7 @@ func (r *Registrar) fail(err error) {
 	r.mu.Unlock()
 	if news {
 		r.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "registration cannot be looked after for now",
-			slog.Any("err", err), slog.Time("since", since))
+			slog.Any(logkey.Err, err), slog.Time(logkey.Since, since))
 		r.cfg.Hooks.Failed(err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 )
 
@@ -114,7 +115,7 @@ func (f *follower) follow(ctx context.Context, sink discovery.Sink) error {
 		if err != nil {
 			return err
 		}
-		f.logger.LogAttrs(ctx, slog.LevelDebug, "etcd listed", slog.Int64("revision", l.revision), slog.Int("entries", len(entries)))
+		f.logger.LogAttrs(ctx, slog.LevelDebug, "etcd listed", slog.Int64(logkey.Revision, l.revision), slog.Int(logkey.Entries, len(entries)))
 		if err = f.watch(ctx, sink); !errors.Is(err, errMissing) {
 			return err
 		}

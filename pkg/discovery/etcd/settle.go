@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 )
 
@@ -50,7 +51,7 @@ func (f *follower) settle(ctx context.Context, sink discovery.Sink) (listing, []
 			continue
 		}
 		if another != "" {
-			f.logger.LogAttrs(ctx, slog.LevelWarn, "etcd's history begins anew", slog.String("reason", another))
+			f.logger.LogAttrs(ctx, slog.LevelWarn, "etcd's history begins anew", slog.String(logkey.Reason, another))
 		}
 		f.awaiting = wait{}
 		f.past.adopt(l, another != "")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -99,7 +100,7 @@ func (s *Source) Run(ctx context.Context, sink discovery.Sink) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		s.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "no file notifications, polling only",
-			slog.String("path", s.cfg.Path), slog.Duration("poll", s.cfg.Poll), slog.Any("err", err))
+			slog.String(logkey.Path, s.cfg.Path), slog.Duration(logkey.Poll, s.cfg.Poll), slog.Any(logkey.Err, err))
 		return s.loop(ctx, sink, nil, nil, func() {})
 	}
 	defer w.Close()
