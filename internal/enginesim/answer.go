@@ -133,9 +133,7 @@ func (a *answer) stream() error {
 		if err := pause(c.ctx, time.Until(start.Add(time.Duration(upto-1)*perToken))); err != nil {
 			return err
 		}
-		for i := range c.items {
-			a.appendTokens(i, sent, upto)
-		}
+		a.appendRound(sent, upto)
 		sent = upto
 		if perToken > 0 && sent < a.out {
 			c.grows(sent)
@@ -155,6 +153,13 @@ func (a *answer) stream() error {
 	}
 	c.complete(a.out, a.reason)
 	return a.send(true)
+}
+
+// appendRound appends the tokens from one to another of each item.
+func (a *answer) appendRound(from, upto int) {
+	for i := range a.c.items {
+		a.appendTokens(i, from, upto)
+	}
 }
 
 // appendRoles appends the beginning of a chat's answer, before any token.

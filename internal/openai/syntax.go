@@ -223,63 +223,81 @@ func skipValue(b []byte, i, depth int) int {
 	if i < len(b) && b[i] != '{' && b[i] != '[' {
 		return skipScalar(b, i)
 	}
-	// One bit for each open array or object: it is set for objects.
-	var kinds [MaxDepth/64 + 1]uint64
-	base := depth
+	n := nest{depth: depth}
 	for {
-		// At a value.
-		if i >= len(b) {
+		more := false // at a value that has to be checked
+		switch {
+		case i >= len(b):
 			return ^i
+		case b[i] == '{' || b[i] == '[':
+			i, more = n.open(b, i)
+		default:
+			i = skipScalar(b, i)
 		}
-		if c := b[i]; c == '{' || c == '[' {
-			if depth++; depth > MaxDepth {
-				return ^i
-			}
-			i = skipSpace(b, i+1)
-			if i < len(b) && b[i] == c+2 { // ']' and '}' are two after '[' and '{'
-				depth--
-				i++
-			} else if c == '{' {
-				kinds[depth>>6] |= 1 << (depth & 63)
-				if i = skipKey(b, i); i < 0 {
-					return i
-				}
-				continue
-			} else if end := skipNumbers(b, i); end > 0 {
-				depth--
-				i = end
-			} else {
-				kinds[depth>>6] &^= 1 << (depth & 63)
-				continue
-			}
-		} else if i = skipScalar(b, i); i < 0 {
+		if i >= 0 && !more {
+			i, more = n.close(b, i, depth)
+		}
+		if i < 0 || !more {
 			return i
 		}
-		// After a value: close the arrays and objects that end here, up to the next comma.
-		for {
-			if depth == base {
-				return i
-			}
-			if i = skipSpace(b, i); i >= len(b) {
-				return ^i
-			}
-			object := kinds[depth>>6]>>(depth&63)&1 != 0
-			if b[i] == ',' {
-				i = skipSpace(b, i+1)
-				if object {
-					if i = skipKey(b, i); i < 0 {
-						return i
-					}
-				}
-				break
-			}
-			if object != (b[i] == '}') || !object && b[i] != ']' {
-				return ^i
-			}
-			depth--
-			i++
+	}
+}
+
+// nest is which arrays and objects are open.
+type nest struct {
+	objects [MaxDepth/64 + 1]uint64 // a bit for each depth: set for an object
+	depth   int
+}
+
+// open takes the offset of an opening bracket. more means that it stops at a value inside;
+// else it stops behind the closing bracket, since there was nothing but numbers.
+func (n *nest) open(b []byte, i int) (end int, more bool) {
+	c := b[i]
+	if n.depth >= MaxDepth {
+		return ^i, false
+	}
+	i = skipSpace(b, i+1)
+	if i < len(b) && b[i] == c+2 { // ']' and '}' are two after '[' and '{'
+		return i + 1, false
+	}
+	if c == '[' {
+		if end := skipNumbers(b, i); end > 0 {
+			return end, false
 		}
 	}
+	n.depth++
+	bit := uint64(1) << (n.depth & 63)
+	if c == '[' {
+		n.objects[n.depth>>6] &^= bit
+		return i, true
+	}
+	n.objects[n.depth>>6] |= bit
+	return skipKey(b, i), true
+}
+
+// close takes the offset after a value, and closes the arrays and objects that end there.
+// more means that it stops at their next value; else only base of them are open.
+func (n *nest) close(b []byte, i, base int) (end int, more bool) {
+	for n.depth > base {
+		i = skipSpace(b, i)
+		if i >= len(b) {
+			return ^i, false
+		}
+		object := n.objects[n.depth>>6]>>(n.depth&63)&1 != 0
+		if b[i] == ',' {
+			i = skipSpace(b, i+1)
+			if object {
+				i = skipKey(b, i)
+			}
+			return i, true
+		}
+		if object != (b[i] == '}') || !object && b[i] != ']' {
+			return ^i, false
+		}
+		n.depth--
+		i++
+	}
+	return i, false
 }
 
 // skipValid is skipValue for a value that has been checked before.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -22,9 +23,47 @@ const (
 // serveAgain asks each model through each lane until it is served, and then
 // some more: not one of those may fail.
 func (w *world) serveAgain(ctx context.Context, t *traffic, when string) {
-	rng := rand.New(rand.NewPCG(t.seed, 3))
+	good := goodAsks(t.seed)
+	for l, m := range w.ways() {
+		if !w.servedInTime(ctx, t, when, l, func() *ask { return good(l, m) }) {
+			return
+		}
+	}
+	// What is still aside is let in by its first good request.
+	until := time.Now().Add(recoverWithin)
+	for w.aside(ctx) != "" && time.Now().Before(until) && ctx.Err() == nil {
+		for l, m := range w.ways() {
+			t.one(ctx, good(l, m))
+		}
+	}
+	if s := w.aside(ctx); s != "" && ctx.Err() == nil {
+		w.events.violate(fmt.Sprintf("%s: %s after %s without faults", when, s, recoverWithin), w.allOf(ctx, w.lanes[0]))
+	}
+	for range 5 {
+		for l, m := range w.ways() {
+			w.mustServe(ctx, t, when, l, good(l, m))
+		}
+	}
+}
+
+// ways are the models, through each lane.
+func (w *world) ways() iter.Seq2[*lane, model] {
+	return func(yield func(*lane, model) bool) {
+		for _, l := range w.lanes {
+			for _, m := range w.models {
+				if !yield(l, m) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// goodAsks draws requests of which none may fail without a fault.
+func goodAsks(seed uint64) func(l *lane, m model) *ask {
+	rng := rand.New(rand.NewPCG(seed, 3))
 	n := 1_000_000
-	good := func(l *lane, m model) *ask {
+	return func(l *lane, m model) *ask {
 		for {
 			n++
 			if a := drawAsk(rng, n, []model{m}, 1); a.Leave == 0 && a.Refusal == "" {
@@ -33,45 +72,35 @@ func (w *world) serveAgain(ctx context.Context, t *traffic, when string) {
 			}
 		}
 	}
-	for _, l := range w.lanes {
-		for _, m := range w.models {
-			key := fmt.Sprintf("%s: lane %d %s", when, l.index, m.Name)
-			until := time.Now().Add(recoverWithin)
-			for class := ""; class != "whole"; {
-				if class = t.one(ctx, good(l, m)); ctx.Err() != nil {
-					return
-				}
-				if class != "whole" && time.Now().After(until) {
-					w.events.violate(fmt.Sprintf("%s is not served within %s: %s", key, recoverWithin, class), w.allOf(ctx, l))
-					return
-				}
-			}
-		}
-	}
-	// What is still aside is let in by its first good request.
+}
+
+// servedInTime asks until it is served, and returns false if that takes too long, or the run
+// ends.
+func (w *world) servedInTime(ctx context.Context, t *traffic, when string, l *lane, good func() *ask) bool {
 	until := time.Now().Add(recoverWithin)
-	for w.aside(ctx) != "" && time.Now().Before(until) && ctx.Err() == nil {
-		for _, l := range w.lanes {
-			for _, m := range w.models {
-				t.one(ctx, good(l, m))
-			}
+	for {
+		a := good()
+		class := t.one(ctx, a)
+		switch {
+		case ctx.Err() != nil:
+			return false
+		case class == "whole":
+			return true
+		case time.Now().After(until):
+			w.events.violate(fmt.Sprintf("%s: lane %d %s is not served within %s: %s", when, l.index, a.Model, recoverWithin, class), w.allOf(ctx, l))
+			return false
 		}
 	}
-	if s := w.aside(ctx); s != "" && ctx.Err() == nil {
-		w.events.violate(fmt.Sprintf("%s: %s after %s without faults", when, s, recoverWithin), w.allOf(ctx, w.lanes[0]))
-	}
-	for range 5 {
-		for _, l := range w.lanes {
-			for _, m := range w.models {
-				a := good(l, m)
-				from := w.events.since()
-				class := t.one(ctx, a)
-				unruly := w.events.history().stalled(&got{From: from, To: w.events.since()}) > 0
-				if class != "whole" && !unruly && ctx.Err() == nil {
-					w.events.violate(fmt.Sprintf("%s: %s: nothing is wrong any more, and it got: %s", when, a, class), w.allOf(ctx, l))
-				}
-			}
-		}
+}
+
+// mustServe asks once. An answer that is not whole is a violation, unless the machine did not
+// run us meanwhile.
+func (w *world) mustServe(ctx context.Context, t *traffic, when string, l *lane, a *ask) {
+	from := w.events.since()
+	class := t.one(ctx, a)
+	unruly := w.events.history().stalled(&got{From: from, To: w.events.since()}) > 0
+	if class != "whole" && !unruly && ctx.Err() == nil {
+		w.events.violate(fmt.Sprintf("%s: %s: nothing is wrong any more, and it got: %s", when, a, class), w.allOf(ctx, l))
 	}
 }
 

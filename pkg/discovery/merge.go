@@ -43,53 +43,61 @@ type claim struct {
 // merge joins the sets. Earlier parts have precedence. The workers are in no order, and
 // no id or endpoint occurs twice. It is pure.
 func merge(parts []part) ([]*worker.Worker, []Problem) {
-	var (
-		workers  []*worker.Worker
-		problems []Problem
-		ids      = make(map[worker.ID]claim)
-		addrs    = make(map[netip.AddrPort]claim)
-	)
-	note := func(kind ProblemKind, c claim, format string, a ...any) {
-		p := Problem{Kind: kind, Source: c.source, Key: c.Key, Text: fmt.Sprintf(format, a...)}
-		if c.Worker != nil {
-			p.Worker = c.Worker.ID
-		}
-		problems = append(problems, p)
-	}
+	m := merger{ids: make(map[worker.ID]claim), addrs: make(map[netip.AddrPort]claim)}
 	for _, p := range parts {
 		for _, e := range byPrecedence(p.entries) {
-			c := claim{source: p.source, Entry: e}
-			if e.Fault != "" {
-				note(ProblemFault, c, "%s", e.Fault)
-			}
-			w := e.Worker
-			if w == nil {
-				continue
-			}
-			if o, taken := ids[w.ID]; taken {
-				note(ProblemConflict, c, "id %d is already that of key %q of source %q", w.ID, o.Key, o.source)
-				continue
-			}
-			if at, o, taken := takenBy(addrs, w); taken {
-				note(ProblemConflict, c, "endpoint %s is already that of worker %d, key %q of source %q", at, o.Worker.ID, o.Key, o.source)
-				continue
-			}
-			ids[w.ID] = c
-			if !w.Fronted {
-				for at := range w.Addresses() {
-					addrs[at] = c
-				}
-			}
-			workers = append(workers, w)
-			if why := Ineligible(w); why != "" {
-				note(ProblemIneligible, c, "%s", why)
-			}
+			m.add(claim{source: p.source, Entry: e})
 		}
 	}
-	slices.SortFunc(problems, func(a, b Problem) int {
+	slices.SortFunc(m.problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Kind, b.Kind))
 	})
-	return workers, problems
+	return m.workers, m.problems
+}
+
+// merger is what has been joined so far, and who has which id and address.
+type merger struct {
+	workers  []*worker.Worker
+	problems []Problem
+	ids      map[worker.ID]claim
+	addrs    map[netip.AddrPort]claim
+}
+
+// add takes the worker of an entry into the set, if its id and its addresses are free.
+func (m *merger) add(c claim) {
+	if c.Fault != "" {
+		m.note(ProblemFault, c, "%s", c.Fault)
+	}
+	w := c.Worker
+	if w == nil {
+		return
+	}
+	if o, taken := m.ids[w.ID]; taken {
+		m.note(ProblemConflict, c, "id %d is already that of key %q of source %q", w.ID, o.Key, o.source)
+		return
+	}
+	if at, o, taken := takenBy(m.addrs, w); taken {
+		m.note(ProblemConflict, c, "endpoint %s is already that of worker %d, key %q of source %q", at, o.Worker.ID, o.Key, o.source)
+		return
+	}
+	m.ids[w.ID] = c
+	if !w.Fronted {
+		for at := range w.Addresses() {
+			m.addrs[at] = c
+		}
+	}
+	m.workers = append(m.workers, w)
+	if why := Ineligible(w); why != "" {
+		m.note(ProblemIneligible, c, "%s", why)
+	}
+}
+
+func (m *merger) note(kind ProblemKind, c claim, format string, a ...any) {
+	p := Problem{Kind: kind, Source: c.source, Key: c.Key, Text: fmt.Sprintf(format, a...)}
+	if c.Worker != nil {
+		p.Worker = c.Worker.ID
+	}
+	m.problems = append(m.problems, p)
 }
 
 // takenBy returns the claim of an address where w would listen, and false if no address

@@ -15,11 +15,20 @@ func (m *Map) Check() error {
 	if err := m.slots.check(); err != nil {
 		return err
 	}
+	bySlot, err := m.checkRanks()
+	if err != nil {
+		return err
+	}
+	return m.checkHolders(bySlot)
+}
+
+// checkRanks checks each rank, and returns what each slot counts.
+func (m *Map) checkRanks() (map[Slot]map[SequenceHash]uint32, error) {
 	bySlot := make(map[Slot]map[SequenceHash]uint32)
 	blocks, strangers := 0, 0
 	for r, rb := range m.ranks {
 		if s, ok := m.slots.Slot(r); !ok || s != rb.slot {
-			return fmt.Errorf("kvindex: I1: rank %s has slot %d here and slot %d (%t) in the table", r, rb.slot, s, ok)
+			return nil, fmt.Errorf("kvindex: I1: rank %s has slot %d here and slot %d (%t) in the table", r, rb.slot, s, ok)
 		}
 		blocks += rb.stats.Routed
 		if !rb.attached {
@@ -31,17 +40,22 @@ func (m *Map) Check() error {
 				continue
 			}
 			if s, ok := m.slots.View(rb.slot, v); !ok || s != w.slot {
-				return fmt.Errorf("kvindex: I1: rank %s counts view %d at slot %d, which is at %d (%t)", r, v, w.slot, s, ok)
+				return nil, fmt.Errorf("kvindex: I1: rank %s counts view %d at slot %d, which is at %d (%t)", r, v, w.slot, s, ok)
 			}
 			bySlot[w.slot] = w.counts
 		}
 		if err := rb.check(r, m.holders); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if strangers != m.strangers || blocks > m.route.MaxBlocks {
-		return fmt.Errorf("kvindex: I7: %d ranks are not attached, counted %d; %d routed blocks, budget %d", strangers, m.strangers, blocks, m.route.MaxBlocks)
+		return nil, fmt.Errorf("kvindex: I7: %d ranks are not attached, counted %d; %d routed blocks, budget %d", strangers, m.strangers, blocks, m.route.MaxBlocks)
 	}
+	return bySlot, nil
+}
+
+// checkHolders checks that a sequence has the bits of those slots that count it.
+func (m *Map) checkHolders(bySlot map[Slot]map[SequenceHash]uint32) error {
 	for q, set := range m.holders {
 		if set.count() == 0 {
 			return fmt.Errorf("kvindex: I5: sequence %x has no holder", q)

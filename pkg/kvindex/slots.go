@@ -145,16 +145,9 @@ func (t *Slots) check() error {
 		}
 		free[s] = true
 	}
-	views := make(map[Slot]bool)
-	for _, groups := range t.views {
-		for _, first := range groups {
-			for i := range Slot(groupSlots) {
-				if first != 0 && (views[first+i] || first%groupSlots != 0) {
-					return fmt.Errorf("kvindex: I1: slot %d is in two groups of views, or at %d in one", first+i, first%groupSlots)
-				}
-				views[first+i] = first != 0
-			}
-		}
+	views, err := t.viewSlots()
+	if err != nil {
+		return err
 	}
 	ofViews := 0
 	for i, e := range t.refs {
@@ -176,4 +169,23 @@ func (t *Slots) check() error {
 		return fmt.Errorf("kvindex: I1: %d ranks, %d free slots and %d of views of %d", len(t.byRank), len(t.free), ofViews, len(t.refs))
 	}
 	return nil
+}
+
+// viewSlots are the slots of the groups of views. Groups are aligned, and share none.
+func (t *Slots) viewSlots() (map[Slot]bool, error) {
+	views := make(map[Slot]bool)
+	for _, groups := range t.views {
+		for _, first := range groups {
+			if first == 0 {
+				continue
+			}
+			for s := first; s < first+groupSlots; s++ {
+				if views[s] || first%groupSlots != 0 {
+					return nil, fmt.Errorf("kvindex: I1: slot %d is in two groups of views, or at %d in one", s, first%groupSlots)
+				}
+				views[s] = true
+			}
+		}
+	}
+	return views, nil
 }

@@ -69,29 +69,14 @@ func (c *treeCheck) checkNames(rk *treeRank) (err error) {
 	}
 	t.names.each(&rk.names, func(h EngineHash, v *named) {
 		n++
-		b := v.block()
-		if v.tiers() == 0 || b == 0 || b >= t.blocks.next {
-			err = fmt.Errorf("kvindex: I2: name %x: block %d, tiers %b", h, b, v.tiers())
+		if fault := c.checkName(rk, h, v); fault != nil {
+			err = fault
 			return
 		}
-		if p := t.names.find(&rk.names, h); p.b == nil || p.val() != v {
-			err = fmt.Errorf("kvindex: I12: name %x is not found where it is", h)
-		}
-		c.refs[b]++
 		for i := range numTiers {
-			if v.tiers()>>i&1 != 0 {
-				tiers[i]++
-			}
+			tiers[i] += int(v.tiers() >> i & 1)
 		}
-		for i, w := range rk.views {
-			if v.tiers()&tiersOf[w.view] == 0 {
-				continue
-			}
-			if c.counted[heldBy{w.slot, b}] {
-				extra[i][b]++
-			}
-			c.counted[heldBy{w.slot, b}] = true
-		}
+		c.countIn(rk, *v, extra)
 	})
 	if err != nil {
 		return err
@@ -115,6 +100,34 @@ func (c *treeCheck) checkNames(rk *treeRank) (err error) {
 		return fmt.Errorf("kvindex: I6: counted %v of %d blocks, kept %v of %d and %d", tiers, n, rk.stats.TierBlocks, rk.stats.Blocks, rk.names.n)
 	}
 	return nil
+}
+
+// checkName checks one name of a rank by itself.
+func (c *treeCheck) checkName(rk *treeRank, h EngineHash, v *named) error {
+	b := v.block()
+	if v.tiers() == 0 || b == 0 || b >= c.t.blocks.next {
+		return fmt.Errorf("kvindex: I2: name %x: block %d, tiers %b", h, b, v.tiers())
+	}
+	if p := c.t.names.find(&rk.names, h); p.b == nil || p.val() != v {
+		return fmt.Errorf("kvindex: I12: name %x is not found where it is", h)
+	}
+	return nil
+}
+
+// countIn counts a name in each view that counts its tiers. A view counts a block once; extra
+// has the further names of the same block, by view.
+func (c *treeCheck) countIn(rk *treeRank, v named, extra []map[blockID]uint32) {
+	b := v.block()
+	c.refs[b]++
+	for i, w := range rk.views {
+		if v.tiers()&tiersOf[w.view] == 0 {
+			continue
+		}
+		if c.counted[heldBy{w.slot, b}] {
+			extra[i][b]++
+		}
+		c.counted[heldBy{w.slot, b}] = true
+	}
 }
 
 // checkNodes walks the nodes by id. Nodes that are not in use have an odd version.
@@ -189,33 +202,9 @@ func (c *treeCheck) checkShape(id nodeID, n *node) error {
 // checkHolders compares a node's cuts with the names of the ranks, and returns the
 // cuts' sum.
 func (c *treeCheck) checkHolders(id nodeID, n *node) (int, error) {
-	var all []holder
 	s := n.load()
-	if s.cut() > 0 {
-		all = append(all, holderOf(s.slot(), s.cut()))
-	}
-	for i := range n.more {
-		if e := holder(n.more[i].Load()); e != 0 {
-			all = append(all, e)
-		}
-	}
-	if list := n.crowd.Load(); list != 0 {
-		c.units += int(c.t.units[list][0].Load())
-		for g := uint32(0); c.t.groupAt(list, g) != nil; g++ {
-			if c.t.groupAt(list, g).Load() == 0 {
-				continue
-			}
-			c.units++
-			for i := range Slot(groupSlots) {
-				slot := Slot(g*groupSlots) + i
-				if cut := c.t.crowdCut(n, slot); cut > 0 {
-					all = append(all, holderOf(slot, cut))
-				}
-			}
-		}
-	}
 	seen, sum := make(map[Slot]bool), 0
-	for _, e := range all {
+	for _, e := range c.holders(n) {
 		if seen[e.slot()] || c.bySlot[e.slot()] == nil || e.cut() > s.length() {
 			return 0, fmt.Errorf("kvindex: I5: node %d of %d blocks: slot %d holds %d: expected a rank, once", id, s.length(), e.slot(), e.cut())
 		}
@@ -228,6 +217,37 @@ func (c *treeCheck) checkHolders(id nodeID, n *node) (int, error) {
 		}
 	}
 	return sum, nil
+}
+
+// holders are the cuts of a node, wherever they are kept. It counts the units of its crowd.
+func (c *treeCheck) holders(n *node) []holder {
+	var all []holder
+	if s := n.load(); s.cut() > 0 {
+		all = append(all, holderOf(s.slot(), s.cut()))
+	}
+	for i := range n.more {
+		if e := holder(n.more[i].Load()); e != 0 {
+			all = append(all, e)
+		}
+	}
+	list := n.crowd.Load()
+	if list == 0 {
+		return all
+	}
+	c.units += int(c.t.units[list][0].Load())
+	for g := uint32(0); c.t.groupAt(list, g) != nil; g++ {
+		if c.t.groupAt(list, g).Load() == 0 {
+			continue
+		}
+		c.units++
+		for i := range Slot(groupSlots) {
+			slot := Slot(g*groupSlots) + i
+			if cut := c.t.crowdCut(n, slot); cut > 0 {
+				all = append(all, holderOf(slot, cut))
+			}
+		}
+	}
+	return all
 }
 
 // checkRuns walks the memory of blocks from end to end.

@@ -341,50 +341,55 @@ const (
 // are present again. Events of workers that come precede those of workers that go. So
 // if one endpoint replaced another between two sets, no side is deactivated.
 func (a *Activation) Follow(present []*worker.Worker, grade func(*worker.Worker) Grade, left []worker.ID) []ActivationEvent {
-	var come, back []ActivationEvent
+	var come, gone, back []ActivationEvent
 	here := make(map[worker.ID]worker.Role, len(present))
 	for _, w := range present {
-		ev := ActivationEvent{Worker: w.ID}
 		g := grade(w)
-		switch {
-		case w.Role == worker.Prefill && g != Unfit:
-			known, was := a.Prefill(w.ID)
-			is := g == Ready
-			ev.Kind = PrefillSeen
-			if is {
-				ev.Kind = PrefillUp
-			}
-			here[w.ID] = w.Role
-			if slices.Contains(left, w.ID) && known {
-				back = append(back, ev)
-			} else if !known || was != is {
-				come = append(come, ev)
-			}
-		case w.Role == worker.Decode && g == Ready:
-			was, known := a.Decode(w.ID)
-			ev.Kind, ev.Side = DecodeJoined, w.Deployment
-			here[w.ID] = w.Role
-			if slices.Contains(left, w.ID) && known {
-				back = append(back, ev)
-			} else if !known || was != w.Deployment {
-				come = append(come, ev)
+		if !takesPart(w, g) {
+			continue
+		}
+		here[w.ID] = w.Role
+		switch ev, known, news := a.arrival(w, g); {
+		case known && slices.Contains(left, w.ID):
+			back = append(back, ev)
+		case news:
+			come = append(come, ev)
+		}
+	}
+	leave := func(known []worker.ID, role worker.Role, kind EventKind) {
+		for _, id := range known {
+			if here[id] != role || slices.Contains(left, id) {
+				gone = append(gone, ActivationEvent{Kind: kind, Worker: id})
 			}
 		}
 	}
-	var gone []ActivationEvent
 	prefill, decode := a.Workers()
-	for _, id := range prefill {
-		if here[id] != worker.Prefill || slices.Contains(left, id) {
-			gone = append(gone, ActivationEvent{Kind: PrefillLeft, Worker: id})
-		}
-	}
-	for _, id := range decode {
-		if here[id] != worker.Decode || slices.Contains(left, id) {
-			gone = append(gone, ActivationEvent{Kind: DecodeLeft, Worker: id})
-		}
-	}
+	leave(prefill, worker.Prefill, PrefillLeft)
+	leave(decode, worker.Decode, DecodeLeft)
 	for _, evs := range [][]ActivationEvent{come, back} {
 		slices.SortStableFunc(evs, func(a, b ActivationEvent) int { return cmp.Compare(a.Worker, b.Worker) })
 	}
 	return slices.Concat(come, gone, back)
+}
+
+// takesPart reports whether a worker of this grade takes part in the activation of its key.
+func takesPart(w *worker.Worker, g Grade) bool {
+	return w.Role == worker.Prefill && g != Unfit || w.Role == worker.Decode && g == Ready
+}
+
+// arrival returns the event with which a worker that takes part comes, whether it is known in
+// this role, and whether the event would change anything.
+func (a *Activation) arrival(w *worker.Worker, g Grade) (ev ActivationEvent, known, news bool) {
+	ev = ActivationEvent{Worker: w.ID}
+	if w.Role == worker.Decode {
+		ev.Kind, ev.Side = DecodeJoined, w.Deployment
+		side, known := a.Decode(w.ID)
+		return ev, known, !known || side != ev.Side
+	}
+	ev.Kind = PrefillSeen
+	if g == Ready {
+		ev.Kind = PrefillUp
+	}
+	known, ready := a.Prefill(w.ID)
+	return ev, known, !known || ready != (g == Ready)
 }

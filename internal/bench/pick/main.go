@@ -72,35 +72,44 @@ func run(args []string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		row := func(c action) error {
-			best := figure{p50: time.Hour}
-			for range o.repeats {
-				f, err := measure(c, o.each)
-				if err != nil {
-					return fmt.Errorf("%s: %w", c.name, err)
-				}
-				if f.p50 < best.p50 {
-					best = f
-				}
-			}
-			fmt.Fprintf(out, "| %d × %d | %s | %.2f | %.2f | %d |\n", n, o.dp, c.name, stats.Micros(best.p50), stats.Micros(best.p99), best.allocations)
-			return nil
-		}
-		for _, c := range l.cases() {
-			if err := row(c); err != nil {
-				return err
-			}
+		if err := o.rows(out, n, l.cases()); err != nil {
+			return err
 		}
 		if err := l.widen(); err != nil {
 			return err
 		}
-		for _, c := range l.wideCases() {
-			if err := row(c); err != nil {
-				return err
-			}
+		if err := o.rows(out, n, l.wideCases()); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// rows prints a row of the table for each case, with n workers.
+func (o *options) rows(out io.Writer, n int, cases []action) error {
+	for _, c := range cases {
+		best, err := o.best(c)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "| %d × %d | %s | %.2f | %.2f | %d |\n", n, o.dp, c.name, stats.Micros(best.p50), stats.Micros(best.p99), best.allocations)
+	}
+	return nil
+}
+
+// best is the fastest of the repeats.
+func (o *options) best(c action) (figure, error) {
+	best := figure{p50: time.Hour}
+	for range o.repeats {
+		f, err := measure(c, o.each)
+		if err != nil {
+			return best, fmt.Errorf("%s: %w", c.name, err)
+		}
+		if f.p50 < best.p50 {
+			best = f
+		}
+	}
+	return best, nil
 }
 
 // action is one thing to be timed. prepare is not.
