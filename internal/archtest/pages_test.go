@@ -197,6 +197,38 @@ func TestPagesSayTheWordsOfTheGlossary(t *testing.T) {
 	require.NoError(t, eachPage(os.DirFS("../.."), func(p, text string) { obey(t, said(p, text)) }))
 }
 
+// readmeLines is how long the page that everybody reads first may be.
+const readmeLines = 120
+
+// readmeParts are what it says after what Baton is, in this order.
+var readmeParts = []string{"\n**Why.**\n", "\n## See it\n", "\n## Use it\n", "\n## Read on\n"}
+
+// unread returns what is wrong with the first page.
+func unread(text string) []string {
+	var out []string
+	if n := strings.Count(text, "\n"); n > readmeLines {
+		out = append(out, fmt.Sprintf("README.md: %d lines, at most %d: docs has room", n, readmeLines))
+	}
+	if n := strings.Count(text, "\n## "); n != len(readmeParts)-1 {
+		out = append(out, fmt.Sprintf("README.md: %d sections, expected %d", n, len(readmeParts)-1))
+	}
+	rest := text
+	for _, part := range readmeParts {
+		_, after, found := strings.Cut(rest, part)
+		if !found {
+			return append(out, fmt.Sprintf("README.md: expected %s, in the order what, why, see it, use it, read on", strings.TrimSpace(part)))
+		}
+		rest = after
+	}
+	return out
+}
+
+func TestTheReadmeIsShortAndInOrder(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	obey(t, unread(string(text)))
+}
+
 func TestLawsOfRulesAreSeenToFail(t *testing.T) {
 	fits := strings.Repeat("ä", cellWidth)
 	require.Empty(t, wide("p", "| "+fits+" | a |\n"+fits+fits))
@@ -204,6 +236,12 @@ func TestLawsOfRulesAreSeenToFail(t *testing.T) {
 
 	require.Equal(t, []string{`p:2: says "fresh pick": the glossary of ARCHITECTURE.md has the word for it`},
 		said("p", "`baton_fresh_picks_total`\nA Fresh pick\n"+glossary+"fresh pick"))
+
+	page := "# B\n" + strings.Join(readmeParts, "x")
+	require.Empty(t, unread(page))
+	require.Equal(t, []string{"README.md: 4 sections, expected 3", "README.md: expected ## See it, in the order what, why, see it, use it, read on"},
+		unread(strings.Replace(page, "## See it", "## Look", 1)+"\n## More\n"))
+	require.Equal(t, []string{"README.md: 130 lines, at most 120: docs has room"}, unread(page+strings.Repeat("\n", 130-strings.Count(page, "\n"))))
 
 	const good = "1. <a id=\"one\"></a>**one**. A rule.\n   *Shown by* TestA.\n2. <a id=\"two\"></a>**two**. Another: pkg/a.\n"
 	names, faults := rules("p", good, map[string]bool{"TestA": true})
