@@ -50,14 +50,14 @@ func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer
 	if *raw {
 		var out bytes.Buffer
 		if err := json.Indent(&out, answer, "", "  "); err != nil {
-			return fmt.Errorf("explain: the plugin's answer: %w", err)
+			return notOfThisVersion(err)
 		}
 		_, err = fmt.Fprintln(stdout, out.String())
 		return err
 	}
 	var r decision.Record
 	if err := json.Unmarshal(answer, &r); err != nil {
-		return fmt.Errorf("explain: the plugin's answer: %w", err)
+		return notOfThisVersion(err)
 	}
 	_, err = io.WriteString(stdout, r.Text())
 	return err
@@ -92,7 +92,7 @@ func postExplain(ctx context.Context, at, path string, body []byte) ([]byte, err
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return nil, fmt.Errorf("explain: %w", err)
+		return nil, fmt.Errorf("explain: the answer broke off (%w): ask again", err)
 	}
 	if by := resp.Header.Get("Server"); by != admin.ServerName {
 		return nil, notTheAdmin(at, by)
@@ -167,4 +167,9 @@ func notTheAdmin(at, by string) error {
 		who = fmt.Sprintf("another server (%.60q)", by)
 	}
 	return fmt.Errorf("explain: --admin %s: %s answers there: %s", at, who, statusPage)
+}
+
+// notOfThisVersion says what to change if the answer is not as this program knows it.
+func notOfThisVersion(err error) error {
+	return fmt.Errorf("explain: the plugin's answer cannot be read (%w): expected an extproc of the plugin's version", err)
 }

@@ -22,7 +22,7 @@ func indexCommand(args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if fs.NArg() == 0 {
-		return config.Usage(errors.New("index: expected the file of a dump"))
+		return config.Usage(errors.New("index: expected the file of a dump: extproc index FILE"))
 	}
 	d, err := plugin.ReadDump(fs.Arg(0))
 	if err != nil {

@@ -124,7 +124,7 @@ func serveRegisterAdmin(addr string, runner *register.Runner, log *slog.Logger) 
 	}
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("admin: %w", err)
+		return nil, fmt.Errorf("register: --admin: %w; choose another address, or end the process that uses it", err)
 	}
 	srv := &http.Server{Handler: runner.Handler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second}
 	served := make(chan struct{})

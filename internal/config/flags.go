@@ -106,7 +106,7 @@ func unexpected(fs *flag.FlagSet, arg string) error {
 	if ext := filepath.Ext(arg); (ext == ".yaml" || ext == ".yml") && fs.Lookup("config") != nil {
 		return fmt.Errorf("%s: unexpected argument %q: did you mean --config %s, or --workers %s?", fs.Name(), arg, arg, arg)
 	}
-	return fmt.Errorf("%s: unexpected argument %q", fs.Name(), arg)
+	return fmt.Errorf("%s: unexpected argument %q; extproc %s --help says what it takes", fs.Name(), arg, fs.Name())
 }
 
 func unknownFlag(fs *flag.FlagSet, name string) error {

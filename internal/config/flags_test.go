@@ -46,5 +46,5 @@ try: --wait "5": expected a duration such as 250ms or 2s
 try: --share "x": expected a number
 try: --whatever: there is no such flag; extproc try --help lists them
 try: --listen: expected a value
-try: unexpected argument "extra"`, err.Error())
+try: unexpected argument "extra"; extproc try --help says what it takes`, err.Error())
 }

@@ -125,7 +125,7 @@ func (srv *Server) receipt(ctx context.Context, h *wire.Headers, now time.Time) 
 		srv.cfg.Telemetry.ClockOff()
 	}
 	if first {
-		srv.log.Warn("the clock of a proxy is off: its x-baton-start is not used, and deadlines count from when its requests reach this process; logged once for each proxy",
+		srv.log.Warn("the clock of a proxy is off: set that clock; until then its x-baton-start is not used, and deadlines count from when its requests reach this process; logged once for each proxy",
 			slog.String(logkey.Address, cmp.Or(host, "local")), slog.Duration(logkey.Ahead, ahead))
 	}
 	return t

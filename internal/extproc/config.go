@@ -199,7 +199,7 @@ func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	if c.View == nil || c.Board == nil || c.Index == nil || c.Routes == nil || c.Slots == nil || c.Tokens == nil || c.Book == nil || c.Health == nil {
-		bad("a required part is missing")
+		bad("expected all of View, Board, Index, Routes, Slots, Tokens, Book and Health")
 	}
 	if c.Instance == "" {
 		bad("instance: expected a name")

@@ -137,7 +137,7 @@ func (a *asking) settle(p tokens.Prompt) {
 	pl, err := a.plan(&d)
 	if err != nil {
 		d.Cancel(time.Now())
-		srv.log.Error("a leg token could not be sealed", logkey.Err, err)
+		srv.log.Error("a leg token could not be sealed, and the request gets internal_error: a fault of Baton's; please report it", logkey.Err, err)
 		a.refuse(&leg.FailInternal)
 		return
 	}

@@ -98,7 +98,7 @@ func (w *stream) recovered(where string, r any, set ...wire.Header) {
 // panicked counts and logs a recovered panic.
 func (srv *Server) panicked(where string, r any) {
 	srv.cfg.Telemetry.Panic(where)
-	srv.log.Error("a stream panicked; it was ended", logkey.Leg, where, logkey.Panic, r, logkey.Stack, string(debug.Stack()))
+	srv.log.Error("a stream panicked; it was ended, and the others go on: a fault of Baton's; please report it with the stack", logkey.Leg, where, logkey.Panic, r, logkey.Stack, string(debug.Stack()))
 }
 
 // sendRoute replies to the end of the request, in the body mode of the stream.

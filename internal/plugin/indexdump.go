@@ -29,12 +29,12 @@ func (p *plugin) resumeIndex() {
 		return
 	}
 	if err != nil {
-		p.log.Warn("the index begins empty: its dump cannot be used", logkey.Path, path, logkey.Err, err)
+		p.log.Warn("the index begins empty: its dump cannot be used; the next one replaces it, if index.dump can be written", logkey.Path, path, logkey.Err, err)
 		return
 	}
 	ranks, err := p.events.Resume(d)
 	if err != nil {
-		p.log.Warn("some ranks of the dump cannot be used", logkey.Path, path, logkey.Err, err)
+		p.log.Warn("some ranks of the dump cannot be used, and begin empty: nothing has to be done", logkey.Path, path, logkey.Err, err)
 	}
 	p.log.Info("a dump of the index waits for its ranks' streams", logkey.Path, path, logkey.Ranks, ranks, logkey.Of, len(d.Ranks()),
 		logkey.Blocks, d.Blocks())
@@ -98,7 +98,7 @@ func (p *plugin) saveIndex() (took time.Duration) {
 	took = time.Since(began)
 	if err != nil {
 		p.tele.Instruments.IndexDump("failed")
-		p.log.Warn("the index was not dumped", logkey.Path, path, logkey.Err, err)
+		p.log.Warn("the index was not dumped, so a restart would begin with an older dump or none: see that this user may write to the folder of index.dump, and that there is room", logkey.Path, path, logkey.Err, err)
 		return took
 	}
 	p.tele.Instruments.IndexDump("ok")

@@ -51,7 +51,7 @@ func mayBind(path string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("listen: %w", err)
+		return fmt.Errorf("listen: %w; choose another path with --listen", err)
 	}
 	if info.Mode()&os.ModeSocket == 0 {
 		return fmt.Errorf("listen: %s exists and is no socket: remove it, or choose another path with --listen", path)

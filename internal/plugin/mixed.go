@@ -43,7 +43,7 @@ func unlike(ws []*worker.Worker) string {
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d workers have other blocks than worker %s (%s), as %s (%s): what they hold of a prompt is never found",
+	return fmt.Sprintf("%d of %d workers have other blocks than worker %s (%s), as %s (%s): what they hold of a prompt is never found; give all of them the same block size and speculation",
 		n, len(ws), ws[0].ID, blocksOf(ws[0]), first.ID, blocksOf(first))
 }
 

@@ -27,10 +27,10 @@ func TestWorkersOfOtherBlocksThanTheirPoolAreTold(t *testing.T) {
 	foreign.Endpoint = testWorker(t, 5, worker.Prefill, "1005").Endpoint
 	x.set(discovery.Change{Changed: []worker.ID{2, 3}}, a, &wide, &pairs, decode, &foreign)
 	require.Equal(t, []string{"model m, prefill: 2 of 3 workers have other blocks than worker 1 (16 tokens), as 2 (32 tokens): " +
-		"what they hold of a prompt is never found"}, x.state().Problems)
+		"what they hold of a prompt is never found; give all of them the same block size and speculation"}, x.state().Problems)
 	require.Contains(t, x.metrics(), "baton_discovery_problems 1")
 
 	x.set(discovery.Change{Changed: []worker.ID{2}}, a, b, &pairs, decode)
 	require.Equal(t, []string{"model m, prefill: 1 of 3 workers have other blocks than worker 1 (16 tokens), as 3 (16 tokens, in pairs): " +
-		"what they hold of a prompt is never found"}, x.state().Problems)
+		"what they hold of a prompt is never found; give all of them the same block size and speculation"}, x.state().Problems)
 }

@@ -199,7 +199,7 @@ func newIndex(open openTree, conf kvindex.TreeConfig, slots *kvindex.Slots, log 
 		if !errors.Is(err, syscall.ENOMEM) || conf.MaxBytes < leastIndex {
 			return nil, err
 		}
-		log.Warn("the index gets less memory than asked for", logkey.MaxBytes, conf.MaxBytes, logkey.Err, err)
+		log.Warn("the index gets less memory than asked for: it needs eight times index.max_bytes of address space; raise that limit (ulimit -v), or lower index.max_bytes", logkey.MaxBytes, conf.MaxBytes, logkey.Err, err)
 	}
 }
 
@@ -341,7 +341,7 @@ func (p *plugin) drain(main *turns) {
 	last := p.newGRPC()
 	servers.Go(func() {
 		if err := serveGRPC(last, main.turn()); err != nil {
-			p.log.Warn("new connections are refused", logkey.Err, err)
+			p.log.Warn("new connections are refused until the drain ends", logkey.Err, err)
 		}
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.DrainTimeout)
@@ -349,7 +349,7 @@ func (p *plugin) drain(main *turns) {
 	left := lastWords
 	if err := p.server.Drain(ctx, p.cfg.DrainTimeout/2); err != nil {
 		left = 0
-		p.log.Warn("some requests outlasted the drain", logkey.Streams, p.server.Streams())
+		p.log.Warn("some requests outlasted the drain, and are cut off: raise drain_timeout, or lower request.max_timeout", logkey.Streams, p.server.Streams())
 	}
 	servers.Go(last.GracefulStop)
 	cut := time.AfterFunc(left, func() { // health streams do not end by themselves

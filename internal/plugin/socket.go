@@ -66,13 +66,13 @@ func keepSocket(ctx context.Context, path string, mode fs.FileMode, to *turns, l
 		l, err := bindUnix(path, mode)
 		if err != nil {
 			if !told {
-				log.Error("the socket was deleted, and cannot be made again: no new connection reaches the plugin", logkey.File, path, logkey.Err, err)
+				log.Error("the socket was deleted, and cannot be made again, so no new connection reaches the plugin: see that its folder is there, and that this user may write to it", logkey.File, path, logkey.Err, err)
 			}
 			told = true
 			continue
 		}
 		told = false
 		to.add(l)
-		log.Warn("the socket was deleted, and has been made again", logkey.File, path)
+		log.Warn("the socket was deleted, and has been made again: keep its folder from whatever clears it", logkey.File, path)
 	}
 }

@@ -39,7 +39,7 @@ func transport(c config.TLSConfig, log *slog.Logger) (credentials.TransportCrede
 	if c.ClientCA != "" {
 		pem, err := os.ReadFile(c.ClientCA)
 		if err != nil {
-			return nil, fmt.Errorf("tls: %w", err)
+			return nil, fmt.Errorf("tls.client_ca: %w: expected a PEM file that this user may read", err)
 		}
 		conf.ClientCAs = x509.NewCertPool()
 		if !conf.ClientCAs.AppendCertsFromPEM(pem) {
@@ -147,7 +147,7 @@ func (k *keyPair) at(now time.Time) *tls.Certificate {
 		k.log.Info("the TLS certificate was read again", logkey.Cert, k.files[0])
 	case err.Error() != k.fault:
 		k.fault = err.Error()
-		k.log.Warn("the TLS certificate cannot be read again: the one before is shown", logkey.Err, err)
+		k.log.Warn("the TLS certificate cannot be read again, and the one before is shown: see that tls.cert and tls.key belong together and that this user may read them", logkey.Err, err)
 	}
 	return k.cert
 }
