@@ -2,8 +2,8 @@
 // import which, and what no file may do. Each law carries its reason, and the
 // failure prints it.
 //
-// The laws are checked on the parsed source of every build tag, so they need no
-// build, no network and about a second. Each law is also run over a small
+// The laws are checked on the parsed source of every build tag, which is read once, so
+// they need no build, no network and some seconds. Each law is also run over a small
 // made-up tree that breaks it: a law that cannot fail is a defect.
 //
 // Laws about our own packages and about modules count what is reached through

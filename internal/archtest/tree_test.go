@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 
@@ -139,10 +140,13 @@ func fromPackage(e ast.Expr, local string) bool {
 	return ok && local != "" && x.Name == local
 }
 
-// house is the real tree.
+// parsed is the real tree, which is read once.
+var parsed = sync.OnceValues(func() (*tree, error) { return load(os.DirFS("../..")) })
+
+// house is the real tree. It must not be changed.
 func house(t *testing.T) *tree {
 	t.Helper()
-	tr, err := load(os.DirFS("../.."))
+	tr, err := parsed()
 	require.NoError(t, err)
 	require.Contains(t, tr.pkgs, "pkg/worker", "the tree was not found")
 	return tr
