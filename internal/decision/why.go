@@ -215,7 +215,8 @@ func (r *Record) OutcomeText() string {
 	return o + ": " + r.Detail
 }
 
-// LegText is the state of the prefill leg with its detail, as "failed: connection lost".
+// LegText is the state of the prefill leg with its detail, as "failed: connection lost". The
+// status page's template reads it.
 func (r *Record) LegText() string {
 	if r.LegDetail == "" {
 		return string(r.Leg)
@@ -224,7 +225,7 @@ func (r *Record) LegText() string {
 }
 
 // TokenText is the source of the tokens with its reason, as "byte estimate (tokenize
-// timed out)".
+// timed out)". The status page's template reads it, too.
 func (r *Record) TokenText() string {
 	if r.TokenReason == "" {
 		return string(r.TokenSource)
