@@ -149,6 +149,7 @@ func modelFlags(fs *flag.FlagSet, cfg *enginesim.Config) {
 		})
 	}
 	fs.StringVar(&cfg.APIKey, "api-key", "", "the `key` that requests have to show")
+	fs.BoolVar(&cfg.CutForAnswer, "cut-for-answer", false, "vllm: a prompt that is cut to what fits leaves room for the answer's limit, as in older versions")
 	fs.BoolVar(&cfg.ScaleOut, "scale-out", false, "vllm: answer /v1/chat/completions/render")
 	fs.BoolVar(&cfg.TrustMMKwargs, "trust-request-mm-kwargs", false, "vllm: take mm_processor_kwargs and media_io_kwargs of requests")
 	list("model", "`names` it answers to, separated by commas (default sim)", &cfg.Models)

@@ -43,6 +43,7 @@ type Config struct {
 	MaxModelLen    int    // tokens of prompt and output together; default 1,048,576
 	Poison         string // every worker answers 500 to a request whose body has this text; default none
 
+	CutForAnswer  bool // vLLM leaves room for the answer's limit when it cuts a prompt to what fits, as older versions do
 	ScaleOut      bool // vLLM serves /render (--enable-scale-out)
 	TrustMMKwargs bool // requests to vLLM may say how pictures are read (--trust-request-mm-kwargs)
 

@@ -34,6 +34,8 @@
 //     or the uuid beside it. vLLM tells pictures in its events and, with ScaleOut, at
 //     /v1/chat/completions/render. SGLang pads them in its events and has a single mark
 //     for each at /tokenize.
+//   - vLLM cuts prompts, and refuses lengths that do not fit, as 0.32 does
+//     (docs/engines.md#truncation); with CutForAnswer as older versions.
 //   - vLLM sleeps and wakes up (/sleep, /wake_up, as in its documentation). A sleeping
 //     engine's cache is empty; its /metrics and its next events say so.
 //   - With PortPerRank each rank serves the API on a port of its own, as in

@@ -244,6 +244,9 @@ func (v vllm) render(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = v.known(q)
 	}
+	if err == nil {
+		err = v.fit(q)
+	}
 	if err != nil {
 		v.s.refuse(w, refusalOf(err))
 		return

@@ -48,6 +48,7 @@ type genRequest struct {
 	seen         *gallery // the pictures of its prompt; nil: none
 	mmKwargs     []byte   // names and values of members about reading pictures; nil: none
 	endsAtOnce   bool     // its logit_bias makes the end mark the first token of the answer
+	truncation   truncation
 
 	cacheSalt, extraKey, loraPath []byte // raw JSON; nil: absent
 
@@ -172,15 +173,19 @@ func (p *requestParser) field(key string, v []byte) error {
 		q.extraKey = v
 	case "lora_path":
 		q.loraPath = v
-	case "mm_processor_kwargs", "media_io_kwargs", "mm_payload":
-		p.media(key, v)
+	case "mm_processor_kwargs", "media_io_kwargs", "mm_payload", "truncate_prompt_tokens", "truncation_side":
+		p.vllm(key, v)
 	}
 	return nil
 }
 
-// media reads the members about pictures.
-func (p *requestParser) media(key string, v []byte) {
+// vllm reads the members about pictures and about cutting prompts, which only vLLM knows.
+func (p *requestParser) vllm(key string, v []byte) {
 	switch {
+	case key == "truncate_prompt_tokens":
+		p.q.truncation.to = v
+	case key == "truncation_side":
+		p.q.truncation.side = v
 	case key == "mm_payload":
 		p.q.payload = string(v) != `"none"`
 	case !isNull(v) && string(v) != "{}":

@@ -91,6 +91,9 @@ func (v vllm) known(q *genRequest) error {
 
 func (v vllm) planItems(c *call, p nixlParams, h http.Header) ([]*item, error) {
 	q := c.q
+	if err := v.fit(q); err != nil {
+		return nil, err
+	}
 	if err := checkLimits(q); err != nil {
 		return nil, err
 	}
