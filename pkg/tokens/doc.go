@@ -23,7 +23,8 @@
 //     ([Prompt].Partial), or the prompt is estimated.
 //   - If an engine cuts the prompt to a number of tokens, the hashes are of the cut
 //     prompt, as told by an engine that cuts it in the same way. Without such an engine
-//     the prompt is estimated, and ids in a request get no hashes.
+//     the prompt is estimated, and ids in a request get no hashes. The length is then
+//     at most what the cut leaves.
 //   - No request waits for a tokenizer longer than Wait. A tokenizer that is dead or
 //     hangs is not asked for a while, so that not every request pays this wait. No
 //     tokenizer is set aside for a failure that the prompt, or a host of the prompt's

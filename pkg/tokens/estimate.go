@@ -2,6 +2,7 @@ package tokens
 
 import (
 	"encoding/binary"
+	"math"
 
 	"github.com/zeebo/xxh3"
 
@@ -25,13 +26,29 @@ type estimator struct {
 	seed       uint64
 	bytes      int // bytes of text seen
 	tokens     int // tokens of media seen
+	perToken   int
+	most       int // tokens that are left of a prompt once it is cut
+	cut        int // tokens that are not left of the prompts seen whole
+	before     int // bytes of text of those
 	first      bool
 	onlyFirst  bool // hash the first prompt only
 }
 
 func (e *estimator) reset(blockBytes, perToken, maxBlocks int, seed uint64, onlyFirst bool) {
 	*e = estimator{hashes: e.hashes[:0], carry: e.carry[:0], blockBytes: blockBytes, mediaBytes: mediaTokens * perToken,
-		maxBlocks: maxBlocks, seed: seed, first: true, onlyFirst: onlyFirst}
+		maxBlocks: maxBlocks, seed: seed, first: true, onlyFirst: onlyFirst, perToken: perToken, most: math.MaxInt}
+}
+
+// inTokens is how many tokens so many bytes of text are assumed to be.
+func (e *estimator) inTokens(bytes int) int { return (bytes + e.perToken - 1) / e.perToken }
+
+// isl is the input length of all that was seen.
+func (e *estimator) isl() int {
+	n := e.tokens + e.inTokens(e.bytes)
+	if e.onlyFirst {
+		return n - e.cut
+	}
+	return min(n, e.most)
 }
 
 // visit takes one piece of a prompt. After each piece of text comes a byte that no JSON
@@ -62,6 +79,10 @@ func (e *estimator) visit(kind openai.PieceKind, piece []byte) {
 			e.close(2)
 		}
 		e.first = false
+		if e.onlyFirst { // the end of a prompt, and not only of a message
+			e.cut += max(0, e.inTokens(e.bytes-e.before)-e.most)
+			e.before = e.bytes
+		}
 	}
 }
 
@@ -103,9 +124,13 @@ func (r *Resolver) Estimate(q Query, s *Scratch, why Reason) Prompt {
 	perToken := r.cfg.EstimateBytesPerToken
 	e := &s.est
 	e.reset(max(q.BlockSize, 0)*perToken*estimateStride, perToken, r.cfg.MaxBlocks, q.Salt.Seed(), q.Request.PromptKind == openai.PromptStrings)
+	e.most = q.leaves()
+	if q.BlockSize > 0 {
+		e.maxBlocks = min(e.maxBlocks, e.most/(q.BlockSize*estimateStride))
+	}
 	openai.VisitPrompt(q.Body, q.Request, e.visit)
 	return Prompt{
-		ISLTokens: q.Request.PromptTokens + e.tokens + (e.bytes+perToken-1)/perToken,
+		ISLTokens: q.Request.PromptTokens + e.isl(),
 		Hashes:    e.hashes,
 		Source:    Estimate,
 		Estimated: true,

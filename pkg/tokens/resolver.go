@@ -124,7 +124,7 @@ func (r *Resolver) guess(q Query) Prompt {
 	if k := q.Request.PromptKind; k != openai.PromptIDs && k != openai.PromptIDLists {
 		n = (q.promptBytes() + r.cfg.EstimateBytesPerToken - 1) / r.cfg.EstimateBytesPerToken
 	}
-	return Prompt{ISLTokens: n, Reason: ReasonOff}
+	return Prompt{ISLTokens: q.cut(n), Reason: ReasonOff}
 }
 
 // fromRequest uses the ids in the request.
@@ -135,7 +135,7 @@ func (r *Resolver) fromRequest(q Query, s *Scratch) Prompt {
 		return Prompt{ISLTokens: q.Request.PromptTokens, Reason: ReasonBadIDs}
 	}
 	if len(s.tokens) > q.keeps() {
-		return Prompt{ISLTokens: q.Request.PromptTokens, Reason: ReasonTruncated}
+		return Prompt{ISLTokens: q.cut(q.Request.PromptTokens), Reason: ReasonTruncated}
 	}
 	s.est.hashes = r.hash(s.est.hashes[:0], s.tokens, q.hashing())
 	return Prompt{Tokens: s.tokens, Hashes: s.est.hashes, ISLTokens: q.Request.PromptTokens,

@@ -26,19 +26,58 @@ func (q *Query) truncates() bool {
 // leastOutput is more than the answer length that vLLM assumes if the request names none.
 const leastOutput = 16
 
+// cutTo returns the number of tokens to which the request asks to cut its prompt; fits: to
+// as many as fit. ok is false if it is unknown what vLLM does with the value.
+func (q *Query) cutTo() (n int, ok bool) {
+	n, err := strconv.Atoi(string(q.Request.Value(openai.TruncatePromptTokens).Of(q.Body)))
+	return n, err == nil && n >= fits
+}
+
+const fits = -1
+
 // keeps returns the most tokens that a prompt may have without being cut.
 func (q *Query) keeps() int {
 	if !q.truncates() {
 		return math.MaxInt
 	}
-	n, err := strconv.Atoi(string(q.Request.Value(openai.TruncatePromptTokens).Of(q.Body)))
+	return q.whole()
+}
+
+// whole returns the most tokens that a prompt may have if no version of vLLM cuts it.
+func (q *Query) whole() int {
+	n, ok := q.cutTo()
 	switch {
-	case err != nil || n < -1: // it is unknown what vLLM does with such a value
+	case !ok:
 		return 0
-	case n == -1:
+	case n == fits:
 		return max(0, q.MaxModelLen-max(int(min(q.Request.MaxTokens, math.MaxInt32)), leastOutput))
 	}
 	return n
+}
+
+// leaves returns the most tokens that are left of a prompt once it is cut, by any version
+// of vLLM. It bounds lengths that were estimated, or counted before the cut.
+func (q *Query) leaves() int {
+	if !q.truncates() {
+		return math.MaxInt
+	}
+	n, ok := q.cutTo()
+	switch {
+	case !ok, n == fits && q.MaxModelLen == 0:
+		return math.MaxInt
+	case n == fits:
+		return q.MaxModelLen - 1 // there is room for one token of the answer at least
+	}
+	return n
+}
+
+// cut returns what is left, at most, of so many tokens of all prompts together.
+func (q *Query) cut(isl int) int {
+	n, prompts := q.leaves(), q.Request.Prompts
+	if n > isl/prompts {
+		return isl
+	}
+	return n * prompts
 }
 
 // appendTruncation appends, as members, what the request says about cutting its prompt.

@@ -137,7 +137,7 @@ func TestIdsOfARequestAreTheirPromptWhereNothingIsCut(t *testing.T) {
 		require.Empty(t, p.Hashes)
 		require.Equal(t, ReasonTruncated, p.Reason)
 		require.Equal(t, None, p.Source)
-		require.GreaterOrEqual(t, p.ISLTokens, 8)
+		require.GreaterOrEqual(t, p.ISLTokens, 7)
 	}
 }
 
@@ -154,4 +154,46 @@ func TestOfSeveralTextsNoneIsCut(t *testing.T) {
 	q.Renders = true
 	_, err = r.Engine(t.Context(), q, []worker.Endpoint{e.ep})
 	requireReason(t, ReasonTruncated, err)
+}
+
+// The length of a prompt that is not counted after the cut is at most what the cut leaves
+// of it. It is what is booked.
+func TestWhatIsLeftOfAPromptBoundsItsLength(t *testing.T) {
+	t.Parallel()
+	text := `"` + strings.Repeat("abcd", 100) + `"` // 100 tokens, by estimate
+	chat := `[{"role":"user","content":` + text + `}]`
+	ids := `[` + strings.Repeat("1,", 99) + `1]`
+	for name, c := range map[string]struct {
+		path   openai.Path
+		prompt string
+		more   string
+		length int // of the model
+		other  bool
+		off    bool
+		isl    int
+	}{
+		"a text":                             {openai.Completions, `"prompt":` + text, `,"truncate_prompt_tokens":70`, 0, false, false, 70},
+		"a text that is short enough":        {openai.Completions, `"prompt":` + text, `,"truncate_prompt_tokens":100`, 0, false, false, 100},
+		"a text that is not cut":             {openai.Completions, `"prompt":` + text, ``, 0, false, false, 100},
+		"a text for an engine without a cut": {openai.Completions, `"prompt":` + text, `,"truncate_prompt_tokens":70`, 0, true, false, 100},
+		"messages":                           {openai.ChatCompletions, `"messages":` + chat, `,"truncate_prompt_tokens":70`, 0, false, false, 70},
+		"each of several texts":              {openai.Completions, `"prompt":["abcd",` + text + `,"abcd"]`, `,"truncate_prompt_tokens":70`, 0, false, false, 72},
+		"token ids":                          {openai.Completions, `"prompt":` + ids, `,"truncate_prompt_tokens":70`, 0, false, false, 70},
+		"several lists of them, at most":     {openai.Completions, `"prompt":[` + ids + `,[1]]`, `,"truncate_prompt_tokens":40`, 0, false, false, 80},
+		"to what fits":                       {openai.Completions, `"prompt":` + text, `,"truncate_prompt_tokens":-1,"max_tokens":9`, 70, false, false, 69},
+		"to what fits nobody knows where":    {openai.Completions, `"prompt":` + text, `,"truncate_prompt_tokens":-1`, 0, false, false, 100},
+		"to what is no length":               {openai.Completions, `"prompt":` + text, `,"truncate_prompt_tokens":-2`, 70, false, false, 100},
+		"where tokens are off":               {openai.Completions, `"prompt":` + text, `,"truncate_prompt_tokens":70`, 0, false, true, 70},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newResolver(t, Config{Mode: map[bool]Mode{false: EstimateOnly, true: Off}[c.off]})
+			q := query(t, c.path, `{"model":"m",`+c.prompt+c.more+`}`)
+			q.Renders, q.MaxModelLen = !c.other, c.length
+			p, ok := r.Fast(q, new(Scratch))
+			require.True(t, ok)
+			require.Equal(t, c.isl, p.ISLTokens)
+			require.LessOrEqual(t, len(p.Hashes)*max(p.BlocksPerHash, 1)*q.BlockSize, p.ISLTokens)
+		})
+	}
 }
