@@ -83,8 +83,8 @@ type modelJSON struct {
 	Object  string `json:"object"`
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
-	// MaxModelLen is the smallest limit of the model's workers; see lengthOf. vLLM and
-	// SGLang use this name.
+	// MaxModelLen is the smallest limit of the model's workers. vLLM and SGLang use this
+	// name.
 	MaxModelLen uint32 `json:"max_model_len,omitempty"`
 	// Status says why requests are refused at present. Libraries ignore this member.
 	Status string `json:"status,omitempty"`
@@ -113,7 +113,7 @@ func (srv *Server) models(only string, retry bool) *wire.Immediate {
 			continue
 		}
 		o := policy.Outlook(world, k)
-		m := modelJSON{ID: k.Model, Object: "model", Created: world.Since(k).Unix(), OwnedBy: "baton", MaxModelLen: lengthOf(pool)}
+		m := modelJSON{ID: k.Model, Object: "model", Created: world.Since(k).Unix(), OwnedBy: "baton", MaxModelLen: pool.MaxModelLen}
 		if why := o.Why(pool); why != "" {
 			m.Status = "cannot be served: " + why
 		}
@@ -132,17 +132,4 @@ func (srv *Server) models(only string, retry bool) *wire.Immediate {
 		return leg.ImmediateOf(&leg.FailInternal, false)
 	}
 	return &wire.Immediate{Status: 200, Headers: []wire.Header{{Name: "content-type", Value: "application/json"}}, Body: body, Detail: "baton_models"}
-}
-
-// lengthOf returns how many tokens a prompt and its answer may have together: the smallest
-// limit that a worker of the pool tells, or 0 if none tells one.
-func lengthOf(p *worker.Pool) (least uint32) {
-	for _, ws := range [][]*worker.Worker{p.Prefill, p.Decode, p.Aggregated} {
-		for _, w := range ws {
-			if n := w.MaxModelLen; n > 0 && (least == 0 || n < least) {
-				least = n
-			}
-		}
-	}
-	return least
 }

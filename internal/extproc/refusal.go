@@ -33,8 +33,12 @@ func (srv *Server) failureOf(r *route.Refusal) *leg.Failure {
 			f.Message = "The model's requests are never split"
 		}
 		f.Param = r.By
-		if r.By != "" {
+		switch {
+		case r.By != "":
 			f.Message += "; and " + r.By + " names a prefill worker"
+		case r.Obstacle == route.CutToFit:
+			f.Param = route.CutToFit
+			f.Message += ": -1 leaves prefill and decode different parts of a long prompt; give the number of tokens to keep"
 		}
 		f.Message += "."
 	case route.Saturated:

@@ -59,6 +59,37 @@ func TestSeveralGenerationsAtOnceAreNotSplit(t *testing.T) {
 	alone.requireIdle()
 }
 
+// A client whose prompt vLLM may cut to what fits, which no worker can serve alone, learns
+// what to change. The same request with a number is served.
+func TestAPromptThatMayBeCutToFitIsToldWhatToChange(t *testing.T) {
+	const cut = `{"model":"m","prompt":[1,2,3,4,5,6,7,8],"max_tokens":4,"truncate_prompt_tokens":-1}`
+	listener := func(c *Config) { c.PrefillListener = "unix:///nowhere/prefill.sock" }
+	r := newReplicaOf(t, "a", prefillFirst(t, func(w *worker.Worker) { w.MaxModelLen = 20 }), listener)
+	p := r.open(filterMain)
+	m := p.ask(cut)
+	status, code, param := codeOf(t, m)
+	require.Equal(t, "400 not_disaggregable truncate_prompt_tokens", fmt.Sprint(status, " ", code, " ", param))
+	require.Contains(t, string(m.GetImmediateResponse().GetBody()), "give the number of tokens to keep")
+	p.cancel()
+	r.requireIdle()
+
+	alone := newReplicaOf(t, "b", prefillFirst(t, func(w *worker.Worker) {
+		w.MaxModelLen, w.AcceptsAggregated = 20, w.Role == worker.Decode
+	}), listener)
+	for name, row := range map[string]struct {
+		headers []string
+		want    string
+	}{
+		"decode alone is named":        {[]string{"x-worker-instance-id", "4"}, "4"},
+		"prefill is named, which none": {[]string{"x-prefill-instance-id", "2", "x-worker-instance-id", "4"}, "400 not_disaggregable x-prefill-instance-id"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, row.want, whoServes(t, alone, cut, []string{routingKey, "prerouted"}, row.headers))
+			alone.requireIdle()
+		})
+	}
+}
+
 // TestSGLangsHalvesServeOneChoiceEach: asked for more choices, a real decode worker (0.5.23)
 // never answers. A list of prompts is served.
 func TestSGLangsHalvesServeOneChoiceEach(t *testing.T) {

@@ -42,6 +42,9 @@ func (q *Question) engines() []worker.Engine {
 const (
 	noListener = "listener"
 	noMirror   = "mirror"
+	// CutToFit is the reason of a request whose legs may keep different parts of its
+	// prompt (docs/engines.md#truncation).
+	CutToFit = "truncate_prompt_tokens"
 )
 
 // hindrance says why an engine's hand-off cannot serve the request. "" means that it can.
@@ -54,6 +57,8 @@ func (rt *Router) hindrance(e worker.Engine, q *Question) string {
 		return noListener
 	case kind.PrefillFirst() && handoff.Alone(q.req.Scan):
 		return ""
+	case q.cut && e.Truncates() && !handoff.Alone(q.req.Scan):
+		return CutToFit
 	default:
 		return handoff.Obstacle(kind, q.req.Body, q.req.Scan)
 	}
@@ -109,6 +114,22 @@ func (q *Question) notUsed(f *Refusal) *Refusal {
 	named := &q.wish.pins.Prefill
 	f.By = cmp.Or(named.IDBy, named.AddressBy)
 	return f
+}
+
+// uncut has one worker serve a request whose legs may keep different parts of its prompt,
+// or refuses the request. It is called once the prompt is known.
+func (d *decider) uncut() *Refusal {
+	q := d.q
+	if !q.apart || !slices.ContainsFunc(q.pool.PrefillEngines, worker.Engine.Truncates) || !q.query.CutToFit(&d.v.prompt) {
+		return nil
+	}
+	q.cut = true
+	f := d.splittable(q)
+	if f != nil || q.apart {
+		return f
+	}
+	q.alone = CutPrompt
+	return d.place(q) // the workers that it names were to be a pair
 }
 
 // unused refuses a request that names a prefill worker if its model is never split.

@@ -1,7 +1,10 @@
 package route
 
 import (
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -26,4 +29,75 @@ func TestOfThreeEnginesThoseArePickedThatHaveDecode(t *testing.T) {
 	q := r.asking(eightTokens)
 	require.Len(t, q.pool.Prefill, 3)
 	require.Equal(t, []worker.Rank{{ID: 1}, {ID: 2}}, (&decider{Router: r.Router, q: q}).ranks(worker.Prefill))
+}
+
+// vLLM may cut a prompt to what fits beside the answer, and prefill is asked for an answer
+// of one token. So one worker serves such a request, unless its prompt is surely not cut.
+func TestAPromptThatMayBeCutToFitIsNotSplit(t *testing.T) {
+	cut := func(limit int) string {
+		return fmt.Sprintf(`{"model":"m","prompt":[1,2,3,4,5,6,7,8],"truncate_prompt_tokens":-1,"max_tokens":%d}`, limit)
+	}
+	named := strings.Replace(cut(20), "-1", "4", 1)
+	for name, c := range map[string]struct {
+		engine  worker.Engine
+		accepts bool // decode takes requests without a prefill
+		enforce bool
+		body    string
+		split   string // in the record
+		apart   bool
+		refused Reason
+	}{
+		"one worker can":                     {engine: worker.VLLM, accepts: true, body: cut(20), split: "one worker: the prompt may be cut to what fits, which prefill and decode do differently"},
+		"one worker of MooncakeConnector":    {engine: worker.VLLMMooncake, accepts: true, body: cut(20), split: "one worker: the prompt may be cut to what fits, which prefill and decode do differently"},
+		"none can":                           {engine: worker.VLLM, body: cut(20), refused: NoHandoff},
+		"none may":                           {engine: worker.VLLM, accepts: true, enforce: true, body: cut(20), refused: NoHandoff},
+		"the prompt is short enough":         {engine: worker.VLLM, accepts: true, body: cut(18), apart: true},
+		"a number says where":                {engine: worker.VLLM, accepts: true, body: named, apart: true},
+		"prefill's answer is the whole":      {engine: worker.VLLM, accepts: true, body: strings.Replace(cut(1), "8]", "8,9,10,11]", 1), apart: true},
+		"an engine that cuts no prompt":      {engine: worker.SGLang, accepts: true, body: cut(20), apart: true},
+		"an engine that cuts no prompt, too": {engine: worker.TensorRTLLM, accepts: true, body: cut(20), apart: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ws := engineOf(routetest.Workers(), c.engine)
+			for i, w := range ws {
+				w.KVEvents = worker.KVEvents{}
+				w.MaxModelLen = []uint32{64, 64, 26, 64}[i]
+				w.AcceptsAggregated = c.accepts && w.Role == worker.Decode
+				if c.engine == worker.VLLMMooncake && w.Role == worker.Prefill {
+					w.Bootstrap.EngineIDs = []string{"e"}
+				}
+			}
+			r := newRig(t, ws, func(cfg *Config) {
+				cfg.Policy.Rules.Listener, cfg.Policy.Rules.Enforced = true, c.enforce
+			})
+			q := r.asking(c.body)
+			p, sc := r.tokens(q)
+			d, f := r.Decide(q, p, sc, time.Now())
+			require.Equal(t, string(c.refused), reasonIn(f))
+			if f != nil {
+				require.Equal(t, CutToFit, f.Obstacle)
+				require.Zero(t, r.cfg.Book.Totals().Held)
+				return
+			}
+			require.Equal(t, c.apart, d.Apart)
+			require.Equal(t, c.split, d.Record.Split)
+			if !c.apart {
+				require.Equal(t, CutPrompt, d.Alone)
+			}
+			d.Cancel(time.Now())
+		})
+	}
+}
+
+// Where only one of two engines cuts prompts, the other one serves with prefill and decode
+// apart.
+func TestOfTwoEnginesTheOneThatCutsNoPromptIsPicked(t *testing.T) {
+	ws := routetest.Workers()
+	for i, w := range ws {
+		w.Engine, w.KVEvents = []worker.Engine{worker.VLLM, worker.SGLang}[i%2], worker.KVEvents{}
+	}
+	r := newRig(t, ws, func(c *Config) { c.Policy.Rules.Listener = true })
+	d := r.preview(`{"model":"m","prompt":[1,2,3,4],"truncate_prompt_tokens":-1}`)
+	require.True(t, d.Apart)
+	require.Equal(t, []worker.ID{2, 4}, []worker.ID{d.Prefill.Rank.ID, d.Decode.Rank.ID})
 }

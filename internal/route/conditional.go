@@ -84,6 +84,7 @@ const (
 	PrefillBusy SplitReason = "prefill_busy"
 	Fallback    SplitReason = "fallback"
 	OneLeg      SplitReason = "one_leg"
+	CutPrompt   SplitReason = "cut_prompt"
 )
 
 // split is the choice between one worker and two; the zero value if there was none to
@@ -107,6 +108,8 @@ func (s *split) String() string {
 		return "one worker: fallback for " + s.cause
 	case s.reason == OneLeg:
 		return "one worker: the gateway carries no prefill leg"
+	case s.reason == CutPrompt:
+		return "one worker: the prompt may be cut to what fits, which prefill and decode do differently"
 	case !s.asked:
 		return ""
 	case s.limit > 0:

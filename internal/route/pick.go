@@ -78,7 +78,9 @@ func (d *decider) judge(p tokens.Prompt) {
 		v.rest = d.cfg.Estimate(q.query, &sc.guess, p.Reason)
 		v.blocks = max(v.blocks, p.ISLTokens/max(v.size, 1))
 	}
+	v.fail = d.uncut()
 	switch {
+	case v.fail != nil:
 	case q.decodeOnly:
 		params := picker.DecodeOverride(q.override.Apply(d.cfg.Decode))
 		if err := d.choose(&v.decode, worker.Decode, params); err != nil {

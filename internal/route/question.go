@@ -26,6 +26,7 @@ type Question struct {
 	missing     string             // a required taint that no worker carries; constraints has noTaint in its place
 	undivided   bool               // its model is never split
 	fellBack    string             // the failure in whose place one worker is to serve
+	cut         bool               // its legs may keep different parts of its prompt (CutPrompt)
 
 	places     pin.Places      // the workers that the request names
 	able       []worker.Engine // the engines from which prefill may be picked; nil: all
@@ -99,7 +100,7 @@ func (rt *Router) askRead(q *Question) *Refusal {
 	lead := q.lead()[0]
 	q.query = tokens.Query{
 		Key: q.pool.Key, Request: r.Scan, Body: r.Body, BlockSize: int(lead.BlockSize), Eagle: lead.Eagle,
-		Renders: lead.Engine.TellsPictures(), MaxModelLen: int(lead.MaxModelLen), Salt: home.saltOf(lead, r),
+		Renders: lead.Engine.TellsPictures(), MaxModelLen: int(q.pool.MaxModelLen), Salt: home.saltOf(lead, r),
 	}
 	f = rt.readOverride(q)
 	if f != nil {

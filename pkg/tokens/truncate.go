@@ -80,6 +80,38 @@ func (q *Query) cut(isl int) int {
 	return n * prompts
 }
 
+// templateTokens is more tokens than a chat template adds to the messages and tools of a
+// request, beyond the bytes of the JSON that they stand in.
+const templateTokens = 1024
+
+// CutToFit reports whether an engine that cuts prompts may cut q's, which p describes, to
+// a length that depends on the engine's version and on the limit of the answer. So prefill,
+// which is asked for one token, may keep another part of the prompt than decode does
+// (docs/engines.md#truncation).
+func (q *Query) CutToFit(p *Prompt) bool {
+	if !q.Request.Given(q.Body, openai.TruncatePromptTokens) {
+		return false
+	}
+	n, ok := q.cutTo()
+	if ok && n != fits {
+		return false
+	}
+	switch {
+	case p.Partial || p.Reason == ReasonTruncated:
+		return true
+	case p.Source == FromRequest:
+		return p.ISLTokens > q.whole()
+	case p.Source == FromEngine: // which may have cut the prompt itself
+		return p.ISLTokens >= q.whole()
+	case p.Source == Estimate: // a token has at least one byte
+		media := false
+		openai.VisitPrompt(q.Body, q.Request, func(k openai.PieceKind, _ []byte) { media = media || k == openai.PieceMedia })
+		return media || q.promptBytes()+templateTokens > q.whole()
+	default:
+		return true
+	}
+}
+
 // appendTruncation appends, as members, what the request says about cutting its prompt.
 func (q *Query) appendTruncation(b []byte) []byte {
 	if !q.truncates() {

@@ -197,3 +197,48 @@ func TestWhatIsLeftOfAPromptBoundsItsLength(t *testing.T) {
 		})
 	}
 }
+
+// A prompt that may be cut to what fits is told from one that surely is not: then both legs
+// of a request have the same prompt.
+func TestWhetherAPromptMayBeCutToWhatFits(t *testing.T) {
+	t.Parallel()
+	const tokens = 100
+	text := `"` + strings.Repeat("abcd", tokens) + `"`
+	q := func(prompt, more string, length int) *Query {
+		q := query(t, openai.Completions, `{"model":"m","prompt":`+prompt+more+`}`)
+		q.Renders, q.MaxModelLen = true, length
+		return &q
+	}
+	counted := &Prompt{Source: FromEngine, ISLTokens: tokens}
+	given := &Prompt{Source: FromRequest, ISLTokens: tokens}
+	guessed := &Prompt{Source: Estimate, ISLTokens: tokens, Estimated: true}
+	const cut = `,"truncate_prompt_tokens":-1,"max_tokens":20`
+	surely := len(text+"-120") + templateTokens + 20 // each byte of it may be a token
+	for name, c := range map[string]struct {
+		q    *Query
+		p    *Prompt
+		want bool
+	}{
+		"counted, and short enough":       {q(text, cut, tokens+21), counted, false},
+		"counted, as if it were cut":      {q(text, cut, tokens+20), counted, true},
+		"counted, and too long":           {q(text, cut, tokens+1), counted, true},
+		"given, and short enough":         {q(text, cut, tokens+20), given, false},
+		"given, and too long":             {q(text, cut, tokens+19), given, true},
+		"guessed, and surely short":       {q(text, cut, surely), guessed, false},
+		"guessed":                         {q(text, cut, surely-1), guessed, true},
+		"not counted, for it is cut":      {q(text, cut, 9999), &Prompt{Reason: ReasonTruncated}, true},
+		"counted in part":                 {q(text, cut, 9999), &Prompt{Source: FromEngine, Partial: true}, true},
+		"not known at all":                {q(text, cut, 9999), &Prompt{Reason: ReasonNoText}, true},
+		"where nobody knows what fits":    {q(text, cut, 0), counted, true},
+		"a length that is no number":      {q(text, `,"truncate_prompt_tokens":"-1"`, 9999), counted, true},
+		"a length that is named":          {q(text, `,"truncate_prompt_tokens":9`, 9999), counted, false},
+		"no length":                       {q(text, ``, tokens), counted, false},
+		"an answer of any length":         {q(text, `,"truncate_prompt_tokens":-1`, tokens+17), counted, false},
+		"an answer of any length, nearly": {q(text, `,"truncate_prompt_tokens":-1`, tokens+16), counted, true},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, c.q.CutToFit(c.p)) })
+	}
+	seen := query(t, openai.ChatCompletions, `{"model":"m","truncate_prompt_tokens":-1,"messages":[{"role":"user","content":[`+picture("data:,seven!!")+`]}]}`)
+	seen.Renders, seen.MaxModelLen = true, 1<<20
+	require.True(t, seen.CutToFit(guessed), "a picture may have any length")
+}

@@ -32,6 +32,10 @@ type Pool struct {
 	// PrefillEngines are the engines of the Prefill workers, sorted, each once.
 	PrefillEngines []Engine
 
+	// MaxModelLen is the smallest MaxModelLen that a worker of the pool tells; 0: none
+	// tells one.
+	MaxModelLen uint32
+
 	decodeOf  map[Engine][]Rank // ranks of Decode by engine; nil if all are of one engine
 	prefillOf map[Engine][]Rank // ranks of Prefill by engine; nil if all are of one engine
 }
@@ -206,6 +210,9 @@ func (s *Snapshot) addToPool(k Key, w *Worker) {
 			return
 		}
 		*ws = append(*ws, w)
+		if n := w.MaxModelLen; n > 0 && (p.MaxModelLen == 0 || n < p.MaxModelLen) {
+			p.MaxModelLen = n
+		}
 		for dp := range w.DPSize {
 			*ranks = append(*ranks, Rank{ID: w.ID, DPRank: DPRank(dp)})
 		}

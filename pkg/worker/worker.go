@@ -120,6 +120,10 @@ func (e Engine) TellsAsItWrites() bool { return e == VLLM || e == VLLMMooncake }
 // (docs/engines.md#render).
 func (e Engine) TellsPictures() bool { return e == VLLM || e == VLLMMooncake }
 
+// Truncates reports whether the engine cuts a prompt if the request asks for that
+// (docs/engines.md#truncation).
+func (e Engine) Truncates() bool { return e == VLLM || e == VLLMMooncake }
+
 // Endpoint is the address where Envoy sends a worker's requests: always an IP address
 // and a port, since an original-destination cluster accepts nothing else. The zero
 // value is no endpoint.
