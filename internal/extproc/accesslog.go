@@ -1,14 +1,19 @@
 package extproc
 
 import (
+	"cmp"
 	"errors"
 	"io"
+	"log/slog"
+	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
 )
 
 // accessLog receives Envoy's gRPC access log of the main leg. The log tells when and how an
@@ -48,19 +53,26 @@ func (a *accessLog) serve(logs *wire.Logs) error {
 }
 
 func (a *accessLog) read(logs *wire.Logs) error {
+	host := peerHost(logs.Context())
 	for {
 		entries, err := logs.Recv()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
+			a.broke(host)
 			return err
+		}
+		if slices.ContainsFunc(entries, func(e wire.Entry) bool { return e.Runs }) {
+			a.srv.tellers.add(host)
 		}
 		others := make(map[string][]peerEntry)
 		for i := range entries {
 			e := &entries[i]
 			if s := a.find(e); s != nil {
 				s.post(entryEvent(e))
+			} else if e.Runs {
+				continue // replicas of this process leave no stream whose answer runs
 			} else if owner, entry := a.anothers(e); owner != "" {
 				others[owner] = append(others[owner], entry)
 			}
@@ -71,7 +83,61 @@ func (a *accessLog) read(logs *wire.Logs) error {
 	}
 }
 
+// broke tells the attempts of the proxies at host that a stream of the access log has
+// broken off: the ends that were on their way are lost. An attempt that has left its stream
+// then waits for an entry that says that its answer runs (docs/behaviour.md#lost-ends).
+// Several proxies may have one host. The answers of those whose log is whole run on, so the
+// next entries say so. Where no proxy at host tells which answers run, none is told: it
+// could not be known whether an answer is over.
+func (a *accessLog) broke(host string) {
+	srv := a.srv
+	if srv.reached(stageEnding) {
+		return
+	}
+	srv.cfg.Telemetry.LogBroke()
+	srv.log.Info("a stream of a proxy's access log broke off", slog.String(telemetry.KeyAddress, cmp.Or(host, "local")))
+	if !srv.tellers.has(host) {
+		return
+	}
+	for _, s := range srv.attempts.all() {
+		if peerHost(s.grpc.Context()) == host {
+			s.post(just(leg.Event{Kind: leg.EventLogBroken}))
+		}
+	}
+}
+
+// tellers are the hosts of proxies whose access log tells which answers run, as peerHost
+// names them. The zero value is ready. Safe for concurrent use.
+type tellers struct {
+	mu    sync.Mutex
+	hosts map[string]struct{} // guarded by mu
+}
+
+// tellersMost bounds the hosts that are kept.
+const tellersMost = 1024
+
+func (t *tellers) add(host string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.hosts == nil {
+		t.hosts = make(map[string]struct{})
+	}
+	if len(t.hosts) < tellersMost {
+		t.hosts[host] = struct{}{}
+	}
+}
+
+func (t *tellers) has(host string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, ok := t.hosts[host]
+	return ok
+}
+
 func entryEvent(e *wire.Entry) *notice {
+	if e.Runs {
+		return just(leg.Event{Kind: leg.EventRuns})
+	}
 	return &notice{
 		Event: leg.Event{Kind: leg.EventLogged, Seen: logged(e), Status: e.Status, Reached: e.Reached},
 		sent:  sent{e.Start, e.First, e.Last}, usage: usageOf(e),

@@ -71,6 +71,7 @@ type Server struct {
 	unrouted  unrouted
 	avoid     *avoidList
 	clocks    clocks
+	tellers   tellers
 	patience  patience.Limits
 	leavers   leavers
 	collected once

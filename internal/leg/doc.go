@@ -84,7 +84,8 @@
 //	                 collected                release decode                              done
 //	                 prefill leg's end        release prefill                             done
 //	                 orphan grace over        abort the prefill leg                       lingering
-//	left             Envoy's access log, or the deadline: release decode                  done
+//	left             Envoy's access log breaks  wait a while for word that it runs         left
+//	                 its entry, no such word, or the deadline: release decode             done
 //
 // After a failure of a worker that the request names, a fresh attempt is made only if
 // Way.Repick says that whoever names workers is asked again on each attempt. Else that

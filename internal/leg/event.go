@@ -35,6 +35,8 @@ const (
 	EventCollected // a collecting leg has ended
 	EventAnswered  // the request was a question, which Imm answers
 	EventLogged    // Envoy's access log of the request has come: Seen, Status, Reached
+	EventLogBroken // a stream of Envoy's access log has broken off: the end of the answer may be lost
+	EventRuns      // Envoy's access log says that the answer still runs
 	EventFound     // another stream has seen that decode's first events do not serve the request: Seen, Odd
 	EventPass      // only for that other stream: the answer's owner lets the answer go on
 	EventClosed    // the stream is over

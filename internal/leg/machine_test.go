@@ -37,7 +37,7 @@ import (
 //	response-headers status=N [local=FLAGS] [eos] [odd] [events] [answered=ID/RANK or unknown]
 //	response-body [more]         the input is the body
 //	response-trailers
-//	gone [worker=ID] [aside] | drain | logged [seen=SIGHT] [unreached]
+//	gone [worker=ID] [aside] | drain | logged [seen=SIGHT] [unreached] | log-broken | runs
 //	closed
 //	after D                      time passes; the timer fires if it is due
 //
@@ -160,6 +160,10 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "logged":
 		ev = Event{Kind: EventLogged, Seen: blame.Sight(str(d, "seen", string(blame.Served))), Reached: !d.HasArg("unreached")}
 		ev.Status = num(t, d, "status", 0)
+	case "log-broken":
+		ev = Event{Kind: EventLogBroken}
+	case "runs":
+		ev = Event{Kind: EventRuns}
 	case "closed":
 		ev = Event{Kind: EventClosed}
 	case "after":

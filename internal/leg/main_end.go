@@ -127,6 +127,8 @@ func (m *Main) WakeAt() time.Time {
 		return at
 	case mainEnded, mainLingering:
 		at = m.timers[timerLog]
+	case mainLeft:
+		at = sooner(m.deadlineAt(), m.timers[timerLost])
 	default:
 		at = m.deadlineAt()
 	}
@@ -160,13 +162,13 @@ func (m *Main) onTimer(now time.Time) {
 		m.concludeLogged(now, &Event{Seen: m.answer.unlogged(m.rules.Replicas && m.way.Gateway()), Reached: true})
 	case m.phase == mainLingering && m.timers.due(timerLog, now):
 		m.learnt(now, true)
-	case past(m.deadlineAt(), now):
+	case past(m.deadlineAt(), now), m.phase == mainLeft && m.timers.due(timerLost, now):
 		m.onDeadline(now)
 	}
 }
 
 // onDeadline ends the request at the client's deadline, if Envoy's own timer has not
-// ended it.
+// ended it. Of a stream that was left it also ends what nobody tells of any more.
 func (m *Main) onDeadline(now time.Time) {
 	switch m.phase {
 	case mainAwaitBody, mainResolving, mainPrefilling, mainRouted, mainHolding:

@@ -66,6 +66,12 @@ func (m *Main) Step(now time.Time, ev *Event) []Effect {
 		m.onDrain()
 	case EventLogged:
 		m.onLogged(now, ev)
+	case EventLogBroken:
+		if m.phase == mainLeft { // others learn of the end from their stream
+			m.timers.logBroken(now)
+		}
+	case EventRuns:
+		m.timers.runs(now)
 	case EventPicked:
 		m.onPicked(now, ev.Plan)
 	case EventRefused:

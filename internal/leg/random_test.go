@@ -298,6 +298,8 @@ func (x *mainRandom) one() error {
 		return x.send(Event{Kind: EventGone, Rank: worker.Rank{ID: pickOf[worker.ID](x.r, 3, 7)}, Whole: true, Left: x.r.IntN(2) == 0}, "gone")
 	case n == 9 && x.r.IntN(3) == 0:
 		return x.send(Event{Kind: EventDrain}, "drain")
+	case n == 9 && x.r.IntN(2) == 0:
+		return x.send(Event{Kind: pickOf(x.r, EventLogBroken, EventRuns)}, "the log breaks, or tells that the answer runs")
 	case n == 10 && x.booked && x.r.IntN(2) == 0:
 		return x.send(Event{Kind: EventLogged, Seen: pickOf(x.r, blame.Served, blame.BrokeOff, blame.ClientLeft, blame.Empty, blame.Expired), Reached: x.r.IntN(2) == 0}, "logged")
 	case n == 10 && x.m.plan != nil && x.m.plan.AnswerToken != "":
@@ -331,7 +333,7 @@ func (x *mainRandom) fire() error {
 }
 
 // clocksOfAnAttempt is how many times WakeAt chooses from: the timers and the deadline.
-const clocksOfAnAttempt = 7
+const clocksOfAnAttempt = 8
 
 func (x *mainRandom) close() error {
 	if x.closed {

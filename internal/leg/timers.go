@@ -12,6 +12,7 @@ const (
 	timerProbe               // the worker that the request waits for is probed
 	timerOrphan              // a prefill leg that outlives its attempt is aborted
 	timerLog                 // the attempt stops waiting for the access log
+	timerLost                // an answer that nobody tells of any more counts as over
 	timersOfAnAttempt
 )
 
@@ -47,4 +48,24 @@ func sooner(a, b time.Time) time.Time {
 		return b
 	}
 	return a
+}
+
+const (
+	// lostAfter is how long after a stream of the access log has broken off an answer
+	// counts as over, unless Envoy tells of it. Envoy tells every five seconds which
+	// answers run (envoy/legs.yaml.tmpl).
+	lostAfter = 12 * time.Second
+	// staleFor is for how long such an entry may be older than the end that was lost: both
+	// wait in Envoy's buffers, the end in another one.
+	staleFor = 2 * time.Second
+)
+
+// logBroken notes that the entry about the answer's end may be lost.
+func (t *timers) logBroken(now time.Time) { t.set(timerLost, now.Add(lostAfter)) }
+
+// runs notes that the answer still runs: the entry about its end is still to come.
+func (t *timers) runs(now time.Time) {
+	if past(t[timerLost].Add(staleFor-lostAfter), now) {
+		t.stop(timerLost)
+	}
 }

@@ -30,7 +30,7 @@ const (
 type Instruments struct {
 	// Set at construction, read-only.
 	requests, attempts, workerAttempts, charges, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
-	legs, tokenize, firstEvents, promptTokens, blame, clockOff                                                                       *counter
+	legs, tokenize, firstEvents, promptTokens, blame, clockOff, logBreaks                                                            *counter
 	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                                 *counter
 	kvRestores, indexDumps                                                                                                           *counter
 	aside, activation, traceFailures, engineReports                                                                                  *counter
@@ -102,6 +102,13 @@ func (i *Instruments) ServedElsewhere(where string) {
 func (i *Instruments) ClockOff() {
 	if i != nil {
 		i.clockOff.add(1, labels{})
+	}
+}
+
+// LogBroke counts a stream of a proxy's access log that broke off.
+func (i *Instruments) LogBroke() {
+	if i != nil {
+		i.logBreaks.add(1, labels{})
 	}
 }
 
@@ -295,6 +302,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		failures:   b.counter(MetricFailures),
 		panics:     b.counter(MetricPanics),
 		clockOff:   b.counter(MetricClockOff),
+		logBreaks:  b.counter(MetricLogBreaks),
 		legs:       b.counter(MetricLegs),
 		tokenize:   b.counter(MetricTokenize), firstEvents: b.counter(MetricFirstEvents), blame: b.counter(MetricBlame),
 		kvEvents:   b.counter(MetricKVEvents),

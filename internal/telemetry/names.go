@@ -18,6 +18,7 @@ const (
 	MetricStreams         = "baton_streams_in_flight"
 	MetricPanics          = "baton_panics_recovered_total"
 	MetricClockOff        = "baton_proxy_clock_off_total"
+	MetricLogBreaks       = "baton_access_log_breaks_total"
 
 	MetricFirstEvents = "baton_first_events_total"
 	MetricBlame       = "baton_blame_total"
@@ -171,6 +172,7 @@ func requestMetrics() []Metric {
 		{MetricStreams, Gauge, "{stream}", l(LabelLeg), "Envoy streams open now.", nil},
 		{MetricPanics, Counter, "{panic}", l(LabelWhere), "Panics that ended one stream or one task and nothing else.", nil},
 		{MetricClockOff, Counter, "{request}", nil, "Requests whose x-baton-start was not used, because the clock of their proxy is more than 2 s off.", nil},
+		{MetricLogBreaks, Counter, "{stream}", nil, "Streams of a proxy's access log that broke off. Ends of answers that were on their way are lost; see outcome `unfinished`.", nil},
 		{MetricLegs, Counter, "{event}", l(LabelOutcome, LabelReason), "Events of prefill legs; one leg has several.", nil},
 		{MetricBlame, Counter, "{leg}", l(LabelLeg, LabelSeen), "What was seen of legs, by the rows of the blame table in ARCHITECTURE.md, which says who is charged.", nil},
 		{MetricFirstEvents, Counter, "{answer}", l(LabelFinding), "Streamed answers whose first events Baton has read, by what they were: a token; an error, or the end, before any token; or other, if they could not be read.", nil},

@@ -73,6 +73,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.EngineReport("ok")
 	i.Activation("absent", "decode-waiting", "decode_added")
 	i.ClockOff()
+	i.LogBroke()
 	i.StreamOpened(LegMain)
 	i.StreamOpened(LegPrefill)
 	i.StreamClosed(LegPrefill)

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"context"
 	"strings"
 	"time"
 
@@ -16,6 +17,9 @@ type Logs struct {
 	grpc    accesslogv3.AccessLogService_StreamAccessLogsServer
 	entries []Entry
 }
+
+// Context is the stream's context.
+func (l *Logs) Context() context.Context { return l.grpc.Context() }
 
 // Recv returns the next entries of HTTP requests. The next call overwrites them. The
 // error is io.EOF if Envoy ends the stream in order.
@@ -37,6 +41,10 @@ type Entry struct {
 	RequestID, AttemptCount string
 	Attempt                 string // the request's prefill.HeaderAttempt; empty: Envoy did not route the attempt
 	Token                   string // Route.Token; empty: none
+
+	// Runs says that the answer still runs: the entry is one of those that Envoy sends from
+	// time to time (access_log_flush_interval), and says nothing of an end.
+	Runs bool
 
 	// How the answer ended, by Envoy's response flags and details. The details name every
 	// way in which an upstream can break off. Some of these have no flag of their own but
@@ -68,6 +76,7 @@ func EntryOf(e *datav3.HTTPAccessLogEntry) Entry {
 	return Entry{
 		RequestID: req.GetRequestId(), AttemptCount: h[HeaderAttemptCount], Attempt: h[prefill.HeaderAttempt],
 		Token: m[metadataSpace].GetFields()[metadataLeg].GetStringValue(),
+		Runs:  p.GetAccessLogType() == datav3.AccessLogType_DownstreamPeriodic,
 
 		TimedOut: f.GetUpstreamRequestTimeout() || f.GetUpstreamMaxStreamDurationReached() || f.GetStreamIdleTimeout() || f.GetDurationTimeout(),
 		BrokeOff: f.GetUpstreamConnectionTermination() || f.GetUpstreamRemoteReset() || f.GetUpstreamProtocolError() ||
