@@ -79,6 +79,9 @@ func vllmCases() []Case {
 		r.Headers = map[string]string{"X-Data-Parallel-Rank": rank}
 		return r
 	}
+	cut := func(seed, n int, more string) Request {
+		return post(completions, idsBody(seed, n, `"max_tokens":2,"ignore_eos":true`+more))
+	}
 	cases := append(common(),
 		one("stream options without a stream", post(completions, idsBody(11, 4, `"max_tokens":1,"stream_options":{"include_usage":true}`))),
 		one("at least more than at most", post(completions, idsBody(11, 4, `"max_tokens":1,"min_tokens":3`))),
@@ -86,11 +89,22 @@ func vllmCases() []Case {
 		one("a rank that it has not", ranked("7")),
 		one("a rank that is no number", ranked("x")),
 		one("a list of prompts to tokenize", post("/tokenize", `{"model":"tiny","prompt":["count","to ten"]}`)),
+		one("a prompt is cut to its first tokens", cut(13, 200, `,"truncate_prompt_tokens":70,"truncation_side":"right"`), cut(13, 70, "")),
+		one("a prompt is cut to its last tokens", cut(14, 200, `,"truncate_prompt_tokens":70`), cut(14, 70, "")),
+		one("a prompt is cut to the model's whole length", cut(17, 4200, `,"truncate_prompt_tokens":4096`)),
+		one("a prompt is cut to more than that", cut(17, 4, `,"truncate_prompt_tokens":4097`)),
+		one("a prompt is cut to nothing", cut(17, 4, `,"truncate_prompt_tokens":0`)),
 		one("version", Request{Path: "/version"}),
 		one("load", Request{Path: "/load"}),
 		one("sources of KV events", Request{Path: "/kv_event_sources"}),
 	)
-	return append(cases, emptied(Request{Method: "POST", Path: "/reset_prefix_cache"})...)
+	reset := Request{Method: "POST", Path: "/reset_prefix_cache"}
+	return append(append(cases, emptied(reset)...),
+		one("the cache is emptied for a long prompt", reset),
+		// Each of these prompts is short enough, beyond what is cached, to be computed in one step.
+		one("a prompt is cut to what fits", cut(15, 2000, ""), cut(15, 3900, ""), cut(15, 4200, `,"truncate_prompt_tokens":-1,"truncation_side":"right"`)),
+		one("an answer is cut to what is left", cut(15, 4095, "")),
+	)
 }
 
 // Blocks is how many blocks the cache of a captured engine has.
