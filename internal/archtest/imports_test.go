@@ -73,6 +73,10 @@ var bans = []ban{
 		why: "it turns a request into block hashes; who uses them is not its business",
 	},
 	{
+		pkg: "pkg/tokens/bpe", own: true, not: []string{ourPackages, "context", "net", "net/http", "os", "time", "log", "log/slog"}, may: []string{"internal/invariants"},
+		why: "ids follow from a file and a text alone",
+	},
+	{
 		pkg: "pkg/discovery", spare: []string{"pkg/discovery/cache", "pkg/discovery/etcd", "pkg/discovery/file", "pkg/discovery/kube"},
 		not: []string{etcdModule, k8sModules, fsnotifyMod, "os", "net", "log/slog", selfPackages},
 		why: "the reducer and the view do no I/O; only the subpackages reach a store",

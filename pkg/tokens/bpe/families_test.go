@@ -1,0 +1,28 @@
+package bpe
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// tools is where make puts what it installs.
+const tools = "../../../.tools"
+
+// families are the tokenizers that make tokenizers fetches.
+var families = []string{"qwen3", "llama2", "llama3_1", "deepseek_v3", "gemma3", "gpt4o", "gptoss"}
+
+// loadFamily loads a tokenizer as it was published.
+func loadFamily(t testing.TB, family string) *Tokenizer {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(tools, "tokenizers", family, "tokenizer.json"))
+	if os.IsNotExist(err) {
+		t.Skipf("%s: not installed: make tokenizers", family)
+	}
+	require.NoError(t, err)
+	k, err := Load(text, Limits{})
+	require.NoError(t, err)
+	return k
+}
