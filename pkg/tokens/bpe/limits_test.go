@@ -142,9 +142,9 @@ func TestATextIsUTF8AndOfBoundedLength(t *testing.T) {
 // TestALongWordTakesNoSquareOfSteps: each of these would take hours.
 func TestALongWordTakesNoSquareOfSteps(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
-	n := 1 << 20
+	n := 1 << 19
 	if testing.Short() {
-		n = 1 << 17
+		n = 1 << 16
 	}
 	for _, k := range []*Tokenizer{tinyBytes(r, "").load(t), tinyCharacters(r).load(t)} {
 		e := k.NewEncoder()

@@ -184,32 +184,45 @@ func (s *Segments) put(k segmentKey, ids []uint32) {
 	}
 	*v = slot{k, s.head, uint32(n)}
 	s.write(ids)
-	if invariants.Enabled && s.head%64 < n {
+	if invariants.Enabled && s.head%(1<<14) < n {
 		err := s.checkLocked()
 		invariants.Check(err == nil, "%v", err)
 	}
 }
 
-// room returns a slot for a segment: a free one, or that of the oldest in its bucket.
+// room returns a slot for a segment. While there may be more slots, a full bucket is a
+// reason for more, so that nothing that a conversation uses is lost; then the oldest of
+// the bucket goes.
 func (s *Segments) room(k segmentKey) *slot {
-	if s.used*4 > len(s.slots)*3 && len(s.slots) < s.maxSlots {
+	v := s.free(k)
+	for (v == nil || s.used*2 > len(s.slots)) && len(s.slots) < s.maxSlots {
 		s.grow()
+		v = s.free(k)
 	}
-	b := s.bucket(k)
-	best := &b[0]
-	for i := range b {
-		if !s.holds(&b[i]) {
-			best = &b[i]
-			break
-		}
-		if b[i].at < best.at {
-			best = &b[i]
+	if v == nil {
+		b := s.bucket(k)
+		v = &b[0]
+		for i := range b {
+			if b[i].at < v.at {
+				v = &b[i]
+			}
 		}
 	}
-	if best.n == 0 {
+	if v.n == 0 {
 		s.used++
 	}
-	return best
+	return v
+}
+
+// free returns a slot of a segment's bucket that holds nothing, or nil.
+func (s *Segments) free(k segmentKey) *slot {
+	b := s.bucket(k)
+	for i := range b {
+		if !s.holds(&b[i]) {
+			return &b[i]
+		}
+	}
+	return nil
 }
 
 // grow doubles the slots.

@@ -1,6 +1,7 @@
 package bpe
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -46,20 +47,20 @@ func TestSegmentsOfPublishedTokenizersChangeNoID(t *testing.T) {
 func playConversations(t *testing.T, k *Tokenizer, r *rand.Rand, write func(*rand.Rand, int) string) {
 	t.Helper()
 	e, whole := k.NewEncoder(), k.NewEncoder()
-	turns := 150
+	turns := 40
 	if testing.Short() {
-		turns = 30
+		turns = 10
 	}
 	for _, bytes := range []int{0, 4096, 1 << 20} {
 		s := NewSegments(k, bytes)
 		var text strings.Builder
 		for range turns {
-			if text.Len() > 60_000 {
+			if text.Len() > 20_000 {
 				text.Reset()
 			}
 			text.WriteString(write(r, 1+r.IntN(60)))
 			if r.IntN(8) == 0 {
-				text.WriteString(strings.Repeat("a line of text\nand 1 more\n", r.IntN(300)))
+				text.WriteString(strings.Repeat("a line of text\nand 1 more\n", r.IntN(200)))
 			}
 			special := r.IntN(2) == 0
 			got, err := s.Append(e, nil, []byte(text.String()), special)
@@ -87,6 +88,27 @@ func TestALongerTextHasTheSameBorders(t *testing.T) {
 	}
 	k := tinyBytes(r, gpt2Text).load(t)
 	require.False(t, k.lines, "two line breaks at a text's end are one word for GPT-2, and not before more text")
+}
+
+// TestABucketThatIsFullLosesNothingYet: a conversation's segments are all found again as
+// long as there may be more slots.
+func TestABucketThatIsFullLosesNothingYet(t *testing.T) {
+	k := tinyBytes(rand.New(rand.NewPCG(6, 6)), "").load(t)
+	e := k.NewEncoder()
+	s := NewSegments(k, 1<<20)
+	var chat strings.Builder
+	for i := range 1500 {
+		fmt.Fprintf(&chat, "a message of more than some bytes, number %d<|a|>", i)
+	}
+	_, err := s.Append(e, nil, []byte(chat.String()), false)
+	require.NoError(t, err)
+	head := s.head
+	for range 3 {
+		_, err = s.Append(e, nil, []byte(chat.String()), false)
+		require.NoError(t, err)
+	}
+	require.Equal(t, head, s.head, "nothing was encoded again")
+	require.NoError(t, s.checkLocked())
 }
 
 func TestSegmentsThatAreUsedStay(t *testing.T) {

@@ -76,13 +76,13 @@ func (d digits) find(c *classes, s []byte, i int) (int, int) {
 
 // numeric reports whether Digits takes the character at s[i] for a number. It asks Rust's
 // standard library, whose Unicode version is one ahead of that of the expressions: it has
-// the digits of Tolong Siki.
+// thirteen numbers more.
 func (c *classes) numeric(s []byte, i int) bool {
 	if s[i] < 0x80 {
 		return c.ascii[s[i]]&number != 0
 	}
 	r, _ := decode(s, i)
-	return c.of(r)&number != 0 || r >= 0x11DE0 && r <= 0x11DE9
+	return c.of(r)&number != 0 || r >= 0x11DE0 && r <= 0x11DE9 || r >= 0x16FF4 && r <= 0x16FF6
 }
 
 // width returns the length of a character by its first byte.
