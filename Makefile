@@ -45,7 +45,7 @@ TOKENIZERS    := qwen3 llama2 deepseek_v3
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean FORCE
+.PHONY: help build tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -168,6 +168,9 @@ real-long: tools real-tools ## patterns 1 and 2 with real engines, ten and five 
 
 real-bench: tools real-tools ## 300 requests of a conversation trace on real engines, by each way to pick, five turns in turn
 	go test -tags real,invariants -timeout 120m -count 1 -v -run 'TestBench' ./internal/real -args -bench -page | grep --line-buffered -v '^=== '
+
+real-templates: real-tools ## 100,000 random templates here and in Python
+	go test -tags real,invariants -timeout 180m -count 1 -v -run 'ArePythons' ./pkg/tokens/jinja -args -cases 100000
 
 real-demo: tools real-tools ## two real vLLM and two conversations to look at, until Ctrl-C
 	go build -o .run/real-demo ./internal/real/demo && exec .run/real-demo $(if $(ENVOY),-envoy $(ENVOY))

@@ -1,0 +1,231 @@
+package jinja
+
+import (
+	"unicode/utf8"
+)
+
+func runeLen(c rune) int { return max(1, utf8.RuneLen(c)) }
+
+// attr is v.name: what Python's object has by that name, else the item.
+func (r *run) attr(v Value, name string) (Value, error) {
+	switch o := v.(type) {
+	case *Dict:
+		if !hasMethod(v, name) {
+			i := o.find(name)
+			if i >= 0 {
+				return o.vals[i], nil
+			}
+			return &undefined{name}, nil
+		}
+	case *undefined:
+		return nil, raise("%s is undefined", o.name)
+	case *namespace:
+		w, ok := o.attrs.Get(name)
+		if ok {
+			return w, nil
+		}
+		return &undefined{name}, nil
+	case *loopState:
+		w, ok := o.attr(name)
+		if ok {
+			return w, nil
+		}
+		return nil, refuse("the attribute %s of loop", name)
+	}
+	return r.python(v, name)
+}
+
+// python is the attribute that a Python object has by its type.
+func (r *run) python(v Value, name string) (Value, error) {
+	if hasMethod(v, name) {
+		if mutates(v, name) {
+			return &undefined{name}, nil
+		}
+		return &method{v, name}, nil
+	}
+	switch v.(type) {
+	case nil, string, *Dict, *List:
+		return &undefined{name}, nil
+	case bool, int, float64:
+		if isNumberAttr(name) {
+			return nil, refuse("the attribute %s of a number", name)
+		}
+		return &undefined{name}, nil
+	}
+	return nil, refuse("the attribute %s of %s", name, typeName(v))
+}
+
+// item is v[key]: the item, else what Python's object has by that name.
+func (r *run) item(v, key Value) (Value, error) {
+	name, text := key.(string)
+	switch o := v.(type) {
+	case *Dict:
+		if hashable(key) {
+			i := o.lookup(key)
+			if i >= 0 {
+				return o.vals[i], nil
+			}
+		}
+	case *undefined:
+		return nil, raise("%s is undefined", o.name)
+	case *List, string, span:
+		n, ok := index(key)
+		if ok {
+			return r.at(v, n)
+		}
+	case *namespace, *loopState:
+		if text {
+			return unnamed(r.attr(v, name))
+		}
+	}
+	if !text {
+		return &undefined{"an item"}, nil
+	}
+	return unnamed(r.python(v, name))
+}
+
+// unnamed takes a name that may be a request's out of what is said of an item.
+func unnamed(v Value, err error) (Value, error) {
+	if KindOf(err) == Refused {
+		return nil, refuse("such an item")
+	}
+	_, ok := v.(*undefined)
+	if ok {
+		return &undefined{"an item"}, nil
+	}
+	return v, err
+}
+
+func index(key Value) (int, bool) {
+	switch k := key.(type) {
+	case int:
+		return k, true
+	case bool:
+		return asInt(k), true
+	}
+	return 0, false
+}
+
+// at is an item by its position, counted from the end if negative.
+func (r *run) at(v Value, n int) (Value, error) {
+	size, err := length(v)
+	if err != nil {
+		return nil, err
+	}
+	if n < 0 {
+		n += size
+	}
+	if n < 0 || n >= size {
+		return &undefined{"an item"}, nil
+	}
+	switch o := v.(type) {
+	case *List:
+		return o.Items[n], nil
+	case span:
+		return o.start + n*o.step, nil
+	case string:
+		from := byteAt(o, n)
+		_, w := utf8.DecodeRuneInString(o[from:])
+		return o[from : from+w], nil
+	}
+	return nil, refuse("an item of %s", typeName(v))
+}
+
+// byteAt is where code point n begins.
+func byteAt(s string, n int) int {
+	if isASCII(s) {
+		return n
+	}
+	for i := range s {
+		if n == 0 {
+			return i
+		}
+		n--
+	}
+	return len(s)
+}
+
+// slice is v[from:to:by].
+func (r *run) slice(v, from, to, by Value) (Value, error) {
+	if u, ok := v.(*undefined); ok {
+		return nil, raise("%s is undefined", u.name)
+	}
+	step := 1
+	if by != nil {
+		var ok bool
+		step, ok = index(by)
+		if !ok || step == 0 {
+			return nil, refuse("a slice by %s", typeName(by))
+		}
+	}
+	switch v.(type) {
+	case string, *List:
+	default:
+		// It raises, but not where Jinja finds the value when it compiles.
+		return nil, refuse("a slice of %s", typeName(v))
+	}
+	size, err := length(v)
+	if err != nil {
+		return nil, err
+	}
+	lo, hi, err := bounds(from, to, step, size)
+	if err != nil {
+		return nil, err
+	}
+	n := span{lo, hi, step}.len()
+	switch o := v.(type) {
+	case *List:
+		if step == 1 {
+			return &List{Items: o.Items[lo : lo+n : lo+n], tuple: o.tuple}, nil
+		}
+		items := make([]Value, n)
+		for i := range items {
+			items[i] = o.Items[lo+i*step]
+		}
+		return &List{Items: items, tuple: o.tuple}, r.spend(16 * n)
+	case string:
+		if step == 1 {
+			if n == 0 {
+				return "", nil
+			}
+			a := byteAt(o, lo)
+			return o[a : a+byteAt(o[a:], n)], nil
+		}
+		rs := []rune(o)
+		out := make([]rune, n)
+		for i := range out {
+			out[i] = rs[lo+i*step]
+		}
+		return r.made(string(out))
+	}
+	return nil, refuse("a slice of %s", typeName(v))
+}
+
+// bounds are the limits of a slice as Python clamps them.
+func bounds(from, to Value, step, size int) (lo, hi int, err error) {
+	lo, hi = 0, size
+	low, high := 0, size
+	if step < 0 {
+		lo, hi = size-1, -1
+		low, high = -1, size-1
+	}
+	for i, v := range []Value{from, to} {
+		if v == nil {
+			continue
+		}
+		n, ok := index(v)
+		if !ok {
+			return 0, 0, refuse("a slice at %s", typeName(v))
+		}
+		if n < 0 {
+			n += size
+		}
+		n = min(max(n, low), high)
+		if i == 0 {
+			lo = n
+		} else {
+			hi = n
+		}
+	}
+	return lo, hi, nil
+}

@@ -1,0 +1,399 @@
+package jinja
+
+// outside is what compiling finds of a loop: which parts of its body read nothing of the
+// loop's item, so that they can be evaluated again without it.
+type outside struct {
+	// exprs are the expressions that read only what is outside: other variables, the loop
+	// variable, namespaces, and slots.
+	exprs map[expr]bool
+	// slots are names that the body sets from outside; they are set again on replay.
+	slots map[int]bool
+	// sets are the set statements that assign such an expression to a slot or to an
+	// attribute of a namespace from outside.
+	sets map[*setStmt]bool
+}
+
+// analyse fills in what loops may remember.
+func (t *Template) analyse() {
+	t.macros = map[int]bool{}
+	defined := map[int]int{}
+	var loops []*forStmt
+	walk(t.body, func(s stmt, _ place) {
+		switch s := s.(type) {
+		case *macroStmt:
+			defined[s.id]++
+		case *forStmt:
+			loops = append(loops, s)
+			for _, g := range s.targets {
+				defined[g.id] += 2
+			}
+		case *setStmt:
+			for _, g := range s.targets {
+				defined[g.id] += 2
+			}
+		case *setBlockStmt:
+			defined[s.target.id] += 2
+		case *scopeStmt:
+			for _, g := range s.targets {
+				defined[g.id] += 2
+			}
+		}
+	})
+	for _, s := range t.body {
+		m, ok := s.(*macroStmt)
+		if ok && defined[m.id] == 1 {
+			t.macros[m.id] = true
+		}
+	}
+	for _, f := range loops {
+		t.analyseLoop(f)
+	}
+	t.findLater()
+}
+
+// findLater fills in later: it goes through the template's own frame in its order, then
+// through the frames within.
+func (t *Template) findLater() {
+	t.later = map[int]nameBefore{}
+	t.frame(t.body, setLater)
+	walk(t.body, func(s stmt, at place) {
+		set, ok := s.(*setStmt)
+		if !ok || !at.inner {
+			return
+		}
+		for _, g := range set.targets {
+			t.see(g.id, setSomewhere)
+		}
+	})
+}
+
+// see notes how a name is met first.
+func (t *Template) see(id int, b nameBefore) {
+	_, seen := t.later[id]
+	if !seen {
+		t.later[id] = b
+	}
+}
+
+// seeReads notes the names that an expression reads.
+func (t *Template) seeReads(e expr) {
+	if e == nil {
+		return
+	}
+	n, ok := e.(*nameExpr)
+	if ok {
+		t.see(n.id, readFirst)
+	}
+	for _, c := range children(e) {
+		t.seeReads(c)
+	}
+}
+
+// frame goes through statements of one frame; set says how a set in them counts.
+func (t *Template) frame(body []stmt, set nameBefore) {
+	for _, s := range body {
+		own, _ := exprsOf(s)
+		for _, e := range own {
+			t.seeReads(e)
+		}
+		switch s := s.(type) {
+		case *ifStmt:
+			for _, in := range s.bodies {
+				t.frame(in, setSomewhere)
+			}
+			t.frame(s.orElse, setSomewhere)
+		case *setStmt:
+			for _, g := range s.targets {
+				if g.attr == "" {
+					t.see(g.id, set)
+				}
+			}
+		case *setBlockStmt:
+			t.see(s.target.id, set)
+		case *macroStmt:
+			t.see(s.id, set)
+		}
+	}
+}
+
+// place says where in a loop's body something stands.
+type place struct {
+	// nested: within a loop of the body, so its loop variable is another one.
+	nested bool
+	// inner: within a scope of its own.
+	inner bool
+}
+
+// walk visits statements, those of macros too, with their place.
+func walk(body []stmt, visit func(stmt, place)) { walkAt(body, place{}, visit) }
+
+func walkAt(body []stmt, at place, visit func(stmt, place)) {
+	deeper := place{at.nested, true}
+	for _, s := range body {
+		visit(s, at)
+		switch s := s.(type) {
+		case *ifStmt:
+			for _, b := range s.bodies {
+				walkAt(b, at, visit)
+			}
+			walkAt(s.orElse, at, visit)
+		case *forStmt:
+			walkAt(s.body, place{true, true}, visit)
+			walkAt(s.orElse, deeper, visit)
+		case *scopeStmt:
+			walkAt(s.body, deeper, visit)
+		case *filterStmt:
+			walkAt(s.body, deeper, visit)
+		case *setBlockStmt:
+			walkAt(s.body, deeper, visit)
+		case *macroStmt:
+			walkAt(s.def.body, deeper, visit)
+		case *callStmt:
+			walkAt(s.caller.body, deeper, visit)
+		}
+	}
+}
+
+// exprsOf are the expressions that a statement has itself. The condition and the body of a
+// loop see the loop's own names; its iter does not.
+func exprsOf(s stmt) (own, within []expr) {
+	switch s := s.(type) {
+	case *outputStmt:
+		return []expr{s.e}, nil
+	case *ifStmt:
+		return s.tests, nil
+	case *setStmt:
+		return []expr{s.e}, nil
+	case *setBlockStmt:
+		return []expr{s.filter}, nil
+	case *forStmt:
+		return []expr{s.iter}, []expr{s.cond}
+	case *scopeStmt:
+		return s.values, nil
+	case *filterStmt:
+		return []expr{s.filter}, nil
+	}
+	return nil, nil
+}
+
+// children are the expressions that an expression has.
+func children(e expr) []expr {
+	switch e := e.(type) {
+	case *listExpr:
+		return e.items
+	case *dictExpr:
+		return append(append([]expr{}, e.keys...), e.vals...)
+	case *condExpr:
+		return []expr{e.test, e.then, e.other}
+	case *boolExpr:
+		return []expr{e.a, e.b}
+	case *notExpr:
+		return []expr{e.e}
+	case *compareExpr:
+		return append([]expr{e.first}, e.rest...)
+	case *binExpr:
+		return []expr{e.a, e.b}
+	case *concatExpr:
+		return e.parts
+	case *signExpr:
+		return []expr{e.e}
+	case *attrExpr:
+		return []expr{e.e}
+	case *itemExpr:
+		return []expr{e.e, e.key}
+	case *sliceExpr:
+		return []expr{e.e, e.from, e.to, e.by}
+	case *callExpr:
+		return append(append([]expr{e.fn}, e.args...), e.named...)
+	case *filterExpr:
+		return append(append([]expr{e.e}, e.args.args...), e.args.named...)
+	case *testExpr:
+		return append(append([]expr{e.e}, e.args.args...), e.args.named...)
+	}
+	return nil
+}
+
+// loopScan is the work of analyseLoop.
+type loopScan struct {
+	t *Template
+	o *outside
+	// local are the names that the body binds, the loop's item among them.
+	local map[int]bool
+	// known is what pure has found, until local changes.
+	known map[pureKey]pureFound
+}
+
+type pureKey struct {
+	e      expr
+	nested bool
+}
+
+type pureFound struct{ pure, any bool }
+
+// maxSlotRounds bounds how long a chain of names may be that are set from each other. A name
+// that is not found to be a slot only makes more turns run.
+const maxSlotRounds = 8
+
+// analyseLoop decides whether a loop's turns can be remembered, and what of its body reads
+// only what is outside.
+func (t *Template) analyseLoop(f *forStmt) {
+	if f.many {
+		return
+	}
+	sc := &loopScan{t: t, local: map[int]bool{f.targets[0].id: true}, o: &outside{
+		exprs: map[expr]bool{}, slots: map[int]bool{}, sets: map[*setStmt]bool{}}}
+	writes, able := sc.bound(f.body)
+	if !writes || !able {
+		return
+	}
+	for n := 0; n < maxSlotRounds && sc.findSlots(f); n++ {
+	}
+	walk(f.body, func(s stmt, at place) {
+		own, within := exprsOf(s)
+		for _, e := range own {
+			sc.mark(e, at.nested)
+		}
+		for _, e := range within {
+			sc.mark(e, true)
+		}
+		set, ok := s.(*setStmt)
+		if !ok || set.many || !sc.o.exprs[set.e] {
+			return
+		}
+		g := set.targets[0]
+		if g.attr == "" && sc.o.slots[g.id] || g.attr != "" && !sc.local[g.id] {
+			sc.o.sets[set] = true
+		}
+	})
+	f.outside = sc.o
+}
+
+// bound collects the names that a body binds, and says whether it writes anything, and
+// whether it is made of what can be remembered.
+func (sc *loopScan) bound(body []stmt) (writes, able bool) {
+	able = true
+	walk(body, func(s stmt, _ place) {
+		switch s := s.(type) {
+		case *outputStmt, *dataStmt:
+			writes = true
+		case *macroStmt, *callStmt:
+			able = false
+		case *forStmt:
+			for _, g := range s.targets {
+				sc.local[g.id] = true
+			}
+		case *setStmt:
+			for _, g := range s.targets {
+				if g.attr == "" {
+					sc.local[g.id] = true
+				}
+			}
+		case *setBlockStmt:
+			if s.target.attr == "" {
+				sc.local[s.target.id] = true
+			}
+		case *scopeStmt:
+			for _, g := range s.targets {
+				sc.local[g.id] = true
+			}
+		}
+	})
+	return writes, able
+}
+
+// findSlots makes a slot of a name that the body sets, in its own scope only, once at least
+// from what is outside. It reports whether it found one.
+func (sc *loopScan) findSlots(f *forStmt) bool {
+	from, not := map[int]bool{}, map[int]bool{f.targets[0].id: true}
+	walk(f.body, func(s stmt, at place) {
+		switch s := s.(type) {
+		case *setStmt:
+			for _, g := range s.targets {
+				if g.attr != "" {
+					continue
+				}
+				if at.inner || s.many {
+					not[g.id] = true
+				}
+				pure, any := sc.pure(s.e, at.nested)
+				if pure && any {
+					from[g.id] = true
+				}
+			}
+		case *setBlockStmt:
+			not[s.target.id] = true
+		case *forStmt:
+			for _, g := range s.targets {
+				not[g.id] = true
+			}
+		case *scopeStmt:
+			for _, g := range s.targets {
+				not[g.id] = true
+			}
+		}
+	})
+	found := false
+	sc.known = nil
+	for id := range from {
+		if !not[id] && !sc.o.slots[id] {
+			sc.o.slots[id] = true
+			delete(sc.local, id)
+			found = true
+		}
+	}
+	return found
+}
+
+// pure reports whether e reads no local name, and whether it reads anything from outside.
+func (sc *loopScan) pure(e expr, nested bool) (pure, any bool) {
+	switch n := e.(type) {
+	case nil:
+		return true, false
+	case *holeExpr:
+		return false, false
+	case *nameExpr:
+		switch {
+		case n.id == sc.t.loop:
+			return !nested, true
+		case sc.local[n.id]:
+			return false, false
+		}
+		b, ok := sc.t.globals[n.id].(*builtin)
+		if ok && b.name != "strftime_now" || sc.t.macros[n.id] {
+			return true, false
+		}
+		return true, true
+	}
+	k := pureKey{e, nested}
+	f, ok := sc.known[k]
+	if ok {
+		return f.pure, f.any
+	}
+	f.pure = true
+	for _, c := range children(e) {
+		if c == nil {
+			continue
+		}
+		p, a := sc.pure(c, nested)
+		f = pureFound{f.pure && p, f.any || a}
+	}
+	if sc.known == nil {
+		sc.known = map[pureKey]pureFound{}
+	}
+	sc.known[k] = f
+	return f.pure, f.any
+}
+
+// mark notes each expression that reads only what is outside.
+func (sc *loopScan) mark(e expr, nested bool) {
+	if e == nil {
+		return
+	}
+	pure, any := sc.pure(e, nested)
+	if pure && any {
+		sc.o.exprs[e] = true
+	}
+	for _, c := range children(e) {
+		sc.mark(c, nested)
+	}
+}

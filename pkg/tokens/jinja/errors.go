@@ -1,0 +1,92 @@
+package jinja
+
+import (
+	"errors"
+	"fmt"
+)
+
+// A Kind says why there is no rendering.
+type Kind uint8
+
+// The kinds of failure.
+const (
+	// Refused: this package does not do exactly what is asked.
+	Refused Kind = iota + 1
+	// Raised: Python would raise an exception here.
+	Raised
+	// Limited: a limit was reached.
+	Limited
+)
+
+// String returns the kind's name.
+func (k Kind) String() string {
+	switch k {
+	case Refused:
+		return "refused"
+	case Raised:
+		return "raised"
+	case Limited:
+		return "limited"
+	}
+	return "unknown"
+}
+
+// An Error says why there is no rendering. Its text holds no value of a request.
+type Error struct {
+	Kind Kind
+	What string
+}
+
+// Error returns the kind and what caused it.
+func (e *Error) Error() string { return "chat template " + e.Kind.String() + ": " + e.What }
+
+// KindOf returns the kind of err, or 0 if err is no [Error].
+func KindOf(err error) Kind {
+	e := new(Error)
+	if errors.As(err, &e) {
+		return e.Kind
+	}
+	return 0
+}
+
+func refuse(format string, args ...any) error {
+	return &Error{Refused, fmt.Sprintf(format, args...)}
+}
+
+func raise(format string, args ...any) error {
+	return &Error{Raised, fmt.Sprintf(format, args...)}
+}
+
+// Limits bound one template and one rendering. A zero field means its default.
+type Limits struct {
+	// SourceBytes is the longest template. Default 1 MiB.
+	SourceBytes int
+	// Steps is how many expressions and statements a rendering may evaluate. Default
+	// 20 million, about two seconds of a core.
+	Steps int
+	// Bytes is how many bytes of text, and 16 for each element of a list, a rendering may
+	// make, its output included. Default 256 MiB.
+	Bytes int
+	// Depth bounds the nesting of a template's source, of macro calls and of values.
+	// Default 100.
+	Depth int
+}
+
+func (l Limits) withDefaults() Limits {
+	set := func(n *int, d int) {
+		if *n == 0 {
+			*n = d
+		}
+	}
+	set(&l.SourceBytes, 1<<20)
+	set(&l.Steps, 20_000_000)
+	set(&l.Bytes, 256<<20)
+	set(&l.Depth, 100)
+	return l
+}
+
+var (
+	errSteps = &Error{Limited, "too many steps"}
+	errBytes = &Error{Limited, "too many bytes"}
+	errDepth = &Error{Limited, "nested too deep"}
+)

@@ -1,0 +1,401 @@
+package jinja
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+type tokenKind uint8
+
+const (
+	tokEnd tokenKind = iota
+	tokData
+	tokVarBegin
+	tokVarEnd
+	tokBlockBegin
+	tokBlockEnd
+	tokName
+	tokText
+	tokNumber
+	tokOp
+)
+
+// A token of the source. s is a name, an operator or a text; v is a number.
+type token struct {
+	kind tokenKind
+	s    string
+	v    Value
+}
+
+// lexer cuts a template into tokens by Jinja's rules for whitespace around tags.
+type lexer struct {
+	src  string
+	pos  int
+	toks []token
+	// lineStart: what was read last ended with a line break, so blanks before a tag are a
+	// line's indent.
+	lineStart bool
+}
+
+// lex reads a whole template.
+func lex(source string) ([]token, error) {
+	source = strings.ReplaceAll(source, "\r\n", "\n")
+	source = strings.ReplaceAll(source, "\r", "\n")
+	source = strings.TrimSuffix(source, "\n")
+	l := &lexer{src: source, lineStart: true}
+	for l.pos < len(l.src) {
+		err := l.root()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return append(l.toks, token{}), nil
+}
+
+func (l *lexer) emit(kind tokenKind, s string) { l.toks = append(l.toks, token{kind: kind, s: s}) }
+
+// root reads text up to the next tag, and the tag.
+func (l *lexer) root() error {
+	rest := l.src[l.pos:]
+	at := -1
+	for i := 0; i+1 < len(rest); i++ {
+		if rest[i] == '{' && (rest[i+1] == '%' || rest[i+1] == '{' || rest[i+1] == '#') {
+			at = i
+			break
+		}
+	}
+	if at < 0 {
+		l.emit(tokData, rest)
+		l.pos = len(l.src)
+		return nil
+	}
+	text, kind := rest[:at], rest[at+1]
+	l.pos += at + 2
+	var sign byte
+	if l.pos < len(l.src) && (l.src[l.pos] == '-' || l.src[l.pos] == '+') {
+		sign = l.src[l.pos]
+		l.pos++
+	}
+	l.text(text, sign, kind == '{')
+	switch kind {
+	case '#':
+		return l.comment()
+	case '{':
+		l.emit(tokVarBegin, "")
+		return l.inside(tokVarEnd)
+	}
+	raw, ok := l.rawBegin()
+	if ok {
+		l.pos = raw
+		return l.raw()
+	}
+	l.emit(tokBlockBegin, "")
+	return l.inside(tokBlockEnd)
+}
+
+// text emits the text before a tag, stripped as the tag's sign and its kind ask for.
+func (l *lexer) text(text string, sign byte, variable bool) {
+	switch {
+	case sign == '-':
+		text = strings.TrimRightFunc(text, IsSpace)
+	case sign != '+' && !variable:
+		line := strings.LastIndexByte(text, '\n') + 1
+		if (line > 0 || l.lineStart) && strings.TrimLeftFunc(text[line:], IsSpace) == "" {
+			text = text[:line]
+		}
+	}
+	if text != "" {
+		l.emit(tokData, text)
+	}
+}
+
+// closeTag reads the end of a tag, `+%}`, `-%}` with the blanks after it, or `%}` with one
+// line break after it (not after a variable's end).
+func (l *lexer) closeTag(end string, trim bool) bool {
+	rest := l.src[l.pos:]
+	from := l.pos
+	switch {
+	case strings.HasPrefix(rest, "-"+end):
+		l.pos += 1 + len(end)
+		l.pos += len(l.src[l.pos:]) - len(strings.TrimLeftFunc(l.src[l.pos:], IsSpace))
+	case trim && strings.HasPrefix(rest, "+"+end):
+		l.pos += 1 + len(end)
+	case strings.HasPrefix(rest, end):
+		l.pos += len(end)
+		if trim && strings.HasPrefix(l.src[l.pos:], "\n") {
+			l.pos++
+		}
+	default:
+		return false
+	}
+	l.lineStart = l.pos > from && l.src[l.pos-1] == '\n'
+	return true
+}
+
+func (l *lexer) comment() error {
+	i := strings.Index(l.src[l.pos:], "#}")
+	if l.pos == len(l.src) {
+		return nil // as Jinja takes one with nothing in it
+	}
+	if i < 0 {
+		return raise("a comment does not end")
+	}
+	l.pos += i
+	if i > 0 && (l.src[l.pos-1] == '-' || l.src[l.pos-1] == '+') {
+		l.pos--
+	}
+	l.closeTag("#}", true)
+	return nil
+}
+
+func (l *lexer) skipSpace(at int) int {
+	return at + len(l.src[at:]) - len(strings.TrimLeftFunc(l.src[at:], IsSpace))
+}
+
+// rawBegin returns where the text of a raw block begins, if the tag is one.
+func (l *lexer) rawBegin() (int, bool) {
+	at := l.skipSpace(l.pos)
+	if !strings.HasPrefix(l.src[at:], "raw") {
+		return 0, false
+	}
+	at = l.skipSpace(at + 3)
+	if strings.HasPrefix(l.src[at:], "-%}") {
+		return l.skipSpace(at + 3), true
+	}
+	return at + 2, strings.HasPrefix(l.src[at:], "%}")
+}
+
+// raw reads the text of a raw block and its end.
+func (l *lexer) raw() error {
+	from := l.pos
+	l.lineStart = from > 0 && l.src[from-1] == '\n'
+	for at := from; ; at += 2 {
+		i := strings.Index(l.src[at:], "{%")
+		if from == len(l.src) {
+			return nil // as with comments
+		}
+		if i < 0 {
+			return raise("a raw block does not end")
+		}
+		at += i
+		l.pos = at + 2
+		var sign byte
+		if l.pos < len(l.src) && (l.src[l.pos] == '-' || l.src[l.pos] == '+') {
+			sign = l.src[l.pos]
+			l.pos++
+		}
+		l.pos = l.skipSpace(l.pos)
+		if !strings.HasPrefix(l.src[l.pos:], "endraw") {
+			continue
+		}
+		l.pos = l.skipSpace(l.pos + len("endraw"))
+		start := l.lineStart
+		if l.closeTag("%}", true) {
+			end := l.lineStart
+			l.lineStart = start
+			l.text(l.src[from:at], sign, false)
+			l.lineStart = end
+			return nil
+		}
+	}
+}
+
+// inside reads the expression or statement of a tag, up to its end.
+func (l *lexer) inside(end tokenKind) error {
+	closing, trim := "%}", true
+	if end == tokVarEnd {
+		closing, trim = "}}", false
+	}
+	var open []byte
+	for {
+		if len(open) == 0 && l.closeTag(closing, trim) {
+			l.emit(end, "")
+			return nil
+		}
+		if l.pos >= len(l.src) {
+			return raise("a tag does not end")
+		}
+		c := l.src[l.pos]
+		r, size := utf8.DecodeRuneInString(l.src[l.pos:])
+		var err error
+		switch {
+		case IsSpace(r):
+			l.pos += size
+		case c >= '0' && c <= '9':
+			err = l.number()
+		case isNameByte(c):
+			from := l.pos
+			for l.pos < len(l.src) && (isNameByte(l.src[l.pos]) || isDigit(l.src[l.pos])) {
+				l.pos++
+			}
+			l.emit(tokName, l.src[from:l.pos])
+		case c >= utf8.RuneSelf:
+			return refuse("a name beyond ASCII")
+		case c == '\'' || c == '"':
+			err = l.str(c)
+		default:
+			open, err = l.operator(open)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func isNameByte(c byte) bool {
+	return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+}
+
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
+
+func (l *lexer) operator(open []byte) ([]byte, error) {
+	rest := l.src[l.pos:]
+	for _, op := range []string{"**", "//", "==", "!=", ">=", "<="} {
+		if strings.HasPrefix(rest, op) {
+			l.pos += 2
+			l.emit(tokOp, op)
+			return open, nil
+		}
+	}
+	c := rest[0]
+	if strings.IndexByte("+-/*%~[](){}><=.:|,;", c) < 0 {
+		return nil, raise("a character that no expression has")
+	}
+	switch c {
+	case '(':
+		open = append(open, ')')
+	case '[':
+		open = append(open, ']')
+	case '{':
+		open = append(open, '}')
+	case ')', ']', '}':
+		if len(open) == 0 || open[len(open)-1] != c {
+			return nil, raise("brackets do not match")
+		}
+		open = open[:len(open)-1]
+	}
+	l.pos++
+	l.emit(tokOp, string(c))
+	return open, nil
+}
+
+// number reads an integer or a float, as Jinja's patterns tell them apart.
+func (l *lexer) number() error {
+	rest := l.src[l.pos:]
+	if len(rest) > 1 && rest[0] == '0' && strings.IndexByte("xXoObB_0123456789", rest[1]) >= 0 {
+		return refuse("a number that begins with 0")
+	}
+	digits := func(i int) int {
+		for i < len(rest) && (isDigit(rest[i]) || rest[i] == '_' && i+1 < len(rest) && isDigit(rest[i+1])) {
+			i++
+		}
+		return i
+	}
+	n := digits(0)
+	end, float := n, false
+	if n+1 < len(rest) && rest[n] == '.' && isDigit(rest[n+1]) {
+		end, float = digits(n+1), true
+	}
+	if end < len(rest) && (rest[end] == 'e' || rest[end] == 'E') {
+		i := end + 1
+		if i < len(rest) && (rest[i] == '+' || rest[i] == '-') {
+			i++
+		}
+		if i < len(rest) && isDigit(rest[i]) {
+			end, float = digits(i), true
+		}
+	}
+	// A dot before the digits makes them an attribute's number, never a float.
+	if float && l.pos > 0 && l.src[l.pos-1] == '.' {
+		end, float = n, false
+	}
+	text := strings.ReplaceAll(rest[:end], "_", "")
+	l.pos += end
+	if float {
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil || math.IsInf(f, 0) {
+			return refuse("a number out of range")
+		}
+		l.toks = append(l.toks, token{kind: tokNumber, v: f})
+		return nil
+	}
+	i, err := strconv.Atoi(text)
+	if err != nil {
+		return refuse("an integer beyond 64 bits")
+	}
+	l.toks = append(l.toks, token{kind: tokNumber, v: i})
+	return nil
+}
+
+// str reads a text between quotes.
+func (l *lexer) str(quote byte) error {
+	from := l.pos + 1
+	for i := from; i < len(l.src); i++ {
+		switch l.src[i] {
+		case '\\':
+			i++
+		case quote:
+			s, err := unescape(l.src[from:i])
+			if err != nil {
+				return err
+			}
+			l.pos = i + 1
+			l.emit(tokText, s)
+			return nil
+		}
+	}
+	return raise("a text does not end")
+}
+
+var escapes = map[byte]string{
+	'\n': "", '\\': "\\", '\'': "'", '"': "\"", 'a': "\a", 'b': "\b", 'f': "\f",
+	'n': "\n", 'r': "\r", 't': "\t", 'v': "\v",
+}
+
+// unescape reads Python's escapes.
+func unescape(s string) (string, error) {
+	if strings.IndexByte(s, '\\') < 0 {
+		return s, nil
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] != '\\' {
+			b = append(b, s[i])
+			continue
+		}
+		i++
+		if i >= len(s) {
+			return "", raise("a text ends with a backslash")
+		}
+		known, ok := escapes[s[i]]
+		if ok {
+			b = append(b, known...)
+			continue
+		}
+		size := map[byte]int{'x': 2, 'u': 4, 'U': 8}[s[i]]
+		switch {
+		case size > 0:
+			if i+size >= len(s) {
+				return "", raise("a text's escape is cut short")
+			}
+			n, err := strconv.ParseUint(s[i+1:i+1+size], 16, 32)
+			if err != nil {
+				return "", raise("a text's escape is not hexadecimal")
+			}
+			if n > unicodeMax || n >= 0xd800 && n < 0xe000 {
+				return "", refuse("an escape that is no character")
+			}
+			b = utf8.AppendRune(b, rune(n))
+			i += size
+		case s[i] == 'N' || isDigit(s[i]):
+			return "", refuse("an escape by name or in octal")
+		default:
+			b = append(b, '\\', s[i])
+		}
+	}
+	return string(b), nil
+}
+
+const unicodeMax = 0x10ffff

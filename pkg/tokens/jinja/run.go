@@ -1,0 +1,254 @@
+package jinja
+
+import (
+	"strings"
+)
+
+// A Template is a compiled template: immutable, safe for concurrent use.
+type Template struct {
+	source       string
+	body         []stmt
+	names        *names
+	loop, caller int
+	globals      map[int]Value
+	filters      map[string]filterFunc
+	limits       Limits
+	// macros are the names that are one macro, always: reading one reads no state.
+	macros map[int]bool
+	// later says of names that a set assigns what a macro sees that reads them before, while
+	// the rendering has a variable of that name.
+	later map[int]nameBefore
+}
+
+// nameBefore says what a name is before the template has set it. In Jinja the template's own
+// name hides the rendering's variable from the start, if its frame does not read it first.
+type nameBefore uint8
+
+const (
+	// readFirst: the rendering's variable.
+	readFirst nameBefore = iota
+	// setLater: undefined.
+	setLater
+	// setSomewhere: one or the other; it is set in a condition or in a frame within.
+	setSomewhere
+)
+
+// Compile reads a template.
+func Compile(source string, limits Limits) (*Template, error) {
+	limits = limits.withDefaults()
+	if len(source) > limits.SourceBytes {
+		return nil, &Error{Limited, "a template that is too long"}
+	}
+	if strings.ToValidUTF8(source, "") != source {
+		return nil, refuse("a template that is not UTF-8")
+	}
+	toks, err := lex(source)
+	if err != nil {
+		return nil, err
+	}
+	filters := newFilters()
+	p := &parser{toks: toks, max: limits.Depth, names: &names{ids: map[string]int{}}, known: filters}
+	t := &Template{source: source, names: p.names, limits: limits, globals: map[int]Value{}, filters: filters}
+	t.loop, t.caller = p.names.id("loop"), p.names.id("caller")
+	t.body, err = p.block()
+	if err != nil {
+		return nil, err
+	}
+	for name, fn := range builtins {
+		id, ok := p.names.ids[name]
+		if ok {
+			t.globals[id] = fn
+		}
+	}
+	t.analyse()
+	return t, nil
+}
+
+// Uses reports whether the template's text has the name anywhere in an expression.
+func (t *Template) Uses(name string) bool {
+	_, ok := t.names.ids[name]
+	return ok
+}
+
+// A Rendering is what a template made: its text is the pieces one after the other.
+type Rendering struct {
+	Pieces []string
+	// Kept is how many of the pieces were remembered.
+	Kept int
+}
+
+// Text returns the whole text.
+func (r *Rendering) Text() string {
+	if len(r.Pieces) == 1 {
+		return r.Pieces[0]
+	}
+	return strings.Join(r.Pieces, "")
+}
+
+// Len returns the length of the text in bytes.
+func (r *Rendering) Len() int {
+	n := 0
+	for _, p := range r.Pieces {
+		n += len(p)
+	}
+	return n
+}
+
+// A Var is a name that a rendering defines for its template.
+type Var struct {
+	Name  string
+	Value Value
+}
+
+// Env is what a rendering is given besides its variables.
+type Env struct {
+	Vars []Var
+	// Now formats the time for strftime_now. nil refuses it.
+	Now func(format string) (string, error)
+	// Plain runs everything, whatever is remembered.
+	Plain bool
+}
+
+// Render runs the template. A later variable of the same name wins.
+func (t *Template) Render(env Env) (*Rendering, error) {
+	r := &run{t: t, limits: t.limits, steps: t.limits.Steps, bytes: t.limits.Bytes, env: env}
+	r.vars = make([]variable, len(t.names.text))
+	for _, v := range env.Vars {
+		id, ok := t.names.ids[v.Name]
+		if ok {
+			r.vars[id] = variable{v.Value, true}
+		}
+	}
+	_, err := r.block(t.body, &scope{})
+	if err != nil {
+		return nil, err
+	}
+	r.cut()
+	return &Rendering{Pieces: r.pieces, Kept: r.kept}, nil
+}
+
+type variable struct {
+	v   Value
+	set bool
+}
+
+// run is one rendering.
+type run struct {
+	t      *Template
+	env    Env
+	vars   []variable
+	limits Limits
+	steps  int
+	bytes  int
+	calls  int
+	// out is what was written and not cut into a piece yet. While capturing, its end is
+	// what a body writes.
+	out       []byte
+	capturing int
+	pieces    []string
+	kept      int
+	hole      Value
+
+	// rec records a turn of a loop; undoing keeps what to undo if a remembered turn does
+	// not fit.
+	rec      *record
+	inMemory bool
+	undoing  bool
+	undo     []undone
+}
+
+func (r *run) step() error {
+	r.steps--
+	if r.steps < 0 {
+		return errSteps
+	}
+	return nil
+}
+
+// spend counts bytes that were made.
+func (r *run) spend(n int) error {
+	r.bytes -= n
+	if r.bytes < 0 {
+		return errBytes
+	}
+	return nil
+}
+
+// made counts a text that was made, and returns it.
+func (r *run) made(s string) (string, error) { return s, r.spend(len(s)) }
+
+// ev evaluates an expression.
+func (r *run) ev(e expr, sc *scope) (Value, error) {
+	err := r.step()
+	if err != nil {
+		return nil, err
+	}
+	if r.rec != nil && r.rec.loop.outside.exprs[e] {
+		return r.rec.probe(r, e, sc)
+	}
+	return e.eval(r, sc)
+}
+
+func (r *run) write(s string) error {
+	err := r.spend(len(s))
+	if err != nil {
+		return err
+	}
+	r.out = append(r.out, s...)
+	return nil
+}
+
+// cut makes a piece of what was written since the last one.
+func (r *run) cut() {
+	if len(r.out) > 0 {
+		r.pieces = append(r.pieces, string(r.out))
+		r.out = r.out[:0]
+	}
+}
+
+// global is a name that no scope has: a variable of the rendering, else a function.
+func (r *run) global(id int, name string) Value {
+	if r.vars[id].set {
+		return r.vars[id].v
+	}
+	v, ok := r.t.globals[id]
+	if ok {
+		return v
+	}
+	return &undefined{name}
+}
+
+// scope holds the names of one frame: the template, a loop's turn, a macro, a with.
+type scope struct {
+	parent *scope
+	ids    []int
+	vals   []Value
+	// inside: it was made while a turn of a loop is recorded, or is that turn's.
+	inside bool
+}
+
+func (r *run) inner(sc *scope) *scope { return &scope{parent: sc, inside: r.rec != nil} }
+
+func (s *scope) find(id int) (Value, *scope) {
+	for ; s != nil; s = s.parent {
+		for i, k := range s.ids {
+			if k == id {
+				return s.vals[i], s
+			}
+		}
+	}
+	return nil, nil
+}
+
+func (s *scope) set(id int, v Value) {
+	for i, k := range s.ids {
+		if k == id {
+			s.vals[i] = v
+			return
+		}
+	}
+	s.ids = append(s.ids, id)
+	s.vals = append(s.vals, v)
+}
+
+func (s *scope) clear() { s.ids, s.vals = s.ids[:0], s.vals[:0] }

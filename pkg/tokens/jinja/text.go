@@ -1,0 +1,195 @@
+package jinja
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// IsSpace is Python's str.isspace for one character.
+func IsSpace(r rune) bool {
+	switch {
+	case r >= '\t' && r <= '\r', r >= 0x1c && r <= ' ':
+		return true
+	case r < 0x85:
+		return false
+	}
+	switch r {
+	case 0x85, 0xa0, 0x1680, 0x2028, 0x2029, 0x202f, 0x205f, 0x3000:
+		return true
+	}
+	return r >= 0x2000 && r <= 0x200a
+}
+
+func isASCII(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
+// runes is Python's len of a text.
+func runes(s string) int { return utf8.RuneCountInString(s) }
+
+// formatFloat is Python's repr of a float.
+func formatFloat(f float64) string {
+	switch {
+	case math.IsInf(f, 1):
+		return "inf"
+	case math.IsInf(f, -1):
+		return "-inf"
+	case math.IsNaN(f):
+		return "nan"
+	}
+	exp := strconv.FormatFloat(f, 'e', -1, 64)
+	e, _ := strconv.Atoi(exp[strings.IndexByte(exp, 'e')+1:])
+	if e < -4 || e >= 16 {
+		return exp
+	}
+	s := strconv.FormatFloat(f, 'f', -1, 64)
+	if strings.IndexByte(s, '.') < 0 {
+		s += ".0"
+	}
+	return s
+}
+
+// str is Python's str(): what {{ v }} prints.
+func (r *run) str(v Value) (string, error) {
+	switch v := v.(type) {
+	case string:
+		return v, nil
+	case nil:
+		return "None", nil
+	case bool:
+		if v {
+			return "True", nil
+		}
+		return "False", nil
+	case int:
+		return strconv.Itoa(v), nil
+	case float64:
+		return formatFloat(v), nil
+	case *undefined:
+		return "", nil
+	}
+	b, err := r.repr(nil, v, 0)
+	if err != nil {
+		return "", err
+	}
+	return r.made(string(b))
+}
+
+// repr appends Python's repr() of v.
+func (r *run) repr(b []byte, v Value, depth int) ([]byte, error) {
+	if depth > r.limits.Depth {
+		return nil, errDepth
+	}
+	err := r.step()
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > r.bytes {
+		return nil, errBytes
+	}
+	switch v := v.(type) {
+	case string:
+		return appendReprText(b, v)
+	case *List:
+		if !v.tuple {
+			return r.reprItems(b, v.Items, "[", "]", depth)
+		}
+		if len(v.Items) == 1 {
+			return r.reprItems(b, v.Items, "(", ",)", depth)
+		}
+		return r.reprItems(b, v.Items, "(", ")", depth)
+	case *view:
+		return r.reprItems(b, v.items, v.name+"([", "])", depth)
+	case *Dict:
+		b = append(b, '{')
+		for i, k := range v.keys {
+			if i > 0 {
+				b = append(b, ", "...)
+			}
+			b, err = r.repr(b, k, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			b = append(b, ": "...)
+			b, err = r.repr(b, v.vals[i], depth+1)
+			if err != nil {
+				return nil, err
+			}
+		}
+		return append(b, '}'), nil
+	case *undefined:
+		return append(b, "Undefined"...), nil
+	case nil, bool, int, float64:
+		s, err := r.str(v)
+		return append(b, s...), err
+	}
+	return nil, refuse("printing a %s", typeName(v))
+}
+
+func (r *run) reprItems(b []byte, items []Value, open, end string, depth int) ([]byte, error) {
+	b = append(b, open...)
+	for i, v := range items {
+		if i > 0 {
+			b = append(b, ", "...)
+		}
+		var err error
+		b, err = r.repr(b, v, depth+1)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return append(b, end...), nil
+}
+
+// appendReprText appends Python's repr of a text.
+func appendReprText(b []byte, s string) ([]byte, error) {
+	quote := byte('\'')
+	if strings.IndexByte(s, '\'') >= 0 && strings.IndexByte(s, '"') < 0 {
+		quote = '"'
+	}
+	b = append(b, quote)
+	for _, c := range s {
+		switch {
+		case c == rune(quote) || c == '\\':
+			b = append(b, '\\', byte(c))
+		case c == '\n':
+			b = append(b, '\\', 'n')
+		case c == '\r':
+			b = append(b, '\\', 'r')
+		case c == '\t':
+			b = append(b, '\\', 't')
+		case unicode.IsPrint(c):
+			b = utf8.AppendRune(b, c)
+		case c < 0x100:
+			b = append(b, '\\', 'x', hexDigits[c>>4], hexDigits[c&15])
+		case !unicode.In(c, unicode.Z, unicode.Cf, unicode.Co):
+			// Which characters are assigned depends on the Unicode version of the engine's
+			// Python.
+			return nil, refuse("printing an unassigned character")
+		case c < 0x10000:
+			b = append(b, '\\', 'u')
+			b = appendHex(b, uint32(c), 4)
+		default:
+			b = append(b, '\\', 'U')
+			b = appendHex(b, uint32(c), 8)
+		}
+	}
+	return append(b, quote), nil
+}
+
+const hexDigits = "0123456789abcdef"
+
+func appendHex(b []byte, n uint32, digits int) []byte {
+	for i := digits - 1; i >= 0; i-- {
+		b = append(b, hexDigits[n>>(4*i)&15])
+	}
+	return b
+}

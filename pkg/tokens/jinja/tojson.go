@@ -1,0 +1,221 @@
+package jinja
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// jsonStyle is how json.dumps was asked to write.
+type jsonStyle struct {
+	r               *run
+	ascii, sortKeys bool
+	// indent is written once for each level; lines says that there are lines at all.
+	indent     string
+	lines      bool
+	item, pair string
+}
+
+// tojson is the filter as transformers defines it: json.dumps with ensure_ascii off.
+func tojson(r *run, v Value, args []Value, kwargs []kwarg) (Value, error) {
+	in, err := bind("tojson", args, kwargs, "ensure_ascii", "indent", "separators", "sort_keys")
+	if err != nil {
+		return nil, err
+	}
+	st := jsonStyle{r: r, ascii: flag(in[0]), item: ", ", pair: ": ", sortKeys: flag(in[3])}
+	switch n := in[1].(type) {
+	case nil, unset:
+	case int:
+		st.lines, st.indent, st.item = true, strings.Repeat(" ", max(0, min(n, 1000))), ","
+	case string:
+		st.lines, st.indent, st.item = true, n, ","
+	default:
+		return nil, refuse("tojson with such an indent")
+	}
+	switch s := in[2].(type) {
+	case nil, unset:
+	case *List:
+		if len(s.Items) != 2 {
+			return nil, raise("tojson with separators that are no pair")
+		}
+		item, ok := s.Items[0].(string)
+		pair, ok2 := s.Items[1].(string)
+		if !ok || !ok2 {
+			return nil, raise("tojson with separators that are no texts")
+		}
+		st.item, st.pair = item, pair
+	default:
+		return nil, refuse("tojson with such separators")
+	}
+	b, err := st.write(nil, v, 0)
+	if err != nil {
+		return nil, err
+	}
+	return r.made(string(b))
+}
+
+func (st *jsonStyle) write(b []byte, v Value, depth int) ([]byte, error) {
+	if depth > st.r.limits.Depth {
+		return nil, errDepth
+	}
+	err := st.r.step()
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > st.r.bytes {
+		return nil, errBytes
+	}
+	switch v := v.(type) {
+	case nil:
+		return append(b, "null"...), nil
+	case bool:
+		return strconv.AppendBool(b, v), nil
+	case int:
+		return strconv.AppendInt(b, int64(v), 10), nil
+	case float64:
+		return append(b, jsonFloat(v)...), nil
+	case string:
+		return st.text(b, v), nil
+	case *List:
+		if len(v.Items) == 0 {
+			return append(b, "[]"...), nil
+		}
+		b = append(b, '[')
+		for i, e := range v.Items {
+			b = st.between(b, i, depth+1)
+			b, err = st.write(b, e, depth+1)
+			if err != nil {
+				return nil, err
+			}
+		}
+		return append(st.newline(b, depth), ']'), nil
+	case *Dict:
+		return st.dict(b, v, depth)
+	}
+	return nil, raise("tojson of %s", typeName(v))
+}
+
+func (st *jsonStyle) dict(b []byte, d *Dict, depth int) ([]byte, error) {
+	if d.Len() == 0 {
+		return append(b, "{}"...), nil
+	}
+	order := make([]int, d.Len())
+	for i := range order {
+		order[i] = i
+	}
+	if st.sortKeys {
+		err := sortByKeys(order, d.keys)
+		if err != nil {
+			return nil, err
+		}
+	}
+	b = append(b, '{')
+	for n, i := range order {
+		b = st.between(b, n, depth+1)
+		switch k := d.keys[i].(type) {
+		case string:
+			b = st.text(b, k)
+		case nil:
+			b = append(b, `"null"`...)
+		case bool:
+			b = strconv.AppendBool(append(b, '"'), k)
+			b = append(b, '"')
+		case int:
+			b = strconv.AppendInt(append(b, '"'), int64(k), 10)
+			b = append(b, '"')
+		case float64:
+			b = append(append(append(b, '"'), jsonFloat(k)...), '"')
+		default:
+			return nil, raise("tojson of a key that is %s", typeName(k))
+		}
+		b = append(b, st.pair...)
+		var err error
+		b, err = st.write(b, d.vals[i], depth+1)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return append(st.newline(b, depth), '}'), nil
+}
+
+// between writes what stands before element i.
+func (st *jsonStyle) between(b []byte, i, depth int) []byte {
+	if i > 0 {
+		b = append(b, st.item...)
+	}
+	return st.newline(b, depth)
+}
+
+func (st *jsonStyle) newline(b []byte, depth int) []byte {
+	if !st.lines {
+		return b
+	}
+	b = append(b, '\n')
+	for range depth {
+		b = append(b, st.indent...)
+	}
+	return b
+}
+
+func jsonFloat(f float64) string {
+	switch {
+	case math.IsNaN(f):
+		return "NaN"
+	case math.IsInf(f, 1):
+		return "Infinity"
+	case math.IsInf(f, -1):
+		return "-Infinity"
+	}
+	return formatFloat(f)
+}
+
+func (st *jsonStyle) text(b []byte, s string) []byte {
+	b = append(b, '"')
+	from := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= utf8.RuneSelf && st.ascii {
+			r, size := utf8.DecodeRuneInString(s[i:])
+			b = append(b, s[from:i]...)
+			b = appendASCII(b, r)
+			i += size
+			from = i
+			continue
+		}
+		if c >= ' ' && c != '"' && c != '\\' && (c != 0x7f || !st.ascii) || c >= utf8.RuneSelf {
+			i++
+			continue
+		}
+		b = append(b, s[from:i]...)
+		i++
+		from = i
+		switch c {
+		case '"', '\\':
+			b = append(b, '\\', c)
+		case '\n':
+			b = append(b, '\\', 'n')
+		case '\r':
+			b = append(b, '\\', 'r')
+		case '\t':
+			b = append(b, '\\', 't')
+		case '\f':
+			b = append(b, '\\', 'f')
+		case '\b':
+			b = append(b, '\\', 'b')
+		default:
+			b = appendHex(append(b, '\\', 'u'), uint32(c), 4)
+		}
+	}
+	return append(append(b, s[from:]...), '"')
+}
+
+func appendASCII(b []byte, r rune) []byte {
+	if r < 0x10000 {
+		return appendHex(append(b, '\\', 'u'), uint32(r), 4)
+	}
+	hi, lo := utf16.EncodeRune(r)
+	b = appendHex(append(b, '\\', 'u'), uint32(hi), 4)
+	return appendHex(append(b, '\\', 'u'), uint32(lo), 4)
+}
