@@ -169,8 +169,9 @@ real-long: tools real-tools ## patterns 1 and 2 with real engines, ten and five 
 real-bench: tools real-tools ## 300 requests of a conversation trace on real engines, by each way to pick, five turns in turn
 	go test -tags real,invariants -timeout 120m -count 1 -v -run 'TestBench' ./internal/real -args -bench -page | grep --line-buffered -v '^=== '
 
-real-templates: real-tools ## 100,000 random templates here and in Python
+real-templates: real-tools ## chat templates here and in Python: 10,000 requests for each template and engine, 100,000 random templates; an hour
 	go test -tags real,invariants -timeout 180m -count 1 -v -run 'ArePythons' ./pkg/tokens/jinja -args -cases 100000
+	go test -tags real,invariants -timeout 180m -count 1 -v -run 'ArePythons' ./pkg/tokens/chat -args -cases 10000
 
 real-demo: tools real-tools ## two real vLLM and two conversations to look at, until Ctrl-C
 	go build -o .run/real-demo ./internal/real/demo && exec .run/real-demo $(if $(ENVOY),-envoy $(ENVOY))

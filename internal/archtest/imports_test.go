@@ -77,6 +77,16 @@ var bans = []ban{
 		why: "ids follow from a file and a text alone",
 	},
 	{
+		pkg: "pkg/tokens/jinja",
+		not: []string{"cmd", "pkg/tokens/chat", "pkg/kvindex", "pkg/worker", anyModule, "net", "net/http", "os", "time", "log", "log/slog"},
+		why: "what a template renders follows from its text and its variables",
+	},
+	{
+		pkg: "pkg/tokens/chat",
+		not: []string{"cmd", "internal/openai", "pkg/kvindex", "pkg/worker", anyModule, "net", "net/http", "os", "time", "log", "log/slog"},
+		why: "a request's text follows from its bytes and the template; text goes nowhere else",
+	},
+	{
 		pkg: "pkg/discovery", spare: []string{"pkg/discovery/cache", "pkg/discovery/etcd", "pkg/discovery/file", "pkg/discovery/kube"},
 		not: []string{etcdModule, k8sModules, fsnotifyMod, "os", "net", "log/slog", selfPackages},
 		why: "the reducer and the view do no I/O; only the subpackages reach a store",
