@@ -68,6 +68,8 @@ func (r *run) item(v, key Value) (Value, error) {
 		}
 	case *undefined:
 		return nil, raise("%s is undefined", o.name)
+	case markup:
+		return nil, refuse("an item of what safe returns")
 	case *List, string, span:
 		n, ok := index(key)
 		if ok {

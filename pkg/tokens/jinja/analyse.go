@@ -219,16 +219,23 @@ type loopScan struct {
 	o *outside
 	// local are the names that the body binds, the loop's item among them.
 	local map[int]bool
-	// known is what pure has found, until local changes.
-	known map[pureKey]pureFound
+	// item is the loop's item, or -1 if the body binds its name anew.
+	item int
+	// known is what reads has found, until local changes.
+	known map[scanKey]found
 }
 
-type pureKey struct {
+type scanKey struct {
 	e      expr
 	nested bool
 }
 
-type pureFound struct{ pure, any bool }
+// found says whether an expression reads the loop's item, another local name, or anything
+// from outside.
+type found struct{ other, item, outside bool }
+
+// onlyOutside: something from outside, and nothing else.
+func (f found) onlyOutside() bool { return f.outside && !f.item && !f.other }
 
 // maxSlotRounds bounds how long a chain of names may be that are set from each other. A name
 // that is not found to be a slot only makes more turns run.
@@ -240,12 +247,17 @@ func (t *Template) analyseLoop(f *forStmt) {
 	if f.many {
 		return
 	}
-	sc := &loopScan{t: t, local: map[int]bool{f.targets[0].id: true}, o: &outside{
+	item := f.targets[0].id
+	sc := &loopScan{t: t, local: map[int]bool{}, item: item, o: &outside{
 		exprs: map[expr]bool{}, slots: map[int]bool{}, sets: map[*setStmt]bool{}}}
 	writes, able := sc.bound(f.body)
 	if !writes || !able {
 		return
 	}
+	if sc.local[item] {
+		sc.item = -1
+	}
+	sc.local[item] = true
 	for n := 0; n < maxSlotRounds && sc.findSlots(f); n++ {
 	}
 	walk(f.body, func(s stmt, at place) {
@@ -257,7 +269,7 @@ func (t *Template) analyseLoop(f *forStmt) {
 			sc.mark(e, true)
 		}
 		set, ok := s.(*setStmt)
-		if !ok || set.many || !sc.o.exprs[set.e] {
+		if !ok || set.many || !sc.reads(set.e, at.nested).onlyOutside() {
 			return
 		}
 		g := set.targets[0]
@@ -315,8 +327,7 @@ func (sc *loopScan) findSlots(f *forStmt) bool {
 				if at.inner || s.many {
 					not[g.id] = true
 				}
-				pure, any := sc.pure(s.e, at.nested)
-				if pure && any {
+				if sc.reads(s.e, at.nested).onlyOutside() {
 					from[g.id] = true
 				}
 			}
@@ -344,53 +355,60 @@ func (sc *loopScan) findSlots(f *forStmt) bool {
 	return found
 }
 
-// pure reports whether e reads no local name, and whether it reads anything from outside.
-func (sc *loopScan) pure(e expr, nested bool) (pure, any bool) {
+// reads reports what an expression reads.
+func (sc *loopScan) reads(e expr, nested bool) found {
 	switch n := e.(type) {
 	case nil:
-		return true, false
+		return found{}
 	case *holeExpr:
-		return false, false
+		return found{other: true}
 	case *nameExpr:
-		switch {
-		case n.id == sc.t.loop:
-			return !nested, true
-		case sc.local[n.id]:
-			return false, false
-		}
-		b, ok := sc.t.globals[n.id].(*builtin)
-		if ok && b.name != "strftime_now" || sc.t.macros[n.id] {
-			return true, false
-		}
-		return true, true
+		return sc.readsName(n, nested)
 	}
-	k := pureKey{e, nested}
+	k := scanKey{e, nested}
 	f, ok := sc.known[k]
 	if ok {
-		return f.pure, f.any
+		return f
 	}
-	f.pure = true
 	for _, c := range children(e) {
 		if c == nil {
 			continue
 		}
-		p, a := sc.pure(c, nested)
-		f = pureFound{f.pure && p, f.any || a}
+		g := sc.reads(c, nested)
+		f = found{f.other || g.other, f.item || g.item, f.outside || g.outside}
 	}
 	if sc.known == nil {
-		sc.known = map[pureKey]pureFound{}
+		sc.known = map[scanKey]found{}
 	}
 	sc.known[k] = f
-	return f.pure, f.any
+	return f
 }
 
-// mark notes each expression that reads only what is outside.
+func (sc *loopScan) readsName(n *nameExpr, nested bool) found {
+	switch {
+	case n.id == sc.t.loop:
+		return found{other: nested, outside: !nested}
+	case n.id == sc.item:
+		return found{item: true}
+	case sc.local[n.id]:
+		return found{other: true}
+	}
+	b, ok := sc.t.globals[n.id].(*builtin)
+	if ok && b.name != "strftime_now" || sc.t.macros[n.id] {
+		return found{}
+	}
+	return found{outside: true}
+}
+
+// mark notes each expression that can be evaluated again: it reads only what is outside, or
+// it compares that with the item.
 func (sc *loopScan) mark(e expr, nested bool) {
 	if e == nil {
 		return
 	}
-	pure, any := sc.pure(e, nested)
-	if pure && any {
+	f := sc.reads(e, nested)
+	_, compares := e.(*compareExpr)
+	if f.onlyOutside() || compares && f.outside && !f.other {
 		sc.o.exprs[e] = true
 	}
 	for _, c := range children(e) {

@@ -57,6 +57,20 @@ func raise(format string, args ...any) error {
 	return &Error{Raised, fmt.Sprintf(format, args...)}
 }
 
+// wrong is what Python raises for values of wrong types; with markup among them it is
+// refused, since Markup has operators of its own.
+func wrong(format string, values ...Value) error {
+	names := make([]any, len(values))
+	for i, v := range values {
+		_, ok := v.(markup)
+		if ok {
+			return refuse("an operation on what safe returns")
+		}
+		names[i] = typeName(v)
+	}
+	return raise(format, names...)
+}
+
 // Limits bound one template and one rendering. A zero field means its default.
 type Limits struct {
 	// SourceBytes is the longest template. Default 1 MiB.

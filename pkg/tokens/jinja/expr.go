@@ -138,7 +138,7 @@ func (e *dictExpr) eval(r *run, sc *scope) (Value, error) {
 func unhashable(k Value) error {
 	switch k.(type) {
 	case *List, *Dict:
-		return raise("a key that is %s", typeName(k))
+		return wrong("a key that is %s", k)
 	}
 	return refuse("a key that is %s", typeName(k))
 }
@@ -246,7 +246,7 @@ func (e *signExpr) eval(r *run, sc *scope) (Value, error) {
 		}
 		return n, nil
 	}
-	return nil, raise("a sign before %s", typeName(v))
+	return nil, wrong("a sign before %s", v)
 }
 
 func (e *attrExpr) eval(r *run, sc *scope) (Value, error) {
@@ -380,6 +380,10 @@ func (e *testExpr) eval(r *run, sc *scope) (Value, error) {
 	if len(kw) > 0 {
 		return nil, refuse("a test with a named argument")
 	}
+	_, ok := v.(markup)
+	if ok {
+		return markupTest(e.name)
+	}
 	return e.fn(r, v, args)
 }
 
@@ -395,5 +399,5 @@ func (r *run) call(fn Value, args []Value, kw []kwarg) (Value, error) {
 	case *undefined:
 		return nil, raise("%s is undefined", fn.name)
 	}
-	return nil, raise("a call of %s", typeName(fn))
+	return nil, wrong("a call of %s", fn)
 }

@@ -144,6 +144,10 @@ func selectFilter(attr, negate bool) filterFunc {
 					return nil, false, err
 				}
 			}
+			_, marked := w.(markup)
+			if marked {
+				return nil, false, refuse("select among what safe returns")
+			}
 			ok, err := test(r, w, args)
 			return e, truth(ok) != negate, err
 		})
@@ -206,7 +210,7 @@ func dictsortFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
 	}
 	d, ok := v.(*Dict)
 	if !ok {
-		return nil, raise("dictsort of %s", typeName(v))
+		return nil, wrong("dictsort of %s", v)
 	}
 	keys := d.keys
 	if in[1] == "value" {

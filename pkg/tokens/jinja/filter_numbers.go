@@ -95,7 +95,7 @@ func absFilter(_ *run, v Value, args []Value, kw []kwarg) (Value, error) {
 	case float64:
 		return math.Abs(n), nil
 	}
-	return nil, raise("abs of %s", typeName(v))
+	return nil, wrong("abs of %s", v)
 }
 
 func roundFilter(_ *run, v Value, args []Value, kw []kwarg) (Value, error) {

@@ -39,10 +39,25 @@ func flag(v Value) bool { return given(v) && truth(v) }
 
 // newFilters returns every filter that is done exactly. The parser refuses the others.
 func newFilters() map[string]filterFunc {
+	all := map[string]filterFunc{"safe": safeFilter, "string": stringFilter}
+	for name, fn := range plainFilters() {
+		all[name] = func(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
+			_, ok := v.(markup)
+			if ok {
+				return nil, refuse("the filter %s of what safe returns", name)
+			}
+			return fn(r, v, args, kw)
+		}
+	}
+	return all
+}
+
+// plainFilters are the filters that know no markup.
+func plainFilters() map[string]filterFunc {
 	return map[string]filterFunc{
 		"tojson": tojson, "trim": trimFilter, "length": lengthFilter, "count": lengthFilter,
 		"default": defaultFilter, "d": defaultFilter, "join": joinFilter, "list": listFilter,
-		"first": firstFilter, "last": lastFilter, "string": stringFilter, "items": itemsFilter,
+		"first": firstFilter, "last": lastFilter, "items": itemsFilter,
 		"upper": caseFilter("upper"), "lower": caseFilter("lower"),
 		"capitalize": caseFilter("capitalize"), "title": titleFilter,
 		"replace": replaceFilter, "indent": indentFilter, "reverse": reverseFilter,
@@ -51,12 +66,17 @@ func newFilters() map[string]filterFunc {
 		"selectattr": whenRun(selectFilter(true, false)), "rejectattr": whenRun(selectFilter(true, true)),
 		"dictsort": dictsortFilter, "sort": sortFilter, "unique": whenRun(uniqueFilter),
 		"int": intFilter, "float": floatFilter, "abs": absFilter, "round": roundFilter,
-		"max": extremeFilter(true), "min": extremeFilter(false), "safe": safeFilter,
+		"max": extremeFilter(true), "min": extremeFilter(false),
 	}
 }
 
-func safeFilter(*run, Value, []Value, []kwarg) (Value, error) {
-	return nil, refuse("the filter safe where it is not last")
+func safeFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
+	_, err := bind("safe", args, kw)
+	if err != nil {
+		return nil, err
+	}
+	s, err := r.str(v)
+	return markup{s}, err
 }
 
 func trimFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
@@ -197,6 +217,10 @@ func stringFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
+	_, ok := v.(markup)
+	if ok {
+		return v, nil
+	}
 	return r.str(v)
 }
 
@@ -212,7 +236,7 @@ func itemsFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
 		items, err := r.pairs(d)
 		return &generator{items: items}, err
 	}
-	return &generator{err: raise("items of %s", typeName(v))}, nil
+	return &generator{err: wrong("items of %s", v)}, nil
 }
 
 func caseFilter(name string) filterFunc {
@@ -284,7 +308,7 @@ func indentFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
 	}
 	s, ok := v.(string)
 	if !ok {
-		return nil, raise("indent of %s", typeName(v))
+		return nil, wrong("indent of %s", v)
 	}
 	by := "    "
 	switch w := in[0].(type) {

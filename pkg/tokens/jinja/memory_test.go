@@ -58,6 +58,8 @@ var loops = []struct {
 	{"a set block in a namespace", "{% set ns = namespace() %}{% for m in messages %}{{ ns.c }}{% set ns.c %}{{ m.content }}{% endset %}{% endfor %}{{ ns.c }}", true},
 	{"with and filter", "{% for m in messages %}{% with c = m.content, l = loop.last %}{% filter trim %}{{ c }}{{ l }}{% endfilter %}{% endwith %}{% endfor %}", true},
 	{"a message read by number", "{% for m in messages %}{{ m.content }}{{ messages[0].role }}{{ (messages[m.n] or m).role }}{% endfor %}", false},
+	{"the message compared", "{% set users = messages | selectattr('role', 'equalto', 'user') | list %}{% for m in messages %}{% if m.role == 'user' and m == users[-1] %}last{% endif %}{{ m.content }}{{ m.n < messages | length - 2 }}{% endfor %}", true},
+	{"a name that hides the message", "{% for m in messages %}{% for m in m.parts %}{% if m == bos %}x{% endif %}{{ m }}{% endfor %}{{ m.content }}{% endfor %}", true},
 	{"the time", "{% for m in messages %}{{ m.content }}{{ strftime_now('%Y') }}{% endfor %}", true},
 	{"the loop as a value", "{% macro end(l) %}{{ l.last }}{% endmacro %}{% for m in messages %}{{ m.content }}{{ end(loop) }}{% endfor %}", true},
 	{"loops over the same messages", "{% for m in messages %}{{ m.role }}{% for k in messages %}{% if k.n == m.n %}{{ k.content }}{% endif %}{% endfor %}{% endfor %}", false},

@@ -172,7 +172,7 @@ func stripSet(name string, args []Value) (func(rune) bool, error) {
 	}
 	chars, ok := args[0].(string)
 	if !ok {
-		return nil, raise("%s of %s", name, typeName(args[0]))
+		return nil, wrong(name+" of %s", args[0])
 	}
 	return func(c rune) bool { return strings.ContainsRune(chars, c) }, nil
 }
@@ -213,7 +213,7 @@ func (r *run) splitMethod(s, name string, args []Value, kw []kwarg) (Value, erro
 	if len(args) > 1 {
 		n, ok := index(args[1])
 		if !ok {
-			return nil, raise("%s by %s", name, typeName(args[1]))
+			return nil, wrong(name+" by %s", args[1])
 		}
 		most = n
 	}
@@ -232,7 +232,7 @@ func (r *run) splitMethod(s, name string, args []Value, kw []kwarg) (Value, erro
 	default:
 		sep, ok := args[0].(string)
 		if !ok || sep == "" {
-			return nil, raise("%s at %s", name, typeName(args[0]))
+			return nil, wrong(name+" at %s", args[0])
 		}
 		if name == "rsplit" {
 			parts = splitRight(s, sep, most)
@@ -327,7 +327,7 @@ func affix(s, name string, args []Value, kw []kwarg) (Value, error) {
 	for _, v := range tries {
 		t, ok := v.(string)
 		if !ok {
-			return nil, raise("%s of %s", name, typeName(v))
+			return nil, wrong(name+" of %s", v)
 		}
 		if name == "startswith" && strings.HasPrefix(s, t) || name == "endswith" && strings.HasSuffix(s, t) {
 			return true, nil
@@ -341,13 +341,13 @@ func (r *run) replace(s string, args []Value) (Value, error) {
 	old, ok := args[0].(string)
 	by, ok2 := args[1].(string)
 	if !ok || !ok2 {
-		return nil, raise("replace of %s by %s", typeName(args[0]), typeName(args[1]))
+		return nil, wrong("replace of %s by %s", args[0], args[1])
 	}
 	n := -1
 	if len(args) > 2 && args[2] != nil {
 		n, ok = index(args[2])
 		if !ok {
-			return nil, raise("replace by %s", typeName(args[2]))
+			return nil, wrong("replace by %s", args[2])
 		}
 	}
 	times := strings.Count(s, old)
@@ -374,7 +374,7 @@ func (r *run) joinTexts(sep string, v Value) (Value, error) {
 	for i, e := range items {
 		s, ok := e.(string)
 		if !ok {
-			return nil, raise("join of %s", typeName(e))
+			return nil, wrong("join of %s", e)
 		}
 		parts[i] = s
 		n += len(s) + len(sep)
@@ -420,7 +420,7 @@ func (r *run) searchMethod(s, name string, args []Value, kw []kwarg) (Value, err
 	}
 	t, ok := args[0].(string)
 	if !ok {
-		return nil, raise("%s of %s", name, typeName(args[0]))
+		return nil, wrong(name+" of %s", args[0])
 	}
 	switch name {
 	case "removeprefix":
@@ -450,7 +450,7 @@ func (r *run) partition(s, name string, args []Value, kw []kwarg) (Value, error)
 	}
 	sep, ok := args[0].(string)
 	if !ok || sep == "" {
-		return nil, raise("%s at %s", name, typeName(args[0]))
+		return nil, wrong(name+" at %s", args[0])
 	}
 	i := strings.Index(s, sep)
 	parts := []Value{s, "", ""}

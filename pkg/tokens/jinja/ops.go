@@ -56,7 +56,7 @@ func (r *run) add(a, b Value) (Value, error) {
 	default:
 		return r.arithmetic("+", a, b)
 	}
-	return nil, raise("%s + %s", typeName(a), typeName(b))
+	return nil, wrong("%s + %s", a, b)
 }
 
 func (r *run) arithmetic(op string, a, b Value) (Value, error) {
@@ -73,7 +73,7 @@ func (r *run) arithmetic(op string, a, b Value) (Value, error) {
 	x, fx, xf, ok := number(a)
 	y, fy, yf, ok2 := number(b)
 	if !ok || !ok2 {
-		return nil, raise("%s %s %s", typeName(a), op, typeName(b))
+		return nil, wrong("arithmetic with %s and %s", a, b)
 	}
 	if op == "/" || xf || yf {
 		exact := true
@@ -271,7 +271,7 @@ func order(a, b Value) (int, error) {
 	if la && lb {
 		return 0, refuse("comparing the order of lists")
 	}
-	return 0, raise("%s < %s", typeName(a), typeName(b))
+	return 0, wrong("%s < %s", a, b)
 }
 
 // equal is Python's ==.
@@ -282,6 +282,10 @@ func (r *run) equal(a, b Value, depth int) (bool, error) {
 	err := r.step()
 	if err != nil {
 		return false, err
+	}
+	_, marked := b.(markup)
+	if marked {
+		return false, refuse("comparing what safe returns")
 	}
 	switch x := a.(type) {
 	case nil:
@@ -309,20 +313,10 @@ func (r *run) equal(a, b Value, depth int) (bool, error) {
 		return true, nil
 	case *Dict:
 		y, ok := b.(*Dict)
-		if !ok || x.Len() != y.Len() {
-			return false, nil
+		if !ok || x == y {
+			return ok, nil
 		}
-		for i, k := range x.keys {
-			j := y.lookup(k)
-			if j < 0 {
-				return false, nil
-			}
-			ok, err := r.equal(x.vals[i], y.vals[j], depth+1)
-			if err != nil || !ok {
-				return false, err
-			}
-		}
-		return true, nil
+		return r.equalDicts(x, y, depth+1)
 	case *undefined:
 		_, ok := b.(*undefined)
 		return ok, nil
@@ -330,6 +324,23 @@ func (r *run) equal(a, b Value, depth int) (bool, error) {
 		return a == b, nil
 	}
 	return false, refuse("comparing %s", typeName(a))
+}
+
+func (r *run) equalDicts(x, y *Dict, depth int) (bool, error) {
+	if x.Len() != y.Len() {
+		return false, nil
+	}
+	for i, k := range x.keys {
+		j := y.lookup(k)
+		if j < 0 {
+			return false, nil
+		}
+		ok, err := r.equal(x.vals[i], y.vals[j], depth)
+		if err != nil || !ok {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // keysEqual is == among what may be a key.
@@ -386,7 +397,7 @@ func (r *run) contains(in, v Value) (bool, error) {
 	case string:
 		s, ok := v.(string)
 		if !ok {
-			return false, raise("%s in a text", typeName(v))
+			return false, wrong("%s in a text", v)
 		}
 		return strings.Contains(c, s), nil
 	case *Dict:
@@ -415,7 +426,7 @@ func (r *run) contains(in, v Value) (bool, error) {
 	case *loopState:
 		return false, refuse("in the loop variable")
 	}
-	return false, raise("in %s", typeName(in))
+	return false, wrong("in %s", in)
 }
 
 // iterate returns what a loop over v sees.
@@ -460,7 +471,7 @@ func (r *run) iterate(v Value) ([]Value, error) {
 	case *loopState:
 		return nil, refuse("a loop over the loop variable")
 	}
-	return nil, raise("a loop over %s", typeName(v))
+	return nil, wrong("a loop over %s", v)
 }
 
 // length is Python's len.
@@ -481,5 +492,5 @@ func length(v Value) (int, error) {
 	case *loopState:
 		return len(v.items), nil
 	}
-	return 0, raise("the length of %s", typeName(v))
+	return 0, wrong("the length of %s", v)
 }

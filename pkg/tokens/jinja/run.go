@@ -141,6 +141,7 @@ type run struct {
 	steps  int
 	bytes  int
 	calls  int
+	deep   int
 	// out is what was written and not cut into a piece yet. While capturing, its end is
 	// what a body writes.
 	out       []byte
@@ -183,11 +184,23 @@ func (r *run) ev(e expr, sc *scope) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.rec != nil && r.rec.loop.outside.exprs[e] {
-		return r.rec.probe(r, e, sc)
+	if r.deep > maxDeep {
+		return nil, errDepth
 	}
-	return e.eval(r, sc)
+	r.deep++
+	var v Value
+	if r.rec != nil && r.rec.loop.outside.exprs[e] {
+		v, err = r.rec.probe(r, e, sc)
+	} else {
+		v, err = e.eval(r, sc)
+	}
+	r.deep--
+	return v, err
 }
+
+// maxDeep bounds how deep evaluations nest, over all macros that are running: it bounds the
+// stack.
+const maxDeep = 20_000
 
 func (r *run) write(s string) error {
 	err := r.spend(len(s))

@@ -114,6 +114,14 @@ func TestErrorsHoldNoValue(t *testing.T) {
 	}
 }
 
+// deep is an expression as deep as the source may nest, around another.
+func deep(e string) string {
+	for range 90 {
+		e = "(" + e + strings.Repeat("+1", 900) + ")"
+	}
+	return e
+}
+
 func TestATemplateEndsWithinItsLimits(t *testing.T) {
 	limits := jinja.Limits{Steps: 200_000, Bytes: 1 << 20}
 	for name, template := range map[string]string{
@@ -128,6 +136,7 @@ func TestATemplateEndsWithinItsLimits(t *testing.T) {
 		"an output":                   "{% for a in range(99999) %}{{ 'x' * 100 }}{% endfor %}",
 		"a macro that calls itself":   "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
 		"macros that call each other": "{% macro a() %}{{ b() }}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{{ a() }}{% endmacro %}{{ a() }}",
+		"deep expressions in macros":  "{% macro m() %}{{ " + deep("m()") + " }}{% endmacro %}{{ m() }}",
 		"a list within itself":        "{% set ns = namespace(s=[]) %}{% for a in range(9999) %}{% set ns.s = [ns.s] %}{% endfor %}{{ ns.s }}",
 		"the JSON of such a list":     "{% set ns = namespace(s=[]) %}{% for a in range(9999) %}{% set ns.s = [ns.s] %}{% endfor %}{{ ns.s | tojson }}",
 		"such lists compared":         "{% set ns = namespace(s=[], u=[]) %}{% for a in range(9999) %}{% set ns.s = [ns.s] %}{% set ns.u = [ns.u] %}{% endfor %}{{ ns.s == ns.u }}",

@@ -159,7 +159,7 @@ func (r *run) assign(sc *scope, t *target, v Value) error {
 	}
 	ns, ok := nv.(*namespace)
 	if !ok {
-		return raise("an assignment to an attribute of %s", typeName(nv))
+		return wrong("an assignment to an attribute of %s", nv)
 	}
 	if r.rec != nil && (from == nil || !from.inside) {
 		r.rec.assigned(r, t, v)

@@ -50,6 +50,17 @@ var testTable = map[string]testFunc{
 	},
 }
 
+// markupTest is a test of what safe returns, which is a text.
+func markupTest(name string) (Value, error) {
+	switch name {
+	case "defined", "string", "sequence", "iterable":
+		return true, nil
+	case "undefined", "none", "mapping", "boolean", "integer", "float", "number", "true", "false", "callable":
+		return false, nil
+	}
+	return nil, refuse("the test %s of what safe returns", name)
+}
+
 func plain(is func(Value) bool) testFunc {
 	return func(_ *run, v Value, args []Value) (Value, error) {
 		if len(args) > 0 {
@@ -165,7 +176,7 @@ func rangeOf(_ *run, args []Value, kw []kwarg) (Value, error) {
 	for i, v := range args {
 		n, ok := index(v)
 		if !ok {
-			return nil, raise("range of %s", typeName(v))
+			return nil, wrong("range of %s", v)
 		}
 		if n > 1<<40 || n < -1<<40 {
 			return nil, refuse("range of such a number")

@@ -75,6 +75,8 @@ func (r *run) str(v Value) (string, error) {
 		return formatFloat(v), nil
 	case *undefined:
 		return "", nil
+	case markup:
+		return v.text, nil
 	}
 	b, err := r.repr(nil, v, 0)
 	if err != nil {

@@ -94,7 +94,7 @@ func (st *jsonStyle) write(b []byte, v Value, depth int) ([]byte, error) {
 	case *Dict:
 		return st.dict(b, v, depth)
 	}
-	return nil, raise("tojson of %s", typeName(v))
+	return nil, wrong("tojson of %s", v)
 }
 
 func (st *jsonStyle) dict(b []byte, d *Dict, depth int) ([]byte, error) {
@@ -128,7 +128,7 @@ func (st *jsonStyle) dict(b []byte, d *Dict, depth int) ([]byte, error) {
 		case float64:
 			b = append(append(append(b, '"'), jsonFloat(k)...), '"')
 		default:
-			return nil, raise("tojson of a key that is %s", typeName(k))
+			return nil, wrong("tojson of a key that is %s", k)
 		}
 		b = append(b, st.pair...)
 		var err error

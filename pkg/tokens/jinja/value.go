@@ -213,6 +213,10 @@ func (s span) len() int {
 	return 0
 }
 
+// markup is what the filter safe makes of a text: it prints and joins by ~ as the text does.
+// Whatever else is done with it is refused, since Python then escapes what meets it.
+type markup struct{ text string }
+
 type kwarg struct {
 	name string
 	v    Value
@@ -248,6 +252,8 @@ func typeName(v Value) string {
 		return v.name
 	case span:
 		return "range"
+	case markup:
+		return "Markup"
 	}
 	return "object"
 }
@@ -265,6 +271,8 @@ func truth(v Value) bool {
 		return v != 0
 	case string:
 		return v != ""
+	case markup:
+		return v.text != ""
 	case *List:
 		return len(v.Items) > 0
 	case *Dict:
