@@ -75,6 +75,9 @@ type ModelConfig struct {
 	// the model has workers for prefill and decode; off: one worker serves each, also
 	// with enforce_disagg. Default auto.
 	Disaggregation string `yaml:"disaggregation"`
+	// Tokenizer is the folder with the model's tokenizer.json, from which this process makes
+	// the tokens of its prompts itself. Default: none, and engines are asked.
+	Tokenizer string `yaml:"tokenizer"`
 }
 
 // PortConfig is a port that serves one purpose only.

@@ -34,6 +34,7 @@ type TokenSource string
 // The sources of token ids.
 const (
 	RequestIDs     TokenSource = "request ids"
+	LocalTokenizer TokenSource = "local tokenizer"
 	EngineTokenize TokenSource = "engine tokenize"
 	ByteEstimate   TokenSource = "byte estimate"
 )

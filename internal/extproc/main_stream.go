@@ -20,6 +20,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -48,6 +49,7 @@ type mainStream struct {
 	pass           func()      // lets the answer go on after its first events; nil: no stream waits
 	looked         atomic.Bool // a stream of this process reads the first events
 	prompt         telemetry.PromptTokens
+	claim          tokens.Claim // of the prompt's tokens
 	asked          route.Answer
 	others         []route.Destination
 	again          *route.Again
@@ -79,6 +81,7 @@ type booked struct {
 	note            journal.Handle
 	span            trace.Span // of the decode leg
 	prompt          telemetry.PromptTokens
+	claim           tokens.Claim // of the prompt's tokens
 	answer          route.Answer
 	others          []route.Destination // other endpoints that decode's address names
 	again           *route.Again        // to pick decode again if it leaves while prefill runs; nil: it is not picked again
@@ -183,7 +186,7 @@ func (s *mainStream) beforeHead(ev *notice) {
 func (b *booked) give(s *mainStream, nonce uint64) {
 	s.prefillBooking, s.decodeBooking = b.prefill, b.decode
 	s.note, s.decodeSpan, s.nonce = b.note, b.span, nonce
-	s.prompt, s.asked = b.prompt, b.answer
+	s.prompt, s.claim, s.asked = b.prompt, b.claim, b.answer
 	s.others, s.again = b.others, b.again
 	if s.m.Concluded() { // the attempt ended while its tokens were counted
 		s.srv.cfg.Journal.End(s.note, decision.ClientLeft, "before the decision", 0, time.Now())

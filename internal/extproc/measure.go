@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
@@ -16,6 +17,7 @@ import (
 // tokenCounts is what engines tell about the tokens of a request.
 type tokenCounts struct {
 	usage  openai.Usage // of the answer
+	prompt int64        // as told by prefill; 0: it has not been
 	cached int64        // of the prompt, as told by the worker that computed it
 	known  bool         // cached was told
 }
@@ -28,8 +30,11 @@ func (c *tokenCounts) hear(ev *notice) {
 			c.cached, c.known = ev.Leg.Cached, true
 		}
 	case leg.EventPrefilled:
-		if u, ok := openai.FindUsage(ev.Answer.Body); ok && u.HasCached {
-			c.cached, c.known = u.Cached, true
+		if u, ok := openai.FindUsage(ev.Answer.Body); ok {
+			c.prompt = u.Prompt
+			if u.HasCached {
+				c.cached, c.known = u.Cached, true
+			}
 		}
 	case leg.EventResponseBody:
 		if u, ok := openai.FindUsage(ev.Body); ok {
@@ -64,6 +69,9 @@ func (s *mainStream) measure(now time.Time, e *leg.Effect) {
 	s.learn(&t)
 	if t.Error != "" || s.prompt.Prompt == 0 {
 		return
+	}
+	if n := cmp.Or(s.counts.prompt, s.counts.usage.Prompt); n > 0 {
+		s.claim.Counted(int(n))
 	}
 	if u := &s.counts.usage; !p.Disaggregated && u.HasCached {
 		s.counts.cached, s.counts.known = u.Cached, true

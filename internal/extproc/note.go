@@ -39,6 +39,8 @@ func sourceLabel(s tokens.Source) string {
 	switch s {
 	case tokens.FromRequest:
 		return telemetry.SourceRequestIDs
+	case tokens.FromLocal:
+		return telemetry.SourceLocal
 	case tokens.FromEngine:
 		return telemetry.SourceEngineTokenize
 	case tokens.Estimate:

@@ -157,6 +157,10 @@ func (r *Request) text(body []byte, s Span) []byte {
 
 func hasEscape(raw []byte) bool { return bytes.IndexByte(raw, '\\') >= 0 }
 
+// AppendUnescaped appends the text of a JSON string to dst. raw is the string without its
+// quotes, as [VisitPrompt] gives it. Half surrogates become U+FFFD.
+func AppendUnescaped(dst, raw []byte) []byte { return appendUnescaped(dst, raw) }
+
 // appendUnescaped appends the text of a string, given without its quotes, which must have
 // been checked. Half surrogates become U+FFFD, as in encoding/json.
 func appendUnescaped(dst, raw []byte) []byte {

@@ -134,12 +134,7 @@ func (p *plugin) newWorld() error {
 	if err != nil {
 		return err
 	}
-	t := p.cfg.Tokens.Resolver()
-	t.Around, t.OnTokenize = keyed, func(took time.Duration, outcome tokens.Reason) {
-		p.tele.Instruments.Tokenized(telemetry.SourceEngineTokenize, string(outcome), took)
-	}
-	p.tokens, err = tokens.New(t)
-	return err
+	return p.newTokens(keyed)
 }
 
 func (p *plugin) newServer() error {

@@ -100,7 +100,7 @@ func (rt *Router) askRead(q *Question) *Refusal {
 	lead := q.lead()[0]
 	q.query = tokens.Query{
 		Key: q.pool.Key, Request: r.Scan, Body: r.Body, BlockSize: int(lead.BlockSize), Eagle: lead.Eagle,
-		Renders: lead.Engine.TellsPictures(), MaxModelLen: int(q.pool.MaxModelLen), Salt: home.saltOf(lead, r),
+		Renders: lead.Engine.TellsPictures(), Engine: lead.Engine, MaxModelLen: int(q.pool.MaxModelLen), Salt: home.saltOf(lead, r),
 	}
 	f = rt.readOverride(q)
 	if f != nil {

@@ -21,6 +21,7 @@ const (
 // Values of the token_source label.
 const (
 	SourceRequestIDs     = "request_ids"
+	SourceLocal          = "local_tokenizer"
 	SourceEngineTokenize = "engine_tokenize"
 	SourceByteEstimate   = "byte_estimate"
 )

@@ -247,7 +247,7 @@ func Labels() []Label {
 		{LabelReason, "a short code of the package that gives it; `none` where it does not apply"},
 		{LabelRole, "`prefill`, `decode`, `aggregated`"},
 		{LabelMode, "a router mode: `kv`, `round-robin`, `random`, `least-loaded`, `power-of-two`; `direct` or `pre-routed` if the request named the worker"},
-		{LabelTokenSource, "`request_ids`, `engine_tokenize`, `byte_estimate`, `none`"},
+		{LabelTokenSource, "`request_ids`, `local_tokenizer`, `engine_tokenize`, `byte_estimate`, `none`"},
 		{LabelLeg, "`main`, `prefill`; of streams also `first_token`, one that reads the beginning of an answer. Of what was seen: `mirrored_prefill`, `first_prefill`, `decode`, `alone`"},
 		{LabelSeen, "the first column of the blame table in ARCHITECTURE.md"},
 		{LabelCharge, "the blame table's fourth column, with `_` for spaces; `held`: a mate has not shown yet, or has disproved, that the worker is at fault; `handoff_failed`: charged to both workers of a pair"},

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/tokens/local"
 )
 
 // Mode says which sources may be used.
@@ -85,6 +87,19 @@ type Config struct {
 
 	// Around wraps Transport, for example to add a key to requests. Default: no wrapper.
 	Around func(http.RoundTripper) http.RoundTripper
+
+	// Local has the models whose tokens may be made in this process, by their names. They
+	// are used once a trial has shown that an engine of the model gives the same tokens,
+	// and as long as no engine counts others. May be nil.
+	Local map[string]*local.Model
+
+	// OnLocal is called once for each prompt whose tokens were made here, with the time
+	// that this took. It must not block. May be nil.
+	OnLocal func(took time.Duration)
+
+	// OnStanding is called when it has become known whether a model's files give its
+	// engines' tokens. It must not block. May be nil.
+	OnStanding func(s Standing)
 
 	// OnTokenize is called once for each prompt that tokenizers were asked about, with
 	// the time that this took, and the Reason of the tokens or of the failure. It must

@@ -1,10 +1,12 @@
 // Package tokens finds what the index needs to know about a request's prompt: the hashes
 // of its blocks, and its length in tokens.
 //
-// There are three sources, tried in this order. Each [Prompt] names the source it came
+// There are four sources, tried in this order. Each [Prompt] names the source it came
 // from and the reason:
 //
 //   - the request itself, if it carries token ids;
+//   - the files of its model (package local), if an engine of the model has shown in a
+//     trial that they give its tokens, and no engine has counted others since;
 //   - an engine's own /tokenize, asked over HTTP and remembered. For a prompt with
 //     pictures it is vLLM's /render, or the tokens before the first picture;
 //   - the byte estimate: runs of bytes of the prompt's text stand for blocks of tokens.
@@ -35,7 +37,6 @@
 //     conversation so far.
 //   - In a steady state Fast and Estimate allocate nothing.
 //
-// This package has no tokenizer and no chat template, recomputes no hash of an engine,
-// and never logs. It sends prompt text only to tokenizers; no error and no reason
+// This package recomputes no hash of an engine, and never logs. It sends prompt text only to tokenizers; no error and no reason
 // contains any.
 package tokens

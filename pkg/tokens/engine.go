@@ -31,6 +31,7 @@ type flight struct {
 // last waiting caller has gone, the question is dropped. Its error is an *[Error]. The
 // body is not used after Engine has returned.
 func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) (Prompt, error) {
+	r.tryFiles(&q, from)
 	m := r.mediaOf(&q)
 	if err := r.tokenizable(q, m.parts, from); err != nil {
 		return Prompt{}, err

@@ -15,6 +15,7 @@ type Source uint8
 const (
 	None        Source = iota // no hashes, for the Reason
 	FromRequest               // token ids in the request
+	FromLocal                 // the model's files, in this process
 	FromEngine                // an engine's /tokenize or /render
 	Estimate                  // hashes of runs of bytes
 )
@@ -26,6 +27,8 @@ func (s Source) String() string {
 		return "none"
 	case FromRequest:
 		return "request ids"
+	case FromLocal:
+		return "local tokenizer"
 	case FromEngine:
 		return "engine tokenize"
 	case Estimate:
@@ -42,6 +45,7 @@ type Reason string
 // The reasons; each says why a prompt came from its source, or has none.
 const (
 	ReasonIDs         Reason = "ids in the request"
+	ReasonLocal       Reason = "tokenized here"
 	ReasonTokenized   Reason = "tokenized"
 	ReasonCached      Reason = "tokenized before"
 	ReasonOff         Reason = "tokens are off"
@@ -90,6 +94,7 @@ type Prompt struct {
 	Estimated bool // Hashes are over bytes, not over tokens
 	Cached    bool // FromEngine, from an earlier answer
 	Reason    Reason
+	Claim     Claim // of FromLocal
 }
 
 // Query describes one request to be resolved. It is not kept.
@@ -103,6 +108,8 @@ type Query struct {
 	// are in a prompt and where; their tokenizers count the tokens of pictures
 	// (docs/engines.md#render); and they cut prompts if a request asks for that.
 	Renders bool
+	// Engine is the kind of the pool's engines; zero: unknown.
+	Engine worker.Engine
 	// MaxModelLen is the most tokens that a prompt and its answer may have together; 0:
 	// unknown.
 	MaxModelLen int

@@ -25,6 +25,10 @@ type Resolver struct {
 
 	pictureSlots chan struct{} // the same for prompts with pictures
 
+	files map[string]*files // of the models whose tokens are made here, by name
+	life  context.Context   //nolint:containedctx // ends with Close; of trials
+	end   context.CancelFunc
+
 	// mu guards the fields below. Lock order: mu → cache.mu, mu → the mu of each asides.
 	// No I/O and no call of a caller's function while it is held.
 	mu      sync.Mutex
@@ -40,7 +44,7 @@ func New(cfg Config) (*Resolver, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	return &Resolver{
+	r := &Resolver{
 		cfg:    cfg,
 		cache:  newCache(cfg.CacheEntries, cfg.CacheBytes),
 		asides: newAsides(cfg.SetAside),
@@ -56,7 +60,13 @@ func New(cfg Config) (*Resolver, error) {
 
 		pictureSlots: make(chan struct{}, cfg.picturesInFlight()),
 		flights:      make(map[cacheKey]*flight),
-	}, nil
+		files:        make(map[string]*files, len(cfg.Local)),
+	}
+	r.life, r.end = context.WithCancel(context.Background())
+	for name, m := range cfg.Local {
+		r.files[name] = newFiles(name, m, cfg.OnStanding)
+	}
+	return r, nil
 }
 
 // Close cancels the running questions, waits until they have ended, and closes idle
@@ -64,6 +74,7 @@ func New(cfg Config) (*Resolver, error) {
 func (r *Resolver) Close() {
 	r.mu.Lock()
 	r.closed = true
+	r.end()
 	for _, f := range r.flights {
 		f.cancel()
 	}
@@ -90,7 +101,7 @@ func (r *Resolver) Fast(q Query, s *Scratch) (Prompt, bool) {
 	if e := r.cache.get(q.key(q.hashing())); e != nil {
 		return e.prompt(true), true
 	}
-	return Prompt{}, false
+	return r.fromFiles(&q, s)
 }
 
 // Resolve calls Fast, then Engine, then Estimate, until one succeeds. It waits for at

@@ -1,0 +1,70 @@
+package plugin
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/config"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/tokens"
+	"github.com/seed-60ae5743/baton/pkg/tokens/local"
+)
+
+// newTokens makes the part that counts prompts. keyed shows engines the API key.
+func (p *plugin) newTokens(keyed func(http.RoundTripper) http.RoundTripper) error {
+	t := p.cfg.Tokens.Resolver()
+	t.Around, t.OnTokenize = keyed, func(took time.Duration, outcome tokens.Reason) {
+		p.tele.Instruments.Tokenized(telemetry.SourceEngineTokenize, string(outcome), took)
+	}
+	t.OnLocal = func(took time.Duration) {
+		p.tele.Instruments.Tokenized(telemetry.SourceLocal, string(tokens.ReasonLocal), took)
+	}
+	t.OnStanding = p.onStanding
+	var err error
+	t.Local, err = models(p.cfg.Models)
+	if err != nil {
+		return err
+	}
+	p.tokens, err = tokens.New(t)
+	return err
+}
+
+// models reads the folders of the models whose tokens are made here. The error has every
+// folder that cannot be used.
+func models(all map[string]config.ModelConfig) (map[string]*local.Model, error) {
+	var errs []error
+	out := make(map[string]*local.Model)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		folder := all[name].Tokenizer
+		if folder == "" {
+			continue
+		}
+		f, err := local.Read(os.DirFS(folder))
+		if err == nil {
+			out[name], err = local.New(f, local.Limits{})
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("models.%s.tokenizer %q: %w", name, folder, err))
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// onStanding logs whether a model's files give the tokens that its engines give.
+func (p *plugin) onStanding(s tokens.Standing) {
+	prompts := "text"
+	if s.Chat {
+		prompts = "messages"
+	}
+	at := []any{telemetry.KeyModel, s.Model, telemetry.KeyMode, prompts, telemetry.KeyOutcome, string(s.State)}
+	if s.State == tokens.Exact {
+		p.log.Info("a tokenizer's files give the engine's tokens", at...)
+		return
+	}
+	p.log.Warn("a tokenizer's files are not used: engines are asked", append(at, telemetry.KeyReason, s.Why)...)
+}

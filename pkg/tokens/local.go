@@ -1,0 +1,267 @@
+package tokens
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/tokens/chat"
+	"github.com/seed-60ae5743/baton/pkg/tokens/local"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// TrialState says whether a model's files give the tokens that its engines give.
+type TrialState string
+
+// The states of the files of a model, for each kind of engine and each kind of prompt.
+const (
+	Untried TrialState = "untried" // no engine of the model has been asked yet
+	Exact   TrialState = "exact"   // every trial gave the engine's tokens: the files are used
+	Differs TrialState = "differs" // out of use until the process starts anew
+	Unknown TrialState = "unknown" // out of use: nothing could be compared
+)
+
+// Standing is what is known of the files of a model.
+type Standing struct {
+	Model  string
+	Engine worker.Engine
+	Chat   bool // of messages, else of prompts of text
+	State  TrialState
+	Why    string // of Differs and Unknown: where they begin to differ, or what is not known
+	Since  time.Time
+}
+
+// trialAgain is how long after a trial that no engine answered the next one begins.
+const trialAgain = 10 * time.Second
+
+// trialTime bounds all questions of one trial together.
+const trialTime = time.Minute
+
+// callerOf returns whose rules an engine follows. False means that no tokens are made here
+// for such an engine.
+func callerOf(e worker.Engine) (chat.Caller, bool) {
+	switch e {
+	case worker.VLLM, worker.VLLMMooncake:
+		return chat.VLLM, true
+	case worker.SGLang:
+		return chat.SGLang, true
+	default:
+		return 0, false
+	}
+}
+
+// form is what one standing is about.
+type form struct {
+	caller chat.Caller
+	chat   bool
+}
+
+// files are the files of one model with their standings. Safe for concurrent use.
+type files struct {
+	model *local.Model
+	name  string
+	tell  func(Standing) // may be nil
+
+	mu    sync.RWMutex
+	by    map[form]*Standing // guarded by mu
+	tried map[chat.Caller]time.Time
+}
+
+func newFiles(name string, m *local.Model, tell func(Standing)) *files {
+	return &files{model: m, name: name, tell: tell, by: make(map[form]*Standing), tried: make(map[chat.Caller]time.Time)}
+}
+
+// formOf returns what of the files a request needs, and whether it can be made here at all.
+func formOf(q *Query) (form, bool) {
+	c, ok := callerOf(q.Engine)
+	switch q.Request.PromptKind {
+	case openai.PromptMessages:
+		return form{c, true}, ok
+	case openai.PromptString, openai.PromptStrings:
+		return form{c, false}, ok
+	default:
+		return form{}, false
+	}
+}
+
+func (f *files) state(of form) TrialState {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if s := f.by[of]; s != nil {
+		return s.State
+	}
+	return Untried
+}
+
+// set notes a state, and tells of it if it is new. What differs stays so.
+func (f *files) set(of form, engine worker.Engine, state TrialState, why string) {
+	f.mu.Lock()
+	old, held := f.by[of]
+	if held && (old.State == state || old.State == Differs) {
+		f.mu.Unlock()
+		return
+	}
+	s := Standing{Model: f.name, Engine: engine, Chat: of.chat, State: state, Why: why, Since: time.Now()}
+	f.by[of] = &s
+	f.mu.Unlock()
+	if f.tell != nil {
+		f.tell(s)
+	}
+}
+
+// begin reports whether a trial for this caller is to begin now, and notes that it has.
+func (f *files) begin(c chat.Caller, now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, chats := range [...]bool{false, true} {
+		if s := f.by[form{c, chats}]; s != nil && s.State != Untried {
+			return false
+		}
+	}
+	if at, ok := f.tried[c]; ok && now.Sub(at) < trialAgain {
+		return false
+	}
+	f.tried[c] = now
+	return true
+}
+
+// Standings returns what is known of the files of each model, in no order.
+func (r *Resolver) Standings() []Standing {
+	var out []Standing
+	for _, f := range r.files {
+		f.mu.RLock()
+		for _, s := range f.by {
+			out = append(out, *s)
+		}
+		f.mu.RUnlock()
+	}
+	return out
+}
+
+// fromFiles makes the tokens of q from the files of its model. False means that there are
+// none, that they are not known to be exact, or that they do not tell of this request.
+func (r *Resolver) fromFiles(q *Query, s *Scratch) (Prompt, bool) {
+	f := r.files[q.Key.Model]
+	of, ok := formOf(q)
+	if f == nil || !ok || f.state(of) != Exact {
+		return Prompt{}, false
+	}
+	began := time.Now()
+	ids, n, err := f.model.Append(s.tokens[:0], of.caller, q.Request, q.Body)
+	if err != nil || n > q.keeps() {
+		return Prompt{}, false // an engine may know
+	}
+	s.tokens = ids
+	s.est.hashes = r.hash(s.est.hashes[:0], ids, q.hashing())
+	if r.cfg.OnLocal != nil {
+		r.cfg.OnLocal(time.Since(began))
+	}
+	return Prompt{
+		Tokens: ids, Hashes: s.est.hashes, ISLTokens: n, Source: FromLocal, Reason: ReasonLocal,
+		Claim: Claim{files: f, of: of, engine: q.Engine, tokens: n},
+	}, true
+}
+
+// Claim is how many tokens a prompt has by its model's files, for a comparison with what
+// the engine counts. The zero Claim claims nothing.
+type Claim struct {
+	files  *files
+	of     form
+	engine worker.Engine
+	tokens int
+}
+
+// Counted tells how many tokens the engine has counted. If they are not as many, the files
+// are out of use for such prompts.
+func (c Claim) Counted(n int) {
+	if c.files == nil || n == c.tokens {
+		return
+	}
+	c.files.set(c.of, c.engine, Differs, fmt.Sprintf("an engine has counted %d tokens in a prompt of %d", n, c.tokens))
+}
+
+// tryFiles begins a trial of q's model with one of the engines, if one is due.
+func (r *Resolver) tryFiles(q *Query, from []worker.Endpoint) {
+	f := r.files[q.Key.Model]
+	c, ok := callerOf(q.Engine)
+	if f == nil || !ok || len(from) == 0 || !f.begin(c, time.Now()) {
+		return
+	}
+	to, ok := choose([]*asides{r.asides}, from, 2*r.cfg.Wait)
+	if !ok {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	key, engine := q.Key, q.Engine
+	r.running.Go(func() { r.trial(f, c, key, engine, to) })
+}
+
+// trial asks one engine for the tokens of each trial, and decides about both forms.
+func (r *Resolver) trial(f *files, c chat.Caller, key worker.Key, engine worker.Engine, to asked) {
+	ctx, cancel := context.WithTimeout(r.life, trialTime)
+	defer cancel()
+	why := map[bool]string{}
+	compared := map[bool]int{}
+	for _, t := range local.Trials() {
+		if why[t.Chat()] != "" {
+			continue
+		}
+		differ, err := r.try(ctx, f, c, key, engine, to, &t)
+		switch {
+		case errors.Is(err, errNotTried):
+			continue
+		case err != nil:
+			to.heard(err, false)
+			return // another engine, or this one later
+		case differ != "":
+			why[t.Chat()] = differ
+		}
+		compared[t.Chat()]++
+	}
+	to.heard(nil, false)
+	for _, chats := range [...]bool{false, true} {
+		of := form{c, chats}
+		switch {
+		case why[chats] != "":
+			f.set(of, engine, Differs, why[chats])
+		case compared[chats] > 0:
+			f.set(of, engine, Exact, "")
+		case chats && f.model.Chat() != nil:
+			f.set(of, engine, Unknown, f.model.Chat().Error())
+		default:
+			f.set(of, engine, Unknown, "neither the files nor the engine tell of any trial")
+		}
+	}
+}
+
+// errNotTried means that a trial could not be compared: the files do not tell, or the
+// engine refuses it.
+var errNotTried = errors.New("tokens: not compared")
+
+// try makes one trial.
+func (r *Resolver) try(ctx context.Context, f *files, c chat.Caller, key worker.Key, engine worker.Engine, to asked, t *local.Trial) (string, error) {
+	q := Query{Key: key, Request: new(openai.Request), Body: t.Body, Engine: engine}
+	err := openai.Scan(t.Path, t.Body, q.Request)
+	if err != nil {
+		return "", err
+	}
+	_, err = f.model.Compare(t, c, nil)
+	if err != nil {
+		return "", errNotTried
+	}
+	e, err := r.askAll(ctx, to.ep, questions(&q, media{}).texts)
+	switch {
+	case err != nil && ReasonOf(err) == ReasonRefused:
+		return "", errNotTried
+	case err != nil:
+		return "", err
+	}
+	return f.model.Compare(t, c, e.tokens)
+}
