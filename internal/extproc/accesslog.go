@@ -13,7 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
-	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 )
 
 // accessLog receives Envoy's gRPC access log of the main leg. The log tells when and how an
@@ -95,7 +95,7 @@ func (a *accessLog) broke(host string) {
 		return
 	}
 	srv.cfg.Telemetry.LogBroke()
-	srv.log.Info("a stream of a proxy's access log broke off", slog.String(telemetry.KeyAddress, cmp.Or(host, "local")))
+	srv.log.Info("a stream of a proxy's access log broke off", slog.String(logkey.Address, cmp.Or(host, "local")))
 	if !srv.tellers.has(host) {
 		return
 	}

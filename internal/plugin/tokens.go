@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/tokens/local"
 )
@@ -61,10 +62,10 @@ func (p *plugin) onStanding(s tokens.Standing) {
 	if s.Chat {
 		prompts = "messages"
 	}
-	at := []any{telemetry.KeyModel, s.Model, telemetry.KeyMode, prompts, telemetry.KeyOutcome, string(s.State)}
+	at := []any{logkey.Model, s.Model, logkey.Prompts, prompts, logkey.Outcome, string(s.State)}
 	if s.State == tokens.Exact {
 		p.log.Info("a tokenizer's files give the engine's tokens", at...)
 		return
 	}
-	p.log.Warn("a tokenizer's files are not used: engines are asked", append(at, telemetry.KeyReason, s.Why)...)
+	p.log.Warn("a tokenizer's files are not used: engines are asked", append(at, logkey.Reason, s.Why)...)
 }

@@ -74,6 +74,7 @@ const (
 	Peer            = "peer"
 	Poll            = "poll"
 	Prefill         = "prefill"
+	Prompts         = "prompts"
 	PrefillLegsLeft = "prefill_legs_left"
 	Probes          = "probes"
 	Problem         = "problem"
@@ -122,6 +123,7 @@ func ofRequests() []Def {
 		{Prefill, "prefill rank picked, as id/rank"},
 		{Decode, "decode rank picked, as id/rank"},
 		{Outcome, "how it ended"},
+		{Prompts, "which prompts: `text` or `messages`"},
 		{By, "the rank that has answered, as id/rank"},
 		{Fault, "what is wrong with a subset hint"},
 		{Ahead, "how far our clock is ahead of another"},

@@ -18,7 +18,7 @@ type nfc struct {
 // maybe marks a character that form C lacks, or that may compose with one before it.
 const maybe = 1 << 8
 
-// Hangul syllables are composed by arithmetic (Unicode, section 3.12).
+// Hangul syllables are composed by arithmetic (the Unicode standard says how).
 const (
 	hangulBase, leadBase, vowelBase, tailBase = 0xAC00, 0x1100, 0x1161, 0x11A7
 	leads, vowels, tails                      = 19, 21, 28
