@@ -25,8 +25,8 @@ func Ineligible(w *worker.Worker) string {
 	if why := w.TopologyFault(); why != "" {
 		return why
 	}
-	if w.DPSize == 0 || w.BlockSize == 0 {
-		return "dp_size and block_size are not known yet"
+	if w.DPSize == 0 || w.Role != worker.Aggregated && !w.Complete() {
+		return "its engine, models or block size are not known yet"
 	}
 	return ""
 }

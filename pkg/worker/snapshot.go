@@ -9,6 +9,7 @@ import (
 )
 
 // Key names one model in one namespace: what a request asks for and what a pool serves.
+// The pool of NoModel has the workers whose models are not known.
 type Key struct {
 	Model     string
 	Namespace string
@@ -75,6 +76,19 @@ func (p *Pool) sortByEngine() {
 		}
 	}
 	slices.Sort(p.PrefillEngines)
+}
+
+// deployments lists, each once, the deployments that serve the pool's model otherwise
+// than as an adapter: an adapter is loaded by each worker for itself.
+func (p *Pool) deployments() (out []string) {
+	for _, ws := range [...][]*Worker{p.Prefill, p.Decode, p.Aggregated} {
+		for _, w := range ws {
+			if !slices.Contains(out, w.Deployment) && !slices.Contains(w.Adapters, p.Key.Model) {
+				out = append(out, w.Deployment)
+			}
+		}
+	}
+	return out
 }
 
 // byEngine returns the ranks of the workers by engine, or nil if all are of one engine.
@@ -168,6 +182,7 @@ func NewSnapshot(revision uint64, workers []*Worker) (*Snapshot, error) {
 			s.addToPool(Key{Model: m, Namespace: w.Namespace}, w)
 		}
 	}
+	s.addUntold()
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
@@ -179,6 +194,34 @@ func NewSnapshot(revision uint64, workers []*Worker) (*Snapshot, error) {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Model, b.Model))
 	})
 	return s, nil
+}
+
+// addUntold adds the workers whose models are not known to the pool of NoModel, and to
+// the pools of models that others of their deployment serve: a deployment serves one
+// model, so that they are expected to serve it, too. They come last in each list, so that
+// the first worker of a list is one whose facts are known, if there is one.
+func (s *Snapshot) addUntold() {
+	type side struct{ namespace, deployment string }
+	var served map[side][]Key
+	for _, w := range s.workers {
+		if len(w.Models) > 0 || s.byID[w.ID] != w {
+			continue
+		}
+		if served == nil {
+			served = make(map[side][]Key)
+			for k, p := range s.pools {
+				for _, d := range p.deployments() {
+					served[side{k.Namespace, d}] = append(served[side{k.Namespace, d}], k)
+				}
+			}
+		}
+		s.addToPool(Key{Model: NoModel, Namespace: w.Namespace}, w)
+		if w.Role == Aggregated {
+			for _, k := range served[side{w.Namespace, w.Deployment}] {
+				s.addToPool(k, w)
+			}
+		}
+	}
 }
 
 // addAddresses enters the addresses of w into byAddr, and refuses an address that
@@ -298,7 +341,8 @@ func (s *Snapshot) Pool(k Key) *Pool {
 	return s.pools[k]
 }
 
-// Keys returns every key that has a worker, sorted. The slice is shared.
+// Keys returns every key that has a worker, sorted, that of NoModel among them. The slice
+// is shared.
 func (s *Snapshot) Keys() []Key {
 	if s == nil {
 		return nil

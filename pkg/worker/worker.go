@@ -242,6 +242,25 @@ type Worker struct {
 	// share that Endpoint. Envoy cannot send the worker anything.
 	Fronted bool
 
+	// FactsUnknown says that not all of Engine, Models and BlockSize are known, as of a
+	// worker that was found as a pod and whose engine has not answered yet; those that
+	// are not known are zero. Until they are, an aggregated worker is picked for the
+	// models of its deployment and for NoModel, without an overlap; a prefill or decode
+	// worker is not picked for its role. Whoever learns the facts fills in fields that
+	// are not Fixed, and clears FactsUnknown when the worker is Complete.
+	FactsUnknown bool
+	// Fixed has the facts that the worker's source has set, also those that it has set
+	// to zero, as "no KV events". What the engine says does not change them. If FactRole
+	// is not in it, as of a pod without a role's label, the engine may say the role;
+	// until then it is Aggregated. Only sources whose workers are asked for their facts
+	// set Fixed.
+	Fixed Facts
+	// EngineRank is the worker's rank among the ranks of its engine, if each of them is
+	// a worker of its own, with a port of its own: rank r of a pod with several ports.
+	// The engine publishes rank r's KV events at a port that is higher by r than that
+	// of rank 0.
+	EngineRank DPRank
+
 	ranks []Endpoint // endpoints of the ranks if PortPerRank is set; filled by NewSnapshot; see tabled
 }
 
@@ -261,12 +280,15 @@ func (w *Worker) LacksBootstrap() bool {
 
 // CanServe reports whether the worker may be picked for the role. A prefill worker that
 // lacks bootstrap data may not, nor may a worker whose transfer domain has no value
-// (docs/behaviour.md#transfer-domain).
+// (docs/behaviour.md#transfer-domain). A worker whose facts are not known may only serve
+// whole requests.
 func (w *Worker) CanServe(r Role) bool {
 	switch {
 	case w.Draining, w.Fronted, w.TopologyFault() != "":
 		return false
 	case r == Prefill && w.LacksBootstrap():
+		return false
+	case r != Aggregated && !w.Complete():
 		return false
 	}
 	return w.Role == r || (r == Aggregated && w.Role == Decode && w.AcceptsAggregated)
@@ -282,7 +304,7 @@ func (w *Worker) Validate() error {
 	if w.Role < Prefill || w.Role > Aggregated {
 		bad("role: expected prefill, decode or aggregated")
 	}
-	if _, err := ParseEngine(string(w.Engine)); err != nil {
+	if _, err := ParseEngine(string(w.Engine)); err != nil && !(w.FactsUnknown && w.Engine == "") {
 		bad("engine %q: expected "+engineNames, string(w.Engine))
 	}
 	for _, a := range w.Adapters {
@@ -294,7 +316,7 @@ func (w *Worker) Validate() error {
 	if w.Endpoint.IsZero() {
 		bad("endpoint: expected ip:port")
 	}
-	if len(w.Models) == 0 || slices.Contains(w.Models, "") {
+	if len(w.Models) == 0 && !w.FactsUnknown || slices.Contains(w.Models, NoModel) {
 		bad("models: expected at least one name, none of them empty")
 	}
 	if w.DPSize == 0 || w.DPSize > MaxDPSize {
@@ -303,7 +325,7 @@ func (w *Worker) Validate() error {
 	if why := w.portFault(); why != "" {
 		bad("%s", why)
 	}
-	if w.BlockSize == 0 {
+	if w.BlockSize == 0 && !w.FactsUnknown {
 		bad("block_size: expected at least 1 token")
 	}
 	if err := w.ValidateTopology(); err != nil {

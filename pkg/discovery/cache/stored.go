@@ -108,6 +108,11 @@ func known(entries []discovery.Entry) []*worker.Worker {
 				addrs[a] = true
 			}
 		}
+		if w.Fixed != 0 { // of use only to who asks the worker, and no field of the file
+			own := *w
+			own.Fixed = 0
+			w = &own
+		}
 		ws = append(ws, w)
 	}
 	slices.SortFunc(ws, func(a, b *worker.Worker) int { return cmp.Compare(a.ID, b.ID) })

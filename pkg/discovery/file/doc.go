@@ -23,6 +23,8 @@
 //	    accepts_aggregated: false
 //	    header_overrides: false
 //	    draining: false
+//	    facts_unknown: false        # engine, models or block_size may be absent: see worker.Worker
+//	    engine_rank: 0              # its rank, if each rank of the engine is a worker of its own
 //
 // Contract. The file is one listing: either all of it is taken or nothing. Unknown and
 // repeated keys, YAML anchors, aliases, tags and merge keys, a second document,

@@ -66,6 +66,10 @@ func (r *reader) workerField(w *worker.Worker, key string, v ast.Node) bool {
 		w.Draining = r.flag(v)
 	case "fronted":
 		w.Fronted = r.flag(v)
+	case "facts_unknown":
+		w.FactsUnknown = r.flag(v)
+	case "engine_rank":
+		w.EngineRank = worker.DPRank(r.number(v, 32))
 	default:
 		return false
 	}

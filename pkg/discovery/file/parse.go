@@ -225,7 +225,7 @@ func (r *reader) inner(n ast.Node, known string, set func(key string, v ast.Node
 
 const (
 	fileWhat       = "file"
-	workerKeys     = "id, role, engine, models, adapters, namespace, deployment, endpoint, dp_size, port_per_rank, block_size, capacity_blocks, max_model_len, eagle, bootstrap, kv_events, taints, topology_domains, kv_transfer, accepts_aggregated, header_overrides, draining, fronted"
+	workerKeys     = "id, role, engine, models, adapters, namespace, deployment, endpoint, dp_size, port_per_rank, block_size, capacity_blocks, max_model_len, eagle, bootstrap, kv_events, taints, topology_domains, kv_transfer, accepts_aggregated, header_overrides, draining, fronted, facts_unknown, engine_rank"
 	bootstrapKeys  = "host, port, engine_ids"
 	kvEventsKeys   = "host, port, replay_port, topic"
 	defaultDPRanks = 1

@@ -16,8 +16,8 @@ import (
 type record struct {
 	ID        worker.ID `json:"id"`
 	Role      string    `json:"role"`
-	Engine    string    `json:"engine"`
-	Models    []string  `json:"models"`
+	Engine    string    `json:"engine,omitempty"`
+	Models    []string  `json:"models,omitempty"`
 	Adapters  []string  `json:"adapters,omitempty"`
 	Namespace string    `json:"namespace,omitempty"`
 
@@ -26,7 +26,7 @@ type record struct {
 
 	DPSize         uint32 `json:"dp_size"`
 	PortPerRank    bool   `json:"port_per_rank,omitempty"`
-	BlockSize      uint32 `json:"block_size"`
+	BlockSize      uint32 `json:"block_size,omitempty"`
 	CapacityBlocks uint64 `json:"capacity_blocks,omitempty"`
 	MaxModelLen    uint32 `json:"max_model_len,omitempty"`
 	Eagle          bool   `json:"eagle,omitempty"`
@@ -42,6 +42,9 @@ type record struct {
 	HeaderOverrides   bool `json:"header_overrides,omitempty"`
 	Draining          bool `json:"draining,omitempty"`
 	Fronted           bool `json:"fronted,omitempty"`
+
+	FactsUnknown bool          `json:"facts_unknown,omitempty"`
+	EngineRank   worker.DPRank `json:"engine_rank,omitempty"`
 }
 
 type bootstrap struct {
@@ -71,7 +74,7 @@ func MarshalWorker(w *worker.Worker) ([]byte, error) {
 		Deployment: w.Deployment, Endpoint: w.Endpoint.String(), DPSize: w.DPSize, PortPerRank: w.PortPerRank,
 		BlockSize: w.BlockSize, CapacityBlocks: w.CapacityBlocks, MaxModelLen: w.MaxModelLen,
 		Eagle: w.Eagle, AcceptsAggregated: w.AcceptsAggregated, HeaderOverrides: w.HeaderOverrides, Draining: w.Draining,
-		Fronted: w.Fronted, Taints: w.Taints, TopologyDomains: w.TopologyDomains,
+		Fronted: w.Fronted, FactsUnknown: w.FactsUnknown, EngineRank: w.EngineRank, Taints: w.Taints, TopologyDomains: w.TopologyDomains,
 	}
 	if k := w.KVTransfer; k != (worker.KVTransfer{}) {
 		rec.KVTransfer = &kvTransfer{Domain: k.Domain, Enforcement: k.Enforcement, Weight: k.Weight}

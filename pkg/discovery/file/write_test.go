@@ -127,3 +127,15 @@ func TestWriteReplacesTheFileWithoutTouchingTheOldOne(t *testing.T) {
 func TestWriteIntoAFolderThatIsNotThereFails(t *testing.T) {
 	require.ErrorContains(t, Write(filepath.Join(t.TempDir(), "no", "w.yaml"), nil), "no such file")
 }
+
+// A plugin that starts while its store is away serves also workers that have not told
+// their facts.
+func TestAWorkerWithoutFactsIsWrittenAndReadBack(t *testing.T) {
+	w := &worker.Worker{ID: 7, Role: worker.Aggregated, Endpoint: mustEndpoint(t, "10.0.0.7:8001"), DPSize: 1, FactsUnknown: true, EngineRank: 1}
+	data, err := Marshal([]*worker.Worker{w})
+	require.NoError(t, err)
+	require.NotContains(t, string(data), "models")
+	back, err := Parse("w.yaml", data)
+	require.NoError(t, err)
+	require.Equal(t, []*worker.Worker{w}, back)
+}
