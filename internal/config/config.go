@@ -263,7 +263,7 @@ func Default() Config {
 		Listen: "unix:///run/baton/extproc.sock", SocketMode: "0660",
 		TLS:      TLSConfig{MinVersion: "VersionTLS12"},
 		Admin:    AdminConfig{Listen: "127.0.0.1:9902"},
-		Gateway:  GatewayConfig{Endpoints: 1, ReasonHeader: "x-llm-d-request-dropped-reason"},
+		Gateway:  GatewayConfig{Endpoints: 1, ReasonHeader: "x-llm-d-request-dropped-reason", UnknownModels: unknownRefuse},
 		Fallback: fallbackNone,
 		Log:      LogConfig{Level: "info", Format: "text"},
 		Trace:    TraceConfig{Ratio: 1},

@@ -19,7 +19,7 @@ type Note struct {
 // defaults if they have one, else ours.
 func eppBase() (Config, error) {
 	c := Default()
-	c.Gateway.Enabled = true
+	c.Gateway.Enabled, c.Gateway.UnknownModels = true, unknownPass
 	for _, f := range eppFlagsOfPorts() {
 		if err := f.set(&c, f.def); err != nil {
 			return c, fmt.Errorf("epp: --%s: %w", f.name, err)

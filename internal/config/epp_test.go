@@ -110,6 +110,7 @@ func TestTheReferencesFlagsSetWhatTheySay(t *testing.T) {
 			want.Discovery.File = "workers.yaml"
 			want.Listen, want.Probes.Listen, want.Metrics.Listen = ":9002", ":9003", ":9090"
 			want.TLS.SelfSigned, want.Gateway.Enabled, want.InsecureListen = true, true, true
+			want.Gateway.UnknownModels = "pass"
 			x.want(&want)
 			got, _ := readEPP(t, x.args...)
 			require.Equal(t, want, got)
@@ -143,7 +144,7 @@ discovery: {file: workers.yaml}
 	require.Equal(t, []string{"127.0.0.1:7", "", "127.0.0.1:8"}, []string{c.Listen, c.Probes.Listen, c.Metrics.Listen})
 	require.Equal(t, "a.crt", c.TLS.Cert)
 	require.Equal(t, "127.0.0.1:4317", c.Trace.Endpoint)
-	require.Equal(t, extproc.Gateway{Enabled: true, Endpoints: 3, ReasonHeader: "x-llm-d-request-dropped-reason", SelectionHeader: true}, c.gateway())
+	require.Equal(t, extproc.Gateway{Enabled: true, Endpoints: 3, ReasonHeader: "x-llm-d-request-dropped-reason", PassUnknown: true, SelectionHeader: true}, c.gateway())
 
 	c = read("--grpc-port=1", "--grpc-health-port=2", "--metrics-port=3", "--cert-path=c", "--tracing=false")
 	require.Equal(t, []string{":1", ":2", ":3"}, []string{c.Listen, c.Probes.Listen, c.Metrics.Listen})

@@ -22,14 +22,27 @@ type GatewayConfig struct {
 	// ReasonHeader is the header in which Baton's own answers say why the request was
 	// dropped; empty: none. Default x-llm-d-request-dropped-reason.
 	ReasonHeader string `yaml:"reason_header"`
+	// UnknownModels says what becomes of a request for a model that no worker is known to
+	// serve: pass (to the workers whose models are not known, while there are such) or
+	// refuse. Default refuse; the flags of a reference picker set pass.
+	UnknownModels string `yaml:"unknown_models"`
 	// SelectionHeader obeys the header test-epp-endpoint-selection, in which a client
 	// chooses its endpoints: only for the conformance suite. Default false.
 	SelectionHeader bool `yaml:"selection_header"`
 }
 
+// The values of UnknownModels.
+const (
+	unknownPass   = "pass"
+	unknownRefuse = "refuse"
+)
+
 func (c *GatewayConfig) validate() (errs []error) {
 	if c.Endpoints < 1 || c.Endpoints > extproc.MaxEndpoints {
 		errs = append(errs, fmt.Errorf("gateway.endpoints %d: expected 1 to %d", c.Endpoints, extproc.MaxEndpoints))
+	}
+	if u := c.UnknownModels; u != unknownPass && u != unknownRefuse {
+		errs = append(errs, fmt.Errorf("gateway.unknown_models %q: expected %s or %s", u, unknownPass, unknownRefuse))
 	}
 	if h := c.ReasonHeader; h != "" && !headerName(h) {
 		errs = append(errs, fmt.Errorf("gateway.reason_header %q: expected a header name in lower case, or nothing", h))
@@ -43,7 +56,7 @@ func (c *GatewayConfig) ClientsChoose() bool { return c.Enabled && c.SelectionHe
 // gateway converts to the server's settings.
 func (c *Config) gateway() extproc.Gateway {
 	g := &c.Gateway
-	return extproc.Gateway{Enabled: g.Enabled, Endpoints: g.Endpoints, ReasonHeader: g.ReasonHeader, SelectionHeader: g.ClientsChoose()}
+	return extproc.Gateway{Enabled: g.Enabled, Endpoints: g.Endpoints, ReasonHeader: g.ReasonHeader, PassUnknown: g.UnknownModels == unknownPass, SelectionHeader: g.ClientsChoose()}
 }
 
 // headerName reports whether h is a header name in HTTP/2's form.

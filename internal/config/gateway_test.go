@@ -15,7 +15,7 @@ func TestTheGatewaysDefaults(t *testing.T) {
 	require.Equal(t, extproc.Gateway{Endpoints: 1, ReasonHeader: "x-llm-d-request-dropped-reason"}, c.gateway())
 	require.Empty(t, c.Gateway.validate())
 
-	c.Gateway = GatewayConfig{Endpoints: 8, SelectionHeader: true}
+	c.Gateway = GatewayConfig{Endpoints: 8, UnknownModels: "refuse", SelectionHeader: true}
 	require.Empty(t, c.Gateway.validate(), "no reason header: it is not said")
 	require.Equal(t, extproc.Gateway{Endpoints: 8}, c.gateway(), "the selection header is only the gateway's")
 	c.Gateway.Enabled = true

@@ -94,7 +94,8 @@
 // the picked one (leg.Answerer), decode's booking moves to the worker of that endpoint.
 //
 // The protocol wants an endpoint for requests without a body, too: those go to one worker
-// of any model, by load.
+// of any model, by load. With Gateway.PassUnknown so do bodies that name no model, and a
+// model that nobody is known to serve goes to the workers whose models are not known.
 //
 // # Concurrency
 //

@@ -53,7 +53,7 @@ func newFleet(t *testing.T, d *datadriven.TestData, lines []string, set ...func(
 	t.Cleanup(func() { require.NoError(t, f.tele.Shutdown(context.Background())) })
 	f.replica = newReplicaOn(t, bufconn.Listen(pipeSize), "a", ws, func(c *Config) {
 		c.Telemetry = f.tele.Instruments
-		c.Gateway = Gateway{Enabled: true, Endpoints: num(t, d, "endpoints", 1), ReasonHeader: "x-dropped", SelectionHeader: d.HasArg("selection")}
+		c.Gateway = Gateway{Enabled: true, Endpoints: num(t, d, "endpoints", 1), ReasonHeader: "x-dropped", PassUnknown: d.HasArg("pass-unknown"), SelectionHeader: d.HasArg("selection")}
 		// Only the scenario makes time pass: nothing times out by itself.
 		c.StartTimeout, c.OverdueBase = time.Minute, 5*time.Minute
 		c.MaxBodyBytes, c.MaxQueuedISLTokens = num(t, d, "max-body", 0), int64(num(t, d, "queue", 0))
@@ -94,7 +94,9 @@ func workerOf(t *testing.T, line string) (w *worker.Worker, busy int) {
 		case "load":
 			busy = n
 		case "model":
-			w.Models = []string{value}
+			w.Models = strings.Split(value, ",")
+		case "untold":
+			w.Engine, w.Models, w.BlockSize, w.FactsUnknown = "", nil, 0, true
 		default:
 			require.Fail(t, "unknown word", word)
 		}

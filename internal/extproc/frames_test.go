@@ -27,8 +27,8 @@ import (
 // Modes with the same outcome are printed together.
 //
 //	workers        one a line, for the scenarios that follow:
-//	               ID ROLE ADDRESS [ranks=N] [own-ports] [alone] [load=N] [model=M] [taint=T]
-//	               load makes a worker dearer than those with less. Roles: prefill, decode, aggregated
+//	               ID ROLE ADDRESS [ranks=N] [own-ports] [alone] [load=N] [model=M,…] [untold]
+//	               untold: its engine has told no facts. load makes a worker dearer than those with less. Roles: prefill, decode, aggregated
 //	scenario [only=(plain,two-leg,buffered,full-duplex)] [routing=prerouted|direct] [endpoints=N]
 //	               [selection] [max-body=N] [queue=N] [no-answers] [brief]
 //	               no-answers: also in full duplex the filter sends no bodies of answers

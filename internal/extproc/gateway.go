@@ -34,6 +34,10 @@ type Gateway struct {
 	// ReasonHeader names the header that says on refusals why, for gateways that count
 	// refused requests. If empty, refusals have no such header.
 	ReasonHeader string
+	// PassUnknown passes a request for a model that no worker is known to serve to the
+	// workers whose models are not known, while there are such; see
+	// [route.Config.PassUnknown].
+	PassUnknown bool
 	// SelectionHeader obeys the request header test-epp-endpoint-selection, and adds to
 	// answers a header that names the endpoint which has served: the conformance suite
 	// needs both. Every client can then choose among the workers.

@@ -328,6 +328,7 @@ func (srv *Server) routing() route.Config {
 		Left: srv.leavers.has, LeftFrom: srv.leavers.hasAt, Policy: srv.policy(),
 		Prefill: c.Prefill, Decode: c.Decode, Aggregated: c.Aggregated,
 		Conditional: c.Conditional, Overrides: c.Overrides, MaxQueuedISLTokens: c.MaxQueuedISLTokens,
+		PassUnknown: c.Gateway.PassUnknown,
 		Unweighed: func() {
 			srv.saidUnweighed.Do(func() {
 				srv.log.Warn("a request would weigh its own picks, and is picked for like others: its nvext.router_config_override " +

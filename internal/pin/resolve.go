@@ -1,7 +1,6 @@
 package pin
 
 import (
-	"slices"
 	"strconv"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -87,7 +86,7 @@ func (s *Scope) place(t *Target, r worker.Role) (*Place, *Error) {
 		return nil, &Error{Kind: k, Param: t.by(), Subject: r.String() + " worker " + w.ID.String()}
 	}
 	switch {
-	case w.Namespace != s.Key.Namespace || !slices.Contains(w.Models, s.Key.Model):
+	case w.Namespace != s.Key.Namespace || !w.Answers(s.Key.Model):
 		return fault(WrongModel)
 	case !s.does(w, r):
 		return fault(WrongRole)

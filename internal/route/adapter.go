@@ -26,12 +26,20 @@ type home struct {
 }
 
 // homeOf finds the pool of the model that a request names, or of the only model if the
-// request names none. The home has no pool if there is a refusal.
+// request names none. A worker whose models are not known has a pool of its own: a request
+// that names such a worker is for that pool, and so is, if PassUnknown is set, one for a
+// model that no worker is known to serve. The home has no pool if there is a refusal.
 func (rt *Router) homeOf(q *Question) (home, *Refusal) {
 	r, world, now := &q.req, q.world, q.now
+	if untold := rt.untold(world); untold != nil && q.wish.namesUntold(world) {
+		return home{pool: untold}, nil
+	}
 	key := worker.Key{Model: string(r.Scan.Model), Namespace: rt.cfg.Policy.Namespace}
 	if key.Model == "" { // a request on /generate names no model: it is for the only one
 		key = rt.onlyModel(world, now)
+		if key.Model == "" && rt.cfg.PassUnknown && rt.untold(world) != nil && rt.noneTold(world) {
+			return home{pool: rt.untold(world)}, nil
+		}
 		if key.Model == "" {
 			return home{}, badMember(openai.Error{Kind: openai.MissingField, Field: "model"})
 		}
@@ -50,12 +58,15 @@ func (rt *Router) homeOf(q *Question) (home, *Refusal) {
 			h.pool, h.adapter = p, strings.TrimSpace(key.Model[at+1:])
 		}
 	}
+	if h.pool == nil && rt.cfg.PassUnknown {
+		h.pool = rt.untold(world)
+	}
 	switch {
 	case h.pool == nil && departed:
 		return h, refuse(NoWorker)
 	case h.pool == nil:
 		return h, &Refusal{Reason: UnknownModel, Model: key.Model}
-	case h.adapter == "" && r.Scan.LoRA != nil && every(h.pool, ofSGLang):
+	case h.adapter == "" && h.pool.Key.Model != worker.NoModel && r.Scan.LoRA != nil && every(h.pool, ofSGLang):
 		h.adapter = firstText(r, openai.LoRAPath, r.Scan.LoRA)
 	}
 	if h.adapter == "" {

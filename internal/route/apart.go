@@ -22,7 +22,7 @@ func (q *Question) engines() []worker.Engine {
 			continue
 		}
 		w := t.Worker(q.world.Snapshot)
-		if w == nil || w.Namespace != q.pool.Key.Namespace || !slices.Contains(w.Models, q.pool.Key.Model) {
+		if w == nil || w.Namespace != q.pool.Key.Namespace || !w.Answers(q.pool.Key.Model) {
 			return nil
 		}
 		return []worker.Engine{w.Engine}

@@ -2,25 +2,41 @@ package route
 
 import (
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Keys ranges over the keys of a namespace that have workers in the world.
+// Keys ranges over the keys of a namespace that have workers in the world, without the key
+// of the workers whose models are not known.
 func Keys(world *activation.World, namespace string) iter.Seq[worker.Key] {
 	return func(yield func(worker.Key) bool) {
 		for _, k := range world.Keys() {
-			if k.Namespace == namespace && !yield(k) {
+			if k.Namespace == namespace && k.Model != worker.NoModel && !yield(k) {
 				return
 			}
 		}
 	}
 }
 
-// onlyModel returns the only model of the namespace, adapters aside. It returns the zero
-// Key if there are several or none.
+// untold returns the pool of the workers whose models are not known, nil if there are none.
+func (rt *Router) untold(world *activation.World) *worker.Pool {
+	return world.Pool(worker.Key{Model: worker.NoModel, Namespace: rt.cfg.Policy.Namespace})
+}
+
+// noneTold reports whether no model of the namespace is known.
+func (rt *Router) noneTold(world *activation.World) bool {
+	for range Keys(world, rt.cfg.Policy.Namespace) {
+		return false
+	}
+	return true
+}
+
+// onlyModel returns the only model of the namespace, adapters aside: several names of the
+// same workers are one model, whose first name it returns. It returns the zero Key if there
+// are several models or none.
 func (rt *Router) onlyModel(world *activation.World, now time.Time) worker.Key {
 	only := worker.Key{}
 	for _, k := range world.DepartedKeys(now) { // a model whose workers have all left counts: it may come back
@@ -32,13 +48,73 @@ func (rt *Router) onlyModel(world *activation.World, now time.Time) worker.Key {
 		}
 	}
 	for k := range Keys(world, rt.cfg.Policy.Namespace) {
-		if adapterAlone(world.Pool(k)) {
+		p := world.Pool(k)
+		if adapterAlone(p) {
 			continue // the pool of its base model counts instead
 		}
-		if only.Model != "" {
+		if only.Model != "" && !sameWorkers(world.Pool(only), p) {
 			return worker.Key{}
 		}
-		only = k
+		if only.Model == "" {
+			only = k
+		}
 	}
-	return only
+	return rt.firstName(world, only)
+}
+
+// firstName returns the name that the first worker of the key's pool has first, of the names,
+// adapters aside, of the same workers.
+func (rt *Router) firstName(world *activation.World, k worker.Key) worker.Key {
+	p := world.Pool(k)
+	if p == nil {
+		return k
+	}
+	for _, ws := range [...][]*worker.Worker{p.Prefill, p.Decode, p.Aggregated} {
+		if len(ws) == 0 {
+			continue
+		}
+		for _, m := range ws[0].Models {
+			named := worker.Key{Model: m, Namespace: k.Namespace}
+			if !slices.Contains(ws[0].Adapters, m) && sameWorkers(world.Pool(named), p) {
+				return named
+			}
+		}
+	}
+	return k
+}
+
+// sameWorkers reports whether two pools have the same workers in the same roles.
+func sameWorkers(a, b *worker.Pool) bool {
+	return a != nil && b != nil && slices.Equal(a.Prefill, b.Prefill) && slices.Equal(a.Decode, b.Decode) && slices.Equal(a.Aggregated, b.Aggregated)
+}
+
+// everyone is the workers of a namespace as one pool, whatever their models are. The pool of
+// a world is made when it is first asked for.
+type everyone struct {
+	world *activation.World
+	pool  *worker.Pool // nil: there are no workers
+}
+
+// everybody returns the pool of all workers of the namespace that serve alone or decode; nil
+// if it has no worker.
+func (rt *Router) everybody(world *activation.World) *worker.Pool {
+	if e := rt.everyone.Load(); e != nil && e.world == world {
+		return e.pool
+	}
+	e := &everyone{world: world}
+	p := &worker.Pool{Key: worker.Key{Model: worker.NoModel, Namespace: rt.cfg.Policy.Namespace}}
+	for _, w := range world.Workers() {
+		if w.Namespace != rt.cfg.Policy.Namespace {
+			continue
+		}
+		e.pool = p
+		if w.CanServe(worker.Aggregated) {
+			p.Aggregated, p.AggregatedRanks = append(p.Aggregated, w), appendRanks(p.AggregatedRanks, w)
+		}
+		if w.CanServe(worker.Decode) {
+			p.Decode, p.DecodeRanks = append(p.Decode, w), appendRanks(p.DecodeRanks, w)
+		}
+	}
+	rt.everyone.Store(e)
+	return e.pool
 }

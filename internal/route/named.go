@@ -74,7 +74,11 @@ func (q *Question) placeOf(r worker.Role) *pin.Place {
 // That worker may be picked although it is set aside, has failed this request, or is over
 // a limit. No cursor moves (docs/behaviour.md#one-turn).
 func narrow(r *load.Request, at *pin.Place, p *picker.Params) {
-	from, _ := slices.BinarySearchFunc(r.Ranks, worker.Rank{ID: at.Worker.ID, DPRank: at.DPRank}, worker.Rank.Compare)
+	rank := worker.Rank{ID: at.Worker.ID, DPRank: at.DPRank}
+	from, sorted := slices.BinarySearchFunc(r.Ranks, rank, worker.Rank.Compare)
+	if !sorted { // workers whose models are not known come last in a list
+		from = max(slices.Index(r.Ranks, rank), 0)
+	}
 	n := 1
 	if at.AnyRank {
 		n = int(at.Worker.DPSize)
@@ -96,22 +100,22 @@ func narrow(r *load.Request, at *pin.Place, p *picker.Params) {
 		}
 	}
 	r.Ranks = r.Ranks[from : from+n : from+n]
-	r.Filter, r.Exclude, r.MaxQueuedISLTokens = everyone{r.Filter}, nil, 0
+	r.Filter, r.Exclude, r.MaxQueuedISLTokens = anybody{r.Filter}, nil, 0
 	p.ServeOverloaded = true
 	if p.Mode == picker.RoundRobin {
 		p.Mode = picker.KV
 	}
 }
 
-// everyone is a filter by which any worker may be picked. It reports bookings to the
+// anybody is a filter by which any worker may be picked. It reports bookings to the
 // filter inside.
-type everyone struct{ load.Filter }
+type anybody struct{ load.Filter }
 
-func (everyone) Changes(since uint64, dst []worker.ID) (now uint64, changed []worker.ID, all bool) {
+func (anybody) Changes(since uint64, dst []worker.ID) (now uint64, changed []worker.ID, all bool) {
 	return 1, dst, since != 1
 }
 
-func (everyone) Standing(worker.Rank) health.Standing { return health.Free }
+func (anybody) Standing(worker.Rank) health.Standing { return health.Free }
 
 // kept returns the worker that an earlier attempt has left to be tried with another
 // partner. It returns nil if there is none for the role, or if that worker may not be

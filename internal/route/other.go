@@ -1,63 +1,78 @@
 package route
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/seed-60ae5743/baton/pkg/tokens"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // This file is for requests on paths that Baton does not read: one worker serves them.
 
 // askPassing is Ask for a request on such a path. A worker of the model that the body
-// names serves it. If the request has only headers, the worker may be one of any model.
+// names serves it. If the request has only headers, the worker may be one of any model; so
+// may the worker of a body that names no model, if PassUnknown is set.
 func (rt *Router) askPassing(q *Question) *Refusal {
 	r := &q.req
 	q.query.Request, q.query.Body = r.Scan, r.Body
 	anyPart := r.Scan == nil || tokenizes(r.Passing)
-	f := rt.passingPool(q, anyPart)
+	f := rt.passingPool(q)
 	if f != nil {
 		return f
 	}
 	if of := rt.cfg.Policy.RulesOf(q.pool); of.Enforced && !of.NeverSplit && !anyPart {
 		return refuse(Enforced)
 	}
-	q.decodeOnly = anyPart && len(q.pool.AggregatedRanks) == 0
+	q.decodeOnly = anyPart && !q.offers(q.pool.AggregatedRanks) && (q.offers(q.pool.DecodeRanks) || len(q.pool.AggregatedRanks) == 0)
 	lead := q.lead()
 	if len(lead) == 0 {
 		return refuse(NoAggregated)
 	}
-	q.query.Key, q.query.BlockSize = q.pool.Key, int(lead[0].BlockSize)
+	q.query.Key, q.query.BlockSize = q.pool.Key, blockSizeOf(lead[0])
 	return rt.place(q)
 }
 
-// passingPool finds the pool of the model that the body names, or of the worker that the
-// request names, or of the only model. For a request without a body it prefers a pool
-// that has a worker for it.
-func (rt *Router) passingPool(q *Question, anyPart bool) *Refusal {
+// passingPool finds the pool of the model that the body names, or of a model of the worker
+// that the request names, or of the only model. If the request names neither and there are
+// several models, it is the pool of all workers; for a body only if PassUnknown is set.
+func (rt *Router) passingPool(q *Question) *Refusal {
+	r, only, untold := q.req.Scan, worker.Key{}, rt.untold(q.world)
 	named := q.wish.pins.Decode.Worker(q.world.Snapshot)
-	if r := q.req.Scan; r != nil && (len(r.Model) > 0 || named == nil) {
-		home, f := rt.homeOf(q)
-		q.pool = home.pool
-		return f
+	switch {
+	case untold != nil && q.wish.namesUntold(q.world):
+		q.pool = untold
+		return nil
+	case r != nil && len(r.Model) > 0:
+		return rt.passHome(q)
+	case named != nil && len(named.Models) > 0:
+		only = worker.Key{Model: named.Models[0], Namespace: rt.cfg.Policy.Namespace}
+	case r != nil || untold == nil:
+		only = rt.onlyModel(q.world, q.now)
 	}
-	for key := range Keys(q.world, rt.cfg.Policy.Namespace) {
-		pool := q.world.Pool(key)
-		if named != nil && !slices.Contains(named.Models, key.Model) {
-			continue // a request without a model is for a model of the named worker
-		}
-		ranks := pool.AggregatedRanks
-		if anyPart && len(ranks) == 0 {
-			ranks = pool.DecodeRanks
-		}
-		if _, some := within(q.world.Snapshot, q.req.Subset, ranks); q.pool == nil || some && len(ranks) > 0 {
-			q.pool = pool
-		}
+	switch {
+	case only.Model != "" && (r == nil || named != nil):
+		q.pool = q.world.Pool(only)
+	case only.Model != "", r != nil && !rt.cfg.PassUnknown:
+		return rt.passHome(q)
+	default:
+		q.pool = rt.everybody(q.world)
 	}
 	if q.pool == nil {
 		return refuse(NoWorker)
 	}
 	return nil
+}
+
+// offers reports whether the data plane allows one of the ranks.
+func (q *Question) offers(ranks []worker.Rank) bool {
+	_, some := within(q.world.Snapshot, q.req.Subset, ranks)
+	return some && len(ranks) > 0
+}
+
+func (rt *Router) passHome(q *Question) *Refusal {
+	home, f := rt.homeOf(q)
+	q.pool = home.pool
+	return f
 }
 
 // tokenizes reports whether a path asks only for tokens or their text. A decode worker
@@ -82,5 +97,12 @@ func (q *Question) passedPrompt() tokens.Prompt {
 	if q.query.Request == nil || q.query.Request.End() == 0 { // only headers, or a form
 		return tokens.Prompt{}
 	}
-	return tokens.Prompt{ISLTokens: min(len(q.query.Body)/passedBytesPerToken, passedTokensMost), Estimated: true}
+	p := q.guessedPrompt()
+	p.ISLTokens = min(p.ISLTokens, passedTokensMost)
+	return p
+}
+
+// guessedPrompt is a prompt of which only the size of the body is known.
+func (q *Question) guessedPrompt() tokens.Prompt {
+	return tokens.Prompt{ISLTokens: len(q.query.Body) / passedBytesPerToken, Estimated: true}
 }

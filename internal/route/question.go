@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
@@ -46,10 +47,14 @@ func (q *Question) preview() bool { return q.wish.query || q.req.Preview }
 // Prompt returns the prompt of a request whose tokens are not counted. ok is false if
 // they have to be counted.
 func (q *Question) Prompt() (p tokens.Prompt, ok bool) {
-	if q.req.Passing == "" {
+	switch {
+	case q.req.Passing != "":
+		return q.passedPrompt(), true
+	case q.pool.Key.Model == worker.NoModel: // no engine is known that could count them
+		return q.guessedPrompt(), true
+	default:
 		return tokens.Prompt{}, false
 	}
-	return q.passedPrompt(), true
 }
 
 // Ask finds the pool of a request and the picks that are to be made there.
@@ -99,7 +104,7 @@ func (rt *Router) askRead(q *Question) *Refusal {
 	}
 	lead := q.lead()[0]
 	q.query = tokens.Query{
-		Key: q.pool.Key, Request: r.Scan, Body: r.Body, BlockSize: int(lead.BlockSize), Eagle: lead.Eagle,
+		Key: q.pool.Key, Request: r.Scan, Body: r.Body, BlockSize: blockSizeOf(lead), Eagle: lead.Eagle,
 		Renders: lead.Engine.TellsPictures(), Engine: lead.Engine, MaxModelLen: int(q.pool.MaxModelLen), Salt: home.saltOf(lead, r),
 	}
 	f = rt.readOverride(q)
@@ -108,6 +113,12 @@ func (rt *Router) askRead(q *Question) *Refusal {
 	}
 	return rt.readConstraints(q)
 }
+
+// unknownBlockSize is how many tokens a KV block of a worker counts as having if that is not
+// known. Nothing is known of such a worker's blocks, so any size will do.
+const unknownBlockSize = 16
+
+func blockSizeOf(w *worker.Worker) int { return int(cmp.Or(w.BlockSize, unknownBlockSize)) }
 
 // divide decides whether one worker serves the request or two.
 func (rt *Router) divide(q *Question) *Refusal {

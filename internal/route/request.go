@@ -3,6 +3,7 @@ package route
 import (
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/outlen"
 	"github.com/seed-60ae5743/baton/internal/pin"
@@ -56,6 +57,16 @@ type wish struct {
 
 // names reports whether the request names a worker, for either leg.
 func (w *wish) names() bool { return w.pins.Prefill.Named() || w.pins.Decode.Named() }
+
+// namesUntold reports whether the request names a worker whose models are not known.
+func (w *wish) namesUntold(world *activation.World) bool {
+	for _, t := range [...]*pin.Target{&w.pins.Decode, &w.pins.Prefill} {
+		if named := t.Worker(world.Snapshot); named != nil && len(named.Models) == 0 {
+			return true
+		}
+	}
+	return false
+}
 
 // wish reads what the request says of workers. A body that names workers without trust is
 // refused: passed on, its names could be believed behind a worker's address. Headers need

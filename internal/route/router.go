@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
@@ -46,6 +47,11 @@ type Config struct {
 	// Policy says which models are served, and whether one worker may serve a request.
 	Policy activation.Policy
 
+	// PassUnknown passes requests for a model that no worker is known to serve to the
+	// workers whose models are not known, while there are such. Requests on other paths
+	// that name no model go to one worker then, whatever the workers' models are.
+	PassUnknown bool
+
 	// How to pick, by role.
 	Prefill, Decode, Aggregated Params
 	// Conditional says which requests one worker serves although prefill workers are
@@ -66,6 +72,7 @@ type Router struct {
 	overlaps *overlap.Lookup
 	taints   taintSets
 	scratch  sync.Pool // of *Scratch
+	everyone atomic.Pointer[everyone]
 }
 
 // New returns a Router.

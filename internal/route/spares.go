@@ -55,7 +55,7 @@ func (rt *Router) sparesWithin(q *Question, role worker.Role, but []worker.Rank)
 
 // has reports whether a worker is in the question's pool and can serve in the role.
 func (q *Question) has(role worker.Role, w *worker.Worker) bool {
-	return w.CanServe(role) && w.Namespace == q.pool.Key.Namespace && slices.Contains(w.Models, q.pool.Key.Model)
+	return w.CanServe(role) && w.Namespace == q.pool.Key.Namespace && w.Answers(q.pool.Key.Model)
 }
 
 // members returns the pool's workers that serve in the role.
