@@ -43,6 +43,7 @@ type Rules struct {
 	Enforced   bool // one worker may not serve: enforce_disagg
 	Fallback   bool // one worker serves if no pair can: fallback
 	Listener   bool // Envoy has a listener for the legs that the plugin begins: prefill.listener
+	Sidecar    bool // decode workers have a sidecar that sends the prefill leg: routing.headers llm-d
 	NeverSplit bool // one worker always serves: models.NAME.disaggregation
 }
 
@@ -72,7 +73,7 @@ func Judge(s prefill.State, p *worker.Pool, r Rules) Outlook {
 		return Outlook{Reason: Pending}
 	}
 	if s == prefill.PrefillReady {
-		why := apart(p, r.Listener)
+		why := apart(p, r.Listener || r.Sidecar)
 		switch {
 		case why == NoReason:
 			return Outlook{Way: Apart}

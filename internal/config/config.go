@@ -133,8 +133,9 @@ type RoutingConfig struct {
 	Prefill    PickConfig `yaml:"prefill"`
 	Decode     PickConfig `yaml:"decode"`
 	Aggregated PickConfig `yaml:"aggregated"`
-	// Headers says by which names headers show the decision: plain, dynamo or both.
-	// Default plain.
+	// Headers says by which names headers show the decision: plain, dynamo, both, or
+	// llm-d, which is plain and names the prefill worker to the sidecar of decode's pod
+	// where a gateway carries one leg. Default plain.
 	Headers string `yaml:"headers"`
 	// DebugHeader answers x-debug-decision with the cost table. Default true. The table
 	// shows loads and worker ids to any client that asks: turn it off at an edge that
@@ -156,6 +157,9 @@ type RoutingConfig struct {
 	// PredictedWeight is how much such a block counts, from 0 to 1. Default 1.
 	PredictedWeight float64 `yaml:"predicted_weight"`
 }
+
+// sidecar reports whether decode workers have llm-d's sidecar.
+func (c *RoutingConfig) sidecar() bool { return c.Headers == prefill.DialectLLMD }
 
 // PickConfig is the policy of one role; see picker.Params.
 type PickConfig struct {

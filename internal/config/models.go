@@ -41,7 +41,7 @@ func (c *Config) filledModels() map[string]ModelConfig {
 func (c *Config) Policy() activation.Policy {
 	p := activation.Policy{
 		Namespace: c.Namespace, NeverSplit: make(map[string]bool),
-		Rules: activation.Rules{Enforced: c.EnforceDisagg, Fallback: c.Fallback == fallbackAggregated, Listener: c.prefillListener() != ""},
+		Rules: activation.Rules{Enforced: c.EnforceDisagg, Fallback: c.Fallback == fallbackAggregated, Listener: c.prefillListener() != "", Sidecar: c.Routing.sidecar()},
 	}
 	for name, m := range c.Models {
 		if m.Disaggregation == disaggregationOff {

@@ -19,7 +19,7 @@ func (c *Config) Server() (extproc.Config, error) {
 	out := extproc.Config{
 		PredictedWeight: c.Routing.predictedWeight(),
 		Namespace:       policy.Namespace, EnforceDisagg: policy.Rules.Enforced, NeverSplit: policy.NeverSplit,
-		Gateway:     c.gateway(),
+		Gateway: c.gateway(), Sidecar: c.Routing.sidecar(),
 		Conditional: c.Routing.Conditional.conditional(), FallbackAggregated: policy.Rules.Fallback,
 		PrefillCluster: c.Prefill.Cluster, PrefillListener: c.prefillListener(), TimeoutHeader: c.Request.TimeoutHeader,
 		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout,

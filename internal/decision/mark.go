@@ -64,7 +64,7 @@ func (r *Record) End(o Outcome, detail string, status int, at time.Time) {
 // report takes nothing back.
 func legOrder(l LegOutcome) int {
 	switch l {
-	case LegNone:
+	case LegNone, LegBySidecar:
 		return 0
 	case LegDispatched:
 		return 1

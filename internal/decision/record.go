@@ -45,6 +45,7 @@ type LegOutcome string
 // The outcomes of a prefill leg.
 const (
 	LegNone       LegOutcome = ""
+	LegBySidecar  LegOutcome = "by_sidecar" // decode's sidecar sends it, and tells nothing of it
 	LegDispatched LegOutcome = "dispatched"
 	LegStarted    LegOutcome = "started"
 	LegWell       LegOutcome = "well"

@@ -78,6 +78,10 @@ type Config struct {
 
 	// Names are the headers that tell workers what was chosen.
 	Names prefill.Names
+	// Sidecar says that decode workers have llm-d's sidecar. Where a gateway carries one
+	// leg, the answer to it then names the prefill worker in prefill.HeaderPrefiller, and
+	// that sidecar sends the prefill leg.
+	Sidecar bool
 	// PrefillCluster is the mirror's cluster in Envoy. Default prefill_leg.
 	PrefillCluster string
 	// PrefillListener is the address on this host, unix:///path or http://host:port, at

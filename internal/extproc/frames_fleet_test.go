@@ -54,6 +54,7 @@ func newFleet(t *testing.T, d *datadriven.TestData, lines []string, set ...func(
 	f.replica = newReplicaOn(t, bufconn.Listen(pipeSize), "a", ws, func(c *Config) {
 		c.Telemetry = f.tele.Instruments
 		c.Gateway = Gateway{Enabled: true, Endpoints: num(t, d, "endpoints", 1), ReasonHeader: "x-dropped", PassUnknown: d.HasArg("pass-unknown"), SelectionHeader: d.HasArg("selection")}
+		c.Sidecar = d.HasArg("sidecar")
 		// Only the scenario makes time pass: nothing times out by itself.
 		c.StartTimeout, c.OverdueBase = time.Minute, 5*time.Minute
 		c.MaxBodyBytes, c.MaxQueuedISLTokens = num(t, d, "max-body", 0), int64(num(t, d, "queue", 0))

@@ -30,7 +30,7 @@ import (
 //	               ID ROLE ADDRESS [ranks=N] [own-ports] [alone] [load=N] [model=M,…] [untold]
 //	               untold: its engine has told no facts. load makes a worker dearer than those with less. Roles: prefill, decode, aggregated
 //	scenario [only=(plain,two-leg,buffered,full-duplex)] [routing=prerouted|direct] [endpoints=N]
-//	               [selection] [max-body=N] [queue=N] [no-answers] [brief]
+//	               [selection] [pass-unknown] [sidecar] [max-body=N] [queue=N] [no-answers] [brief]
 //	               no-answers: also in full duplex the filter sends no bodies of answers
 //	               brief: of the headers that are set, print only the destination, the
 //	               ranks and the prefill worker; of refusals leave out the body

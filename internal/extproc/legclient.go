@@ -55,9 +55,9 @@ func ParseListener(s string) (network, address string, err error) {
 
 // CheckListener returns an error that names a prefill worker which cannot be used, because
 // no listener for the plugin's own legs is configured. It returns nil if there is no such
-// worker.
+// worker, and if decode workers have sidecars, which need no listener.
 func (srv *Server) CheckListener() error {
-	if srv.legClient != nil {
+	if srv.legClient != nil || srv.cfg.Sidecar {
 		return nil
 	}
 	for _, w := range srv.view.Load().Workers() {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/patience"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -69,7 +70,7 @@ func (a *asking) limit(p *leg.Plan, pool worker.Key, body []byte, now time.Time)
 		a.decodeLimit.allowance += time.Duration(min(tokens, 1<<24)) * decodePerToken
 	}
 	p.AnswerWithin = srv.patience.Limit(a.decodeLimit.subject, a.decodeLimit.allowance)
-	if !p.Disaggregated {
+	if !p.Disaggregated || p.Kind == handoff.BySidecar {
 		return
 	}
 	p.Failing = srv.cfg.Health.HandoffFailing(p.Prefill, p.Decode, now)

@@ -25,7 +25,7 @@ func (srv *Server) policy() activation.Policy {
 	c := &srv.cfg
 	return activation.Policy{
 		Namespace: c.Namespace, NeverSplit: c.NeverSplit,
-		Rules: activation.Rules{Enforced: c.EnforceDisagg, Fallback: c.FallbackAggregated, Listener: srv.legClient != nil},
+		Rules: activation.Rules{Enforced: c.EnforceDisagg, Fallback: c.FallbackAggregated, Listener: srv.legClient != nil, Sidecar: c.Sidecar},
 	}
 }
 

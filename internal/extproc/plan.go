@@ -37,6 +37,10 @@ func (a *asking) plan(d *route.Decision) (*leg.Plan, error) {
 		return p, nil
 	}
 	w := d.Prefill.Worker
+	if p.Kind == handoff.BySidecar {
+		p.PrefillAddr = d.Prefill.Address()
+		return p, nil
+	}
 	leg := prefill.Leg{Owner: srv.owner, Nonce: p.Nonce, Prefill: p.Prefill, Deadline: a.m.Request().Deadline}
 	if p.Kind.PrefillFirst() {
 		leg.Kind = prefill.SyncLeg

@@ -147,6 +147,11 @@ func (a *attempt) decodeFailed(now time.Time, s blame.Sight, odd bool, f *Failur
 func (a *attempt) charge(now time.Time, row blame.Row, at worker.Rank, retry bool) {
 	a.charges.saw(row.Leg, row.Sight)
 	a.charges.shun(row, at, a.plan)
+	if row.Pair && a.plan.bySidecar() { // the sidecar's error may be decode's or prefill's: only a probe can tell
+		a.suspect(a.plan.Prefill, true)
+		a.chargeWith(at, blame.None, row.Charge)
+		return
+	}
 	if row.Suspect {
 		a.suspect(at, row.Leg == blame.Mirrored && row.Sight == blame.Overdue)
 	}
@@ -183,6 +188,10 @@ func (a *attempt) suspect(at worker.Rank, both bool) {
 func (a *attempt) chargeStuck(row blame.Row, at worker.Rank) {
 	a.charges.saw(row.Leg, row.Sight)
 	a.suspect(at, row.Leg == blame.Mirrored)
+	if a.plan.bySidecar() { // either worker may be the silent one: only a probe can tell
+		a.suspect(a.plan.Prefill, false)
+		return
+	}
 	if !a.charges.lapsed() {
 		return
 	}
@@ -200,6 +209,9 @@ func (a *attempt) served() {
 	if a.plan.Disaggregated {
 		by = append(by, a.plan.Prefill)
 		a.emit(Effect{Op: OpPairServed, Rank: a.plan.Prefill, Other: a.plan.Decode})
+		if a.plan.bySidecar() { // nothing else tells that prefill is well
+			a.emit(Effect{Op: OpCharge, Rank: a.plan.Prefill, Charge: blame.Credit})
+		}
 	}
 	for _, v := range a.plan.Suspects.Served(a.answer.Relayed.Sub(a.pickedAt), by...) {
 		if v.Pair != nil {
@@ -286,6 +298,12 @@ func (a *attempt) routeHeaders(now time.Time) []wire.Header {
 		set = append(set, wire.Header{Name: prefill.HeaderFirstToken, Value: "1"})
 	}
 	if !p.Disaggregated {
+		return set
+	}
+	if p.bySidecar() {
+		set = append(set, wire.Header{Name: prefill.HeaderPrefiller, Value: p.PrefillAddr})
+		all(names.PrefillID, p.Prefill.ID.String())
+		all(names.PrefillDPRank, strconv.FormatUint(uint64(p.Prefill.DPRank), 10))
 		return set
 	}
 	if !p.Kind.PrefillFirst() {
@@ -489,8 +507,12 @@ func (a *attempt) done() {
 	a.emit(Effect{Op: OpForget})
 }
 
-// releaseDecode releases decode's reservation, except while a collecting leg needs it.
+// releaseDecode releases decode's reservation, except while a collecting leg needs it. A
+// prefill leg that decode's sidecar sends ends with decode's at the latest.
 func (a *attempt) releaseDecode() {
+	if a.plan.bySidecar() {
+		a.releasePrefill()
+	}
 	if a.booked&ofDecode != 0 && a.handover.kv != kvTaking {
 		a.booked &^= ofDecode
 		a.emit(Effect{Op: OpReleaseDecode})

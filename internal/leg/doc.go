@@ -100,7 +100,18 @@
 // is dropped. A collecting leg also takes the KV that a mirrored prefill holds for a decode
 // that never got the request ([handoff.Kind.Holds]).
 //
-// Times: a prefill leg has failed if it has not started within StartTimeout of the dispatch
+// # Decode's sidecar
+//
+// Of a pair whose prefill leg decode's sidecar sends (handoff.BySidecar) the machine sees
+// one leg. The request goes to decode with the prefill worker's address in a header, and no
+// timer of a prefill leg runs. Prefill's booking is released with the head of decode's
+// answer, since the sidecar asks decode when it has prefill's answer, and with decode's
+// booking at the latest. An error or silence may be either worker's: both are probed, and
+// neither is charged (docs/behaviour.md#sidecar).
+//
+// # Times
+//
+// A prefill leg has failed if it has not started within StartTimeout of the dispatch
 // (longer for a large body, or with many attempts in flight); only the last attempt waits
 // on. If another worker can be tried, a prefill leg has also failed if it takes longer than
 // such a leg may (internal/patience). The worker that the request waits for is probed

@@ -27,7 +27,7 @@ import (
 //	request-body [more]          the input is the body
 //	request-trailers
 //	picked [aggregated] [in-headers] [overdue=D] [answer=D] [dp=N] [explain] [prefill-named] [decode-named]
-//	     [kind=vllm|trtllm|mooncake] [decode-alone]
+//	     [kind=vllm|trtllm|mooncake|sidecar] [decode-alone]
 //	     [lone]                          no other worker could be tried
 //	     [suspects=ID:CHARGE,…]          of earlier attempts
 //	     [look]                          another stream reads decode's first events
@@ -227,6 +227,8 @@ func testPlan(t *testing.T, d *datadriven.TestData) *Plan {
 			p.Kind = handoff.NIXLPull
 		case "trtllm":
 			p.Kind = handoff.ContextFirst
+		case "sidecar":
+			p.Kind, p.Token = handoff.BySidecar, ""
 		case "mooncake":
 			p.Kind, p.Model = handoff.Mooncake, "m"
 			p.Bootstrap = worker.Bootstrap{Host: "10.0.0.7", Port: 8998, EngineIDs: []string{"e"}}

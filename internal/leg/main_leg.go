@@ -231,7 +231,7 @@ func (m *Main) onPicked(now time.Time, p *Plan) {
 		}
 		return
 	}
-	if p.Disaggregated {
+	if p.Disaggregated && !p.bySidecar() {
 		m.dispatch(now)
 	}
 	switch {
@@ -244,11 +244,11 @@ func (m *Main) onPicked(now time.Time, p *Plan) {
 	}
 }
 
-// onBoth sends the request to decode. For a pair, Envoy's mirror sends it to prefill,
-// too.
+// onBoth sends the request to decode. For a pair, Envoy's mirror sends it to prefill, or
+// decode's sidecar does.
 func (m *Main) onBoth(now time.Time, p *Plan) {
 	body := m.req.giveBody()
-	inject := p.Disaggregated && !p.InHeaders
+	inject := p.Disaggregated && !p.InHeaders && !p.bySidecar()
 	if inject {
 		var members [injectRoom]byte
 		body = openai.InjectInPlace(body, m.req.Scan, p.appendMembers(members[:0]))
@@ -304,6 +304,9 @@ func (m *Main) onProxyRefusal(ev *Event) {
 func (m *Main) onResponseHeaders(now time.Time, ev *Event) {
 	m.answer.head(ev)
 	m.timers.stop(timerAnswer, timerProbe)
+	if m.plan.bySidecar() {
+		m.releasePrefill() // the sidecar has prefill's answer before it asks decode
+	}
 	m.onAnswerer(ev.Answerer)
 	flags := ev.Headers.LocalReply
 	if m.way.Plain() { // the worker itself may have set the header: nothing strips it
@@ -436,6 +439,8 @@ func (m *Main) onSuspect(now time.Time) {
 	switch {
 	case m.far.awaited():
 		m.suspect(m.plan.Prefill, m.prefillLeg() == blame.Mirrored)
+	case m.phase == mainRouted && m.plan.bySidecar():
+		m.suspect(m.plan.Prefill, true)
 	case m.phase == mainRouted:
 		m.suspect(m.plan.Decode, false)
 	}

@@ -19,7 +19,7 @@ type Plan struct {
 	DecodeAddr    string           // the endpoint that is to serve, or several of them, best first
 	Several       bool             // DecodeAddr has several endpoints, of which the proxy chooses one
 	DecodeDPSize  uint32           // ranks at DecodeAddr
-	PrefillAddr   string           // of a mirrored leg: Envoy sends the leg there if the plugin dies before the leg comes
+	PrefillAddr   string           // of a mirrored leg: Envoy sends the leg there if the plugin dies before the leg comes; of a sidecar's: where it sends it
 	Model         string           // the model of the pool
 	Bootstrap     worker.Bootstrap // prefill's, if both legs begin together
 	BootstrapHost string
@@ -47,6 +47,10 @@ type Plan struct {
 	// The request has named the worker, which a fresh attempt would meet again.
 	PrefillNamed, DecodeNamed bool
 }
+
+// bySidecar reports whether decode's sidecar sends the prefill leg, of which nothing is told
+// here. A nil Plan has no legs.
+func (p *Plan) bySidecar() bool { return p != nil && p.Disaggregated && p.Kind == handoff.BySidecar }
 
 // appendMembers appends to dst the members that the bodies of both legs get.
 func (p *Plan) appendMembers(dst []byte) []byte {

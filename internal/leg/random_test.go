@@ -188,7 +188,7 @@ func (x *mainRandom) answerPick() error {
 		x.disaggregated, x.prefill = true, 1
 		p.Disaggregated, p.Prefill = true, worker.Rank{ID: 7}
 		p.BootstrapHost, p.Token = "10.0.0.7", "sealed"
-		p.Kind = pickOf(x.r, handoff.Rendezvous, handoff.NIXLPull, handoff.Mooncake)
+		p.Kind = pickOf(x.r, handoff.Rendezvous, handoff.NIXLPull, handoff.Mooncake, handoff.BySidecar)
 		p.Bootstrap = worker.Bootstrap{Host: "10.0.0.7", Port: 8998, EngineIDs: []string{"e"}}
 		p.InHeaders = p.Kind == handoff.Rendezvous && x.r.IntN(3) == 0
 		p.DecodeAlone = x.r.IntN(2) == 0

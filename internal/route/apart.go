@@ -51,6 +51,8 @@ const (
 func (rt *Router) hindrance(e worker.Engine, q *Question) string {
 	kind := handoff.KindOf(e)
 	switch {
+	case q.req.Sidecar:
+		return handoff.Obstacle(handoff.BySidecar, q.req.Body, q.req.Scan)
 	case !kind.PrefillFirst() && q.req.OneLeg:
 		return noMirror
 	case kind.PrefillFirst() && !rt.cfg.Policy.Rules.Listener:
@@ -148,9 +150,10 @@ func (rt *Router) servesAlone(w *worker.Worker) bool {
 
 // carried makes a request one that one worker serves if its prefill leg would have to be
 // mirrored and the gateway mirrors none (OneLeg). If the engine prefills first and there is a
-// listener for it, the plugin sends the prefill leg itself, and the request stays split.
+// listener for it, the plugin sends the prefill leg itself, and the request stays split; so
+// it does if decode's sidecar sends that leg.
 func (rt *Router) carried(q *Question) *Refusal {
-	if !q.apart || !q.req.OneLeg {
+	if !q.apart || !q.req.OneLeg || q.req.Sidecar {
 		return nil
 	}
 	engines := q.engines()

@@ -134,6 +134,9 @@ func (d *decider) fill(out *Decision) {
 	if out.Apart {
 		out.Prefill = d.picked(&v.prefill)
 		out.Kind = handoff.KindOf(out.Prefill.Worker.Engine)
+		if q.req.Sidecar {
+			out.Kind = handoff.BySidecar
+		}
 	}
 	if q.preview() {
 		return
@@ -144,7 +147,7 @@ func (d *decider) fill(out *Decision) {
 		out.Spare.Prefill = out.Apart && !out.Prefill.Named && d.spares(q, worker.Prefill, out.Prefill.Rank)
 	}
 	switch {
-	case !out.Apart:
+	case !out.Apart, out.Kind == handoff.BySidecar:
 	case out.Kind.PrefillFirst():
 		out.HandoffID, out.Again = handoff.DrawRequestID(d.sc.rng), d.again(out.Kind)
 	default:

@@ -61,7 +61,7 @@
 // only: conditional disaggregation says so, before prefill is picked; no pair could be
 // picked in the newest world, and a fallback is configured; a pair has failed
 // ([Request].InPlaceOf); no engine of the pool can split the request (splittable); the
-// gateway cannot carry its prefill leg (carried); the model is never split. The first two
+// gateway cannot carry its prefill leg, and decode has no sidecar that sends it (carried); the model is never split. The first two
 // leave out requests that name a worker, and no fallback gets around back-pressure.
 //
 // # Invariants

@@ -23,6 +23,8 @@ func (d *decider) record() *decision.Record {
 	switch {
 	case q.preview():
 		r.Outcome = decision.Answered
+	case q.apart && v.fail == nil && q.req.Sidecar:
+		r.Leg = decision.LegBySidecar
 	case q.apart && v.fail == nil:
 		r.Leg = decision.LegDispatched
 	}

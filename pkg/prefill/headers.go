@@ -13,9 +13,10 @@ const (
 	HeaderPrefillCluster  = "x-prefill-cluster"              // Envoy mirrors the request if this names a cluster
 	HeaderDestination     = "x-gateway-destination-endpoint" // GAIE endpoint picker protocol, section 4.2
 	HeaderPrefillEndpoint = "x-prefill-destination-endpoint"
-	HeaderFirstToken      = "x-baton-first-token" // makes Envoy send us the first events of the answer
-	HeaderDecision        = "x-baton-decision"    // on the client's answer, if the client has sent HeaderDebug
-	HeaderDebug           = "x-debug-decision"    // from a client that wants to see the decision
+	HeaderPrefiller       = "x-prefiller-host-port" // the prefill worker's endpoint, for the sidecar of an llm-d decode pod
+	HeaderFirstToken      = "x-baton-first-token"   // makes Envoy send us the first events of the answer
+	HeaderDecision        = "x-baton-decision"      // on the client's answer, if the client has sent HeaderDebug
+	HeaderDebug           = "x-debug-decision"      // from a client that wants to see the decision
 )
 
 // Names are the names of the headers that tell workers and observers what was chosen.
@@ -35,6 +36,9 @@ const (
 	DialectPlain  = "plain"  // x-worker-instance-id and the like, read by all versions of Dynamo and by SGLang's tools
 	DialectDynamo = "dynamo" // the x-dynamo-… names of Dynamo 1.6 and later
 	DialectBoth   = "both"
+	// DialectLLMD is plain, for decode workers with llm-d's sidecar: where a data plane
+	// carries one leg, HeaderPrefiller tells that sidecar the prefill worker.
+	DialectLLMD = "llm-d"
 )
 
 // NamesOf returns the header names of a dialect.
@@ -54,7 +58,7 @@ func NamesOf(dialect string) (Names, error) {
 	dynamo.DPRank = []string{"x-dynamo-dp-rank"}
 	dynamo.PrefillDPRank = []string{"x-dynamo-prefill-dp-rank"}
 	switch dialect {
-	case DialectPlain:
+	case DialectPlain, DialectLLMD:
 		return plain, nil
 	case DialectDynamo:
 		// Every dialect has x-prefill-instance-id, as Baton promises.
@@ -68,6 +72,6 @@ func NamesOf(dialect string) (Names, error) {
 		both.PrefillDPRank = append(both.PrefillDPRank, dynamo.PrefillDPRank...)
 		return both, nil
 	default:
-		return Names{}, fmt.Errorf("prefill: header dialect %q: expected plain, dynamo or both", dialect)
+		return Names{}, fmt.Errorf("prefill: header dialect %q: expected plain, dynamo, both or llm-d", dialect)
 	}
 }

@@ -19,7 +19,10 @@
 //	NIXLPull      vLLM, NixlConnector in pull mode     kv_transfer_params
 //	ContextFirst  TensorRT-LLM, context first          disaggregated_params
 //
-// A caller for one of these does the following, in this order:
+// With [BySidecar] the caller injects nothing: a sidecar before decode's engine sends the
+// prefill leg itself, and makes both bodies. Only [Obstacle] is asked then.
+//
+// A caller for one of the two does the following, in this order:
 //
 //  1. If [Alone] is true, the request asks for at most one token. Prefill's answer is
 //     then the whole response, and nothing is handed over: the next steps are made

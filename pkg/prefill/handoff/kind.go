@@ -12,6 +12,7 @@ const (
 	NIXLPull                     // prefill first; decode pulls the KV from where prefill's answer says
 	ContextFirst                 // prefill first, with TensorRT-LLM's context_only
 	Mooncake                     // both legs at once; decode pulls the KV from where prefill's bootstrap server says
+	BySidecar                    // decode's sidecar sends the prefill leg, and hands over as the engine needs it
 )
 
 // String returns the kind as labels and the status page show it.
@@ -25,6 +26,8 @@ func (k Kind) String() string {
 		return "context_first"
 	case Mooncake:
 		return "mooncake"
+	case BySidecar:
+		return "by_sidecar"
 	default:
 		return "invalid"
 	}
@@ -40,7 +43,7 @@ func (k Kind) PrefillFirst() bool { return k == NIXLPull || k == ContextFirst }
 func (k Kind) Holds() bool { return k == Mooncake }
 
 // KindOf returns the kind that the workers of an engine use, or 0 for an unknown
-// engine.
+// engine. BySidecar is of no engine: whoever knows that decode has a sidecar says so.
 func KindOf(e worker.Engine) Kind {
 	switch e {
 	case worker.SGLang:
