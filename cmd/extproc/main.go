@@ -65,6 +65,9 @@ Usage:
 
 // run is main without the exit: it returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	for len(args) > 0 && args[0] == "" { // as a template leaves it where a condition does not hold
+		args = args[1:]
+	}
 	if len(args) == 0 {
 		fmt.Fprint(stderr, usage)
 		return exitUsage

@@ -124,6 +124,10 @@ var bans = []ban{
 		why: "it reads the bytes that it is given; which keys there are is the struct's",
 	},
 	{
+		pkg: "internal/eppconfig", not: []string{"pkg", "cmd", "internal/config", "internal/extproc", "internal/route", grpcModule, otelModule, "net", "os", "time"},
+		why: "it reads the text that it is given; what follows for Baton's own keys is internal/config's business",
+	},
+	{
 		pkg: "internal/budget", not: []string{ourPackages, anyModule, "net", "os", "time", "log/slog"},
 		why: "it counts what it is told",
 	},

@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+
+	"github.com/seed-60ae5743/baton/internal/eppconfig"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// Note is a remark for the log, at the start, about a flag that has no effect.
+// Note is a remark for the log, at the start, about a flag that has no effect, or less
+// than the reference gives it.
 type Note struct {
 	Level  slog.Level
 	Flag   string
@@ -34,6 +38,9 @@ func eppBase() (Config, error) {
 type eppGiven struct {
 	flags  []eppFlag
 	values map[string]string
+
+	scheduler     *eppconfig.Config // nil: none is given
+	schedulerFlag string            // the flag that gives it
 }
 
 // eppValue stores the value of one flag.
@@ -82,6 +89,10 @@ func (g *eppGiven) apply(c *Config) error {
 			if err := f.set(c, v); err != nil {
 				errs = append(errs, fmt.Errorf("--%s %q: %w", f.name, v, err))
 			}
+		case eppReads:
+			if err := g.readScheduler(c, f, v); err != nil {
+				errs = append(errs, err)
+			}
 		case eppRefused:
 			if v != "" && (f.form != eppYesNo || yes(v)) {
 				errs = append(errs, fmt.Errorf("--%s is refused: %s", f.name, plain(f.text)))
@@ -90,6 +101,24 @@ func (g *eppGiven) apply(c *Config) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// readScheduler reads a scheduler's configuration, and lays over c what follows from it. An
+// empty value is none.
+func (g *eppGiven) readScheduler(c *Config, f *eppFlag, v string) error {
+	switch {
+	case v == "":
+		return nil
+	case g.schedulerFlag != "":
+		return fmt.Errorf("--%s: expected it without --%s", f.name, g.schedulerFlag)
+	}
+	g.schedulerFlag = f.name
+	var err error
+	g.scheduler, err = f.read(v)
+	if g.scheduler.Splits() {
+		c.Routing.Headers = prefill.DialectLLMD
+	}
+	return err
 }
 
 // notes returns a note for each given flag without effect, in the order of eppFlags. It
@@ -103,7 +132,11 @@ func (g *eppGiven) notes(c *Config) (out []Note) {
 		if f.name == "metrics-endpoint-auth" {
 			n.Level, given = slog.LevelWarn, c.Metrics.Listen != "" && (!given || yes(v))
 		}
-		if given && f.fate == eppNoted {
+		if f.fate == eppReads {
+			n.Level, n.Reason = slog.LevelWarn, g.scheduler.Warning()
+			given = f.name == g.schedulerFlag
+		}
+		if given && (f.fate == eppNoted || f.fate == eppReads) {
 			out = append(out, n)
 		}
 	}

@@ -3,10 +3,14 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/seed-60ae5743/baton/internal/eppconfig"
 )
 
 // eppForm is the form of a flag's value.
@@ -26,6 +30,7 @@ type eppFate int
 const (
 	eppSets    eppFate = iota // it sets a key of Baton's
 	eppNoted                  // it is accepted, and has no effect here
+	eppReads                  // it names a scheduler's configuration, which internal/eppconfig reads
 	eppRefused                // without it other workers would serve, or others could read something
 )
 
@@ -37,6 +42,9 @@ type eppFlag struct {
 	fate eppFate
 	text string                          // what the flag sets, or why it has no effect or is refused
 	set  func(c *Config, v string) error // only with eppSets
+
+	// read is only with eppReads.
+	read func(v string) (*eppconfig.Config, error)
 }
 
 // eppFlags lists every flag of the reference pickers: lwepp of the Gateway API inference
@@ -51,6 +59,7 @@ func eppFlags() []eppFlag {
 		f.fate = eppNoted
 		all = append(all, f)
 	}
+	all = append(all, eppFlagsOfScheduler()...)
 	for _, f := range eppFlagsRefused() {
 		f.fate = eppRefused
 		all = append(all, f)
@@ -204,6 +213,36 @@ func eppFlagsWithoutEffect() []eppFlag {
 	}
 }
 
+// mostScheduler bounds the file of --config-file, as internal/strictyaml bounds the text.
+const mostScheduler = 256 << 10
+
+func eppFlagsOfScheduler() []eppFlag {
+	const text = "another picker's scheduler: its plugins are checked by name, one warning says what Baton does instead, and `routing.headers` becomes `llm-d` if it splits ([more](#the-schedulers-configuration))"
+	return []eppFlag{
+		{name: "config-file", fate: eppReads, text: text, read: func(v string) (*eppconfig.Config, error) {
+			data, err := readFile(v, mostScheduler)
+			if err != nil {
+				return nil, fmt.Errorf("--config-file: %w", err)
+			}
+			return eppconfig.Read(v, data)
+		}},
+		{name: "config-text", fate: eppReads, text: text, read: func(v string) (*eppconfig.Config, error) {
+			return eppconfig.Read("--config-text", []byte(v))
+		}},
+	}
+}
+
+// readFile reads a file, of which at most so many bytes are wanted: one byte more shows
+// whoever reads the content that there are too many.
+func readFile(name string, most int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, most+1))
+}
+
 func eppFlagsRefused() []eppFlag {
 	const (
 		scheduler = "it configures another picker's scheduler, whose plugins would pick the workers; configure Baton with `--baton-config`"
@@ -211,8 +250,6 @@ func eppFlagsRefused() []eppFlag {
 		metrics   = "metrics are served in plain text, to anyone who reaches the port"
 	)
 	return []eppFlag{
-		{name: "config-file", text: scheduler},
-		{name: "config-text", text: scheduler},
 		{name: "feature-gates", text: scheduler},
 		{name: "endpoint-selector", text: pods},
 		{name: "endpoint-target-ports", text: pods},
@@ -259,6 +296,8 @@ func (f *eppFlag) outcome() string {
 		return "sets " + f.text
 	case eppNoted:
 		return "no effect: " + f.text
+	case eppReads:
+		return "reads " + f.text
 	case eppRefused:
 		return "refused: " + f.text
 	default:

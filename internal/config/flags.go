@@ -37,7 +37,8 @@ func NewFlagSet(name, summary string, stderr io.Writer) *flag.FlagSet {
 
 // ParseFlags sets the flags of fs as package flag would, with two differences: flags may
 // stand before, between and behind the other arguments, and it reports every mistake at
-// once, one a line. At most the given number of other arguments is allowed; they are in
+// once, one a line. An empty argument that is no flag's value is passed over: templates
+// leave such ones where a condition does not hold. At most the given number of other arguments is allowed; they are in
 // fs.Args afterwards.
 func ParseFlags(fs *flag.FlagSet, args []string, most int) error {
 	var errs []error
@@ -45,9 +46,12 @@ func ParseFlags(fs *flag.FlagSet, args []string, most int) error {
 	for len(args) > 0 {
 		arg := args[0]
 		args = args[1:]
-		if arg == "--" {
-			others = append(others, args...)
-			break
+		switch arg {
+		case "--":
+			others, args = append(others, args...), nil
+			continue
+		case "":
+			continue
 		}
 		if arg == "-" || !strings.HasPrefix(arg, "-") {
 			others = append(others, arg)

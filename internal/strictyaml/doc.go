@@ -10,6 +10,7 @@
 //   - Values are booleans, numbers, text, durations (2s, 100ms, or 0), lists of
 //     them, mappings of names to structs, and structs; pointers to them where absence
 //     has a meaning of its own.
+//   - A field of type any takes a value of any form, which is passed over.
 //   - A key that does not exist is a fault that names the nearest key that does, in
 //     the same mapping or elsewhere.
 //   - A byte order mark in front of the file is passed over.

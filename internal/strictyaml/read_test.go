@@ -26,6 +26,16 @@ type model struct {
 	Split word `yaml:"split"`
 }
 
+type item struct {
+	Name string `yaml:"name"`
+	More any    `yaml:"more"`
+}
+
+type listing struct {
+	Items []item `yaml:"items"`
+	Aside any    `yaml:"aside"`
+}
+
 type outer struct {
 	Listen string           `yaml:"listen"`
 	Share  float64          `yaml:"share"`
@@ -108,6 +118,19 @@ func TestFaultsAreToldAsTheFilesHaveThem(t *testing.T) {
 			require.Equal(t, string(want), fault.Error()+"\n")
 		})
 	}
+}
+
+// TestItemsOfAListMayBeMappings: what stands in an any is passed over.
+func TestItemsOfAListMayBeMappings(t *testing.T) {
+	var v listing
+	_, err := Read("f.yaml", []byte("items: [{name: a, more: {b: [1, c]}}, {more: ~}]\naside:\n- {x: 1}\n"), &v)
+	require.NoError(t, err)
+	require.Equal(t, listing{Items: []item{{Name: "a"}, {}}}, v)
+	v = listing{}
+	places, err := Read("f.yaml", []byte("items:\n- name: a\n- nam: b\n  more: {nam: c}\naside: 3\n"), &v)
+	require.EqualError(t, err, "f.yaml:3: items[1].nam: there is no such key: did you mean items[1].name?")
+	require.True(t, places.Given("aside"))
+	require.EqualError(t, places.Explain(errors.New("items[0].name \"a\": expected b")), "f.yaml:2: items[0].name \"a\": expected b")
 }
 
 func TestWhatIsNoTextIsNotShown(t *testing.T) {

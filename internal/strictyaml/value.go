@@ -20,6 +20,9 @@ func (r *reader) value(n ast.Node, key string, v reflect.Value) {
 		}
 		return
 	}
+	if v.Kind() == reflect.Interface { // any value: the caller does not read it
+		return
+	}
 	if n = r.settle(n); n == nil {
 		return
 	}
@@ -184,7 +187,9 @@ func (r *reader) list(n ast.Node, key string, v reflect.Value) {
 	}
 	out := reflect.MakeSlice(v.Type(), len(s.Values), len(s.Values))
 	for i, item := range s.Values {
-		r.value(item, fmt.Sprintf("%s[%d]", key, i), out.Index(i))
+		at := fmt.Sprintf("%s[%d]", key, i)
+		r.places.lines[at] = lineOf(item)
+		r.value(item, at, out.Index(i))
 	}
 	v.Set(out)
 }

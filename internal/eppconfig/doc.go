@@ -1,0 +1,23 @@
+// Package eppconfig reads the scheduler's configuration of a reference picker
+// (EndpointPickerConfig, in YAML or JSON), as the charts of llm-d and of the inference
+// extension and KServe's controller pass it with --config-file or --config-text. With
+// Baton's image in place of theirs, these arguments stay.
+//
+// # Contract
+//
+// [Read] accepts a configuration whose plugins are all known: each has a counterpart here,
+// or [Config.Warning] says what Baton does instead. [Config.Splits] reports whether it has
+// prefill and decode on separate workers. Read returns every fault at once, each with its
+// line: an unknown key, apiVersion, kind or plugin, a reference to a plugin that is not
+// there, and a part whose loss would let other workers serve or other requests in.
+//
+// # Invariants
+//
+//   - What is accepted loses no restriction: the plugins in the table only order workers,
+//     or restrict them by what Baton restricts them by as well (role, adapter).
+//   - A fault shows at most 60 characters of what was read.
+//
+// # What it does not do
+//
+// It takes over no weights and no parameters: Baton's own policy picks. It reads no file.
+package eppconfig

@@ -1,0 +1,73 @@
+package eppconfig
+
+import "slices"
+
+// fate says what becomes of a plugin.
+type fate uint8
+
+const (
+	same    fate = iota // Baton does the same in its own way
+	lacking             // Baton does something else, which the warning says
+	refused             // a configuration with it is refused
+)
+
+// row says what becomes of some types of plugins.
+type row struct {
+	types  []string
+	fate   fate
+	text   string // what Baton does, or why the configuration is refused
+	splits bool   // with it prefill and decode are on separate workers
+}
+
+// table lists the plugins that are known: those that the charts of llm-d-router (v0.8 to
+// v0.10) and of the inference extension (v1.5), llm-d's samples and KServe's controller
+// (v0.17 to v0.20) write, with their options. docs/gateway-api.md shows it.
+func table() []row {
+	return []row{
+		{types: []string{"single-profile-handler", "max-score-picker"}, text: "the lowest cost wins"},
+		{
+			types: []string{"disagg-profile-handler", "pd-profile-handler", "disagg-headers-handler", "prefill-header-handler", "always-disagg-pd-decider"},
+			text:  "prefill and decode are picked for each request if there are workers for both", splits: true,
+		},
+		{types: []string{"prefill-filter", "decode-filter"}, text: "a worker's role"},
+		{
+			types: []string{"prefix-cache-scorer", "approx-prefix-cache-producer", "precise-prefix-cache-producer", "precise-prefix-cache-scorer"},
+			text:  "overlap, from KV events, else from what was routed",
+		},
+		{types: []string{"token-producer", "tokenizer"}, text: "engines are asked for a prompt's tokens"},
+		{
+			types: []string{"queue-scorer", "active-request-scorer", "running-requests-size-scorer", "kv-cache-utilization-scorer", "inflight-load-producer"},
+			text:  "what is booked on a worker",
+		},
+		{types: []string{"metrics-data-source", "core-metrics-extractor"}, text: "engines' reports of what they run"},
+		{types: []string{"lora-affinity-scorer"}, text: "an adapter's requests go to the workers that have loaded it"},
+		{types: []string{"openai-parser"}, text: "the paths that are read"},
+		{types: []string{"prefix-based-pd-decider"}, fate: lacking, text: "each request is split, unless routing.conditional says otherwise"},
+		{types: []string{"no-hit-lru-scorer"}, fate: lacking, text: "a prompt of which nothing is cached goes by load"},
+		{types: []string{"session-affinity-scorer"}, fate: lacking, text: "a conversation goes where its blocks are, and by load"},
+		{types: []string{"weighted-random-picker"}, fate: lacking, text: "the lowest cost wins, unless routing.ROLE.temperature draws by cost"},
+		{types: []string{"random-picker"}, fate: lacking, text: "the lowest cost wins, unless routing.ROLE.mode is random"},
+		{types: []string{"prefix-cache-affinity-filter"}, fate: lacking, text: "overlap lowers a worker's cost, and leaves no worker out"},
+		{types: []string{"predicted-latency-producer", "latency-scorer", "slo-headroom-tier-filter"}, fate: lacking, text: "no latency is predicted: load and overlap decide"},
+		{types: []string{"latency-slo-admitter"}, fate: lacking, text: "no request is refused for its latency: prefill.max_queued_isl_tokens bounds what waits"},
+		{
+			types: []string{"anthropic-parser", "vllmhttp-parser", "sglanghttp-parser", "passthrough-parser"}, fate: lacking,
+			text: "requests on other paths than OpenAI's completions and SGLang's /generate go to one worker, by load",
+		},
+		{types: []string{"vllmgrpc-parser"}, fate: refused, text: "requests over gRPC are not read here"},
+		{
+			types: []string{"label-selector-filter", "by-label-selector", "by-label", "encode-filter"}, fate: refused,
+			text: "it selects workers by their labels, and without it others would serve",
+		},
+	}
+}
+
+// rowOf returns the row of a type, and whether the type is known.
+func rowOf(kind string) (row, bool) {
+	all := table()
+	i := slices.IndexFunc(all, func(r row) bool { return slices.Contains(r.types, kind) })
+	if i < 0 {
+		return row{}, false
+	}
+	return all[i], true
+}

@@ -1,0 +1,197 @@
+package eppconfig
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/seed-60ae5743/baton/internal/strictyaml"
+)
+
+// Config is what Baton takes from a scheduler's configuration. A nil *Config is none.
+type Config struct {
+	splits bool
+	lacks  []string // the types of plugins without a counterpart, sorted
+}
+
+// file is the form of the configuration. Parts of type any are not read.
+type file struct {
+	APIVersion         string    `yaml:"apiVersion"`
+	Kind               string    `yaml:"kind"`
+	Metadata           any       `yaml:"metadata"`
+	Plugins            []plugin  `yaml:"plugins"`
+	SchedulingProfiles []profile `yaml:"schedulingProfiles"`
+	RequestHandler     handler   `yaml:"requestHandler"`
+	Parser             ref       `yaml:"parser"`
+	FeatureGates       []string  `yaml:"featureGates"`
+	DataLayer          any       `yaml:"dataLayer"`
+	FlowControl        any       `yaml:"flowControl"`
+	SaturationDetector any       `yaml:"saturationDetector"`
+}
+
+type plugin struct {
+	Name       string `yaml:"name"`
+	Type       string `yaml:"type"`
+	Parameters any    `yaml:"parameters"`
+}
+
+type profile struct {
+	Name    string `yaml:"name"`
+	Plugins []ref  `yaml:"plugins"`
+}
+
+type handler struct {
+	Parsers []ref `yaml:"parsers"`
+	Parser  ref   `yaml:"parser"`
+}
+
+type ref struct {
+	PluginRef string `yaml:"pluginRef"`
+	Weight    any    `yaml:"weight"`
+}
+
+// The forms of the configuration that are known.
+const kindOfConfig = "EndpointPickerConfig"
+
+func apiVersions() []string {
+	return []string{"llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"}
+}
+
+// Read reads a configuration. name is what faults call it; their lines in JSON are those of
+// its indented form, since KServe passes it in one line.
+func Read(name string, data []byte) (*Config, error) {
+	var f file
+	var indented bytes.Buffer
+	if json.Indent(&indented, data, "", "  ") == nil {
+		data = indented.Bytes()
+	}
+	places, fault := strictyaml.Read(name, data, &f)
+	if fault != nil && !places.Known() {
+		return nil, fault
+	}
+	c := new(Config)
+	found := f.faults(name, places)
+	found = append(found, c.take(f.Plugins)...)
+	found = append(found, f.refs()...)
+	err := places.InOrder(errors.Join(fault, places.Explain(errors.Join(found...))))
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// faults returns what is wrong with the parts of f that are no plugins.
+func (f *file) faults(name string, places strictyaml.Places) (errs []error) {
+	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+	for _, x := range [...]struct{ key, want string }{
+		{"apiVersion", strings.Join(apiVersions(), " or ")}, {"kind", kindOfConfig}, {"plugins", "a list of plugins"},
+	} {
+		if !places.Given(x.key) {
+			bad("%s: no %s: expected %s", name, x.key, x.want)
+		}
+	}
+	if places.Given("apiVersion") && !slices.Contains(apiVersions(), f.APIVersion) {
+		bad("apiVersion %q: expected %s", clip(f.APIVersion), strings.Join(apiVersions(), " or "))
+	}
+	if places.Given("kind") && f.Kind != kindOfConfig {
+		bad("kind %q: expected %s", clip(f.Kind), kindOfConfig)
+	}
+	for _, x := range [...]struct{ key, why string }{
+		{"dataLayer", "it names another source of workers or of their metrics: workers come from the pool, or as Baton's own flags say"},
+		{"flowControl", "requests have no priorities here and do not wait in the picker; prefill.max_queued_isl_tokens refuses what would wait too long"},
+		{"saturationDetector", "prefill.max_queued_isl_tokens says when requests are refused"},
+	} {
+		if places.Given(x.key) {
+			bad("%s is refused: %s", x.key, x.why)
+		}
+	}
+	for i, gate := range f.FeatureGates {
+		if name, value, said := strings.Cut(gate, "="); !said || value != "false" {
+			bad("featureGates[%d] %q is refused: what it turns on is not here", i, clip(name))
+		}
+	}
+	return errs
+}
+
+// take takes over what the plugins mean here, and returns what is wrong with them.
+func (c *Config) take(plugins []plugin) (errs []error) {
+	for i := range plugins {
+		p := &plugins[i]
+		r, known := rowOf(p.Type)
+		switch {
+		case p.Type == "":
+			errs = append(errs, fmt.Errorf("plugins[%d].type: expected the type of a plugin", i))
+		case !known:
+			errs = append(errs, fmt.Errorf("plugins[%d].type %q is refused: nothing is known here of this plugin, nor of who would serve without it", i, clip(p.Type)))
+		case r.fate == refused:
+			errs = append(errs, fmt.Errorf("plugins[%d].type %q is refused: %s", i, clip(p.Type), r.text))
+		case r.fate == lacking:
+			c.lacks = append(c.lacks, p.Type)
+		}
+		c.splits = c.splits || r.splits
+	}
+	slices.Sort(c.lacks)
+	c.lacks = slices.Compact(c.lacks)
+	return errs
+}
+
+// refs returns a fault for each reference to a plugin that is not there.
+func (f *file) refs() (errs []error) {
+	names := map[string]bool{}
+	for i := range f.Plugins {
+		p := &f.Plugins[i]
+		names[cmp.Or(p.Name, p.Type)] = true
+	}
+	check := func(key string, r ref) {
+		if !names[r.PluginRef] {
+			errs = append(errs, fmt.Errorf("%s.pluginRef %q: expected the name of one of plugins", key, clip(r.PluginRef)))
+		}
+	}
+	for i := range f.SchedulingProfiles {
+		for j, r := range f.SchedulingProfiles[i].Plugins {
+			check(fmt.Sprintf("schedulingProfiles[%d].plugins[%d]", i, j), r)
+		}
+	}
+	for i, r := range f.RequestHandler.Parsers {
+		check(fmt.Sprintf("requestHandler.parsers[%d]", i), r)
+	}
+	for key, r := range map[string]ref{"requestHandler.parser": f.RequestHandler.Parser, "parser": f.Parser} {
+		if r.PluginRef != "" {
+			check(key, r)
+		}
+	}
+	return errs
+}
+
+// Splits reports whether the configuration has prefill and decode on separate workers.
+func (c *Config) Splits() bool { return c != nil && c.splits }
+
+// Warning says in one line what has no effect, and names each plugin that has no
+// counterpart with what Baton does instead.
+func (c *Config) Warning() string {
+	if c == nil {
+		return ""
+	}
+	text := "Baton picks by its own policy (routing), so weights and parameters of the scheduler's plugins have no effect"
+	if len(c.lacks) == 0 {
+		return text + "; each of its plugins has a counterpart"
+	}
+	for i, kind := range c.lacks {
+		r, _ := rowOf(kind)
+		text += map[bool]string{true: "; without a counterpart: ", false: "; "}[i == 0] + kind + " (" + r.text + ")"
+	}
+	return text
+}
+
+// clip bounds what is shown of a text that was read.
+func clip(s string) string {
+	const most = 60
+	if r := []rune(s); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return s
+}
