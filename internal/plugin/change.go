@@ -84,7 +84,7 @@ func (p *plugin) judgeKeys() {
 	world := p.board.Load()
 	now := make(map[worker.Key]string)
 	for _, k := range world.AllKeys(time.Now()) {
-		if k.Namespace == p.cfg.Namespace {
+		if k.Namespace == p.cfg.Namespace && k.Model != worker.NoModel {
 			now[k] = p.server.Outlook(world, k).Why(world.Pool(k))
 		}
 	}

@@ -63,12 +63,15 @@ func chainsOf(q *admin.IndexQuery, workers []*worker.Worker) (chains, int, error
 	size := q.BlockSize
 	for _, w := range workers {
 		switch {
-		case q.BlockSize > 0 || size == int(w.BlockSize):
+		case q.BlockSize > 0 || size == int(w.BlockSize) || w.BlockSize == 0: // 0: not known yet
 		case size == 0:
 			size = int(w.BlockSize)
 		default:
 			return chains{}, 0, fmt.Errorf("block_size is missing: the workers of model %q have %d and %d: expected one of them", q.Model, size, w.BlockSize)
 		}
+	}
+	if size == 0 && len(workers) > 0 {
+		return chains{}, 0, fmt.Errorf("block_size is missing: no worker of model %q has told its own", q.Model)
 	}
 	seed := kvindex.Salt{LoRA: q.LoRA, CacheSalt: q.CacheSalt}.Seed()
 	return chains{
