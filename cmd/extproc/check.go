@@ -23,6 +23,7 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	c, err := given()
+	c.Discovery.In(plugin.Namespace(os.Getenv("NAMESPACE")))
 	if err == nil {
 		err = plugin.Check(c)
 	}
@@ -50,9 +51,12 @@ var errNothingServed = errors.New("no model can be served by the workers that ar
 // it can be served. The lines are comments in the printed configuration. A missing file
 // is no fault: serve waits for it.
 func checkModels(c config.Config, stdout, stderr io.Writer) error {
-	etcd := ""
+	var elsewhere []string
 	if len(c.Discovery.Etcd.Endpoints) > 0 {
-		etcd = "etcd (" + strings.Join(c.Discovery.Etcd.Endpoints, ", ") + ")"
+		elsewhere = append(elsewhere, "etcd ("+strings.Join(c.Discovery.Etcd.Endpoints, ", ")+")")
+	}
+	for i := range c.Discovery.Kubernetes {
+		elsewhere = append(elsewhere, poolText(&c.Discovery.Kubernetes[i]))
 	}
 	found, err := checkWorkers(c.Discovery.File, stderr)
 	if err != nil {
@@ -80,12 +84,20 @@ func checkModels(c config.Config, stdout, stderr io.Writer) error {
 		found.unusable(c.Discovery.File, stdout)
 	}
 	switch {
-	case etcd != "":
-		fmt.Fprintf(stdout, "# Workers come from %s: which models they can serve is not known here. A running plugin tells: its status page, or /readyz?model=NAME, at %s.\n", etcd, c.Admin.Listen)
+	case len(elsewhere) > 0:
+		fmt.Fprintf(stdout, "# Workers come from %s: which models they can serve is not known here. A running plugin tells: its status page, or /readyz?model=NAME, at %s.\n", strings.Join(elsewhere, ", "), c.Admin.Listen)
 	case found != nil && !served:
 		return errNothingServed
 	}
 	return nil
+}
+
+// poolText names what the workers of one entry of discovery.kubernetes are.
+func poolText(k *config.KubernetesConfig) string {
+	if k.Pool == "" {
+		return "the pods of " + k.Namespace + " with " + k.Selector
+	}
+	return "the InferencePool " + k.Namespace + "/" + k.Pool
 }
 
 // worldOf returns the world in which exactly these workers are known.

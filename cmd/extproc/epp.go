@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"os"
 
 	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/plugin"
@@ -18,5 +19,6 @@ func eppCommand(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	c.Discovery.In(plugin.Namespace(os.Getenv("NAMESPACE")))
 	return plugin.Serve(ctx, c, notes, stderr)
 }

@@ -40,6 +40,7 @@ func TestMain(m *testing.M) {
 //	admin status=N  a plugin's admin port at $ADMIN that answers the input and
 //	                keeps the last question; `asked` shows it
 func TestScripts(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // as outside of a cluster, wherever it runs
 	datadriven.Walk(t, "testdata/script", func(t *testing.T, file string) {
 		s := &script{t: t, work: t.TempDir()}
 		datadriven.RunTest(t, file, s.do)

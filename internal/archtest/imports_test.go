@@ -87,7 +87,7 @@ var bans = []ban{
 		why: "a request's text follows from its bytes and the template; text goes nowhere else",
 	},
 	{
-		pkg: "pkg/discovery", spare: []string{"pkg/discovery/cache", "pkg/discovery/etcd", "pkg/discovery/file", "pkg/discovery/kube"},
+		pkg: "pkg/discovery", spare: []string{"pkg/discovery/cache", "pkg/discovery/etcd", "pkg/discovery/file", "pkg/discovery/kubernetes"},
 		not: []string{etcdModule, k8sModules, fsnotifyMod, "os", "net", "log/slog", selfPackages},
 		why: "the reducer and the view do no I/O; only the subpackages reach a store",
 	},
@@ -106,6 +106,10 @@ var bans = []ban{
 	{
 		pkg: "pkg/discovery/file", not: []string{etcdModule, k8sModules, grpcModule},
 		why: "a file needs no store's client",
+	},
+	{
+		pkg: "pkg/discovery/kubernetes", not: []string{etcdModule, grpcModule, otelModule, "internal/extproc", "internal/register", "pkg/discovery/etcd", "pkg/discovery/file", "log/slog"},
+		why: "it reads pools and pods; what is wrong is told by its events, and engines are asked elsewhere",
 	},
 	{
 		pkg: "internal/openai", not: []string{ourPackages, grpcModule, "net/http"},
@@ -257,6 +261,10 @@ var onlys = []only{
 	{
 		what: etcdModule, in: []string{"pkg/discovery/etcd", "cmd", "internal/stack", "internal/envoytest"},
 		why: "a store's client stays with the source that reads it, and with those who start one",
+	},
+	{
+		what: k8sModules, in: []string{"pkg/discovery/kubernetes"},
+		why: "a store's client stays with the source that reads it",
 	},
 	{
 		what: natsModule, in: []string{"pkg/kvevents/nats"},

@@ -112,8 +112,8 @@ type TraceConfig struct {
 	Ratio    float64 `yaml:"ratio"`    // share of the requests without a parent span; default 1
 }
 
-// DiscoveryConfig says where workers are found: in a file, in etcd, or in both. If both
-// name the same worker, the file's entry is used.
+// DiscoveryConfig says where workers are found: in a file, in etcd, in Kubernetes, or in
+// several of them. If two name the same worker, the entry of the earlier one is used.
 type DiscoveryConfig struct {
 	File string        `yaml:"file"`
 	Poll time.Duration `yaml:"poll"` // how often the file is read; default 2s
@@ -121,8 +121,10 @@ type DiscoveryConfig struct {
 	Etcd EtcdConfig `yaml:"etcd"`
 	// Dynamo also reads the workers that Dynamo keeps in the same etcd.
 	Dynamo bool `yaml:"dynamo"`
-	// Cache is a file that keeps the last worker set from etcd, for a start while etcd
-	// cannot be reached. Default: none.
+	// Kubernetes lists pools whose pods are workers. Default: none.
+	Kubernetes []KubernetesConfig `yaml:"kubernetes"`
+	// Cache is a file that keeps the last worker set from etcd or Kubernetes, for a start
+	// while the store cannot be reached. Default: none.
 	Cache string `yaml:"cache"`
 	// CacheMaxAge is how old the cache may be at a start. Default 24h.
 	CacheMaxAge time.Duration `yaml:"cache_max_age"`

@@ -52,6 +52,9 @@ func keysOf(v reflect.Value, prefix string, into map[string]reflect.Value) {
 			keysOf(f, "routing.<role>.", into)
 		case f.Kind() == reflect.Struct:
 			keysOf(f, name+".", into)
+		case f.Kind() == reflect.Slice && f.Type().Elem().Kind() == reflect.Struct:
+			into[name] = f
+			keysOf(reflect.Zero(f.Type().Elem()), name+"[].", into)
 		case f.Kind() == reflect.Map:
 			keysOf(reflect.Zero(f.Type().Elem()), name+".NAME.", into)
 		default:

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
+	"strings"
 
 	"github.com/seed-60ae5743/baton/internal/eppconfig"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -41,6 +43,7 @@ type eppGiven struct {
 
 	scheduler     *eppconfig.Config // nil: none is given
 	schedulerFlag string            // the flag that gives it
+	unused bool // the flags that say which pods are workers have no effect: another source has the workers
 }
 
 // eppValue stores the value of one flag.
@@ -81,7 +84,7 @@ func (g *eppGiven) apply(c *Config) error {
 	for i := range g.flags {
 		f := &g.flags[i]
 		v, given := g.values[f.name]
-		if !given {
+		if !given || f.pool {
 			continue
 		}
 		switch f.fate {
@@ -121,6 +124,30 @@ func (g *eppGiven) readScheduler(c *Config, f *eppFlag, v string) error {
 	return err
 }
 
+// applyPool lays the flags that say which pods are workers over c. Where other workers are
+// set and no pool is, a pool's have no effect: an image is swapped with its arguments, and
+// its workers are listed. A selector is refused: it chooses workers, and others would serve.
+func (g *eppGiven) applyPool(c *Config) error {
+	d := &c.Discovery
+	g.unused = !d.none() && len(d.Kubernetes) == 0
+	d.Kubernetes = slices.Clone(d.Kubernetes)
+	var errs []error
+	for i := range g.flags {
+		f := &g.flags[i]
+		v, given := g.values[f.name]
+		switch {
+		case !given || !f.pool || v == "":
+		case g.unused && strings.HasPrefix(f.name, "endpoint-"):
+			errs = append(errs, fmt.Errorf("--%s is refused: other workers are set, by --workers, --etcd-endpoints or --baton-config, and would serve", f.name))
+		case !g.unused:
+			if err := f.set(c, v); err != nil {
+				errs = append(errs, fmt.Errorf("--%s %q: %w", f.name, v, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // notes returns a note for each given flag without effect, in the order of eppFlags. It
 // also notes that metrics are open, unless a flag asks for that: by default the reference
 // checks who reads them.
@@ -136,6 +163,10 @@ func (g *eppGiven) notes(c *Config) (out []Note) {
 			n.Level, n.Reason = slog.LevelWarn, g.scheduler.Warning()
 			given = f.name == g.schedulerFlag
 		}
+		if f.pool && given && g.unused {
+			n.Reason = "the workers are those of --workers, --etcd-endpoints or --baton-config"
+			out = append(out, n)
+		}
 		if given && (f.fate == eppNoted || f.fate == eppReads) {
 			out = append(out, n)
 		}
@@ -146,8 +177,8 @@ func (g *eppGiven) notes(c *Config) (out []Note) {
 // glued matches the short form -v4, which the reference accepts for --v=4.
 var glued = regexp.MustCompile(`^-v(\d+)$`)
 
-var errNoWorkers = errors.New("epp: no source of workers is set: InferencePools are not read yet; " +
-	"set --workers, --etcd-endpoints or --baton-config")
+var errNoWorkers = errors.New("epp: no source of workers is set: expected --pool-name, --endpoint-selector, " +
+	"--workers, --etcd-endpoints, or one of them in --baton-config")
 
 // EPP adds the flags of a reference endpoint picker and those of serve, and reads the
 // command line. The notes are about flags without effect.
@@ -166,7 +197,10 @@ func EPP(fs *flag.FlagSet, args []string) (Config, []Note, error) {
 			return nil
 		},
 		over: func(c *Config) error {
-			if c.Discovery.File == "" && len(c.Discovery.Etcd.Endpoints) == 0 {
+			if err := given.applyPool(c); err != nil {
+				return fmt.Errorf("epp: %w", err)
+			}
+			if c.Discovery.none() {
 				return errNoWorkers
 			}
 			return nil

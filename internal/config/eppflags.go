@@ -42,6 +42,7 @@ type eppFlag struct {
 	fate eppFate
 	text string                          // what the flag sets, or why it has no effect or is refused
 	set  func(c *Config, v string) error // only with eppSets
+	pool bool                            // it says which pods are workers: without effect if another source of workers is set
 
 	// read is only with eppReads.
 	read func(v string) (*eppconfig.Config, error)
@@ -55,6 +56,7 @@ func eppFlags() []eppFlag {
 	all = append(all, eppFlagsOfPorts()...)
 	all = append(all, eppFlagsOfTLS()...)
 	all = append(all, eppFlagsOfLogs()...)
+	all = append(all, eppFlagsOfPool()...)
 	for _, f := range eppFlagsWithoutEffect() {
 		f.fate = eppNoted
 		all = append(all, f)
@@ -159,6 +161,57 @@ func eppFlagsOfLogs() []eppFlag {
 	}
 }
 
+// eppFlagsOfPool say which pods are workers. They are laid over the file's first pool.
+func eppFlagsOfPool() []eppFlag {
+	const first = "`discovery.kubernetes[0].%s`%s; %s where `--workers`, `--etcd-endpoints` or the file name other workers alone"
+	sets := func(name, def, key, more string, set func(k *KubernetesConfig, v string) error) eppFlag {
+		otherwise := "no effect"
+		if strings.HasPrefix(name, "endpoint-") {
+			otherwise = "refused"
+		}
+		return eppFlag{name: name, def: def, text: fmt.Sprintf(first, key, more, otherwise), pool: true, set: func(c *Config, v string) error {
+			d := &c.Discovery
+			if len(d.Kubernetes) == 0 {
+				d.Kubernetes = []KubernetesConfig{{}}
+			}
+			return set(&d.Kubernetes[0], v)
+		}}
+	}
+	return []eppFlag{
+		sets("pool-name", "", "pool", "", func(k *KubernetesConfig, v string) error {
+			k.Pool = v
+			return nil
+		}),
+		sets("pool-namespace", "", "namespace", "", func(k *KubernetesConfig, v string) error {
+			k.Namespace = v
+			return nil
+		}),
+		sets("pool-group", "inference.networking.k8s.io", "group", "", func(k *KubernetesConfig, v string) error {
+			k.Group = v
+			return nil
+		}),
+		sets("kubeconfig", "", "kubeconfig", "", func(k *KubernetesConfig, v string) error {
+			k.Kubeconfig = v
+			return nil
+		}),
+		sets("endpoint-selector", "", "selector", ", in place of a pool", func(k *KubernetesConfig, v string) error {
+			k.Selector = v
+			return nil
+		}),
+		sets("endpoint-target-ports", "", "target_ports", ", separated by commas", func(k *KubernetesConfig, v string) error {
+			k.TargetPorts = nil
+			for _, part := range splitList(v) {
+				n, err := strconv.Atoi(part)
+				if err != nil {
+					return errors.New("expected ports, separated by commas")
+				}
+				k.TargetPorts = append(k.TargetPorts, n)
+			}
+			return nil
+		}),
+	}
+}
+
 func setVerbosity(c *Config, v string) error {
 	n, err := strconv.Atoi(v)
 	if err != nil {
@@ -173,16 +226,11 @@ func setVerbosity(c *Config, v string) error {
 
 func eppFlagsWithoutEffect() []eppFlag {
 	const (
-		pool    = "InferencePools are not read yet; workers come from `--workers`, `--etcd-endpoints` or `--baton-config`"
 		scrape  = "these metrics are not read: load is what is booked, corrected by `engines.report_interval`; caches are followed by KV events"
 		message = "gRPC messages have no limit of their own; bodies have `request.max_body_bytes`"
 		zap     = "the log is not zap's"
 	)
 	return []eppFlag{
-		{name: "pool-name", text: pool},
-		{name: "pool-namespace", text: pool},
-		{name: "pool-group", def: "inference.networking.k8s.io", text: pool},
-		{name: "kubeconfig", text: "Kubernetes is not read"},
 		{name: "ha-enable-leader-election", def: "false", form: eppYesNo, text: "every replica is ready and serves; give them one `leg.key_file`"},
 		{name: "health-checking", def: "false", form: eppYesNo, text: "health is always served, at the gRPC port too"},
 		{name: "metrics-endpoint-auth", def: "true", form: eppYesNo, text: "no credentials are checked: anyone who reaches the metrics port reads the metrics, which name models and workers' ids, never a prompt; close the port to others in the network"},
@@ -246,13 +294,10 @@ func readFile(name string, most int64) ([]byte, error) {
 func eppFlagsRefused() []eppFlag {
 	const (
 		scheduler = "it configures another picker's scheduler, whose plugins would pick the workers; configure Baton with `--baton-config`"
-		pods      = "it selects pods by their labels, which no source of workers here has, so other workers would serve; list the workers with `--workers` or `--etcd-endpoints`"
 		metrics   = "metrics are served in plain text, to anyone who reaches the port"
 	)
 	return []eppFlag{
 		{name: "feature-gates", text: scheduler},
-		{name: "endpoint-selector", text: pods},
-		{name: "endpoint-target-ports", text: pods},
 		{name: "disable-endpoint-subset-filter", def: "false", form: eppYesNo, text: "the protocol allows no pick outside the subset; `=false` is accepted"},
 		{name: "metrics-cert-dir", text: metrics},
 		{name: "metrics-client-ca-file", text: metrics},

@@ -26,15 +26,19 @@ func (d *DiscoveryConfig) validate() error {
 	var errs []error
 	bad := func(text string) { errs = append(errs, errors.New(text)) }
 	e := &d.Etcd
-	if d.File == "" && len(e.Endpoints) == 0 {
-		bad("discovery.file (--workers) or discovery.etcd.endpoints (--etcd-endpoints): expected at least one of them: they list the workers")
+	if d.none() {
+		bad("discovery.file (--workers), discovery.etcd.endpoints (--etcd-endpoints) or discovery.kubernetes: expected at least one of them: they list the workers")
+	}
+	errs = append(errs, d.validateKubernetes()...)
+	if d.Cache != "" && len(e.Endpoints) == 0 && len(d.Kubernetes) == 0 {
+		bad("discovery.cache (--discovery-cache): expected discovery.etcd.endpoints (--etcd-endpoints) or discovery.kubernetes, too")
 	}
 	if len(e.Endpoints) == 0 {
 		for _, f := range []struct {
 			key string
 			set bool
 		}{
-			{"discovery.dynamo", d.Dynamo}, {"discovery.cache (--discovery-cache)", d.Cache != ""},
+			{"discovery.dynamo", d.Dynamo},
 			{"discovery.etcd.username (--etcd-user)", e.Username != ""}, {"discovery.etcd.ca (--etcd-cacert)", e.CA != ""},
 			{"discovery.etcd.cert (--etcd-cert)", e.Cert != ""}, {"discovery.etcd.key (--etcd-key)", e.Key != ""},
 			{"discovery.etcd.server_name (--etcd-server-name)", e.ServerName != ""},
@@ -52,6 +56,11 @@ func (d *DiscoveryConfig) validate() error {
 		bad("discovery.etcd: expected both cert and key, or neither")
 	}
 	return errors.Join(errs...)
+}
+
+// none reports whether no source of workers is set.
+func (d *DiscoveryConfig) none() bool {
+	return d.File == "" && len(d.Etcd.Endpoints) == 0 && len(d.Kubernetes) == 0
 }
 
 // Client converts to the settings of an etcd client.

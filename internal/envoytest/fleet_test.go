@@ -72,6 +72,7 @@ type fleet struct {
 	cgroup string
 
 	file       string        // see layout.workers
+	pools      string        // of the plugin, beside the file; set by describe
 	sent       *atomic.Int64 // requests; copies of a fleet share it
 	fullDuplex bool
 	workers    []*stack.Worker
@@ -238,7 +239,7 @@ func (f *fleet) startPlugin() {
 	var err error
 	f.plugin, err = stack.StartPlugin(f.ctx, stack.PluginOptions{
 		BinDir: binDir, Dir: f.dir, Workers: filepath.Join(f.dir, cmp.Or(f.file, "workers.yaml")), Config: f.config,
-		Args: []string{"--log-level", "debug"}, Listen: f.listen, Cgroup: f.cgroup,
+		Args: []string{"--log-level", "debug"}, Listen: f.listen, Cgroup: f.cgroup, Pools: f.pools,
 	})
 	require.NoError(f.t, err)
 }

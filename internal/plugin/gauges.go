@@ -19,9 +19,9 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	o.BodyBytes, o.BodyLimit = p.server.Bodies()
 	o.QueueLimit = p.cfg.Prefill.MaxQueuedISLTokens
 	keys := make(map[telemetry.StandingCount]int64)
-	o.Problems = int64(len(found.Problems) + len(p.mixed(snap)))
+	o.Problems = int64(len(found.Problems) + len(p.mixed(snap)) + len(unheard(snap.Workers(), p.cfg.Policy().Rules.Listener)))
 	for _, k := range snap.AllKeys(time.Now()) {
-		if k.Namespace != p.cfg.Namespace {
+		if k.Namespace != p.cfg.Namespace || k.Model == worker.NoModel {
 			continue
 		}
 		var q telemetry.Queue

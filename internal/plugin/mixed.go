@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -14,7 +15,7 @@ func (p *plugin) mixed(world *activation.World) []string {
 	var out []string
 	for _, k := range world.Keys() {
 		pool := world.Pool(k)
-		if pool == nil || k.Namespace != p.cfg.Namespace {
+		if pool == nil || k.Namespace != p.cfg.Namespace || k.Model == worker.NoModel {
 			continue
 		}
 		for _, x := range []struct {
@@ -29,11 +30,24 @@ func (p *plugin) mixed(world *activation.World) []string {
 	return out
 }
 
+// unheard describes the prefill workers that get no requests because no listener for the
+// plugin's own legs is configured.
+func unheard(workers []*worker.Worker, listener bool) []string {
+	var out []string
+	for _, w := range workers {
+		if w.Role == worker.Prefill && handoff.KindOf(w.Engine).PrefillFirst() && !listener {
+			out = append(out, fmt.Sprintf("worker %s (%s %s) gets no requests: it is %s, whose decode needs prefill's answer: set prefill.listener",
+				w.ID, w.Role, w.Endpoint, w.Engine))
+		}
+	}
+	return out
+}
+
 func unlike(ws []*worker.Worker) string {
 	n, first := 0, (*worker.Worker)(nil)
 	for _, w := range ws {
-		if w.BlockSize == ws[0].BlockSize && w.Eagle == ws[0].Eagle {
-			continue
+		if w.BlockSize == ws[0].BlockSize && w.Eagle == ws[0].Eagle || w.BlockSize == 0 {
+			continue // 0: not known yet
 		}
 		n++
 		if first == nil {

@@ -63,12 +63,14 @@ type plugin struct {
 	dumping chan struct{}         // has room for one: only one dump of the index is written at a time
 	refused map[worker.Key]string // owned by onChange: why requests for a key are refused
 	closers []io.Closer           // of the discovery sources
+	pools   pools
+	dry     bool // made to be checked, and not to run
 }
 
 // Check makes every part and runs none, so that `extproc check` finds the faults that
 // serve would find.
 func Check(c config.Config) error {
-	p, err := newPlugin(c, io.Discard)
+	p, err := newPlugin(c, io.Discard, func(p *plugin) { p.dry = true })
 	if err != nil {
 		return err
 	}
@@ -80,9 +82,14 @@ func Check(c config.Config) error {
 	return p.tele.Shutdown(ctx)
 }
 
-func newPlugin(c config.Config, stderr io.Writer) (*plugin, error) {
+func newPlugin(c config.Config, stderr io.Writer, change ...func(p *plugin)) (*plugin, error) {
 	m := memoryHere()
 	p := &plugin{cfg: sized(c, m), memory: m, started: time.Now(), history: newHistory(), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1)}
+	p.probes = newProbes()
+	p.pools.told = p.probes.pools
+	for _, f := range change {
+		f(p)
+	}
 	var err error
 	p.log, err = telemetry.NewLogger(stderr, c.Log.Level, c.Log.Format)
 	if err != nil {
@@ -110,13 +117,14 @@ func newPlugin(c config.Config, stderr io.Writer) (*plugin, error) {
 
 // newWorld makes the parts that know the workers.
 func (p *plugin) newWorld() error {
-	sources, closers, err := sources(&p.cfg.Discovery, p.log)
+	s := sourcing{d: &p.cfg.Discovery, workers: p.cfg.Namespace, log: p.log, pools: &p.pools, dry: p.dry}
+	err := s.all()
+	p.closers = s.closers
 	if err != nil {
-		return err
+		return errors.Join(err, closeAll(s.closers))
 	}
-	p.closers = closers
 	p.view, err = discovery.New(discovery.Config{
-		Sources: sources, Hooks: discovery.Hooks{Transition: p.onTransition, Problem: p.onProblem},
+		Sources: s.out, Hooks: discovery.Hooks{Transition: p.onTransition, Problem: p.onProblem},
 	})
 	if err != nil {
 		return err
@@ -168,7 +176,6 @@ func (p *plugin) newServer() error {
 	if err != nil {
 		return err
 	}
-	p.probes = newProbes()
 	p.grpc = p.newGRPC()
 	return nil
 }
@@ -308,9 +315,6 @@ func serveGRPC(s *grpc.Server, l net.Listener) error {
 func (p *plugin) awaitView(ctx context.Context) error {
 	select {
 	case <-p.board.Ready():
-		if err := p.server.CheckListener(); err != nil {
-			return err
-		}
 		p.probes.becomeReady()
 		p.log.Info("ready", logkey.Workers, len(p.board.Load().Workers()))
 	case <-ctx.Done():

@@ -24,13 +24,14 @@ const (
 
 // probes answers gRPC health, on the plugin's own listener and on a port of its own.
 // Liveness is always SERVING; the other services are, from the first set of workers until
-// the drain begins. Safe for concurrent use.
+// the drain begins, while there is a pool. Safe for concurrent use.
 type probes struct {
 	health *grpchealth.Server
 
 	// Guarded by mu. The lock of health is taken while mu is held.
 	mu       sync.Mutex
 	ready    bool
+	absent   bool
 	draining bool
 }
 
@@ -44,6 +45,9 @@ func newProbes() *probes {
 // becomeReady is called once the board has a set of workers.
 func (p *probes) becomeReady() { p.set(func() { p.ready = true }) }
 
+// pools says whether there is none of the pools whose workers are served.
+func (p *probes) pools(absent bool) { p.set(func() { p.absent = absent }) }
+
 // drain is final: no later call makes anything ready.
 func (p *probes) drain() { p.set(func() { p.draining = true }) }
 
@@ -52,7 +56,7 @@ func (p *probes) set(change func()) {
 	defer p.mu.Unlock()
 	change()
 	s := healthv1.HealthCheckResponse_NOT_SERVING
-	if p.ready && !p.draining {
+	if p.ready && !p.absent && !p.draining {
 		s = healthv1.HealthCheckResponse_SERVING
 	}
 	for _, name := range []string{"", probeReadiness, probeCharts, wire.ProcessorName()} {

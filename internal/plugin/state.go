@@ -25,7 +25,8 @@ func (p *plugin) adminConfig() admin.Config {
 
 func (p *plugin) isReady() (bool, string) {
 	if p.board.Load().Ready() {
-		return true, ""
+		why := p.pools.why()
+		return why == "", why
 	}
 	why := "no worker view yet"
 	for _, s := range p.view.Status().Sources {
@@ -52,12 +53,15 @@ func (p *plugin) state() admin.State {
 	s.View = viewState(&found, snap.Snapshot, s.Now)
 	healths := p.healths()
 	for _, k := range snap.AllKeys(s.Now) {
+		if k.Model == worker.NoModel {
+			continue // its workers are shown; as a model it is none
+		}
 		s.Keys = append(s.Keys, p.keyRow(snap, k))
 	}
 	for _, x := range found.Problems {
 		s.Problems = append(s.Problems, strings.TrimSpace(x.Source+" "+cut(x.Key))+": "+cut(x.Text))
 	}
-	s.Problems = append(s.Problems, p.mixed(snap)...)
+	s.Problems = append(append(s.Problems, p.mixed(snap)...), unheard(snap.Workers(), p.cfg.Policy().Rules.Listener)...)
 	streams := make(map[worker.Rank]kvevents.RankStatus)
 	for _, r := range p.events.Status() {
 		streams[r.Rank] = r

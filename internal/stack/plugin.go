@@ -22,8 +22,9 @@ type PluginOptions struct {
 	BinDir string
 	Dir    string // for its configuration, socket and logs
 
-	// Where the plugin finds workers: at least one of these two.
+	// Where the plugin finds workers: at least one of these three.
 	Workers string   // the discovery file
+	Pools   string   // the entries of discovery.kubernetes, separated by commas
 	Etcd    []string // etcd's addresses
 	Prefix  string   // of the workers' keys in etcd; empty: the plugin's default
 	Dynamo  bool     // also read Dynamo's workers from this etcd
@@ -102,6 +103,9 @@ func (o PluginOptions) discovery() string {
 			etcd += fmt.Sprintf(", prefix: %q", o.Prefix)
 		}
 		parts = append(parts, "etcd: {"+etcd+"}")
+	}
+	if o.Pools != "" {
+		parts = append(parts, "kubernetes: ["+o.Pools+"]")
 	}
 	if o.Dynamo {
 		parts = append(parts, "dynamo: true")

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -45,6 +46,14 @@ func oneMachine(a netip.Addr) bool {
 // have: they consist of letters, digits, dots, dashes and underscores.
 func notOfNames(r rune) bool {
 	return r > 'z' || !strings.ContainsRune("._-", r) && (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z')
+}
+
+// CheckTexts returns the faults of w's texts, which are those that [Worker.Validate] finds,
+// joined, or nil.
+func (w *Worker) CheckTexts() error {
+	var errs []error
+	w.badTexts(func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) })
+	return errors.Join(errs...)
 }
 
 // badTexts calls bad for each text of w that is too long, is not printable, or is no

@@ -1,0 +1,158 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery/kubernetes"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// KubernetesConfig says which pods are workers: those of an InferencePool, or of a
+// selector.
+type KubernetesConfig struct {
+	// Pool is the name of an InferencePool.
+	Pool string `yaml:"pool"`
+	// Namespace is that of the pool and its pods. Default: the environment variable
+	// NAMESPACE, else that of the pod in which the plugin runs, else default.
+	Namespace string `yaml:"namespace"`
+	// Group is the API group of the pool. Default inference.networking.k8s.io.
+	Group string `yaml:"group"`
+	// Selector has the labels of the pods in place of a pool: name=value, separated by
+	// commas.
+	Selector string `yaml:"selector"`
+	// TargetPorts are the ports of the selector's pods; port i is rank i of its engine.
+	TargetPorts []int `yaml:"target_ports"`
+	// PrefillSelector has the labels of pods outside of the pool that prefill.
+	PrefillSelector string `yaml:"prefill_selector"`
+	// PrefillTargetPorts are the ports of these pods. Default: the pool's.
+	PrefillTargetPorts []int `yaml:"prefill_target_ports"`
+	// Kubeconfig says how the apiserver is reached. Default: by the service account of the
+	// pod in which the plugin runs.
+	Kubeconfig string `yaml:"kubeconfig"`
+	// Presets name the rules by which a pod's labels say its role: baton, llm-d, dynamo,
+	// aibrix. Default: all of them, in this order.
+	Presets []string `yaml:"presets"`
+	// Roles are rules that come before those of the presets.
+	Roles []RoleConfig `yaml:"roles"`
+}
+
+// RoleConfig says which role a pod has that carries a label.
+type RoleConfig struct {
+	Label string `yaml:"label"`
+	Value string `yaml:"value"` // "*": every other value
+	Role  string `yaml:"role"`  // prefill, decode, aggregated; none: the pod gets no requests
+}
+
+// In sets the namespace of the pools that name none.
+func (d *DiscoveryConfig) In(namespace string) {
+	d.Kubernetes = slices.Clone(d.Kubernetes)
+	for i := range d.Kubernetes {
+		if k := &d.Kubernetes[i]; k.Namespace == "" {
+			k.Namespace = namespace
+		}
+	}
+}
+
+// validateKubernetes returns the faults of the list.
+func (d *DiscoveryConfig) validateKubernetes() (errs []error) {
+	seen := make(map[string]int)
+	for i := range d.Kubernetes {
+		k := &d.Kubernetes[i]
+		c, faults := k.source()
+		for _, f := range faults {
+			errs = append(errs, fmt.Errorf("discovery.kubernetes[%d].%w", i, f))
+		}
+		if c.Namespace == "" {
+			c.Namespace = "default" // it is set before a start
+		}
+		if err := c.Validate(); err != nil && len(faults) == 0 {
+			text := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "kubernetes: "), "\n", "; ")
+			errs = append(errs, fmt.Errorf("discovery.kubernetes[%d]: %s", i, text))
+		}
+		if before, twice := seen[c.Ref()]; twice {
+			errs = append(errs, fmt.Errorf("discovery.kubernetes[%d]: %s is discovery.kubernetes[%d] already", i, c.Ref(), before))
+		}
+		seen[c.Ref()] = i
+	}
+	return errs
+}
+
+// Source converts to the settings of a source. The caller adds the client, and what is to
+// be told.
+func (k *KubernetesConfig) Source() (kubernetes.Config, error) {
+	c, faults := k.source()
+	return c, errors.Join(faults...)
+}
+
+// source is Source; each fault begins with its key.
+func (k *KubernetesConfig) source() (c kubernetes.Config, faults []error) {
+	c = kubernetes.Config{Namespace: k.Namespace, Pool: k.Pool, Group: k.Group}
+	for _, s := range []struct {
+		key, text string
+		to        *map[string]string
+	}{{"selector", k.Selector, &c.Selector}, {"prefill_selector", k.PrefillSelector, &c.PrefillSelector}} {
+		if s.text == "" {
+			continue
+		}
+		labels, err := kubernetes.ParseSelector(s.text)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", s.key, err))
+		}
+		*s.to = labels
+	}
+	for _, s := range []struct {
+		key   string
+		ports []int
+		to    *[]uint16
+	}{{"target_ports", k.TargetPorts, &c.Ports}, {"prefill_target_ports", k.PrefillTargetPorts, &c.PrefillPorts}} {
+		for _, p := range s.ports {
+			if p < 1 || p > 65535 {
+				faults = append(faults, fmt.Errorf("%s: %d: expected ports from 1 to 65535", s.key, p))
+				continue
+			}
+			*s.to = append(*s.to, uint16(p)) //nolint:gosec // checked above
+		}
+	}
+	rules, err := k.rules()
+	if err != nil {
+		faults = append(faults, err)
+	}
+	c.Rules = rules
+	return c, faults
+}
+
+// rules are the user's own, and then those of the presets.
+func (k *KubernetesConfig) rules() (rules []kubernetes.Rule, err error) {
+	var errs []error
+	for i, r := range k.Roles {
+		role := kubernetes.NoRole
+		if r.Role != "none" {
+			role, err = worker.ParseRole(r.Role)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("roles[%d].role %q: expected %s", i, r.Role, strings.Join(kubernetes.Roles(), ", ")))
+				continue
+			}
+		}
+		rule := kubernetes.Rule{Label: r.Label, Value: r.Value, Role: role}
+		if err := rule.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("roles[%d]: %w", i, err))
+			continue
+		}
+		rules = append(rules, rule)
+	}
+	presets := k.Presets
+	if len(presets) == 0 {
+		presets = kubernetes.Presets()
+	}
+	for i, name := range presets {
+		more, err := kubernetes.Preset(name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("presets[%d] %q: expected %s", i, name, strings.Join(kubernetes.Presets(), ", ")))
+		}
+		rules = append(rules, more...)
+	}
+	return rules, errors.Join(errs...)
+}
