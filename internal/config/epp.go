@@ -43,7 +43,7 @@ type eppGiven struct {
 
 	scheduler     *eppconfig.Config // nil: none is given
 	schedulerFlag string            // the flag that gives it
-	unused bool // the flags that say which pods are workers have no effect: another source has the workers
+	unused        bool              // the flags that say which pods are workers have no effect: another source has the workers
 }
 
 // eppValue stores the value of one flag.
