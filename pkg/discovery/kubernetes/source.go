@@ -75,30 +75,29 @@ func (c *Config) Validate() error {
 	if len(c.PrefillPorts) > 0 && len(c.PrefillSelector) == 0 {
 		bad("prefill ports: expected a prefill selector, too")
 	}
-	for _, ports := range [...][]uint16{c.Ports, c.PrefillPorts} {
-		if len(ports) > MaxPorts {
-			bad("%d ports: expected at most %d", len(ports), MaxPorts)
-		}
-		for i, p := range ports {
-			if p == 0 || slices.Contains(ports[:i], p) {
-				bad("port %d: expected ports from 1 to 65535, none twice", p)
-			}
-		}
-	}
-	for _, labels := range [...]map[string]string{c.Selector, c.PrefillSelector} {
-		if err := CheckLabels(labels); err != nil {
-			errs = append(errs, err)
-		}
-	}
+	errs = append(errs, checkPorts(c.Ports), checkPorts(c.PrefillPorts), CheckLabels(c.Selector), CheckLabels(c.PrefillSelector))
 	for _, r := range c.Rules {
-		if err := r.Validate(); err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, r.Validate())
 	}
-	if len(errs) == 0 {
+	err := errors.Join(errs...)
+	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("kubernetes: %w", errors.Join(errs...))
+	return fmt.Errorf("kubernetes: %w", err)
+}
+
+// checkPorts returns the faults of a list of ports, joined, or nil.
+func checkPorts(ports []uint16) error {
+	var errs []error
+	if len(ports) > MaxPorts {
+		errs = append(errs, fmt.Errorf("%d ports: expected at most %d", len(ports), MaxPorts))
+	}
+	for i, p := range ports {
+		if p == 0 || slices.Contains(ports[:i], p) {
+			errs = append(errs, fmt.Errorf("port %d: expected ports from 1 to 65535, none twice", p))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // CheckLabels returns a fault of the labels of a selector, or nil.
