@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 const maxBodyBytes = 64 << 20
@@ -212,8 +214,11 @@ func (s *Sim) health(w http.ResponseWriter, r *http.Request) {
 
 func (s *Sim) models(w http.ResponseWriter, _ *http.Request) {
 	list, owner := []map[string]any{}, string(s.cfg.Engine)
-	if s.vllm() {
+	switch {
+	case s.vllm():
 		owner = "vllm"
+	case s.cfg.Engine == worker.TensorRTLLM:
+		owner = "tensorrt_llm"
 	}
 	for i, m := range slices.Concat(s.cfg.Models, s.cfg.Adapters) {
 		one := map[string]any{
