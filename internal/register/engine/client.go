@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -32,9 +33,17 @@ type Config struct {
 	// APIKeyFile holds the key that the engine asks for. It is read again for each
 	// request. Default: no key is sent.
 	APIKeyFile string
+	// KeySetting is what an operator calls APIKeyFile, for errors; default
+	// --engine-api-key-file.
+	KeySetting string
+
+	// TLS is for an https URL; nil: the system's roots.
+	TLS *tls.Config
 
 	// Timeout bounds each request except those for health; default 5 s.
 	Timeout time.Duration
+	// MaxBytes bounds each answer; default 8 MiB.
+	MaxBytes int64
 	// HealthPath is the path that is asked for health; default /health. SGLang computes a
 	// token for each such request, unless configured otherwise.
 	HealthPath string
@@ -47,8 +56,14 @@ func (c Config) withDefaults() Config {
 	if c.Kind == "" {
 		c.Kind = Auto
 	}
+	if c.KeySetting == "" {
+		c.KeySetting = "--engine-api-key-file"
+	}
 	if c.Timeout == 0 {
 		c.Timeout = 5 * time.Second
+	}
+	if c.MaxBytes == 0 {
+		c.MaxBytes = maxBody
 	}
 	if c.HealthPath == "" {
 		c.HealthPath = "/health"
@@ -76,6 +91,9 @@ func (c Config) Validate() error {
 	}
 	if c.Timeout < 0 || c.HealthTimeout < 0 {
 		errs = append(errs, errors.New("time-out: expected more than 0"))
+	}
+	if c.MaxBytes < 0 {
+		errs = append(errs, fmt.Errorf("max bytes %d: expected more than 0", c.MaxBytes))
 	}
 	return errors.Join(errs...)
 }
@@ -122,9 +140,9 @@ func New(cfg Config) (*Client, error) {
 	}
 	c := &Client{cfg: cfg, key: key, base: strings.TrimSuffix(cfg.URL, "/"), kind: cfg.Kind, last: cfg.Kind, watch: newWatch()}
 	// No proxies: the engine itself has to answer.
-	c.http = &http.Client{Transport: &http.Transport{MaxIdleConns: 2, IdleConnTimeout: time.Minute}, CheckRedirect: stay}
+	c.http = &http.Client{Transport: &http.Transport{MaxIdleConns: 2, IdleConnTimeout: time.Minute, TLSClientConfig: cfg.TLS}, CheckRedirect: stay}
 	c.health = &http.Client{
-		Transport:     &http.Transport{MaxConnsPerHost: 1, DialContext: c.watch.dial, IdleConnTimeout: time.Hour},
+		Transport:     &http.Transport{MaxConnsPerHost: 1, DialContext: c.watch.dial, IdleConnTimeout: time.Hour, TLSClientConfig: cfg.TLS},
 		CheckRedirect: stay,
 	}
 	return c, nil
@@ -174,14 +192,14 @@ func (c *Client) getFrom(ctx context.Context, base, path string) ([]byte, error)
 		return nil, fmt.Errorf("%s: %w", path, bare(err))
 	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody+1))
+	body, err := io.ReadAll(io.LimitReader(res.Body, c.cfg.MaxBytes+1))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", path, err)
 	case res.StatusCode != http.StatusOK:
 		return nil, &statusError{path, res.StatusCode}
-	case len(body) > maxBody:
-		return nil, fmt.Errorf("%s: expected at most %d bytes", path, maxBody)
+	case int64(len(body)) > c.cfg.MaxBytes:
+		return nil, fmt.Errorf("%s: expected at most %d bytes", path, c.cfg.MaxBytes)
 	}
 	return body, nil
 }
@@ -344,7 +362,7 @@ func (c *Client) askHealth(ctx context.Context) (Health, error) {
 		return Unhealthy, fmt.Errorf("%s: %w", c.cfg.HealthPath, bare(err))
 	}
 	defer res.Body.Close()
-	if _, err := io.Copy(io.Discard, io.LimitReader(res.Body, maxBody)); err != nil {
+	if _, err := io.Copy(io.Discard, io.LimitReader(res.Body, c.cfg.MaxBytes)); err != nil {
 		return Unhealthy, fmt.Errorf("%s: %w", c.cfg.HealthPath, err)
 	}
 	// If the engine closes after each answer, a closed connection means nothing.

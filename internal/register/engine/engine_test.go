@@ -113,11 +113,16 @@ func TestWhatEachEngineTells(t *testing.T) {
 			want:   Facts{Engine: worker.SGLang, Role: worker.Aggregated, Models: []string{"m"}},
 		},
 		{
+			name:   "SGLang that publishes, of a version that does not say where",
+			engine: engine{"/server_info": `{"model_path":"m","kv_events_config":"{\"publisher\":\"zmq\"}"}`},
+			want:   Facts{Engine: worker.SGLang, Role: worker.Aggregated, Models: []string{"m"}, KV: KVEvents{Untold: true}},
+		},
+		{
 			name:   "vLLM with two engines and an adapter",
 			engine: engine{"/version": `{"version":"0.33.0"}`, "/v1/models": models, "/metrics": vllmMetrics},
 			want: Facts{
 				Engine: worker.VLLM, Version: "0.33.0", Models: []string{"m", "lora"}, DPSize: 2, BlockSize: 16, CapacityBlocks: 1234,
-				Mark: Mark{Start: "1.76000000012e+09"},
+				Mark: Mark{Start: "1.76000000012e+09"}, KV: KVEvents{Untold: true},
 			},
 		},
 		{
@@ -126,7 +131,7 @@ func TestWhatEachEngineTells(t *testing.T) {
 				"/server_info": `{"vllm_config":"…"}`, "/version": `{"version":"0.33.0"}`, "/v1/models": models,
 				"/metrics": `vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1`,
 			},
-			want: Facts{Engine: worker.VLLM, Version: "0.33.0", Models: []string{"m", "lora"}, DPSize: 1, BlockSize: 16},
+			want: Facts{Engine: worker.VLLM, Version: "0.33.0", Models: []string{"m", "lora"}, DPSize: 1, BlockSize: 16, KV: KVEvents{Untold: true}},
 		},
 		{
 			name: "vLLM 0.32 tells where its KV events are",
@@ -144,7 +149,7 @@ func TestWhatEachEngineTells(t *testing.T) {
 			name: "vLLM with a LoRA adapter, which has a parent",
 			engine: engine{"/version": `{"version":"0.32.0"}`, "/v1/models": `{"object":"list","data":[
 				{"id":"m","root":"/models/m","parent":null},{"id":"a","root":"/adapters/a","parent":"m"}]}`},
-			want: Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "a"}, Adapters: []string{"a"}},
+			want: Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "a"}, Adapters: []string{"a"}, KV: KVEvents{Untold: true}},
 		},
 		{
 			name:   "vLLM whose KV events no other machine can read",
@@ -159,7 +164,7 @@ func TestWhatEachEngineTells(t *testing.T) {
 		{
 			name:   "vLLM without metrics",
 			engine: engine{"/version": `{"version":"0.33.0"}`, "/v1/models": models},
-			want:   Facts{Engine: worker.VLLM, Version: "0.33.0", Models: []string{"m", "lora"}},
+			want:   Facts{Engine: worker.VLLM, Version: "0.33.0", Models: []string{"m", "lora"}, KV: KVEvents{Untold: true}},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -98,6 +98,9 @@ func (f Facts) Keeping(before Facts) Facts {
 type KVEvents struct {
 	worker.KVEvents        // Host "": the worker's own
 	BlockSize       uint32 // 0: not told
+	// Untold says that no page of the engine says whether it publishes events, as of an
+	// older version.
+	Untold bool
 }
 
 // Mark tells one life of an engine's process from the next.

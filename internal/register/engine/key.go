@@ -19,7 +19,7 @@ func (c *Client) keyless(err error) error {
 		return err
 	}
 	if c.key == nil {
-		return fmt.Errorf("the engine asks for an API key: expected --engine-api-key-file: %w", se)
+		return fmt.Errorf("the engine asks for an API key: expected %s: %w", c.cfg.KeySetting, se)
 	}
 	if old := c.key.Err(); old != nil {
 		return fmt.Errorf("the engine refuses the API key that was read last: %w: %w", old, se)

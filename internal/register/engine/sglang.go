@@ -27,6 +27,9 @@ type serverInfo struct {
 	Speculative   string       `json:"speculative_algorithm"`
 	Version       string       `json:"version"`
 	KV            *sglangKV    `json:"kv_events"`
+	// KVConfig is --kv-events-config: null without it. Versions before 0.5.15 have no
+	// kv_events beside it.
+	KVConfig *json.RawMessage `json:"kv_events_config"`
 }
 
 type sglangKV struct {
@@ -71,6 +74,7 @@ func parseServerInfo(body []byte) (Facts, error) {
 	}
 	f.Eagle = eagle(in.Speculative)
 	f.KV = in.KV.facts()
+	f.KV.Untold = in.KV == nil && in.KVConfig != nil
 	return f, nil
 }
 

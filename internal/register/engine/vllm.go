@@ -40,7 +40,7 @@ func (c *Client) vllmEvents(ctx context.Context) (KVEvents, error) {
 	const path = "/kv_event_sources"
 	body, err := c.getIfThere(ctx, path)
 	if err != nil || body == nil {
-		return KVEvents{}, err
+		return KVEvents{Untold: true}, err
 	}
 	kv, err := parseEventSources(body)
 	if err != nil {
