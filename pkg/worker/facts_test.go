@@ -69,6 +69,11 @@ func TestAWorkerWithoutModelsServesThoseOfItsDeployment(t *testing.T) {
 	require.Equal(t, []worker.ID{1, 2}, ids(pool(worker.NoModel).Aggregated))
 	require.Contains(t, s.Keys(), worker.Key{Model: worker.NoModel})
 
+	unnamed := good(t, 12, worker.Aggregated, "10.0.0.6:80")
+	s, err = worker.NewSnapshot(1, []*worker.Worker{untold(t, 1, worker.Aggregated, "10.0.0.3:80", ""), unnamed})
+	require.NoError(t, err)
+	require.Equal(t, []worker.ID{12}, ids(s.Pool(worker.Key{Model: unnamed.Models[0]}).Aggregated), "workers without a deployment's name may serve many models")
+
 	s, err = worker.NewSnapshot(1, []*worker.Worker{untold(t, 3, worker.Prefill, "10.0.0.5:80", "blue")})
 	require.NoError(t, err)
 	require.NotNil(t, s.Pool(worker.Key{}), "it is known that somebody will come who may serve")

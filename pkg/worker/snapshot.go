@@ -197,8 +197,8 @@ func NewSnapshot(revision uint64, workers []*Worker) (*Snapshot, error) {
 }
 
 // addUntold adds the workers whose models are not known to the pool of NoModel, and to
-// the pools of models that others of their deployment serve: a deployment serves one
-// model, so that they are expected to serve it, too. They come last in each list, so that
+// the pools of models that others of their deployment serve, if it has a name: a
+// deployment serves one model, so that they are expected to serve it, too. They come last in each list, so that
 // the first worker of a list is one whose facts are known, if there is one.
 func (s *Snapshot) addUntold() {
 	type side struct{ namespace, deployment string }
@@ -216,7 +216,7 @@ func (s *Snapshot) addUntold() {
 			}
 		}
 		s.addToPool(Key{Model: NoModel, Namespace: w.Namespace}, w)
-		if w.Role == Aggregated {
+		if w.Role == Aggregated && w.Deployment != "" {
 			for _, k := range served[side{w.Namespace, w.Deployment}] {
 				s.addToPool(k, w)
 			}

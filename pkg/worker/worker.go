@@ -260,6 +260,10 @@ type Worker struct {
 	// The engine publishes rank r's KV events at a port that is higher by r than that
 	// of rank 0.
 	EngineRank DPRank
+	// FactsPort is the port at which the engine itself answers HTTP, if something else
+	// has that of Endpoint, as a sidecar that shares a pod with its engine; 0: Endpoint's.
+	// Only questions for facts go there.
+	FactsPort uint16
 
 	ranks []Endpoint // endpoints of the ranks if PortPerRank is set; filled by NewSnapshot; see tabled
 }

@@ -108,9 +108,9 @@ func known(entries []discovery.Entry) []*worker.Worker {
 				addrs[a] = true
 			}
 		}
-		if w.Fixed != 0 { // of use only to who asks the worker, and no field of the file
+		if w.Fixed != 0 || w.FactsPort != 0 { // of use only to who asks the worker, and no field of the file
 			own := *w
-			own.Fixed = 0
+			own.Fixed, own.FactsPort = 0, 0
 			w = &own
 		}
 		ws = append(ws, w)
