@@ -17,12 +17,12 @@ import (
 //
 //	new                      a new reducer
 //	begin                    the source starts to list
-//	list rev=N [epoch=E]     a listing; a line is an entry
+//	list rev=N [epoch=E] [stale=WHY]   a listing; a line is an entry
 //	watch rev=N [after=M]    a batch; a line is "put ENTRY" or "delete KEY [version=V]"
 //	broken                   the line is the reason
 //
 // An ENTRY is a key and any of id=, role=, addr=, bootstrap=, block=, dp=, ports= (the
-// number of ranks, each with a port of its own), rev=, version=, fault= (a word).
+// number of ranks, each with a port of its own), rev=, version=, fault=, note= (a word each).
 // Without id the entry has no worker.
 func TestReducerScenarios(t *testing.T) {
 	r := &Reducer{}
@@ -38,6 +38,7 @@ func TestReducerScenarios(t *testing.T) {
 		case "list":
 			l := List{Revision: argNumber(t, d, "rev")}
 			d.MaybeScanArgs(t, "epoch", &l.Epoch)
+			d.MaybeScanArgs(t, "stale", &l.Stale)
 			for _, line := range lines(d.Input) {
 				l.Entries = append(l.Entries, entryOf(t, line))
 			}
@@ -143,6 +144,8 @@ func entryOf(t *testing.T, line string) Entry {
 			e.Version = n
 		case "fault":
 			e.Fault = val
+		case "note":
+			e.Note = val
 		default:
 			require.FailNow(t, "unknown word", word)
 		}

@@ -18,6 +18,8 @@
 //	                     └──► (stays)   stale ─────────► watching
 //	                                       List
 //
+// A List that says that it is stale already leads to stale.
+//
 // Invariants:
 //
 //   - A source has a set if and only if it is watching or stale. A set changes only when
@@ -31,8 +33,8 @@
 //     full set. Afterwards it stays ready: an outage of discovery is no reason to
 //     refuse requests that the known workers can serve.
 //   - Every worker that is left out, and every one that cannot be picked yet, is
-//     reported: a repeated id or endpoint, an unreadable entry and an ineligible
-//     worker are each a [Problem] in [Status], and are reported once through [Hooks].
+//     reported: a repeated id or endpoint, an unreadable entry, an ineligible worker and
+//     a source's note on a worker are each a [Problem] in [Status], and are reported once through [Hooks].
 //
 // If an id or an endpoint is claimed twice: between sources, the earlier source keeps
 // both. Within one source the first key in order keeps an id, and the entry that was

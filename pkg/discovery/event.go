@@ -35,6 +35,9 @@ type Begin struct{}
 // List is a full set, read at one revision. It replaces the set at once. Within one
 // Epoch its revision may be that of the present set or higher, but not lower.
 type List struct {
+	// Stale says why the set may be wrong already, as Broken does; "": it is what the
+	// store holds.
+	Stale string
 	// Epoch names the history that the revisions belong to (etcd: the cluster id). A
 	// store that was rebuilt begins again at a low revision, with another Epoch.
 	Epoch    string
@@ -94,6 +97,9 @@ type Entry struct {
 	// Fault says why the present value of the key is not a worker. The entry then keeps
 	// the last good worker, so that one broken registration takes away no worker.
 	Fault string
+	// Note is something about the worker that an operator should see. The worker counts
+	// all the same.
+	Note string
 	// Revision is the revision of the last write to the key (etcd: mod_revision). In a
 	// Batch it is ignored, since the batch has a revision.
 	Revision uint64

@@ -17,6 +17,7 @@ const (
 	ProblemConflict   ProblemKind = "conflict"   // another entry has its id or its endpoint
 	ProblemFault      ProblemKind = "fault"      // the value of its key is not a worker
 	ProblemIneligible ProblemKind = "ineligible" // known, but may not be picked: see Ineligible
+	ProblemNote       ProblemKind = "note"       // it counts, and its source has something to say of it
 	ProblemView       ProblemKind = "view"       // the merged set was refused, through a bug of Baton's
 )
 
@@ -87,6 +88,9 @@ func (m *merger) add(c claim) {
 		}
 	}
 	m.workers = append(m.workers, w)
+	if c.Note != "" {
+		m.note(ProblemNote, c, "%s", c.Note)
+	}
 	if why := Ineligible(w); why != "" {
 		m.note(ProblemIneligible, c, "%s", why)
 	}

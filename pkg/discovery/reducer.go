@@ -143,6 +143,9 @@ func (r *Reducer) list(l List) error {
 		next[e.Key] = admit(e, r.entries[e.Key])
 	}
 	r.state, r.epoch, r.revision, r.entries, r.cause = Watching, l.Epoch, l.Revision, next, ""
+	if l.Stale != "" {
+		r.lose(l.Stale)
+	}
 	return nil
 }
 
@@ -249,6 +252,9 @@ func (r *Reducer) String() string {
 		}
 		if e.Fault != "" {
 			fmt.Fprintf(&b, " fault: %s", e.Fault)
+		}
+		if e.Note != "" {
+			fmt.Fprintf(&b, " note: %s", e.Note)
 		}
 		b.WriteByte('\n')
 	}
