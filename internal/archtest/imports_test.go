@@ -100,6 +100,13 @@ var bans = []ban{
 		why: "it is told to announce and withdraw; where the record is kept is wired by cmd",
 	},
 	{
+		pkg: "internal/facts",
+		not: []string{
+			etcdModule, k8sModules, "internal/extproc", "internal/health", "internal/load", "pkg/picker", "pkg/kvevents", grpcModule, otelModule,
+		},
+		why: "it asks engines and completes workers of any source; who keeps the set, and who judges a worker, is not its business",
+	},
+	{
 		pkg: "internal/activation", not: []string{"internal/extproc", grpcModule, otelModule, "net", "os"},
 		why: "it follows the view and judges; requests and sources are not its business",
 	},
