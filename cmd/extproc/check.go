@@ -74,10 +74,14 @@ func checkModels(c config.Config, stdout, stderr io.Writer) error {
 		policy := c.Policy()
 		fmt.Fprintf(stdout, "# Models of %s:\n", c.Discovery.File)
 		for _, k := range world.Keys() {
+			if k.Model == worker.NoModel {
+				continue // found.asked has its workers
+			}
 			o := policy.Outlook(world, k)
 			served = served || o.Way != activation.Refused
 			fmt.Fprintln(stdout, "# - "+modelLine(k, o, world.Pool(k)))
 		}
+		served = found.asked(c.Discovery.File, stdout) || served
 		if len(world.Keys()) == 0 {
 			fmt.Fprintln(stdout, "# - none: it lists no workers")
 		}
@@ -133,11 +137,26 @@ type listed struct {
 // it reads the file: the model may be served without that worker.
 func (l *listed) unusable(name string, out io.Writer) {
 	for _, w := range l.workers {
-		if why := discovery.Ineligible(w); why != "" {
+		if why := discovery.Ineligible(w); why != "" && !isAsked(w) {
 			fmt.Fprintf(out, "# - %s:%d: worker %d gets no requests: %s\n", name, l.lines[w.ID], w.ID, why)
 		}
 	}
 }
+
+// asked prints which workers' engines serve asks for what the file leaves out, and reports
+// whether there are any.
+func (l *listed) asked(name string, out io.Writer) (any bool) {
+	for _, w := range l.workers {
+		if isAsked(w) {
+			any = true
+			fmt.Fprintf(out, "# - %s:%d: worker %d: what the file leaves out is asked of its engine at %s, and not known here\n", name, l.lines[w.ID], w.ID, w.Endpoint)
+		}
+	}
+	return any
+}
+
+// isAsked reports whether the worker's engine is asked for its facts.
+func isAsked(w *worker.Worker) bool { return w.Fixed != 0 || w.FactsUnknown }
 
 // checkWorkers reads the workers file. It returns nil without a file, or if the file is
 // not there yet.

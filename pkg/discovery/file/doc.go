@@ -25,6 +25,8 @@
 //	    draining: false
 //	    facts_unknown: false        # engine, models or block_size may be absent: see worker.Worker
 //	    engine_rank: 0              # its rank, if each rank of the engine is a worker of its own
+//	    facts: false                # true: what is left out is asked of the engine (see below)
+//	    facts_port: 8200            # where the engine is asked; default the endpoint's port
 //
 // Contract. The file is one listing: either all of it is taken or nothing. Unknown and
 // repeated keys, YAML anchors, aliases, tags and merge keys, a second document,
@@ -32,6 +34,11 @@
 // the line. `bootstrap` or `kv_events` without a port counts as absent. A byte order
 // mark at the beginning is ignored. The `domain` of `kv_transfer` needs a value in
 // `topology_domains`: a worker without that value is shown as a problem and not picked.
+//
+// With `facts: true` only the endpoint has to be given. What else is given holds, and the
+// engine is asked for the rest by internal/facts; until it has answered, the worker is an
+// aggregated one, or what `role` says. Without `id` the worker has one that is made from
+// its endpoint, the same in each process.
 //
 // A file that is missing, empty or wrong leaves the last good set in place, marked
 // stale, with the error as the cause. To say that there are no workers, write `workers:

@@ -66,10 +66,23 @@ func (r *reader) workerField(w *worker.Worker, key string, v ast.Node) bool {
 		w.Draining = r.flag(v)
 	case "fronted":
 		w.Fronted = r.flag(v)
+	default:
+		return r.askedField(w, key, v)
+	}
+	return true
+}
+
+// askedField reads one key of a worker of which not all facts are known.
+func (r *reader) askedField(w *worker.Worker, key string, v ast.Node) bool {
+	switch key {
 	case "facts_unknown":
 		w.FactsUnknown = r.flag(v)
 	case "engine_rank":
 		w.EngineRank = worker.DPRank(r.number(v, 32))
+	case "facts":
+		r.asked = r.flag(v)
+	case "facts_port":
+		w.FactsPort = uint16(r.number(v, 16))
 	default:
 		return false
 	}

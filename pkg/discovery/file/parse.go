@@ -75,10 +75,12 @@ func (r *reader) single(data []byte) (*worker.Worker, error) {
 // reader walks a parsed document and collects faults.
 type reader struct {
 	name    string
-	lenient bool   // unknown keys are not faults
-	what    string // what is being read: "file", "worker 7"
-	in      string // the inner mapping that is being read, with a dot behind: "bootstrap."
-	key     string // the key whose value is being read
+	lenient bool         // unknown keys are not faults
+	what    string       // what is being read: "file", "worker 7"
+	in      string       // the inner mapping that is being read, with a dot behind: "bootstrap."
+	key     string       // the key whose value is being read
+	asked   bool         // the engine of the worker that is being read is asked for its facts
+	given   worker.Facts // the facts of that worker that were read
 	faults  []error
 	more    int // faults beyond maxFaults
 }
@@ -225,7 +227,7 @@ func (r *reader) inner(n ast.Node, known string, set func(key string, v ast.Node
 
 const (
 	fileWhat       = "file"
-	workerKeys     = "id, role, engine, models, adapters, namespace, deployment, endpoint, dp_size, port_per_rank, block_size, capacity_blocks, max_model_len, eagle, bootstrap, kv_events, taints, topology_domains, kv_transfer, accepts_aggregated, header_overrides, draining, fronted, facts_unknown, engine_rank"
+	workerKeys     = "id, role, engine, models, adapters, namespace, deployment, endpoint, dp_size, port_per_rank, block_size, capacity_blocks, max_model_len, eagle, bootstrap, kv_events, taints, topology_domains, kv_transfer, accepts_aggregated, header_overrides, draining, fronted, facts_unknown, engine_rank, facts, facts_port"
 	bootstrapKeys  = "host, port, engine_ids"
 	kvEventsKeys   = "host, port, replay_port, topic"
 	defaultDPRanks = 1
@@ -266,6 +268,9 @@ func (r *reader) file(n ast.Node, lines map[worker.ID]int) []*worker.Worker {
 		w := r.worker(item)
 		if w == nil {
 			continue
+		}
+		if _, named := lines[w.ID]; !named {
+			lines[w.ID] = line(item)
 		}
 		if !w.Fronted {
 			r.claim(addrs, w, item)
@@ -328,13 +333,23 @@ func (r *reader) worker(n ast.Node) *worker.Worker {
 	w := &worker.Worker{DPSize: defaultDPRanks}
 	before := len(r.faults) + r.more
 	r.what = nameOf(n)
-	if !r.fields(n, workerKeys, func(k string, v ast.Node) bool { return r.workerField(w, k, v) }) {
+	r.asked, r.given = false, 0
+	if !r.fields(n, workerKeys, func(k string, v ast.Node) bool {
+		r.given |= factOf(k)
+		return r.workerField(w, k, v)
+	}) {
 		return nil
 	}
 	if len(r.faults)+r.more > before {
 		return nil
 	}
 	r.complete(w)
+	if r.asked {
+		r.leaveOpen(w, idNode(n) == nil)
+	} else if w.FactsPort != 0 {
+		r.fault(n, "worker %d: facts_port: expected facts: true, too", w.ID)
+		return nil
+	}
 	if err := w.Validate(); err != nil {
 		r.fault(n, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 		return nil

@@ -31,6 +31,9 @@ func TestParseScenarios(t *testing.T) {
 			if w.PortPerRank {
 				fmt.Fprintf(&b, "  ports up to %s\n", w.EndpointOf(worker.DPRank(w.DPSize-1)))
 			}
+			if w.Fixed != 0 || w.FactsUnknown || w.FactsPort != 0 {
+				fmt.Fprintf(&b, "  unknown=%t fixed=%011b port=%d\n", w.FactsUnknown, w.Fixed, w.FactsPort)
+			}
 			if w.Taints != nil || w.TopologyDomains != nil || w.KVTransfer != (worker.KVTransfer{}) {
 				fmt.Fprintf(&b, "  taints=%q topology=%q transfer=%+v\n", w.Taints, w.TopologyDomains, w.KVTransfer)
 			}
