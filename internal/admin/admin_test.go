@@ -47,6 +47,7 @@ func nightState() State {
 		Workers: []WorkerRow{
 			{
 				ID: 7, Role: worker.Prefill, Engine: worker.SGLang, Endpoint: "10.0.0.7:8000", Models: []string{"llama-3.1-70b"}, Health: Healthy,
+				Facts: FactsRow{State: "known", Since: ago(time.Hour), URL: "http://10.0.0.7:8000", As: "auto", Version: "0.5.23", ReadAt: ago(20 * time.Second)},
 				Ranks: []RankRow{{Requests: 3, PrefillTokens: 12480, IndexBlocks: 90211, CapacityBlocks: 120000, Events: EventStream{State: Connected, LastSequence: 88123, Any: true, LastAt: ago(time.Minute), AsOf: ago(time.Second)}}},
 			},
 			{
@@ -62,6 +63,10 @@ func nightState() State {
 				},
 			},
 			{ID: 31, Role: worker.Decode, Engine: worker.SGLang, Endpoint: "10.0.1.4:8000", Models: []string{"llama-3.1-70b"}, Health: Recovering, Reason: "a probe succeeded", Since: ago(6 * time.Second), Ranks: []RankRow{{Requests: 1, DecodeBlocks: 12}}},
+			{
+				ID: 33, Role: worker.Aggregated, Endpoint: "10.0.1.6:8000", Health: Healthy, Ranks: []RankRow{{}},
+				Facts: FactsRow{State: "unknown", Since: ago(40 * time.Second), URL: "http://10.0.1.6:8000", As: "auto", Failures: 5, Error: "/server_info: <connection refused>"},
+			},
 			{ID: 32, Role: worker.Decode, Engine: worker.SGLang, Endpoint: "10.0.1.5:8000", Models: []string{"llama-3.1-70b"}, Health: Draining, Ranks: []RankRow{{Requests: 2, DecodeBlocks: 200}}},
 		},
 		Channels: []ChannelRow{

@@ -79,6 +79,20 @@ type workerJSON struct {
 	Reason    string     `json:"reason,omitempty"`
 	Since     *time.Time `json:"since,omitempty"`
 	Ranks     []rankJSON `json:"ranks"`
+	Facts     *factsJSON `json:"facts,omitempty"`
+}
+
+type factsJSON struct {
+	State    string     `json:"state"`
+	Since    *time.Time `json:"since,omitempty"`
+	URL      string     `json:"url"`
+	As       string     `json:"asked_as"`
+	Version  string     `json:"engine_version,omitempty"`
+	ReadAt   *time.Time `json:"read_at,omitempty"`
+	Failures int        `json:"failures,omitempty"`
+	Error    string     `json:"error,omitempty"`
+	Unread   string     `json:"unread,omitempty"`
+	Events   string     `json:"kv_events,omitempty"`
 }
 
 type rankJSON struct {
@@ -167,9 +181,12 @@ func stateJSON(s *State) *stateDoc {
 
 func newWorkerJSON(w *WorkerRow) workerJSON {
 	out := workerJSON{
-		ID: w.ID, Role: w.Role.String(), Engine: string(w.Engine), Endpoint: w.Endpoint, Models: w.Models,
+		ID: w.ID, Role: w.Role.String(), Engine: string(w.Engine), Endpoint: w.Endpoint, Models: append([]string{}, w.Models...),
 		Namespace: w.Namespace, State: string(w.Health), Reason: w.Reason, Since: moment(w.Since),
 		Ranks: make([]rankJSON, 0, len(w.Ranks)),
+	}
+	if f := w.Facts; f.State != "" {
+		out.Facts = &factsJSON{f.State, moment(f.Since), f.URL, f.As, f.Version, moment(f.ReadAt), f.Failures, f.Error, f.Unread, f.Events}
 	}
 	for _, r := range w.Ranks {
 		rj := rankJSON{

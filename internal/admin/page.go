@@ -203,6 +203,9 @@ func newWorkerView(w *WorkerRow, now time.Time) workerView {
 		v.SinceFull = full(w.Since)
 		v.Why = strings.TrimPrefix(v.Why+", for "+duration(now.Sub(w.Since)), ", ")
 	}
+	if text := w.Facts.text(now); text != "" {
+		v.Why = strings.TrimPrefix(v.Why+"; "+text, "; ")
+	}
 	total := w.totals()
 	v.Total = newRankView("", &total, now)
 	if len(w.Ranks) == 1 {

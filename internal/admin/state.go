@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -81,6 +82,37 @@ type WorkerRow struct {
 	Reason    string    // why it is not healthy
 	Since     time.Time // of Health; zero: since the start
 	Ranks     []RankRow // at least one
+	Facts     FactsRow
+}
+
+// FactsRow is what is known of the facts of a worker whose engine is asked for them. The
+// zero value: it is not asked.
+type FactsRow struct {
+	State    string    // unknown, known or failing
+	Since    time.Time // of State
+	URL      string    // where its engine is asked
+	As       string    // the engine as which it is asked
+	Version  string    // of the engine
+	ReadAt   time.Time // when the engine last answered; zero: never
+	Failures int       // questions in a row without an answer
+	Error    string    // of the last question; "": it was answered
+	Unread   string    // pages that could not be read the last time
+	Events   string    // what was found where KV events are published by default
+}
+
+// knownFacts is the state in which nothing has to be said on the page.
+const knownFacts = "known"
+
+// text says what is wrong with the facts; "": nothing.
+func (f *FactsRow) text(now time.Time) string {
+	switch {
+	case f.State == "" || f.State == knownFacts:
+		return ""
+	case f.Error != "":
+		return fmt.Sprintf("facts %s for %s: %s", f.State, duration(now.Sub(f.Since)), f.Error)
+	default:
+		return fmt.Sprintf("facts %s for %s", f.State, duration(now.Sub(f.Since)))
+	}
 }
 
 // RankRow is one data-parallel rank of a worker.

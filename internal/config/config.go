@@ -40,6 +40,7 @@ type Config struct {
 	Trace   TraceConfig   `yaml:"trace"`
 
 	Discovery DiscoveryConfig `yaml:"discovery"`
+	Facts     FactsConfig     `yaml:"facts"`
 	Events    EventsConfig    `yaml:"events"`
 	Index     IndexConfig     `yaml:"index"`
 
@@ -275,6 +276,7 @@ func Default() Config {
 		Trace:    TraceConfig{Ratio: 1},
 
 		Discovery: DiscoveryConfig{Poll: 2 * time.Second, CacheMaxAge: 24 * time.Hour, Etcd: EtcdConfig{Prefix: etcd.DefaultPrefix}},
+		Facts:     defaultFacts(),
 		Index:     IndexConfig{MaxBytes: kvindex.DefaultMaxBytes, MaxRoutedBlocks: kvindex.DefaultRoutedBlocks, HugePages: &yes, DumpInterval: time.Minute, DumpMaxAge: 15 * time.Minute},
 		Events:    EventsConfig{Dynamo: PlaneConfig{NATS: NATSConfig{Subject: nats.DefaultSubject}}},
 		Routing: RoutingConfig{

@@ -38,6 +38,7 @@ func (c *Config) Validate() error {
 	errs = append(errs, c.validateSplit()...)
 	errs = append(errs, c.validateModels()...)
 	errs = append(errs, c.TLS.validate()...)
+	errs = append(errs, c.Facts.validate()...)
 	errs = append(errs, c.Gateway.validate()...)
 	errs = append(errs, c.validateFiles()...)
 	for _, role := range []struct {
@@ -140,6 +141,7 @@ func (c *Config) validateDurations() (errs []error) {
 		{"request.default_timeout", c.Request.DefaultTimeout, tick}, {"request.max_timeout", c.Request.MaxTimeout, tick},
 		{"health.probe_interval", c.Health.ProbeInterval, tick}, {"health.probe_timeout", c.Health.ProbeTimeout, tick},
 		{"engines.report_interval", c.Engines.ReportInterval, 0},
+		{"facts.refresh", c.Facts.Refresh, time.Second}, {"facts.timeout", c.Facts.Timeout, tick},
 	} {
 		if d.v < d.least || d.v > mostDuration {
 			errs = append(errs, fmt.Errorf("%s %s: expected %s to %s", d.key, d.v, d.least, mostDuration))
@@ -172,6 +174,7 @@ func (c *Config) validateNumbers() (errs []error) {
 		{"request.max_body_bytes", int64(c.Request.MaxBodyBytes), 1, most},
 		{"request.max_bodies_bytes", cmp.Or(c.Request.MaxBodiesBytes, budget.Least), budget.Least, most}, {"request.max_attempts", int64(c.Request.MaxAttempts), 1, 100},
 		{"tokens.bytes_per_token", int64(c.Tokens.BytesPerToken), 1, mostBytesPerToken}, {"tokens.cache_bytes", int64(c.Tokens.CacheBytes), 1, most},
+		{"facts.at_once", int64(c.Facts.AtOnce), 1, 1000},
 		{"health.server_errors", int64(c.Health.ServerErrors), 1, 1000}, {"health.max_probes", int64(c.Health.MaxProbes), 1, mostProbes},
 	} {
 		if n.v < n.least || n.v > n.most {

@@ -161,5 +161,8 @@ func (p *plugin) onHealth(t health.Transition) {
 	if t.Silent() {
 		p.server.SetAside(t.Rank, t.OwnPort)
 	}
+	if t.From == health.Aside { // what answers there again may be another process
+		p.askAgain(t.Rank.ID)
+	}
 	p.history.add(admin.Transition{At: t.At, What: what, From: t.From.String(), To: t.To.String(), Why: string(t.Reason)})
 }

@@ -23,7 +23,8 @@ type sourcing struct {
 	workers string // the namespace of workers that are served
 	log     *slog.Logger
 	pools   *pools
-	dry     bool // nothing will be reached: what only a pod has may be missing
+	asking  func(discovery.Source) (discovery.Source, error) // wraps a source whose workers are asked for what it leaves open
+	dry     bool                                             // nothing will be reached: what only a pod has may be missing
 
 	out     []discovery.Named
 	closers []io.Closer // to be closed after the view has ended, also after an error
@@ -36,7 +37,11 @@ func (s *sourcing) all() error {
 		if err != nil {
 			return err
 		}
-		s.out = append(s.out, discovery.Named{Name: "file " + d.File, Source: f})
+		asked, err := s.asking(f)
+		if err != nil {
+			return err
+		}
+		s.out = append(s.out, discovery.Named{Name: "file " + d.File, Source: asked})
 	}
 	if len(d.Etcd.Endpoints) > 0 {
 		if err := s.etcd(); err != nil {
@@ -116,7 +121,11 @@ func (s *sourcing) kubernetes() error {
 		if err != nil {
 			return fmt.Errorf("discovery.kubernetes[%d]: %w", i, err)
 		}
-		if err := s.add("kubernetes "+ref, ".kubernetes-"+strings.NewReplacer("/", "-", ",", "-").Replace(ref), "kubernetes "+ref, source); err != nil {
+		asked, err := s.asking(source)
+		if err != nil {
+			return err
+		}
+		if err := s.add("kubernetes "+ref, ".kubernetes-"+strings.NewReplacer("/", "-", ",", "-").Replace(ref), "kubernetes "+ref, asked); err != nil {
 			return err
 		}
 	}

@@ -13,15 +13,17 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
+// engineKeySetting names the key's file in errors and logs.
+const engineKeySetting = "engines.api_key_file"
+
 // keyed returns the wrapper that adds the API key to the transports by which the plugin
 // itself asks engines: for tokens, for health, and for what they run.
 func keyed(c config.EnginesConfig, log *slog.Logger) (func(http.RoundTripper) http.RoundTripper, error) {
-	const setting = "engines.api_key_file"
 	key, err := apikey.Open(c.APIKeyFile)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", setting, err)
+		return nil, fmt.Errorf("%s: %w", engineKeySetting, err)
 	}
-	return (&apikey.Transport{Key: key, Setting: setting, Log: log}).Around, nil
+	return (&apikey.Transport{Key: key, Setting: engineKeySetting, Log: log}).Around, nil
 }
 
 // newReports makes the poller that asks engines what they run, and passes the reports to

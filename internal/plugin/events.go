@@ -61,6 +61,7 @@ func (p *plugin) eventHooks() kvevents.Hooks {
 		Restored: func(worker.Rank, int) { t().KVRestored() },
 		Reset: func(r worker.Rank, why kvevents.Cause) {
 			t().KVReset(why.String())
+			p.askAgain(r.ID)
 			p.log.Warn("a rank's blocks were dropped from the index", logkey.Rank, r.String(), logkey.Reason, why.String())
 		},
 	}

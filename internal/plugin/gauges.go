@@ -18,6 +18,10 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	healths := p.healths()
 	o.BodyBytes, o.BodyLimit = p.server.Bodies()
 	o.QueueLimit = p.cfg.Prefill.MaxQueuedISLTokens
+	o.Facts = make(map[string]int64)
+	for _, r := range p.factRows() {
+		o.Facts[r.State]++
+	}
 	keys := make(map[telemetry.StandingCount]int64)
 	o.Problems = int64(len(found.Problems) + len(p.mixed(snap)) + len(unheard(snap.Workers(), p.cfg.Policy().Rules.Listener)))
 	for _, k := range snap.AllKeys(time.Now()) {

@@ -22,6 +22,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/extproc"
+	"github.com/seed-60ae5743/baton/internal/facts"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
@@ -53,6 +54,7 @@ type plugin struct {
 	book    *load.Book
 	health  *health.Tracker
 	reports *loads.Poller // asks engines what they run
+	facts   []*facts.Source
 	tokens  *tokens.Resolver
 	server  *extproc.Server
 	creds   credentials.TransportCredentials // nil: plain text
@@ -117,7 +119,7 @@ func newPlugin(c config.Config, stderr io.Writer, change ...func(p *plugin)) (*p
 
 // newWorld makes the parts that know the workers.
 func (p *plugin) newWorld() error {
-	s := sourcing{d: &p.cfg.Discovery, workers: p.cfg.Namespace, log: p.log, pools: &p.pools, dry: p.dry}
+	s := sourcing{d: &p.cfg.Discovery, workers: p.cfg.Namespace, log: p.log, pools: &p.pools, dry: p.dry, asking: p.asking}
 	err := s.all()
 	p.closers = s.closers
 	if err != nil {

@@ -66,8 +66,11 @@ func (p *plugin) state() admin.State {
 	for _, r := range p.events.Status() {
 		streams[r.Rank] = r
 	}
+	asked := p.factRows()
 	for _, w := range snap.Workers() {
-		s.Workers = append(s.Workers, p.workerRow(w, healths[w.ID], streams))
+		row := p.workerRow(w, healths[w.ID], streams)
+		row.Facts = asked[w.ID]
+		s.Workers = append(s.Workers, row)
 	}
 	s.Channels = p.channelRows()
 	for _, c := range p.server.ClocksOff() {

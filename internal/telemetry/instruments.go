@@ -34,7 +34,7 @@ type Instruments struct {
 	legs, tokenize, firstEvents, promptTokens, blame, clockOff, logBreaks                                                            *counter
 	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                                 *counter
 	kvRestores, indexDumps                                                                                                           *counter
-	aside, activation, traceFailures, engineReports                                                                                  *counter
+	aside, activation, traceFailures, engineReports, factReadings                                                                    *counter
 
 	decisionSeconds, prefillWait, tokenizeSeconds metric.Float64Histogram
 
@@ -259,6 +259,13 @@ func (i *Instruments) EngineReport(outcome string) {
 	}
 }
 
+// FactReading counts one question to an engine about its facts.
+func (i *Instruments) FactReading(outcome string) {
+	if i != nil {
+		i.factReadings.add(1, labels{outcome})
+	}
+}
+
 // Activation counts a change of a key's prefill activation.
 func (i *Instruments) Activation(from, to, cause string) {
 	if i != nil {
@@ -313,7 +320,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		kvResets:   b.counter(MetricKVResets),
 		kvRestores: b.counter(MetricKVRestores),
 		indexDumps: b.counter(MetricIndexDumps),
-		aside:      b.counter(MetricAside), engineReports: b.counter(MetricEngineReports),
+		aside:      b.counter(MetricAside), engineReports: b.counter(MetricEngineReports), factReadings: b.counter(MetricFactReadings),
 		activation: b.counter(MetricActivation),
 
 		traceFailures: b.counter(MetricTraceFailures),

@@ -47,6 +47,8 @@ const (
 	MetricIndexDumps = "baton_index_dumps_total"
 
 	MetricEngineReports = "baton_engine_reports_total"
+	MetricFactReadings  = "baton_fact_readings_total"
+	MetricFacts         = "baton_worker_facts"
 
 	MetricAside      = "baton_aside_transitions_total"
 	MetricActivation = "baton_activation_transitions_total"
@@ -200,6 +202,8 @@ func requestMetrics() []Metric {
 func stateMetrics() []Metric {
 	return []Metric{
 		{MetricEngineReports, Counter, "{report}", l(LabelOutcome), "Times an engine was asked what it runs (engines.report_interval).", nil},
+		{MetricFactReadings, Counter, "{reading}", l(LabelOutcome), "Times an engine was asked for the facts that discovery leaves open: `ok`, `failed`.", nil},
+		{MetricFacts, Gauge, "{worker}", l(LabelState), "Workers whose engines are asked for facts, by what is known: `unknown`, no answer yet; `known`; `failing`, the last questions brought no answer.", nil},
 
 		{MetricAside, Counter, "{transition}", l(LabelTo, LabelReason), "Changes of a worker's health.", nil},
 		{MetricActivation, Counter, "{transition}", l(LabelFrom, LabelTo, LabelCause), "Changes of a key's prefill activation.", nil},

@@ -56,6 +56,7 @@ type Observation struct {
 	Keys     []StandingCount
 	Queues   []Queue
 	Problems int64
+	Facts    map[string]int64 // workers whose engines are asked for facts, by state
 
 	BodyBytes, BodyLimit int64 // of request bodies: in flight, and the most that may be
 
@@ -65,7 +66,7 @@ type Observation struct {
 type observables struct {
 	meter                             metric.Meter
 	ready, revision, stale            metric.Int64ObservableGauge
-	workers, keys, problems           metric.Int64ObservableGauge
+	workers, keys, problems, facts    metric.Int64ObservableGauge
 	queued, queueLimit                metric.Int64ObservableGauge
 	bodyBytes, bodyLimit              metric.Int64ObservableGauge
 	age                               metric.Float64ObservableGauge
@@ -84,6 +85,7 @@ func (b *builder) observables() observables {
 		workers:         b.gauge(MetricWorkers),
 		keys:            b.gauge(MetricKeys),
 		problems:        b.gauge(MetricProblems),
+		facts:           b.gauge(MetricFacts),
 		age:             b.floatGauge(MetricViewAge),
 		queued:          b.gauge(MetricQueuedTokens),
 		queueLimit:      b.gauge(MetricQueueLimit),
@@ -118,7 +120,7 @@ func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err
 		read(&o)
 		g.show(w, &o)
 		return nil
-	}, g.ready, g.revision, g.stale, g.workers, g.keys, g.problems, g.age, g.queued, g.queueLimit, g.bodyBytes, g.bodyLimit,
+	}, g.ready, g.revision, g.stale, g.workers, g.keys, g.problems, g.facts, g.age, g.queued, g.queueLimit, g.bodyBytes, g.bodyLimit,
 		g.prefillTokens, g.prefillRequests, g.decodeBlocks, g.decodingBlocks, g.decodeRequests, g.idx, g.shed)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: register gauges: %w", err)
@@ -132,6 +134,9 @@ func (g *observables) show(w metric.Observer, o *Observation) {
 	w.ObserveInt64(g.stale, zeroOrOne(o.Stale))
 	w.ObserveInt64(g.problems, o.Problems)
 	w.ObserveFloat64(g.age, o.Age.Seconds())
+	for state, n := range o.Facts {
+		w.ObserveInt64(g.facts, n, metric.WithAttributeSet(attributeSet([]string{LabelState}, labels{state})))
+	}
 	for _, c := range o.Workers {
 		set := attributeSet([]string{LabelRole, LabelState}, labels{c.Role.String(), c.State})
 		w.ObserveInt64(g.workers, c.Count, metric.WithAttributeSet(set))

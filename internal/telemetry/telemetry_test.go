@@ -71,6 +71,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.IndexDump("ok")
 	i.Aside("aside", "connection_refused")
 	i.EngineReport("ok")
+	i.FactReading("ok")
 	i.Activation("absent", "decode-waiting", "decode_added")
 	i.ClockOff()
 	i.LogBroke()
@@ -80,6 +81,7 @@ func useAll(t *testing.T, i *Instruments) {
 	_, err := i.Observe(func(o *Observation) {
 		o.Ready, o.Revision, o.Age, o.Problems = true, 12, 1500*time.Millisecond, 4
 		o.Workers = append(o.Workers, WorkerCount{worker.Prefill, "healthy", 2})
+		o.Facts = map[string]int64{"known": 2}
 		o.Keys = append(o.Keys, StandingCount{"prefill-ready", true, 3})
 		o.Queues, o.QueueLimit = append(o.Queues, Queue{"m", 4096}), 9000
 		o.Ranks = append(o.Ranks, RankLoad{worker.Rank{ID: 1<<64 - 1, DPRank: 3}, worker.Prefill, 4096, 2, 7, 8, 1, 99, 5})

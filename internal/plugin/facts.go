@@ -1,0 +1,52 @@
+package plugin
+
+import (
+	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/facts"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// asking wraps a source whose workers are asked for what it leaves open.
+func (p *plugin) asking(inner discovery.Source) (discovery.Source, error) {
+	c, err := p.cfg.Facts.Source()
+	if err != nil {
+		return nil, err
+	}
+	c.Inner, c.Log = inner, p.log
+	c.APIKeyFile, c.KeySetting = p.cfg.Engines.APIKeyFile, engineKeySetting
+	c.Counted = func(err error) {
+		outcome := "ok"
+		if err != nil {
+			outcome = "failed"
+		}
+		p.tele.Instruments.FactReading(outcome)
+	}
+	s, err := facts.New(c)
+	if err != nil {
+		return nil, err
+	}
+	p.facts = append(p.facts, s)
+	return s, nil
+}
+
+// askAgain has a worker asked for its facts soon: its engine may have begun anew.
+func (p *plugin) askAgain(id worker.ID) {
+	for _, s := range p.facts {
+		s.Ask(id)
+	}
+}
+
+// factRows returns what is known of the facts of each worker that is asked.
+func (p *plugin) factRows() map[worker.ID]admin.FactsRow {
+	out := make(map[worker.ID]admin.FactsRow)
+	for _, s := range p.facts {
+		for _, r := range s.Rows() {
+			out[r.Worker] = admin.FactsRow{
+				State: string(r.State), Since: r.Since, URL: r.URL, As: r.As, Version: r.Version, ReadAt: r.ReadAt,
+				Failures: r.Failures, Error: cut(r.Error), Unread: cut(r.Unread), Events: cut(r.Events),
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,117 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// factsShown is what /debug/state shows of the workers.
+type factsShown struct {
+	Problems []string `json:"problems"`
+	Workers  []struct {
+		ID       string   `json:"worker_id"`
+		Role     string   `json:"role"`
+		Engine   string   `json:"engine"`
+		Endpoint string   `json:"endpoint"`
+		Models   []string `json:"models"`
+		Ranks    []struct {
+			Events *struct {
+				State string `json:"state"`
+			} `json:"kv_events"`
+		} `json:"ranks"`
+		Facts *struct {
+			State    string `json:"state"`
+			URL      string `json:"url"`
+			Failures int    `json:"failures"`
+			Error    string `json:"error"`
+		} `json:"facts"`
+	} `json:"workers"`
+}
+
+func (r *running) shown() (s factsShown) {
+	r.t.Helper()
+	require.NoError(r.t, json.Unmarshal([]byte(r.get("/debug/state")), &s))
+	return s
+}
+
+// simulated runs a simulated engine until the test ends.
+func simulated(t *testing.T, c enginesim.Config) (sim *enginesim.Sim, stop func()) {
+	t.Helper()
+	require.Eventually(t, func() bool { // a port may be taken for a moment after its owner is gone
+		var err error
+		sim, err = enginesim.New(c)
+		return err == nil
+	}, 20*time.Second, 5*time.Millisecond)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = sim.Run(ctx)
+	}()
+	stop = func() {
+		cancel()
+		<-done
+	}
+	t.Cleanup(stop)
+	return sim, stop
+}
+
+// TestABareAddressBecomesAWorker: a file lists only addresses; one of them has no engine.
+func TestABareAddressBecomesAWorker(t *testing.T) {
+	sim, kill := simulated(t, enginesim.Config{Engine: worker.VLLM, Role: worker.Aggregated, Models: []string{"before"}, PageSize: 16})
+	dead, stop := simulated(t, enginesim.Config{Engine: worker.VLLM, Role: worker.Aggregated})
+	stop()
+	r := startPlugin(t, "listen: unix://"+filepath.Join(t.TempDir(), "x.sock")+"\nfacts: {refresh: 1s}\n")
+	r.writeWorkers("workers:\n  - {endpoint: \"" + sim.Addr() + "\", facts: true}\n  - {endpoint: \"" + dead.Addr() + "\", facts: true}\n")
+	eventually := func(ok func(s factsShown) bool, what string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return ok(r.shown()) }, 30*time.Second, 10*time.Millisecond, what)
+	}
+	eventually(func(s factsShown) bool {
+		for _, w := range s.Workers {
+			if w.Endpoint == sim.Addr() {
+				return w.Engine == "vllm" && len(w.Models) == 1 && w.Models[0] == "before" && w.Facts.State == "known" &&
+					w.Ranks[0].Events != nil && w.Ranks[0].Events.State == "connected"
+			}
+		}
+		return false
+	}, "it serves what its engine says, and its KV events are followed")
+	eventually(func(s factsShown) bool {
+		for _, w := range s.Workers {
+			if w.Endpoint == dead.Addr() {
+				return w.Facts.State == "unknown" && w.Facts.Failures >= 2 && strings.Contains(w.Facts.Error, "connection refused") && len(w.Models) == 0
+			}
+		}
+		return false
+	}, "the other one is there, and not known")
+	eventually(func(s factsShown) bool {
+		return len(s.Problems) == 1 && strings.Contains(s.Problems[0], "it does not answer at http://"+dead.Addr())
+	}, "which is a problem")
+	require.Eventually(t, func() bool { return strings.Contains(r.get("/"), "facts unknown for") }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		page := r.get("/metrics")
+		return strings.Contains(page, `baton_worker_facts{state="known"} 1`) && strings.Contains(page, `baton_worker_facts{state="unknown"} 1`) &&
+			strings.Contains(page, `baton_fact_readings_total{outcome="failed"}`) && strings.Contains(page, `baton_fact_readings_total{outcome="ok"}`)
+	}, 10*time.Second, 10*time.Millisecond)
+
+	kill()
+	simulated(t, enginesim.Config{Engine: worker.VLLM, Role: worker.Aggregated, Models: []string{"after"}, PageSize: 32, Listen: sim.Addr()})
+	eventually(func(s factsShown) bool {
+		for _, w := range s.Workers {
+			if w.Endpoint == sim.Addr() {
+				return len(w.Models) == 1 && w.Models[0] == "after"
+			}
+		}
+		return false
+	}, "another model's engine at the same address")
+	require.Equal(t, 1, strings.Count(r.log.String(), "it does not answer at http://"+dead.Addr()), "it is told once: %s", r.log.String())
+}
