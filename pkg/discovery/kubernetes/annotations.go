@@ -76,6 +76,7 @@ func readers() map[string]reader {
 			w.Bootstrap.Host, err = readHost(v)
 			return err
 		}},
+		"facts-port":            {0, port(func(w *worker.Worker) *uint16 { return &w.FactsPort })},
 		"kv-events-port":        {worker.FactKVEvents, port(func(w *worker.Worker) *uint16 { return &w.KVEvents.Port })},
 		"kv-events-replay-port": {0, port(func(w *worker.Worker) *uint16 { return &w.KVEvents.ReplayPort })},
 		"kv-events-topic": {0, func(w *worker.Worker, v string) error {
@@ -166,6 +167,7 @@ func complete(w *worker.Worker, off bool) {
 		}
 		return uint16(n)
 	}
+	w.FactsPort = higher(w.FactsPort)
 	if k.Port = higher(k.Port); off || k.Port == 0 {
 		*k = worker.KVEvents{}
 	} else {
