@@ -144,7 +144,7 @@ func (p *plugin) newWorld() error {
 	if err != nil {
 		return err
 	}
-	return p.newTokens(keyed)
+	return newTokens(p, keyed)
 }
 
 func (p *plugin) newServer() error {

@@ -3,6 +3,7 @@ package plugin
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"os"
@@ -17,7 +18,7 @@ import (
 )
 
 // newTokens makes the part that counts prompts. keyed shows engines the API key.
-func (p *plugin) newTokens(keyed func(http.RoundTripper) http.RoundTripper) error {
+func newTokens(p *plugin, keyed func(http.RoundTripper) http.RoundTripper) error {
 	t := p.cfg.Tokens.Resolver()
 	t.Around, t.OnTokenize = keyed, func(took time.Duration, outcome tokens.Reason) {
 		p.tele.Instruments.Tokenized(telemetry.SourceEngineTokenize, string(outcome), took)
@@ -25,7 +26,7 @@ func (p *plugin) newTokens(keyed func(http.RoundTripper) http.RoundTripper) erro
 	t.OnLocal = func(took time.Duration) {
 		p.tele.Instruments.Tokenized(telemetry.SourceLocal, string(tokens.ReasonLocal), took)
 	}
-	t.OnStanding = p.onStanding
+	t.OnStanding = func(s tokens.Standing) { logStanding(p.log, s) }
 	var err error
 	t.Local, err = models(p.cfg.Models)
 	if err != nil {
@@ -56,16 +57,16 @@ func models(all map[string]config.ModelConfig) (map[string]*local.Model, error) 
 	return out, errors.Join(errs...)
 }
 
-// onStanding logs whether a model's files give the tokens that its engines give.
-func (p *plugin) onStanding(s tokens.Standing) {
+// logStanding logs whether a model's files give the tokens that its engines give.
+func logStanding(log *slog.Logger, s tokens.Standing) {
 	prompts := "text"
 	if s.Chat {
 		prompts = "messages"
 	}
 	at := []any{logkey.Model, s.Model, logkey.Prompts, prompts, logkey.Outcome, string(s.State)}
 	if s.State == tokens.Exact {
-		p.log.Info("a tokenizer's files give the engine's tokens", at...)
+		log.Info("a tokenizer's files give the engine's tokens", at...)
 		return
 	}
-	p.log.Warn("a tokenizer's files are not used: engines are asked", append(at, logkey.Reason, s.Why)...)
+	log.Warn("a tokenizer's files are not used: engines are asked", append(at, logkey.Reason, s.Why)...)
 }
