@@ -3,8 +3,10 @@ package chat_test
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -35,6 +37,24 @@ func longConversation(messages int) (before, after []byte) {
 	return before, encode(list)
 }
 
+// stopwatch notes how long each round takes, for the percentiles.
+type stopwatch struct {
+	began time.Time
+	took  []time.Duration
+}
+
+func (s *stopwatch) start() { s.began = time.Now() }
+
+func (s *stopwatch) stop() { s.took = append(s.took, time.Since(s.began)) }
+
+func (s *stopwatch) report(b *testing.B) {
+	slices.Sort(s.took)
+	if len(s.took) > 0 {
+		b.ReportMetric(float64(s.took[len(s.took)/2].Microseconds()), "p50-µs")
+		b.ReportMetric(float64(s.took[len(s.took)*99/100].Microseconds()), "p99-µs")
+	}
+}
+
 // BenchmarkNextTurn is what the next turn of a conversation of 400 KB costs, from the raw
 // messages to the pieces: with what is remembered, and the template run whole.
 func BenchmarkNextTurn(b *testing.B) {
@@ -57,6 +77,7 @@ func BenchmarkNextTurn(b *testing.B) {
 					turns[i] = bytes.Replace(after, []byte("go on"), fmt.Appendf(nil, "go %d", i), 1)
 				}
 				i := 0
+				var times stopwatch
 				for b.Loop() {
 					// Each turn is a new one: a store that has seen it would have nothing to do.
 					turn := turns[i%len(turns)]
@@ -66,30 +87,41 @@ func BenchmarkNextTurn(b *testing.B) {
 						b.StartTimer()
 					}
 					i++
+					times.start()
 					_, err := tpl.Render(chat.VLLM, q(turn, false), store)
+					times.stop()
 					if err != nil {
 						b.Fatal(err)
 					}
 				}
+				times.report(b)
 			})
 			b.Run(name+"/whole", func(b *testing.B) {
 				b.ReportAllocs()
 				store := chat.NewStore(64 << 20)
+				var times stopwatch
 				for b.Loop() {
+					times.start()
 					_, err := tpl.Render(chat.VLLM, q(after, true), store)
+					times.stop()
 					if err != nil {
 						b.Fatal(err)
 					}
 				}
+				times.report(b)
 			})
 			b.Run(name+"/first", func(b *testing.B) {
 				b.ReportAllocs()
+				var times stopwatch
 				for b.Loop() {
+					times.start()
 					_, err := tpl.Render(chat.VLLM, q(after, true), nil)
+					times.stop()
 					if err != nil {
 						b.Fatal(err)
 					}
 				}
+				times.report(b)
 			})
 		}
 	}

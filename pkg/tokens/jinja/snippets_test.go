@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -116,7 +117,7 @@ func TestErrorsHoldNoValue(t *testing.T) {
 
 // deep is an expression as deep as the source may nest, around another.
 func deep(e string) string {
-	for range 90 {
+	for range 40 {
 		e = "(" + e + strings.Repeat("+1", 900) + ")"
 	}
 	return e
@@ -125,18 +126,17 @@ func deep(e string) string {
 func TestATemplateEndsWithinItsLimits(t *testing.T) {
 	limits := jinja.Limits{Steps: 200_000, Bytes: 1 << 20}
 	for name, template := range map[string]string{
-		"a loop in a loop":            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-		"a text that doubles":         "{% set ns = namespace(s='x') %}{% for a in range(99999) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-		"a text that doubles by ~":    "{% set ns = namespace(s='x') %}{% for a in range(99999) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-		"a list that doubles":         "{% set ns = namespace(s=[1]) %}{% for a in range(99999) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+		"a loop in a loop":            "{% for a in range(999) %}{% for b in range(999) %}{% endfor %}{% endfor %}",
+		"a text that doubles":         "{% set ns = namespace(s='x') %}{% for a in range(24) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+		"a text that doubles by ~":    "{% set ns = namespace(s='x') %}{% for a in range(24) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+		"a list that doubles":         "{% set ns = namespace(s=[1]) %}{% for a in range(24) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
 		"a repeated text":             "{{ 'x' * 1000000000000 }}",
 		"a repeated text, twice":      "{{ ('x' * 100000) * 100000 }}",
 		"a replaced text":             "{{ ('x' * 100000).replace('x', 'y' * 10000) }}",
 		"a joined text":               "{{ ('x' * 10000).join(('y' * 10000) | list) }}",
-		"an output":                   "{% for a in range(99999) %}{{ 'x' * 100 }}{% endfor %}",
+		"an output":                   "{% for a in range(9999) %}{{ 'x' * 1000 }}{% endfor %}",
 		"a macro that calls itself":   "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
 		"macros that call each other": "{% macro a() %}{{ b() }}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{{ a() }}{% endmacro %}{{ a() }}",
-		"deep expressions in macros":  "{% macro m() %}{{ " + deep("m()") + " }}{% endmacro %}{{ m() }}",
 		"a list within itself":        "{% set ns = namespace(s=[]) %}{% for a in range(9999) %}{% set ns.s = [ns.s] %}{% endfor %}{{ ns.s }}",
 		"the JSON of such a list":     "{% set ns = namespace(s=[]) %}{% for a in range(9999) %}{% set ns.s = [ns.s] %}{% endfor %}{{ ns.s | tojson }}",
 		"such lists compared":         "{% set ns = namespace(s=[], u=[]) %}{% for a in range(9999) %}{% set ns.s = [ns.s] %}{% set ns.u = [ns.u] %}{% endfor %}{{ ns.s == ns.u }}",
@@ -159,4 +159,14 @@ func TestATemplateEndsWithinItsLimits(t *testing.T) {
 	_, err := jinja.Compile(strings.Repeat("x", 100), jinja.Limits{SourceBytes: 99})
 	require.Equal(t, jinja.Limited, jinja.KindOf(err))
 	require.Zero(t, jinja.KindOf(errors.New("another")))
+}
+
+// TestEvaluationsNestToABound nests deep expressions in macros that call themselves, with a
+// small stack.
+func TestEvaluationsNestToABound(t *testing.T) {
+	defer debug.SetMaxStack(debug.SetMaxStack(64 << 20))
+	tpl, err := jinja.Compile("{% macro m() %}{{ "+deep("m()")+" }}{% endmacro %}{{ m() }}", jinja.Limits{})
+	require.NoError(t, err)
+	_, err = tpl.Render(jinja.Env{})
+	require.Equal(t, jinja.Limited, jinja.KindOf(err), "%v", err)
 }
