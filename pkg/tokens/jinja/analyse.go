@@ -1,5 +1,7 @@
 package jinja
 
+import "slices"
+
 // outside is what compiling finds of a loop: which parts of its body read nothing of the
 // loop's item, so that they can be evaluated again without it.
 type outside struct {
@@ -24,19 +26,9 @@ func (t *Template) analyse() {
 			defined[s.id]++
 		case *forStmt:
 			loops = append(loops, s)
-			for _, g := range s.targets {
-				defined[g.id] += 2
-			}
-		case *setStmt:
-			for _, g := range s.targets {
-				defined[g.id] += 2
-			}
-		case *setBlockStmt:
-			defined[s.target.id] += 2
-		case *scopeStmt:
-			for _, g := range s.targets {
-				defined[g.id] += 2
-			}
+		}
+		for _, g := range bindsOf(s) {
+			defined[g.id] += 2
 		}
 	})
 	for _, s := range t.body {
@@ -55,7 +47,7 @@ func (t *Template) analyse() {
 // through the frames within.
 func (t *Template) findLater() {
 	t.later = map[int]nameBefore{}
-	t.frame(t.body, setLater)
+	t.frame(t.body)
 	walk(t.body, func(s stmt, at place) {
 		set, ok := s.(*setStmt)
 		if !ok || !at.inner {
@@ -89,8 +81,8 @@ func (t *Template) seeReads(e expr) {
 	}
 }
 
-// frame goes through statements of one frame; set says how a set in them counts.
-func (t *Template) frame(body []stmt, set nameBefore) {
+// frame goes through statements of the template's own frame.
+func (t *Template) frame(body []stmt) {
 	for _, s := range body {
 		own, _ := exprsOf(s)
 		for _, e := range own {
@@ -98,22 +90,67 @@ func (t *Template) frame(body []stmt, set nameBefore) {
 		}
 		switch s := s.(type) {
 		case *ifStmt:
-			for _, in := range s.bodies {
-				t.frame(in, setSomewhere)
-			}
-			t.frame(s.orElse, setSomewhere)
+			t.frameIf(s)
 		case *setStmt:
 			for _, g := range s.targets {
 				if g.attr == "" {
-					t.see(g.id, set)
+					t.see(g.id, setLater)
 				}
 			}
 		case *setBlockStmt:
-			t.see(s.target.id, set)
+			t.see(s.target.id, setLater)
 		case *macroStmt:
-			t.see(s.id, set)
+			t.see(s.id, setLater)
 		}
 	}
+}
+
+// frameIf notes the names of a condition's branches. Jinja looks at three: the first, all
+// elifs, and the else. A name that not all of them set is the rendering's variable before.
+func (t *Template) frameIf(s *ifStmt) {
+	var elifs []stmt
+	for _, b := range s.bodies[1:] {
+		elifs = append(elifs, b...)
+	}
+	sets := map[int]int{}
+	for _, b := range [][]stmt{s.bodies[0], elifs, s.orElse} {
+		for id := range setIn(b) {
+			sets[id]++
+		}
+	}
+	for id, n := range sets {
+		if n == 3 {
+			t.see(id, setSomewhere)
+		} else {
+			t.see(id, readFirst)
+		}
+	}
+	for _, b := range append(slices.Clip(s.bodies), s.orElse) {
+		t.frame(b)
+	}
+}
+
+// setIn are the names that statements of one frame set.
+func setIn(body []stmt) map[int]bool {
+	ids := map[int]bool{}
+	walk(body, func(s stmt, at place) {
+		if at.inner {
+			return
+		}
+		switch s := s.(type) {
+		case *setStmt:
+			for _, g := range s.targets {
+				if g.attr == "" {
+					ids[g.id] = true
+				}
+			}
+		case *setBlockStmt:
+			ids[s.target.id] = true
+		case *macroStmt:
+			ids[s.id] = true
+		}
+	})
+	return ids
 }
 
 // place says where in a loop's body something stands.
@@ -285,29 +322,14 @@ func (t *Template) analyseLoop(f *forStmt) {
 func (sc *loopScan) bound(body []stmt) (writes, able bool) {
 	able = true
 	walk(body, func(s stmt, _ place) {
-		switch s := s.(type) {
+		switch s.(type) {
 		case *outputStmt, *dataStmt:
 			writes = true
 		case *macroStmt, *callStmt:
 			able = false
-		case *forStmt:
-			for _, g := range s.targets {
-				sc.local[g.id] = true
-			}
-		case *setStmt:
-			for _, g := range s.targets {
-				if g.attr == "" {
-					sc.local[g.id] = true
-				}
-			}
-		case *setBlockStmt:
-			if s.target.attr == "" {
-				sc.local[s.target.id] = true
-			}
-		case *scopeStmt:
-			for _, g := range s.targets {
-				sc.local[g.id] = true
-			}
+		}
+		for _, g := range bindsOf(s) {
+			sc.local[g.id] = true
 		}
 	})
 	return writes, able
@@ -318,28 +340,19 @@ func (sc *loopScan) bound(body []stmt) (writes, able bool) {
 func (sc *loopScan) findSlots(f *forStmt) bool {
 	from, not := map[int]bool{}, map[int]bool{f.targets[0].id: true}
 	walk(f.body, func(s stmt, at place) {
-		switch s := s.(type) {
-		case *setStmt:
-			for _, g := range s.targets {
-				if g.attr != "" {
-					continue
-				}
-				if at.inner || s.many {
-					not[g.id] = true
-				}
-				if sc.reads(s.e, at.nested).onlyOutside() {
-					from[g.id] = true
-				}
-			}
-		case *setBlockStmt:
-			not[s.target.id] = true
-		case *forStmt:
-			for _, g := range s.targets {
+		set, ok := s.(*setStmt)
+		if !ok {
+			for _, g := range bindsOf(s) {
 				not[g.id] = true
 			}
-		case *scopeStmt:
-			for _, g := range s.targets {
+			return
+		}
+		for _, g := range bindsOf(s) {
+			if at.inner || set.many {
 				not[g.id] = true
+			}
+			if sc.reads(set.e, at.nested).onlyOutside() {
+				from[g.id] = true
 			}
 		}
 	})
@@ -353,6 +366,27 @@ func (sc *loopScan) findSlots(f *forStmt) bool {
 		}
 	}
 	return found
+}
+
+// bindsOf are the names that a statement binds; attributes of namespaces are none.
+func bindsOf(s stmt) []target {
+	var all, names []target
+	switch s := s.(type) {
+	case *forStmt:
+		all = s.targets
+	case *setStmt:
+		all = s.targets
+	case *setBlockStmt:
+		all = []target{s.target}
+	case *scopeStmt:
+		all = s.targets
+	}
+	for _, g := range all {
+		if g.attr == "" {
+			names = append(names, g)
+		}
+	}
+	return names
 }
 
 // reads reports what an expression reads.

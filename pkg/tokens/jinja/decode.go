@@ -229,22 +229,12 @@ func (d *decoder) escaped(from int) (string, error) {
 	b := make([]byte, 0, end-from)
 	b = append(b, d.s[from:d.at]...)
 	for d.at < end {
-		c := d.s[d.at]
-		if c < ' ' {
-			return "", d.bad()
-		}
-		if c != '\\' {
-			n := strings.IndexByte(d.s[d.at:end], '\\')
-			if n < 0 {
-				n = end - d.at
+		if d.s[d.at] != '\\' {
+			run, err := d.unescaped(end)
+			if err != nil {
+				return "", err
 			}
-			for i := range n {
-				if d.s[d.at+i] < ' ' {
-					return "", d.bad()
-				}
-			}
-			b = append(b, d.s[d.at:d.at+n]...)
-			d.at += n
+			b = append(b, run...)
 			continue
 		}
 		d.at++
@@ -265,6 +255,22 @@ func (d *decoder) escaped(from int) (string, error) {
 	}
 	d.at = end + 1
 	return string(b), nil
+}
+
+// unescaped reads up to the next escape, or to end.
+func (d *decoder) unescaped(end int) (string, error) {
+	n := strings.IndexByte(d.s[d.at:end], '\\')
+	if n < 0 {
+		n = end - d.at
+	}
+	run := d.s[d.at : d.at+n]
+	for i := range len(run) {
+		if run[i] < ' ' {
+			return "", d.bad()
+		}
+	}
+	d.at += n
+	return run, nil
 }
 
 // unicode reads an escape by number, and its second half if it is one of two.

@@ -78,12 +78,12 @@ func (e *nameExpr) eval(r *run, sc *scope) (Value, error) {
 	v, from := sc.find(e.id)
 	if from == nil {
 		v = r.global(e.id, e.name)
-		if r.calls > 0 && r.vars[e.id].set {
+		if sc.parent != nil && r.vars[e.id].set {
 			switch r.t.later[e.id] {
 			case setLater:
 				v = &undefined{e.name}
 			case setSomewhere:
-				return nil, refuse("the name %s in a macro before it is set", e.name)
+				return nil, refuse("the name %s before it is set", e.name)
 			}
 		}
 	}

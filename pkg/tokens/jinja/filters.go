@@ -348,5 +348,10 @@ func reverseFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
 	}
 	items = slices.Clone(items)
 	slices.Reverse(items)
+	_, ok = v.(*generator)
+	if ok {
+		// What cannot be run through backwards becomes a list.
+		return &List{Items: items}, r.spend(16 * len(items))
+	}
 	return &generator{items: items}, r.spend(16 * len(items))
 }

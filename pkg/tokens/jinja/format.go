@@ -179,19 +179,24 @@ func (t *Template) contentParams(messages []string) map[*macroDef]map[string]boo
 			if out[m] == nil {
 				out[m] = map[string]bool{}
 			}
-			for i, a := range c.args {
-				if i < len(m.params) && readsAny(a, messages, "content") {
-					out[m][m.params[i].name] = true
-				}
-			}
-			for i, a := range c.named {
-				if readsAny(a, messages, "content") {
-					out[m][c.names[i]] = true
-				}
-			}
+			m.given(c, messages, out[m])
 		}
 	})
 	return out
+}
+
+// given notes the parameters to which a call gives a message's content.
+func (m *macroDef) given(c *callExpr, messages []string, params map[string]bool) {
+	for i, a := range c.args {
+		if i < len(m.params) && readsAny(a, messages, "content") {
+			params[m.params[i].name] = true
+		}
+	}
+	for i, a := range c.named {
+		if readsAny(a, messages, "content") {
+			params[c.names[i]] = true
+		}
+	}
 }
 
 // LoopsOverContentOf reports whether a loop runs through the content of one of the names, as

@@ -287,25 +287,14 @@ func (l *lexer) number() error {
 	if len(rest) > 1 && rest[0] == '0' && strings.IndexByte("xXoObB_0123456789", rest[1]) >= 0 {
 		return refuse("a number that begins with 0")
 	}
-	digits := func(i int) int {
-		for i < len(rest) && (isDigit(rest[i]) || rest[i] == '_' && i+1 < len(rest) && isDigit(rest[i+1])) {
-			i++
-		}
-		return i
-	}
-	n := digits(0)
+	n := digitsEnd(rest, 0)
 	end, float := n, false
 	if n+1 < len(rest) && rest[n] == '.' && isDigit(rest[n+1]) {
-		end, float = digits(n+1), true
+		end, float = digitsEnd(rest, n+1), true
 	}
-	if end < len(rest) && (rest[end] == 'e' || rest[end] == 'E') {
-		i := end + 1
-		if i < len(rest) && (rest[i] == '+' || rest[i] == '-') {
-			i++
-		}
-		if i < len(rest) && isDigit(rest[i]) {
-			end, float = digits(i), true
-		}
+	exp := exponentEnd(rest, end)
+	if exp > end {
+		end, float = exp, true
 	}
 	// A dot before the digits makes them an attribute's number, never a float.
 	if float && l.pos > 0 && l.src[l.pos-1] == '.' {
@@ -327,6 +316,30 @@ func (l *lexer) number() error {
 	}
 	l.toks = append(l.toks, token{kind: tokNumber, v: i})
 	return nil
+}
+
+// digitsEnd is where digits end that begin at i; single underscores may be between them.
+func digitsEnd(s string, i int) int {
+	for i < len(s) && (isDigit(s[i]) || s[i] == '_' && i+1 < len(s) && isDigit(s[i+1])) {
+		i++
+	}
+	return i
+}
+
+// exponentEnd is where an exponent ends that begins at i; i if there is none.
+func exponentEnd(s string, i int) int {
+	from := i
+	if i >= len(s) || s[i] != 'e' && s[i] != 'E' {
+		return from
+	}
+	i++
+	if i < len(s) && (s[i] == '+' || s[i] == '-') {
+		i++
+	}
+	if i >= len(s) || !isDigit(s[i]) {
+		return from
+	}
+	return digitsEnd(s, i)
 }
 
 // str reads a text between quotes.

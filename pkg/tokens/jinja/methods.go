@@ -196,18 +196,9 @@ func (r *run) stripMethod(s, name string, args []Value, kw []kwarg) (Value, erro
 }
 
 func (r *run) splitMethod(s, name string, args []Value, kw []kwarg) (Value, error) {
-	for _, k := range kw {
-		if k.name == "sep" && len(args) == 0 {
-			args = []Value{k.v}
-			continue
-		}
-		if k.name != "maxsplit" || len(args) > 1 {
-			return nil, refuse("%s with a named argument", name)
-		}
-		if len(args) == 0 {
-			args = []Value{nil}
-		}
-		args = append(args, k.v)
+	args, err := splitArgs(name, args, kw)
+	if err != nil {
+		return nil, err
 	}
 	most := -1
 	if len(args) > 1 {
@@ -245,6 +236,23 @@ func (r *run) splitMethod(s, name string, args []Value, kw []kwarg) (Value, erro
 		items[i] = p
 	}
 	return &List{Items: items}, r.spend(32 * len(parts))
+}
+
+// splitArgs puts the named arguments of a split behind the others.
+func splitArgs(name string, args []Value, kw []kwarg) ([]Value, error) {
+	for _, k := range kw {
+		switch {
+		case k.name == "sep" && len(args) == 0:
+			args = []Value{k.v}
+		case k.name == "maxsplit" && len(args) == 0:
+			args = []Value{nil, k.v}
+		case k.name == "maxsplit" && len(args) == 1:
+			args = append(args, k.v)
+		default:
+			return nil, refuse("%s with a named argument", name)
+		}
+	}
+	return args, nil
 }
 
 func splitCount(most int) int {

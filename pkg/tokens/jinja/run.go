@@ -15,8 +15,8 @@ type Template struct {
 	limits       Limits
 	// macros are the names that are one macro, always: reading one reads no state.
 	macros map[int]bool
-	// later says of names that a set assigns what a macro sees that reads them before, while
-	// the rendering has a variable of that name.
+	// later says of names that a set assigns what a loop, a macro or another frame within sees
+	// that reads them before, while the rendering has a variable of that name.
 	later map[int]nameBefore
 }
 
