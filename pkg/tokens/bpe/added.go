@@ -140,37 +140,43 @@ type found struct {
 // next returns the first token at from or later, and false if there is none. The text up
 // to taken belongs to earlier tokens.
 func (a *added) next(s []byte, from, taken int) (found, bool) {
-	for i := from; i < len(s); i++ {
-		if a.only >= 0 {
-			j := bytes.IndexByte(s[i:], byte(a.only))
-			if j < 0 {
-				break
-			}
-			i += j
-		} else {
-			for i < len(s) && a.first[s[i]] == 0 {
-				i++
-			}
-			if i == len(s) {
-				break
-			}
-		}
+	for i := a.begin(s, from); i < len(s); i = a.begin(s, i+1) {
 		id, n := a.longest(s, i)
 		if n == 0 {
 			continue
 		}
-		f := found{begin: i, end: i + n, resume: i + n, id: id}
+		at := found{begin: i, end: i + n, resume: i + n, id: id}
 		if strip, ok := a.strips[id]; ok {
 			if strip[0] {
-				f.begin = a.blankBefore(s, i, taken)
+				at.begin = a.blankBefore(s, i, taken)
 			}
 			if strip[1] {
-				f.end = a.classes.run(s, f.end, space)
+				at.end = a.classes.run(s, at.end, space)
 			}
 		}
-		return f, true
+		return at, true
 	}
 	return found{}, false
+}
+
+// begin returns the first place at i or later where some token's first byte stands, or
+// len(s).
+func (a *added) begin(s []byte, i int) int {
+	if a.only >= 0 {
+		n := bytes.IndexByte(s[i:], byte(a.only))
+		if n < 0 {
+			return len(s)
+		}
+		return i + n
+	}
+	f := &a.first
+	for i+4 <= len(s) && f[s[i]]|f[s[i+1]]|f[s[i+2]]|f[s[i+3]] == 0 {
+		i += 4
+	}
+	for i < len(s) && f[s[i]] == 0 {
+		i++
+	}
+	return i
 }
 
 // blankBefore returns where the run of spaces before i begins, at taken or later.

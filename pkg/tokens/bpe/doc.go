@@ -28,9 +28,10 @@
 //
 // Borders. No token reaches over an added token that is cut out first, and what stands on
 // one side changes nothing on the other, with two exceptions: a token with lstrip or rstrip
-// takes the spaces beside it, so tokens are sought in the whole text, and
-// only then are the texts between them looked up; and a tokenizer with prepend_scheme first
-// encodes the beginning of the text otherwise, which is part of a segment's name. A long
+// takes the spaces beside it, so tokens are sought in the whole text before anything is
+// looked up, and no segment ends where the next token may begin among such spaces; and a tokenizer with prepend_scheme first
+// encodes the beginning of the text otherwise, which is part of a segment's name. Short texts between tokens
+// are one segment with these tokens. A long
 // segment is also cut between a line break and an ASCII letter or digit, where the
 // tokenizer's patterns surely end a piece (cutsLines says why and when).
 //

@@ -58,21 +58,30 @@ func (e *Encoder) Append(dst []uint32, text []byte, special bool) ([]uint32, err
 	if special {
 		e.out = append(e.out, e.t.prefix...)
 	}
-	for s := range e.t.between(text) {
-		if len(s.text) > 0 {
-			err = e.segment(s.text, s.first)
-			if err != nil {
-				return dst, err
-			}
-		}
-		if s.id != none {
-			e.out = append(e.out, s.id)
-		}
+	err = e.parts(text, true)
+	if err != nil {
+		return dst, err
 	}
 	if special {
 		e.out = append(e.out, e.t.suffix...)
 	}
 	return e.out, nil
+}
+
+// parts encodes a text with its added tokens. first says that it is the beginning of all.
+func (e *Encoder) parts(text []byte, first bool) error {
+	for p := range e.t.between(text) {
+		if p.end > p.begin {
+			err := e.segment(text[p.begin:p.end], first && p.taken == 0)
+			if err != nil {
+				return err
+			}
+		}
+		if p.id != none {
+			e.out = append(e.out, p.id)
+		}
+	}
+	return nil
 }
 
 func (e *Encoder) check(text []byte) error {
@@ -87,9 +96,11 @@ func (e *Encoder) check(text []byte) error {
 
 // part is a text between added tokens, maybe empty, and the added token after it.
 type part struct {
-	text  []byte
-	first bool // it is the beginning
-	id    uint32
+	taken      int // where the token before it ends; 0: there is none
+	begin, end int // of the text
+	id         uint32
+	rest       int  // where the token after it ends
+	clean      bool // what follows is found as if it stood alone
 }
 
 // between yields the parts of a text. The last one has no token after it.
@@ -101,16 +112,13 @@ func (t *Tokenizer) between(text []byte) func(yield func(part) bool) {
 			if !ok {
 				break
 			}
-			p := part{first: taken == 0, id: f.id}
-			if f.begin > taken {
-				p.text = text[taken:f.begin]
-			}
+			p := part{taken: taken, begin: taken, end: max(f.begin, taken), id: f.id, rest: f.end, clean: f.end == f.resume}
 			if !yield(p) {
 				return
 			}
 			taken, from = f.end, f.resume
 		}
-		yield(part{text[taken:], taken == 0, none})
+		yield(part{taken: taken, begin: taken, end: len(text), id: none, rest: len(text), clean: true})
 	}
 }
 

@@ -176,7 +176,7 @@ func (n *nfc) compose(runes []rune) []rune {
 	out, starter, last := 0, -1, uint16(0)
 	for _, r := range runes {
 		c := n.of(r) & 0xFF
-		if starter >= 0 && (out == starter+1 || last != 0 && last < c) {
+		if starter >= 0 && (out == starter+1 || last < c) {
 			whole, ok := n.join(runes[starter], r)
 			if ok {
 				runes[starter] = whole

@@ -47,6 +47,8 @@ const (
 	// shortSegment is up to how many bytes a segment is encoded each time: as fast as
 	// finding it.
 	shortSegment = 32
+	// longPart is from how many bytes on a text between added tokens is a segment by itself.
+	longPart = 256
 	// chunkBytes is from how many bytes on a segment ends at a line, where that is a border.
 	chunkBytes = 2048
 )
@@ -81,18 +83,9 @@ func (s *Segments) Append(e *Encoder, dst []uint32, text []byte, special bool) (
 	if special {
 		e.out = append(e.out, e.t.prefix...)
 	}
-	for p := range e.t.between(text) {
-		for first := p.first; len(p.text) > 0; first = false {
-			n := e.t.border(p.text)
-			err = s.segment(e, p.text[:n], first)
-			if err != nil {
-				return dst, err
-			}
-			p.text = p.text[n:]
-		}
-		if p.id != none {
-			e.out = append(e.out, p.id)
-		}
+	err = s.parts(e, text)
+	if err != nil {
+		return dst, err
 	}
 	if special {
 		e.out = append(e.out, e.t.suffix...)
@@ -100,17 +93,64 @@ func (s *Segments) Append(e *Encoder, dst []uint32, text []byte, special bool) (
 	return e.out, nil
 }
 
+// parts encodes a text with its added tokens. Short parts in a row are one segment, with
+// the tokens between them. A token that took spaces along is not the end of a segment,
+// since the next token is sought from before these spaces on.
+func (s *Segments) parts(e *Encoder, text []byte) error {
+	from := 0 // where the short parts begin
+	for p := range e.t.between(text) {
+		alone := p.clean && p.end-p.begin > longPart
+		to := p.rest
+		if alone {
+			to = p.begin
+		}
+		if alone || p.id == none || p.clean && to-from > chunkBytes/2 {
+			err := s.segment(e, text[from:to], from == 0)
+			if err != nil {
+				return err
+			}
+			from = to
+		}
+		if !alone {
+			continue
+		}
+		err := s.long(e, text[p.begin:p.end], p.taken == 0)
+		if err != nil {
+			return err
+		}
+		if p.id != none {
+			e.out = append(e.out, p.id)
+		}
+		from = p.rest
+	}
+	return nil
+}
+
+// long encodes a long text without added tokens, in segments that end at a line where
+// they can.
+func (s *Segments) long(e *Encoder, text []byte, first bool) error {
+	for len(text) > 0 {
+		n := e.t.border(text)
+		err := s.segment(e, text[:n], first)
+		if err != nil {
+			return err
+		}
+		text, first = text[n:], false
+	}
+	return nil
+}
+
 // segment appends the tokens of one segment to e.out.
 func (s *Segments) segment(e *Encoder, text []byte, first bool) error {
 	if len(text) <= shortSegment {
-		return e.segment(text, first)
+		return e.parts(text, first)
 	}
 	k := s.key(text, first)
 	if s.find(e, k) {
 		return nil
 	}
 	from := len(e.out)
-	err := e.segment(text, first)
+	err := e.parts(text, first)
 	if err != nil {
 		return err
 	}

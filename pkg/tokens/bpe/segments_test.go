@@ -90,15 +90,50 @@ func TestALongerTextHasTheSameBorders(t *testing.T) {
 	require.False(t, k.lines, "two line breaks at a text's end are one word for GPT-2, and not before more text")
 }
 
+// TestTheBeginningIsAnotherSegment: with prepend_scheme first the same text has other
+// tokens at the beginning than after an added token.
+func TestTheBeginningIsAnotherSegment(t *testing.T) {
+	f := tinyCharacters(rand.New(rand.NewPCG(7, 7)))
+	f["normalizer"] = nil
+	f["pre_tokenizer"] = object{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false}
+	k := f.load(t)
+	e := k.NewEncoder()
+	s := NewSegments(k, 1<<20)
+	text := strings.Repeat("the same text ", 30)
+	for _, whole := range []string{text, "<s>" + text, text} {
+		got, err := s.Append(e, nil, []byte(whole), false)
+		require.NoError(t, err)
+		want, err := k.NewEncoder().Append(nil, []byte(whole), false)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+}
+
+// TestNoBorderIsWhereALineMerges: a line break and the letter after it may be one token.
+func TestNoBorderIsWhereALineMerges(t *testing.T) {
+	f := tinyCharacters(rand.New(rand.NewPCG(8, 8)))
+	vocab := f.model()["vocab"].(map[string]int)
+	vocab["\na"] = len(vocab)
+	f.model()["merges"] = [][]string{{"\n", "a"}}
+	k := f.load(t)
+	text := []byte(strings.Repeat("b", chunkBytes) + strings.Repeat("\nab", 100) + "\nb")
+	require.Equal(t, len(text)-1, k.border(text))
+	got, err := NewSegments(k, 1<<20).Append(k.NewEncoder(), nil, text, false)
+	require.NoError(t, err)
+	want, err := k.NewEncoder().Append(nil, text, false)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
+
 // TestABucketThatIsFullLosesNothingYet: a conversation's segments are all found again as
 // long as there may be more slots.
 func TestABucketThatIsFullLosesNothingYet(t *testing.T) {
 	k := tinyBytes(rand.New(rand.NewPCG(6, 6)), "").load(t)
 	e := k.NewEncoder()
-	s := NewSegments(k, 1<<20)
+	s := NewSegments(k, 8<<20)
 	var chat strings.Builder
 	for i := range 1500 {
-		fmt.Fprintf(&chat, "a message of more than some bytes, number %d<|a|>", i)
+		fmt.Fprintf(&chat, "%s, number %d<|a|>", strings.Repeat("a message ", 30), i)
 	}
 	_, err := s.Append(e, nil, []byte(chat.String()), false)
 	require.NoError(t, err)

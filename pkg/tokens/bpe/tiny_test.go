@@ -2,6 +2,7 @@ package bpe
 
 import (
 	"encoding/json"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -34,9 +35,7 @@ type object = map[string]any
 
 func tinyAdded(id int, content string, more object) object {
 	a := object{"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}
-	for k, v := range more {
-		a[k] = v
-	}
+	maps.Copy(a, more)
 	return a
 }
 
@@ -76,7 +75,7 @@ func tinyBytes(r *rand.Rand, pattern string) tiny {
 	return tiny{
 		"version": "1.0", "truncation": nil, "padding": nil, "normalizer": object{"type": "NFC"},
 		"added_tokens": list{tinyAdded(n, "<|a|>", nil), tinyAdded(n+1, "<|ab|>", object{"rstrip": true}), tinyAdded(n+2, "<|a|><|ab|>", nil),
-			tinyAdded(n+3, "<|c|>", object{"lstrip": true})},
+			tinyAdded(n+3, "<|c|>", object{"lstrip": true}), tinyAdded(n+4, "\n<|d|>", nil)},
 		"pre_tokenizer": object{"type": "Sequence", "pretokenizers": list{
 			object{"type": "Split", "pattern": object{"Regex": pattern}, "behavior": "Isolated", "invert": false},
 			object{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}}},
@@ -129,7 +128,7 @@ func tinyText(r *rand.Rand, atoms int) string {
 		case 0:
 			b.WriteString(randomText(r, 1))
 		case 1:
-			b.WriteString([]string{"<|a|>", "<|ab|>", "<|a|><|ab|>", "<|c|>", "<|a", "<s>", "</s>", "<unk>", " <|c|>\n", "<|ab|> \n"}[r.IntN(10)])
+			b.WriteString([]string{"<|a|>", "<|ab|>", "<|a|><|ab|>", "<|c|>", "<|a", "<s>", "</s>", "<unk>", " <|c|>\n", "<|ab|> \n", "\n<|d|>", "<|ab|> \n<|d|>"}[r.IntN(12)])
 		default:
 			for range 1 + r.IntN(30) {
 				c := []rune("aabcdefghijeettoinsrhl  .,'\n\n1230é世界😀")
@@ -195,6 +194,51 @@ func idsOf(w []symbol) []uint32 {
 	return ids
 }
 
+// TestAWordOfFewLettersMergesByRank: where almost every pair merges, pairs that are no
+// more there must not.
+func TestAWordOfFewLettersMergesByRank(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 8))
+	for range 50 {
+		f := tinyBytes(r, "")
+		vocab := f.model()["vocab"].(map[string]int)
+		for token := range vocab {
+			if vocab[token] > 255 {
+				delete(vocab, token)
+			}
+		}
+		f.model()["merges"] = grow(r, vocab, []string{"a", "b"}, 60)
+		f["added_tokens"] = list{}
+		e := f.load(t).NewEncoder()
+		for range 50 {
+			var ids []uint32
+			e.word = e.word[:0]
+			rare := r.IntN(20)
+			for range shortWord + 1 + r.IntN(200) {
+				id := uint32('a')
+				if r.IntN(40) < rare {
+					id = 'b'
+				}
+				ids = append(ids, id)
+				e.word = append(e.word, symbol{id: id})
+			}
+			e.merge()
+			require.Equal(t, slowMerge(e.t.merges, ids), idsOf(e.word))
+		}
+	}
+}
+
+// TestTokensOfBytesThatMergeLeaveNoBorders: their text is not that of the characters.
+func TestTokensOfBytesThatMergeLeaveNoBorders(t *testing.T) {
+	f := tinyCharacters(rand.New(rand.NewPCG(9, 9)))
+	vocab := f.model()["vocab"].(map[string]int)
+	joined := len(vocab)
+	vocab["<0x91><0xE4>"] = joined
+	f.model()["merges"] = list{"<0x91> <0xE4>"}
+	got, err := f.load(t).NewEncoder().Append(nil, []byte("丑丑"), false)
+	require.NoError(t, err)
+	require.Contains(t, got, uint32(joined))
+}
+
 // TestBordersInAWordChangeNoID: a word of characters is cut where no merge reaches over.
 func TestBordersInAWordChangeNoID(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
@@ -243,6 +287,7 @@ func TestAddedTokensTakeTheSpacesBesideThem(t *testing.T) {
 		" \n\u3000<|c|>":    {n + 3},
 		"<|ab|>  <|c|>":     {n + 1, n + 3},
 		"<|c|><|a|><|ab|> ": {n + 3, n + 2, uint32(' ')},
+		"<|ab|> \n<|d|>":    {n + 1, n + 4},
 	} {
 		got, err := k.NewEncoder().Append(nil, []byte(text), false)
 		require.NoError(t, err)

@@ -175,7 +175,7 @@ func strict(place string, raw []byte, into any) error {
 	err := d.Decode(into)
 	if err == nil {
 		_, more := d.Token()
-		if more == io.EOF { //nolint:errorlint // the decoder returns it bare
+		if errors.Is(more, io.EOF) {
 			return nil
 		}
 		err = errors.New("expected nothing after the value")
