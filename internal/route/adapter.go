@@ -31,18 +31,12 @@ type home struct {
 // model that no worker is known to serve. The home has no pool if there is a refusal.
 func (rt *Router) homeOf(q *Question) (home, *Refusal) {
 	r, world, now := &q.req, q.world, q.now
-	if untold := rt.untold(world); untold != nil && q.wish.namesUntold(world) {
-		return home{pool: untold}, nil
-	}
-	key := worker.Key{Model: string(r.Scan.Model), Namespace: rt.cfg.Policy.Namespace}
-	if key.Model == "" { // a request on /generate names no model: it is for the only one
-		key = rt.onlyModel(world, now)
-		if key.Model == "" && rt.cfg.PassUnknown && rt.untold(world) != nil && rt.noneTold(world) {
-			return home{pool: rt.untold(world)}, nil
-		}
-		if key.Model == "" {
-			return home{}, badMember(openai.Error{Kind: openai.MissingField, Field: "model"})
-		}
+	key, untold := rt.keyOf(q)
+	switch {
+	case untold:
+		return home{pool: rt.untold(world)}, nil
+	case key.Model == "":
+		return home{}, badMember(openai.Error{Kind: openai.MissingField, Field: "model"})
 	}
 	h := home{pool: world.Pool(key)}
 	departed := h.pool == nil && world.Departed(key, now)
@@ -83,6 +77,23 @@ func (rt *Router) homeOf(q *Question) (home, *Refusal) {
 		h.pool = own
 	}
 	return h, nil
+}
+
+// keyOf returns the key that a request is for: of the model that it names, or of the only
+// one if it names none, as a request on /generate; zero if there are several. It returns
+// true if the request is for the workers whose models are not known, since it names one of
+// them, or since it names no model and none is known.
+func (rt *Router) keyOf(q *Question) (key worker.Key, untold bool) {
+	some := rt.untold(q.world) != nil
+	if some && q.wish.namesUntold(q.world) {
+		return key, true
+	}
+	key = worker.Key{Model: string(q.req.Scan.Model), Namespace: rt.cfg.Policy.Namespace}
+	if key.Model == "" {
+		key = rt.onlyModel(q.world, q.now)
+		untold = key.Model == "" && some && rt.cfg.PassUnknown && rt.noneTold(q.world)
+	}
+	return key, untold
 }
 
 // saltOf returns the salt by which the request's KV blocks differ from blocks of the same

@@ -51,6 +51,8 @@ const (
 func (rt *Router) hindrance(e worker.Engine, q *Question) string {
 	kind := handoff.KindOf(e)
 	switch {
+	case q.req.Sidecar && q.cut && e.Truncates() && !handoff.Alone(q.req.Scan): // the sidecar asks prefill for one token, too
+		return CutToFit
 	case q.req.Sidecar:
 		return handoff.Obstacle(handoff.BySidecar, q.req.Body, q.req.Scan)
 	case !kind.PrefillFirst() && q.req.OneLeg:

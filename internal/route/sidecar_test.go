@@ -60,3 +60,21 @@ func TestWhatASidecarDoesNotSplitIsServedByOneWorker(t *testing.T) {
 		require.Equal(t, want == "", q.apart, body)
 	}
 }
+
+// TestAPromptThatMayBeCutGoesToNoSidecarsPair: the sidecar asks prefill for one token, so that
+// the engine would keep another part of the prompt there.
+func TestAPromptThatMayBeCutGoesToNoSidecarsPair(t *testing.T) {
+	for limit, apart := range map[string]bool{"20": false, "1": true} {
+		ws := routetest.AbleAlone()
+		for _, w := range ws {
+			w.Engine, w.MaxModelLen = worker.VLLM, 26
+		}
+		r := newRig(t, ws, func(c *Config) { c.Policy.Rules.Sidecar = true })
+		q, f := r.ask(`{"model":"m","prompt":[1,2,3,4,5,6,7,8],"truncate_prompt_tokens":-1,"max_tokens":`+limit+`}`, bySidecar)
+		require.Nil(t, f)
+		p, sc := r.tokens(q)
+		d, f := r.Decide(q, p, sc, q.now)
+		require.Nil(t, f)
+		require.Equal(t, apart, d.Apart, limit)
+	}
+}

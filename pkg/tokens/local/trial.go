@@ -3,6 +3,7 @@ package local
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 
@@ -28,9 +29,7 @@ func Trials() []Trial {
 	}
 	for _, c := range chats() {
 		body := object{"model": "m", "messages": c.messages}
-		for k, v := range c.beside {
-			body[k] = v
-		}
+		maps.Copy(body, c.beside)
 		out = append(out, Trial{c.name, openai.ChatCompletions, mustJSON(body)})
 	}
 	return out
