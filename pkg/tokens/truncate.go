@@ -99,7 +99,7 @@ func (q *Query) CutToFit(p *Prompt) bool {
 	switch {
 	case p.Partial || p.Reason == ReasonTruncated:
 		return true
-	case p.Source == FromRequest:
+	case p.Source == FromRequest, p.Source == FromLocal:
 		return p.ISLTokens > q.whole()
 	case p.Source == FromEngine: // which may have cut the prompt itself
 		return p.ISLTokens >= q.whole()

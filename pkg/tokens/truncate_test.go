@@ -211,6 +211,7 @@ func TestWhetherAPromptMayBeCutToWhatFits(t *testing.T) {
 	}
 	counted := &Prompt{Source: FromEngine, ISLTokens: tokens}
 	given := &Prompt{Source: FromRequest, ISLTokens: tokens}
+	here := &Prompt{Source: FromLocal, ISLTokens: tokens}
 	guessed := &Prompt{Source: Estimate, ISLTokens: tokens, Estimated: true}
 	const cut = `,"truncate_prompt_tokens":-1,"max_tokens":20`
 	surely := len(text+"-120") + templateTokens + 20 // each byte of it may be a token
@@ -224,6 +225,8 @@ func TestWhetherAPromptMayBeCutToWhatFits(t *testing.T) {
 		"counted, and too long":           {q(text, cut, tokens+1), counted, true},
 		"given, and short enough":         {q(text, cut, tokens+20), given, false},
 		"given, and too long":             {q(text, cut, tokens+19), given, true},
+		"counted here, and short enough":  {q(text, cut, tokens+20), here, false},
+		"counted here, and too long":      {q(text, cut, tokens+19), here, true},
 		"guessed, and surely short":       {q(text, cut, surely), guessed, false},
 		"guessed":                         {q(text, cut, surely-1), guessed, true},
 		"not counted, for it is cut":      {q(text, cut, 9999), &Prompt{Reason: ReasonTruncated}, true},
