@@ -73,6 +73,7 @@ def edit(name, *changes):
         if found == 0 or times and found != times:
             sys.exit(f"{name}: {old!r} is there {found} times: this is not the SGLang that the edits are for")
         text = text.replace(old, new)
+    path.unlink()  # a new file: the old one may be the installer's cache, too
     path.write_text(text)
     print(f"{name}: {len(changes)} edits")
 
