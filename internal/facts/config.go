@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -58,12 +59,12 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Defaults = c.Defaults.WithDefaults()
-	c.Refresh = first(c.Refresh, time.Minute)
-	c.Retry = min(first(c.Retry, time.Second), c.Refresh)
-	c.Timeout = first(c.Timeout, 5*time.Second)
-	c.AtOnce = first(c.AtOnce, 16)
-	c.PerHost = first(c.PerHost, 2)
-	c.PerSecond = first(c.PerSecond, 100)
+	c.Refresh = cmp.Or(c.Refresh, time.Minute)
+	c.Retry = min(cmp.Or(c.Retry, time.Second), c.Refresh)
+	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
+	c.AtOnce = cmp.Or(c.AtOnce, 16)
+	c.PerHost = cmp.Or(c.PerHost, 2)
+	c.PerSecond = cmp.Or(c.PerSecond, 100)
 	if c.Counted == nil {
 		c.Counted = func(error) {}
 	}

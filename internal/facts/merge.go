@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"slices"
@@ -73,7 +74,7 @@ func (m *merger) identity() {
 	}
 	switch {
 	case !m.fixed(worker.FactRole):
-		w.Role = first(f.Role, w.Role)
+		w.Role = cmp.Or(f.Role, w.Role)
 	case f.Role != 0 && f.Role != w.Role:
 		m.differs("role", w.Role, f.Role, ", and requests may fail there")
 	}
@@ -85,12 +86,12 @@ func (m *merger) identity() {
 	case len(strange) > 0:
 		m.differs("models", strings.Join(w.Models, ", "), strings.Join(f.Models, ", "), ", and requests for "+strings.Join(strange, ", ")+" may fail there")
 	}
-	w.Adapters = among(f.Adapters, w.Models)
+	w.Adapters = f.AdaptersAmong(w.Models)
 	if !m.fixed(worker.FactMaxModelLen) {
-		w.MaxModelLen = first(f.MaxModelLen, w.MaxModelLen)
+		w.MaxModelLen = cmp.Or(f.MaxModelLen, w.MaxModelLen)
 	}
 	if !m.fixed(worker.FactDPSize) && w.EngineRank == 0 {
-		w.DPSize = first(f.DPSize, w.DPSize, 1)
+		w.DPSize = cmp.Or(f.DPSize, w.DPSize, 1)
 	}
 	if !m.fixed(worker.FactAcceptsAggregated) && w.Role == worker.Decode {
 		w.AcceptsAggregated = w.Engine == worker.VLLM || w.Engine == worker.VLLMMooncake
@@ -102,7 +103,7 @@ func (m *merger) blocks() {
 	w, f := &m.out, m.f
 	switch {
 	case !m.fixed(worker.FactBlockSize):
-		w.BlockSize = first(f.BlockSize, w.BlockSize, uint32(m.d.BlockSize)) //nolint:gosec // Validate bounds it
+		w.BlockSize = cmp.Or(f.BlockSize, w.BlockSize, uint32(m.d.BlockSize)) //nolint:gosec // Validate bounds it
 	case f.BlockSize != 0 && f.BlockSize != w.BlockSize:
 		m.differs("block_size", w.BlockSize, f.BlockSize, ", and what it holds of a prompt may never be found")
 	}
@@ -110,8 +111,7 @@ func (m *merger) blocks() {
 		w.Eagle = f.Eagle
 	}
 	if !m.fixed(worker.FactCapacityBlocks) && f.CapacityBlocks > 0 && w.BlockSize > 0 {
-		// The engine counts in blocks of its own size.
-		w.CapacityBlocks = f.CapacityBlocks * uint64(first(f.BlockSize, w.BlockSize)) / uint64(w.BlockSize)
+		w.CapacityBlocks = f.CapacityIn(w.BlockSize)
 	}
 }
 
@@ -127,7 +127,7 @@ func (m *merger) rendezvous() {
 	case !m.fixed(worker.FactBootstrap):
 		w.Bootstrap = worker.Bootstrap{}
 		if f.BootstrapPort != 0 { // a host without a port counts as none (docs/behaviour.md#addresses)
-			w.Bootstrap = worker.Bootstrap{Host: first(f.Host, ipOf(w)), Port: f.BootstrapPort, EngineIDs: f.EngineIDs}
+			w.Bootstrap = worker.Bootstrap{Host: cmp.Or(f.Host, ipOf(w)), Port: f.BootstrapPort, EngineIDs: f.EngineIDs}
 		}
 	case f.BootstrapPort != 0 && w.Bootstrap.Port != 0 && f.BootstrapPort != w.Bootstrap.Port:
 		m.differs("bootstrap port", w.Bootstrap.Port, f.BootstrapPort, "")
@@ -151,7 +151,7 @@ func (m *merger) events(tried *Trial) {
 	case dials(w, &kv): // whoever it dials has them: events.bind
 	case kv.Port != 0:
 		w.KVEvents = worker.KVEvents{
-			Host: first(kv.Host, ipOf(w)), Port: m.shifted(int(kv.Port)), ReplayPort: m.shifted(int(kv.ReplayPort)), Topic: kv.Topic,
+			Host: cmp.Or(kv.Host, ipOf(w)), Port: m.shifted(int(kv.Port)), ReplayPort: m.shifted(int(kv.ReplayPort)), Topic: kv.Topic,
 		}
 	case kv.Untold && tried.Found:
 		w.KVEvents = worker.KVEvents{Host: ipOf(w), Port: m.shifted(m.d.KVEventsPort), ReplayPort: m.shifted(m.d.ReplayPort)}
@@ -207,16 +207,6 @@ func dials(w *worker.Worker, kv *engine.KVEvents) bool {
 
 func ipOf(w *worker.Worker) string { return w.Endpoint.AddrPort().Addr().String() }
 
-// among returns the names that are in the list; nil if none are.
-func among(names, list []string) (out []string) {
-	for _, n := range names {
-		if slices.Contains(list, n) {
-			out = append(out, n)
-		}
-	}
-	return out
-}
-
 // without returns the names that are not in the list.
 func without(names, list []string) (out []string) {
 	for _, n := range names {
@@ -225,15 +215,4 @@ func without(names, list []string) (out []string) {
 		}
 	}
 	return out
-}
-
-// first returns the first value that is not zero.
-func first[T comparable](vs ...T) T {
-	var zero T
-	for _, v := range vs {
-		if v != zero {
-			return v
-		}
-	}
-	return zero
 }

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -388,7 +389,7 @@ func (r *run) list(entries []discovery.Entry) error {
 	r.revision = max(r.revision+1, r.inner.Revision())
 	stale := ""
 	if r.inner.State() != discovery.Watching {
-		stale = first(r.inner.Cause(), "the source lists")
+		stale = cmp.Or(r.inner.Cause(), "the source lists")
 	}
 	return r.sink.Send(discovery.List{Epoch: Epoch, Revision: r.revision, Entries: entries, Stale: stale})
 }

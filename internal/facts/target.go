@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"cmp"
 	"net"
 	"net/url"
 	"strconv"
@@ -34,7 +35,7 @@ func (c *Config) targetOf(w *worker.Worker) Target {
 		Kind: c.Defaults.kind(w), Events: eventsAddress(w, c.Defaults),
 	}
 	if t.Kind == engine.VLLMMooncake && w.Role == worker.Prefill {
-		t.Bootstrap = first(w.Bootstrap.Port, engine.DefaultMooncakeBootstrap)
+		t.Bootstrap = cmp.Or(w.Bootstrap.Port, engine.DefaultMooncakeBootstrap)
 	}
 	return t
 }

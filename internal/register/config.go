@@ -1,6 +1,7 @@
 package register
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -44,11 +45,11 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.HealthInterval = first(c.HealthInterval, time.Second)
-	c.UnhealthyAfter = first(c.UnhealthyAfter, 3)
-	c.Refresh = first(c.Refresh, 10*time.Second)
-	c.DrainSettle = first(c.DrainSettle, time.Second)
-	c.DrainTimeout = first(c.DrainTimeout, 2*time.Minute)
+	c.HealthInterval = cmp.Or(c.HealthInterval, time.Second)
+	c.UnhealthyAfter = cmp.Or(c.UnhealthyAfter, 3)
+	c.Refresh = cmp.Or(c.Refresh, 10*time.Second)
+	c.DrainSettle = cmp.Or(c.DrainSettle, time.Second)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 2*time.Minute)
 	if c.Resolver == nil {
 		c.Resolver = net.DefaultResolver
 	}

@@ -1,6 +1,7 @@
 package register
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -288,7 +289,7 @@ func (m *machine) take(f engine.Facts) error {
 	if another {
 		m.another, m.mark = true, f.Mark
 	} else {
-		m.mark = engine.Mark{Start: first(f.Mark.Start, m.mark.Start), Seed: first(f.Mark.Seed, m.mark.Seed)}
+		m.mark = engine.Mark{Start: cmp.Or(f.Mark.Start, m.mark.Start), Seed: cmp.Or(f.Mark.Seed, m.mark.Seed)}
 	}
 	m.facts, m.fresh, m.down = f, true, 0
 	return f.Unread.Err()

@@ -1,6 +1,7 @@
 package register
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -89,22 +90,22 @@ var errNoRole = errors.New("TensorRT-LLM tells no role: expected --role")
 // record.
 func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrPort) (w worker.Worker, warnings []string, err error) {
 	w = worker.Worker{
-		Role: first(o.Role, f.Role, worker.Aggregated), Engine: f.Engine, Models: f.Models,
+		Role: cmp.Or(o.Role, f.Role, worker.Aggregated), Engine: f.Engine, Models: f.Models,
 		Namespace: o.Namespace, Deployment: o.Deployment,
-		DPSize: first(o.DPSize, f.DPSize, 1), PortPerRank: o.PortPerRank, BlockSize: first(o.BlockSize, f.BlockSize),
+		DPSize: cmp.Or(o.DPSize, f.DPSize, 1), PortPerRank: o.PortPerRank, BlockSize: cmp.Or(o.BlockSize, f.BlockSize),
 		CapacityBlocks: o.CapacityBlocks, MaxModelLen: f.MaxModelLen, Eagle: f.Eagle, HeaderOverrides: o.HeaderOverrides,
 		Taints: o.Taints, TopologyDomains: o.TopologyDomains, KVTransfer: o.KVTransfer,
 	}
 	if o.Eagle != nil {
 		w.Eagle = *o.Eagle
 	}
-	if w.CapacityBlocks == 0 && w.BlockSize > 0 { // the engine's count is in blocks of its own size
-		w.CapacityBlocks = f.CapacityBlocks * uint64(first(f.BlockSize, w.BlockSize)) / uint64(w.BlockSize)
+	if w.CapacityBlocks == 0 && w.BlockSize > 0 {
+		w.CapacityBlocks = f.CapacityIn(w.BlockSize)
 	}
 	if len(o.Models) > 0 {
 		w.Models = o.Models
 	}
-	w.Adapters = among(f.Adapters, w.Models)
+	w.Adapters = f.AdaptersAmong(w.Models)
 	if w.Endpoint, err = worker.ParseEndpoint(at.String()); err != nil {
 		return w, nil, err
 	}
@@ -150,27 +151,6 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 	return w, warnings, nil
 }
 
-// among returns the names that are in the list; nil if none are.
-func among(names, list []string) (out []string) {
-	for _, n := range names {
-		if slices.Contains(list, n) {
-			out = append(out, n)
-		}
-	}
-	return out
-}
-
-// first returns the first value that is not zero.
-func first[T comparable](vs ...T) T {
-	var zero T
-	for _, v := range vs {
-		if v != zero {
-			return v
-		}
-	}
-	return zero
-}
-
 // bootstrap finds where decode workers meet this prefill worker: by flag, else
 // annotation, else engine, and for the host in the end by the worker's own address. A
 // host without a port counts as none (docs/behaviour.md#addresses).
@@ -183,7 +163,7 @@ func bootstrap(o Override, f engine.Facts, notes map[string]string, own netip.Ad
 		}
 		port = uint16(n)
 	}
-	if port = first(port, f.BootstrapPort); port == 0 {
+	if port = cmp.Or(port, f.BootstrapPort); port == 0 {
 		return worker.Bootstrap{}, nil
 	}
 	if text := notes[annotationHost]; o.BootstrapHost == "" && text != "" {
@@ -191,7 +171,7 @@ func bootstrap(o Override, f engine.Facts, notes map[string]string, own netip.Ad
 			return worker.Bootstrap{}, fmt.Errorf("annotation %s %w", annotationHost, err)
 		}
 	}
-	host := first(o.BootstrapHost, notes[annotationHost], f.Host, own.String())
+	host := cmp.Or(o.BootstrapHost, notes[annotationHost], f.Host, own.String())
 	return worker.Bootstrap{Host: unbracketed(host), Port: port, EngineIDs: f.EngineIDs}, nil
 }
 
@@ -200,8 +180,8 @@ func bootstrap(o Override, f engine.Facts, notes map[string]string, own netip.Ad
 // warning says so.
 func kvEvents(o Override, f engine.Facts, own netip.Addr, blockSize uint32) (worker.KVEvents, []string) {
 	k := worker.KVEvents{
-		Host: unbracketed(first(o.KVHost, f.KV.Host, own.String())), Port: first(o.KVPort, f.KV.Port),
-		ReplayPort: first(o.KVReplayPort, f.KV.ReplayPort), Topic: f.KV.Topic,
+		Host: unbracketed(cmp.Or(o.KVHost, f.KV.Host, own.String())), Port: cmp.Or(o.KVPort, f.KV.Port),
+		ReplayPort: cmp.Or(o.KVReplayPort, f.KV.ReplayPort), Topic: f.KV.Topic,
 	}
 	if o.KVTopic != nil {
 		k.Topic = *o.KVTopic

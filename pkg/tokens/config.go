@@ -1,6 +1,7 @@
 package tokens
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -114,18 +115,18 @@ const maxSetAside = 30 * time.Second
 func (c *Config) picturesInFlight() int { return max(c.MaxInFlight/4, 1) }
 
 func (c Config) withDefaults() Config {
-	c.Mode = or(c.Mode, Auto)
-	c.Pictures = or(c.Pictures, AskPictures)
-	c.Wait = or(c.Wait, 50*time.Millisecond)
-	c.MaxInFlight = or(c.MaxInFlight, 32)
-	c.MaxTokenizeBytes = or(c.MaxTokenizeBytes, 1<<20)
-	c.SetAside = or(c.SetAside, 2*time.Second)
-	c.CacheEntries = or(c.CacheEntries, 4096)
-	c.CacheBytes = or(c.CacheBytes, 64<<20)
-	c.EstimateBytesPerToken = or(c.EstimateBytesPerToken, 4)
-	c.MaxBlocks = or(c.MaxBlocks, 131072)
-	c.TokenizePath = or(c.TokenizePath, "/tokenize")
-	c.RenderPath = or(c.RenderPath, "/v1/chat/completions/render")
+	c.Mode = cmp.Or(c.Mode, Auto)
+	c.Pictures = cmp.Or(c.Pictures, AskPictures)
+	c.Wait = cmp.Or(c.Wait, 50*time.Millisecond)
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, 32)
+	c.MaxTokenizeBytes = cmp.Or(c.MaxTokenizeBytes, 1<<20)
+	c.SetAside = cmp.Or(c.SetAside, 2*time.Second)
+	c.CacheEntries = cmp.Or(c.CacheEntries, 4096)
+	c.CacheBytes = cmp.Or(c.CacheBytes, 64<<20)
+	c.EstimateBytesPerToken = cmp.Or(c.EstimateBytesPerToken, 4)
+	c.MaxBlocks = cmp.Or(c.MaxBlocks, 131072)
+	c.TokenizePath = cmp.Or(c.TokenizePath, "/tokenize")
+	c.RenderPath = cmp.Or(c.RenderPath, "/v1/chat/completions/render")
 	if c.Transport == nil {
 		c.Transport = &http.Transport{
 			MaxIdleConns:        4 * c.MaxInFlight,
@@ -138,14 +139,6 @@ func (c Config) withDefaults() Config {
 		c.Transport, c.Around = c.Around(c.Transport), nil
 	}
 	return c
-}
-
-func or[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
 }
 
 // Validate returns all faults of c, joined, or nil.

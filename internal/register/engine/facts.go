@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -68,6 +69,22 @@ type Unread struct {
 
 // Err returns the errors joined, or nil.
 func (u Unread) Err() error { return errors.Join(u.Models, u.Metrics, u.Events, u.Engines) }
+
+// AdaptersAmong returns the adapters that are in a list of models; nil if none are.
+func (f Facts) AdaptersAmong(models []string) (out []string) {
+	for _, n := range f.Adapters {
+		if slices.Contains(models, n) {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// CapacityIn returns CapacityBlocks, which the engine counts in blocks of its own size, in
+// blocks of so many tokens, at least 1.
+func (f Facts) CapacityIn(blockSize uint32) uint64 {
+	return f.CapacityBlocks * uint64(cmp.Or(f.BlockSize, blockSize)) / uint64(blockSize)
+}
 
 // Keeping returns f with the facts of unread pages taken from an earlier reading, which
 // must be of the same process.
