@@ -49,6 +49,11 @@ func (t *Tokenizer) NewEncoder() *Encoder {
 // added that the tokenizer's template puts around a text, as engines do for the prompts of
 // completions. On an error dst has what it had.
 func (e *Encoder) Append(dst []uint32, text []byte, special bool) ([]uint32, error) {
+	return e.append(dst, text, special, nil)
+}
+
+// append is Append with what is remembered, if memory is not nil.
+func (e *Encoder) append(dst []uint32, text []byte, special bool, memory *Segments) ([]uint32, error) {
 	err := e.check(text)
 	if err != nil {
 		return dst, err
@@ -58,7 +63,11 @@ func (e *Encoder) Append(dst []uint32, text []byte, special bool) ([]uint32, err
 	if special {
 		e.out = append(e.out, e.t.prefix...)
 	}
-	err = e.parts(text, true)
+	if memory != nil {
+		err = memory.parts(e, text)
+	} else {
+		err = e.parts(text, true)
+	}
 	if err != nil {
 		return dst, err
 	}

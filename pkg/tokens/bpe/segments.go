@@ -74,23 +74,7 @@ func (s *Segments) Bytes() int {
 // Append is [Encoder.Append] with what is remembered. e must be an encoder of the same
 // tokenizer.
 func (s *Segments) Append(e *Encoder, dst []uint32, text []byte, special bool) ([]uint32, error) {
-	err := e.check(text)
-	if err != nil {
-		return dst, err
-	}
-	e.out = dst
-	defer func() { e.out = nil }()
-	if special {
-		e.out = append(e.out, e.t.prefix...)
-	}
-	err = s.parts(e, text)
-	if err != nil {
-		return dst, err
-	}
-	if special {
-		e.out = append(e.out, e.t.suffix...)
-	}
-	return e.out, nil
+	return e.append(dst, text, special, s)
 }
 
 // parts encodes a text with its added tokens. Short parts in a row are one segment, with

@@ -123,17 +123,9 @@ func sglangCalls(v jinja.Value) (*jinja.List, error) {
 	}
 	out := make([]jinja.Value, len(l.Items))
 	for i, e := range l.Items {
-		d, fn, err := call(e)
+		fn, id, name, err := call(e)
 		if err != nil {
 			return nil, err
-		}
-		id, ok, err := optionalText(d, "id")
-		if err != nil || !ok {
-			return nil, refuse("a tool call without id")
-		}
-		name, ok, err := optionalText(fn, "name")
-		if err != nil || !ok {
-			return nil, refuse("a tool call without a name")
 		}
 		args, _ := fn.Get("arguments")
 		if s, isText := args.(string); isText {

@@ -231,17 +231,9 @@ func vllmCalls(v jinja.Value) (*jinja.List, error) {
 	}
 	out := make([]jinja.Value, len(l.Items))
 	for i, e := range l.Items {
-		d, fn, err := call(e)
+		fn, id, name, err := call(e)
 		if err != nil {
 			return nil, err
-		}
-		id, ok, err := optionalText(d, "id")
-		if err != nil || !ok {
-			return nil, refuse("a tool call without id")
-		}
-		name, ok, err := optionalText(fn, "name")
-		if err != nil || !ok {
-			return nil, refuse("a tool call without a name")
 		}
 		args, ok, err := optionalText(fn, "arguments")
 		if err != nil || !ok {
@@ -266,23 +258,36 @@ func vllmCalls(v jinja.Value) (*jinja.List, error) {
 	return jinja.NewList(out...), nil
 }
 
-// call is a tool call with its function, if it has no other members than are known.
-func call(v jinja.Value) (d, fn *jinja.Dict, err error) {
+// call is a tool call's function, with the names of both, if the call has no other members
+// than are known.
+func call(v jinja.Value) (fn *jinja.Dict, id, name string, err error) {
 	d, ok := v.(*jinja.Dict)
 	if !ok {
-		return nil, nil, refuse("a tool call that is no object")
+		return nil, "", "", refuse("a tool call that is no object")
 	}
 	err = known(d, "a tool call", "id", "type", "function")
 	if err != nil {
-		return nil, nil, err
+		return nil, "", "", err
 	}
 	kind, _ := d.Get("type")
 	f, _ := d.Get("function")
 	fn, ok = f.(*jinja.Dict)
 	if !ok || kind != jinja.Value("function") {
-		return nil, nil, refuse("a tool call of another type")
+		return nil, "", "", refuse("a tool call of another type")
 	}
-	return d, fn, known(fn, "a tool call's function", "name", "arguments")
+	err = known(fn, "a tool call's function", "name", "arguments")
+	if err != nil {
+		return nil, "", "", err
+	}
+	id, ok, err = optionalText(d, "id")
+	if err != nil || !ok {
+		return nil, "", "", refuse("a tool call without id")
+	}
+	name, ok, err = optionalText(fn, "name")
+	if err != nil || !ok {
+		return nil, "", "", refuse("a tool call without a name")
+	}
+	return fn, id, name, nil
 }
 
 // argumentsOf decodes arguments. vLLM takes what is no object for an empty one; whether text
