@@ -148,7 +148,7 @@ func (r *Request) text(body []byte, s Span) []byte {
 			return raw
 		}
 		start := len(r.buf)
-		r.buf = appendUnescaped(r.buf, raw)
+		r.buf = AppendUnescaped(r.buf, raw)
 		return r.buf[start:len(r.buf):len(r.buf)]
 	default:
 		return s.Of(body)
@@ -158,12 +158,9 @@ func (r *Request) text(body []byte, s Span) []byte {
 func hasEscape(raw []byte) bool { return bytes.IndexByte(raw, '\\') >= 0 }
 
 // AppendUnescaped appends the text of a JSON string to dst. raw is the string without its
-// quotes, as [VisitPrompt] gives it. Half surrogates become U+FFFD.
-func AppendUnescaped(dst, raw []byte) []byte { return appendUnescaped(dst, raw) }
-
-// appendUnescaped appends the text of a string, given without its quotes, which must have
-// been checked. Half surrogates become U+FFFD, as in encoding/json.
-func appendUnescaped(dst, raw []byte) []byte {
+// quotes, as [VisitPrompt] gives it, and must have been checked. Half surrogates become
+// U+FFFD, as in encoding/json.
+func AppendUnescaped(dst, raw []byte) []byte {
 	for i := 0; i < len(raw); {
 		if raw[i] != '\\' {
 			dst = append(dst, raw[i])

@@ -80,7 +80,7 @@ func keyOf(b []byte, key Span, buf *[6 * maxKeyLen]byte) []byte {
 	case len(raw) > len(buf):
 		return nil
 	default:
-		return appendUnescaped(buf[:0], raw)
+		return AppendUnescaped(buf[:0], raw)
 	}
 }
 

@@ -89,7 +89,7 @@ func lookupKey(raw []byte) Field {
 		return lookup(raw)
 	}
 	var buf [6 * maxKeyLen]byte
-	return lookup(appendUnescaped(buf[:0], raw))
+	return lookup(AppendUnescaped(buf[:0], raw))
 }
 
 // scanValue checks the value at v, reads it if more than its place is needed, and returns

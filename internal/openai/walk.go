@@ -54,7 +54,7 @@ func SameKey(b []byte, s, t Span) bool {
 	if !hasEscape(x) && !hasEscape(y) {
 		return bytes.Equal(x, y)
 	}
-	return bytes.Equal(appendUnescaped(nil, x), appendUnescaped(nil, y))
+	return bytes.Equal(AppendUnescaped(nil, x), AppendUnescaped(nil, y))
 }
 
 // HasPrefix reports whether a quoted text, which must have been checked, begins with
@@ -62,7 +62,7 @@ func SameKey(b []byte, s, t Span) bool {
 func HasPrefix(quoted []byte, prefix string) bool {
 	raw := quoted[1 : len(quoted)-1]
 	if hasEscape(raw[:min(len(raw), 6*len(prefix))]) {
-		raw = appendUnescaped(nil, raw)
+		raw = AppendUnescaped(nil, raw)
 	}
 	return bytes.HasPrefix(raw, []byte(prefix))
 }

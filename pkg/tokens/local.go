@@ -128,19 +128,6 @@ func (f *files) begin(c chat.Caller, now time.Time) bool {
 	return true
 }
 
-// Standings returns what is known of the files of each model, in no order.
-func (r *Resolver) Standings() []Standing {
-	var out []Standing
-	for _, f := range r.files {
-		f.mu.RLock()
-		for _, s := range f.by {
-			out = append(out, *s)
-		}
-		f.mu.RUnlock()
-	}
-	return out
-}
-
 // fromFiles makes the tokens of q from the files of its model. False means that there are
 // none, that they are not known to be exact, or that they do not tell of this request.
 func (r *Resolver) fromFiles(q *Query, s *Scratch) (Prompt, bool) {
@@ -252,7 +239,7 @@ func (r *Resolver) try(ctx context.Context, f *files, c chat.Caller, key worker.
 	if err != nil {
 		return "", err
 	}
-	_, err = f.model.Compare(t, c, nil)
+	ours, err := f.model.Tokens(t, c)
 	if err != nil {
 		return "", errNotTried
 	}
@@ -263,5 +250,5 @@ func (r *Resolver) try(ctx context.Context, f *files, c chat.Caller, key worker.
 	case err != nil:
 		return "", err
 	}
-	return f.model.Compare(t, c, e.tokens)
+	return f.model.Compare(t, c, ours, e.tokens), nil
 }

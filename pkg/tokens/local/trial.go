@@ -93,41 +93,47 @@ func chats() []conversation {
 	}
 }
 
-// Compare compares the ids that an engine gives for a trial with the model's own. It
-// returns "" if they are the same, else where they begin to differ. An error means that the
-// model has no ids for this trial.
-func (m *Model) Compare(t *Trial, caller chat.Caller, theirs []uint32) (string, error) {
+// Tokens returns the ids that the model's files give for a trial.
+func (m *Model) Tokens(t *Trial, caller chat.Caller) ([]uint32, error) {
 	var r openai.Request
 	err := openai.Scan(t.Path, t.Body, &r)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	ours, _, err := m.Append(nil, caller, &r, t.Body)
-	if err != nil {
-		return "", err
-	}
+	ids, _, err := m.Append(nil, caller, &r, t.Body)
+	return ids, err
+}
+
+// Compare compares the ids of a trial, by the model's files and by an engine. It returns ""
+// if they are the same, else where they begin to differ.
+func (m *Model) Compare(t *Trial, caller chat.Caller, ours, theirs []uint32) string {
 	if slices.Equal(ours, theirs) {
-		return "", nil
+		return ""
 	}
 	same := 0
 	for same < min(len(ours), len(theirs)) && ours[same] == theirs[same] {
 		same++
 	}
 	return fmt.Sprintf("%s: the engine has %d tokens, the files give %d, and they differ from token %d on%s",
-		t.Name, len(theirs), len(ours), same, m.place(caller, &r, t.Body, same)), nil
+		t.Name, len(theirs), len(ours), same, m.place(caller, t, same))
 }
 
 // place says near which character of a trial's text the token with index same stands.
-func (m *Model) place(caller chat.Caller, r *openai.Request, body []byte, same int) string {
-	pieces, special := []string{}, true
-	if r.PromptKind == openai.PromptMessages {
-		p, err := m.render(caller, r, body)
+func (m *Model) place(caller chat.Caller, t *Trial, same int) string {
+	var r openai.Request
+	err := openai.Scan(t.Path, t.Body, &r)
+	if err != nil {
+		return ""
+	}
+	pieces, special := []string{}, !t.Chat()
+	if t.Chat() {
+		p, err := m.render(caller, &r, t.Body)
 		if err != nil {
 			return ""
 		}
-		pieces, special = p.Pieces, false
+		pieces = p.Pieces
 	} else {
-		openai.VisitPrompt(body, r, func(kind openai.PieceKind, raw []byte) {
+		openai.VisitPrompt(t.Body, &r, func(kind openai.PieceKind, raw []byte) {
 			text, err := unescaped(raw)
 			if kind == openai.PieceText && err == nil {
 				pieces = append(pieces, string(text))
