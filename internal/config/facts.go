@@ -11,7 +11,8 @@ import (
 )
 
 // FactsConfig says how engines are asked for the facts of workers for which discovery
-// leaves them open: those of a workers file with `facts: true`.
+// leaves them open: those of a workers file with
+// `facts: true`, and those of a pool.
 type FactsConfig struct {
 	// Refresh is the time between two questions to a worker. Default 1m.
 	Refresh time.Duration `yaml:"refresh"`

@@ -60,9 +60,10 @@
 // If the prefill workers of a model are ready, one worker serves a request in these cases
 // only: conditional disaggregation says so, before prefill is picked; no pair could be
 // picked in the newest world, and a fallback is configured; a pair has failed
-// ([Request].InPlaceOf); no engine of the pool can split the request (splittable); the
-// gateway cannot carry its prefill leg, and decode has no sidecar that sends it (carried); the model is never split. The first two
-// leave out requests that name a worker, and no fallback gets around back-pressure.
+// ([Request].InPlaceOf); no engine of the pool can split the request (splittable); its legs
+// may keep different parts of its prompt (uncut); the gateway cannot carry its prefill leg,
+// and decode has no sidecar that sends it (carried); the model is never split. The first
+// two leave out requests that name a worker, and no fallback gets around back-pressure.
 //
 // # Invariants
 //

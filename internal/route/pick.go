@@ -1,7 +1,6 @@
 package route
 
 import (
-	"cmp"
 	"errors"
 	"slices"
 
@@ -69,15 +68,11 @@ func (rt *Router) Tokenizers(q *Question) []worker.Endpoint {
 	return out
 }
 
-// assumedBlock is the tokens of a KV block, as loads are counted, of workers whose block
-// size is not known: vLLM's default.
-const assumedBlock = 16
-
 // judge makes and books the picks. It books prefill before it picks decode, whose pick
 // counts that load (docs/behaviour.md#booked-once). Without bookings it only previews.
 func (d *decider) judge(p tokens.Prompt) {
 	q, v, sc := d.q, &d.v, d.sc
-	v.prompt, v.size = p, cmp.Or(q.query.BlockSize, assumedBlock)
+	v.prompt, v.size = p, q.query.BlockSize
 	v.blocks = len(p.Hashes) * max(p.BlocksPerHash, 1)
 	if p.Partial {
 		v.rest = d.cfg.Estimate(q.query, &sc.guess, p.Reason)
