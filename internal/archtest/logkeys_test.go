@@ -151,7 +151,7 @@ func keysOfLogs(t *tree, excused map[string]string) []string {
 		switch {
 		case s.test || underAny(s.path, slices.Collect(maps.Keys(excused))):
 		case path.Dir(s.path) == logKeys:
-			for _, name := range constants(s) {
+			for _, name := range s.declares(token.CONST) {
 				declared[name] = true
 			}
 		default:
@@ -164,23 +164,6 @@ func keysOfLogs(t *tree, excused map[string]string) []string {
 	for _, name := range slices.Sorted(maps.Keys(declared)) {
 		if !used[name] {
 			out = append(out, fmt.Sprintf("%s.%s: nobody logs it: strike it", logKeys, name))
-		}
-	}
-	return out
-}
-
-// constants are the names of a file's constants.
-func constants(s *source) []string {
-	var out []string
-	for _, d := range s.ast.Decls {
-		g, ok := d.(*ast.GenDecl)
-		if !ok || g.Tok != token.CONST {
-			continue
-		}
-		for _, spec := range g.Specs {
-			for _, name := range spec.(*ast.ValueSpec).Names {
-				out = append(out, name.Name)
-			}
 		}
 	}
 	return out

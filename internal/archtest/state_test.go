@@ -16,7 +16,7 @@ func lasting(t *tree) []string {
 	for _, p := range t.packages() {
 		vars := map[string]bool{}
 		for _, s := range t.pkgs[p] {
-			for _, name := range variables(s) {
+			for _, name := range s.declares(token.VAR) {
 				vars[name] = !s.test
 			}
 		}
@@ -34,12 +34,12 @@ func lasting(t *tree) []string {
 	return out
 }
 
-// variables are the names of a file's variables that belong to the package.
-func variables(s *source) []string {
+// declares returns the names of a file's constants or variables that belong to the package.
+func (s *source) declares(kind token.Token) []string {
 	var out []string
 	for _, d := range s.ast.Decls {
 		g, ok := d.(*ast.GenDecl)
-		if !ok || g.Tok != token.VAR {
+		if !ok || g.Tok != kind {
 			continue
 		}
 		for _, spec := range g.Specs {
