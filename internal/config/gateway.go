@@ -24,7 +24,7 @@ type GatewayConfig struct {
 	ReasonHeader string `yaml:"reason_header"`
 	// UnknownModels says what becomes of a request for a model that no worker is known to
 	// serve: pass (to the workers whose models are not known, while there are such) or
-	// refuse. Default refuse; the flags of a reference picker set pass.
+	// refuse (503 while there are such, 404 after that). Default refuse; the flags of a reference picker set pass.
 	UnknownModels string `yaml:"unknown_models"`
 	// SelectionHeader obeys the header test-epp-endpoint-selection, in which a client
 	// chooses its endpoints: only for the conformance suite. Default false.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptrace"
 	"regexp"
 	"strings"
 	"sync"
@@ -22,14 +23,17 @@ import (
 )
 
 // streamers starts n streaming answers of some seconds each and returns once
-// every one of them has begun, with the function that waits for their ends.
+// every one of them has begun at its worker and at its client, with the function
+// that waits for their ends.
 func (f *fleet) streamers(n, tokens int, headers ...string) (wait func() []*reply) {
 	f.t.Helper()
 	replies := make([]*reply, n)
 	var wg sync.WaitGroup
+	var read atomic.Int64 // the answers of which the client has a byte: before, the plugin is asked once more
+	ctx := httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{GotFirstResponseByte: func() { read.Add(1) }})
 	for i := range n {
 		wg.Go(func() {
-			replies[i] = f.send(context.Background(), "/v1/completions", completion(fmt.Sprintf("stream %d", i), tokens, true), headers...)
+			replies[i] = f.send(ctx, "/v1/completions", completion(fmt.Sprintf("stream %d", i), tokens, true), headers...)
 		})
 	}
 	f.await("every answer to have begun", func() bool {
@@ -41,7 +45,7 @@ func (f *fleet) streamers(n, tokens int, headers ...string) (wait func() []*repl
 			}
 			running, met = running+s.Running-s.DecodeWaiting-s.Queued, met+s.DecodeWaiting
 		}
-		return running == n && met == 0
+		return running == n && met == 0 && read.Load() == int64(n)
 	})
 	return func() []*reply {
 		wg.Wait()

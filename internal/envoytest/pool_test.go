@@ -60,7 +60,7 @@ func (p *poolFleet) pod(w *stack.Worker, told, ready, deleting bool) map[string]
 
 func newPoolFleet(t *testing.T, l layout) *poolFleet {
 	p := &poolFleet{api: kubesim.New(kubesim.Config{Resources: []kubesim.Resource{kubesim.Pools()}})}
-	l.aggregated, l.workers = 3, "none.yaml"
+	l.aggregated, l.workers, l.config = 3, "none.yaml", "gateway: {unknown_models: pass}\n"
 	l.describe = func(f *fleet) {
 		p.fleet = f
 		for _, w := range f.workers {

@@ -28,7 +28,9 @@ type home struct {
 // homeOf finds the pool of the model that a request names, or of the only model if the
 // request names none. A worker whose models are not known has a pool of its own: a request
 // that names such a worker is for that pool, and so is, if PassUnknown is set, one for a
-// model that no worker is known to serve. The home has no pool if there is a refusal.
+// model that no worker is known to serve. If it is not set, such a model may get a worker
+// as soon as the workers tell theirs: that is no unknown model. The home has no pool if
+// there is a refusal.
 func (rt *Router) homeOf(q *Question) (home, *Refusal) {
 	r, world, now := &q.req, q.world, q.now
 	key, untold := rt.keyOf(q)
@@ -52,11 +54,12 @@ func (rt *Router) homeOf(q *Question) (home, *Refusal) {
 			h.pool, h.adapter = p, strings.TrimSpace(key.Model[at+1:])
 		}
 	}
+	others := rt.untold(world)
 	if h.pool == nil && rt.cfg.PassUnknown {
-		h.pool = rt.untold(world)
+		h.pool = others
 	}
 	switch {
-	case h.pool == nil && departed:
+	case h.pool == nil && (departed || others != nil):
 		return h, refuse(NoWorker)
 	case h.pool == nil:
 		return h, &Refusal{Reason: UnknownModel, Model: key.Model}

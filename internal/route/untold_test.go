@@ -73,7 +73,9 @@ func TestAModelThatNobodyIsKnownToServeIsForThoseWhoHaveNotTold(t *testing.T) {
 	require.Equal(t, worker.ID(1), id)
 
 	_, code = newRig(t, untold(), nil).served(r.generation("who"))
-	require.Equal(t, "model_not_found", code)
+	require.Equal(t, "no_worker", code, "they may serve it")
+	_, code = newRig(t, untold()[:2], nil).served(r.generation("who"))
+	require.Equal(t, "model_not_found", code, "each has told")
 	_, code = newRig(t, untold()[:2], passing).served(r.generation("who"))
 	require.Equal(t, "model_not_found", code, "each has told")
 }
