@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/recent"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -34,6 +35,7 @@ const (
 	factor      = 2.0
 	firstFactor = 3.0
 	costlyFloor = 30 * time.Second
+	mostPools   = 1024 // pools come and go with the models that workers name
 )
 
 // Subject says for which worker, leg and kind of request a limit is.
@@ -47,8 +49,8 @@ type Subject struct {
 // Limits learns how long legs take. The zero value is ready.
 type Limits struct {
 	mu      sync.Mutex
-	workers map[worker.ID]*longest  // guarded by mu
-	pools   map[worker.Key]*longest // guarded by mu
+	workers map[worker.ID]*longest           // guarded by mu
+	pools   recent.Map[worker.Key, *longest] // guarded by mu; at most mostPools
 }
 
 // longest holds the longest time of each leg and kind, as a multiple of the allowance; 0:
@@ -61,7 +63,8 @@ func (l *Limits) Limit(s Subject, allowance time.Duration) time.Duration {
 	defer l.mu.Unlock()
 	x := l.workers[s.Worker].of(s)
 	if x == 0 {
-		x = l.pools[s.Pool].of(s)
+		pool, _ := l.pools.Get(s.Pool, time.Time{})
+		x = pool.of(s)
 	}
 	if x > 0 {
 		return times(allowance, max(1, factor*x))
@@ -81,11 +84,30 @@ func (l *Limits) Took(s Subject, allowance, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.workers == nil {
-		l.workers, l.pools = make(map[worker.ID]*longest), make(map[worker.Key]*longest)
+		l.workers = make(map[worker.ID]*longest)
+	}
+	w := l.workers[s.Worker]
+	if w == nil {
+		w = new(longest)
+		l.workers[s.Worker] = w
 	}
 	x := max(took.Seconds()/allowance.Seconds(), 1e-9)
-	learn(l.workers, s.Worker, s, x)
-	learn(l.pools, s.Pool, s, x)
+	w.learn(s, x)
+	l.pool(s.Pool).learn(s, x)
+}
+
+// pool returns what is known of a pool that serves. If there is no room, the pool that has
+// served nothing for the longest time is forgotten.
+func (l *Limits) pool(key worker.Key) *longest {
+	p, held := l.pools.Get(key, time.Time{})
+	if !held {
+		p = new(longest)
+		if l.pools.Len() >= mostPools {
+			l.pools.DropOldest()
+		}
+	}
+	l.pools.Put(key, p, time.Time{})
+	return p
 }
 
 // Forget drops workers that have left.
@@ -97,12 +119,7 @@ func (l *Limits) Forget(ids []worker.ID) {
 	}
 }
 
-func learn[K comparable](m map[K]*longest, k K, s Subject, x float64) {
-	e := m[k]
-	if e == nil {
-		e = new(longest)
-		m[k] = e
-	}
+func (e *longest) learn(s Subject, x float64) {
 	at := &e[s.Leg][s.Kind]
 	*at = max(x, *at*fade)
 }

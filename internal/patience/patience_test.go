@@ -1,6 +1,7 @@
 package patience_test
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -59,4 +60,20 @@ func TestAbsurdAllowancesDoNotOverflow(t *testing.T) {
 	l.Took(subject(1, patience.Plain), time.Nanosecond, time.Hour)
 	require.Equal(t, 24*time.Hour, l.Limit(subject(1, patience.Plain), 1<<62))
 	l.Took(subject(1, patience.Plain), 0, time.Hour)
+}
+
+func TestPoolsThatServeNoMoreAreForgotten(t *testing.T) {
+	const allowance = time.Second
+	var l patience.Limits
+	of := func(pool int) patience.Subject {
+		return patience.Subject{Worker: 1, Pool: worker.Key{Model: strconv.Itoa(pool)}}
+	}
+	for pool := range 1025 {
+		l.Took(of(pool), allowance, 10*time.Second)
+		l.Took(of(0), allowance, 10*time.Second)
+	}
+	l.Forget([]worker.ID{1})
+	require.Equal(t, 20*time.Second, l.Limit(of(0), allowance), "it has served of late")
+	require.Equal(t, 3*time.Second, l.Limit(of(1), allowance), "it has served nothing for the longest time")
+	require.Equal(t, 20*time.Second, l.Limit(of(2), allowance))
 }
