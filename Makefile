@@ -10,6 +10,7 @@ ENVOY_BIN     := .tools/envoy-$(ENVOY_VERSION)
 ENVOY_VERSIONS := 1.36.4 1.39.3 $(ENVOY_VERSION)
 ENVOY_TESTS    := .
 LINT_VERSION  := v2.15.0
+SBOM_VERSION  := v1.10.0
 LINT_BIN      := .tools/golangci-lint-$(LINT_VERSION)
 TAGS          := invariants,e2e
 PKG           := ./...
@@ -45,13 +46,18 @@ TOKENIZERS    := qwen3 llama2 deepseek_v3
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates FORCE
+.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 build: ## compile the commands into bin/
 	go build -o bin/ ./cmd/...
+
+dist: ## what people install into dist/: static binaries and an OCI image for amd64 and arm64, lists of what is in them
+	go run ./internal/dist $${SOURCE_DATE_EPOCH:+-time $$SOURCE_DATE_EPOCH}
+	@for arch in amd64 arm64; do echo "listing what is in extproc-linux-$$arch"; \
+	  go run github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$(SBOM_VERSION) bin -json -verbose=false -output dist/extproc-linux-$$arch.cdx.json dist/extproc-linux-$$arch; done
 
 # step is a recipe: a command that prints nothing unless it fails. What it said then is
 # kept, and told again at the end. Its arguments are a name and the command.

@@ -72,6 +72,28 @@ func TestTheExampleRunsAsItStands(t *testing.T) {
 	require.Contains(t, got, `"completion_tokens":3`)
 }
 
+// TestTheUnitsAskForWhatTheProgramHas: systemd would start a program with a flag that it
+// does not have again and again.
+func TestTheUnitsAskForWhatTheProgramHas(t *testing.T) {
+	_, bin := build(t)
+	for unit, name := range map[string]string{"baton.service": "serve", "baton-register@.service": "register"} {
+		text, err := os.ReadFile(filepath.Join("systemd", unit))
+		require.NoError(t, err)
+		_, line, found := strings.Cut(string(text), "\nExecStart=/usr/local/bin/extproc ")
+		require.True(t, found, unit)
+		line, _, _ = strings.Cut(line, "\n")
+		words := strings.Fields(line)
+		require.Equal(t, name, words[0], unit)
+		help, err := exec.CommandContext(t.Context(), filepath.Join(bin, "extproc"), name, "--help").CombinedOutput()
+		require.NoError(t, err, "%s", help)
+		for _, word := range words {
+			if strings.HasPrefix(word, "--") {
+				require.Regexp(t, `(?m)^\s*`+word+`\b`, string(help), unit)
+			}
+		}
+	}
+}
+
 func startWorkers(t *testing.T, bin string) []*worker.Worker {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
