@@ -149,6 +149,8 @@ func (srv *Server) GRPCOptions() []grpc.ServerOption {
 		grpc.MaxConcurrentStreams(math.MaxUint32),
 		// Messages for a proxy that has vanished must not stay in memory.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		// Envoy asks every 5 s whether the plugin is there. gRPC would take more than one such question in 5 minutes for an attack.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.InitialWindowSize(1 << 20),
 		grpc.InitialConnWindowSize(4 << 20),
 	}
