@@ -88,7 +88,7 @@ func TestTheUnitsAskForWhatTheProgramHas(t *testing.T) {
 		require.NoError(t, err, "%s", help)
 		for _, word := range words {
 			if strings.HasPrefix(word, "--") {
-				require.Regexp(t, `(?m)^\s*`+word+`\b`, string(help), unit)
+				require.Regexp(t, `(?m)^\s*`+word[1:]+`\b`, string(help), unit)
 			}
 		}
 	}
