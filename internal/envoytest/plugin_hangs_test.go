@@ -66,15 +66,16 @@ func TestAPluginThatHangsHoldsNoAnswerForLong(t *testing.T) {
 	t.Parallel()
 	both(t, impatient, func(t *testing.T, f *fleet) {
 		f.serves()
+		prefilled := f.received(f.prefill[0])
 		goOn := f.hold(f.decode[0], enginesim.Before)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		got := make(chan *reply, 1)
 		q := ask("its head waits", 4)[0]
 		go func() { got <- f.send(ctx, q.path, q.body, "x-request-timeout-ms", "4000") }()
-		f.await("decode to be asked", func() bool {
-			s, _ := f.state(f.decode[0])
-			return s.Running == 1
+		// A leg that the plugin had not let through yet would fail without it.
+		f.await("both workers to be asked", func() bool {
+			return f.running(f.decode) == 1 && f.received(f.prefill[0]) == prefilled+1
 		})
 		require.NoError(t, f.plugin.Signal(syscall.SIGSTOP))
 		goOn()
