@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -149,8 +150,25 @@ func (p *Process) Log() string { return p.log.String() }
 // of the earlier output is already lost.
 func (p *Process) KeepLog(bytes int) bool { return p.log.keep(bytes) }
 
-// Signal sends a signal.
+// Signal sends a signal. After SIGSTOP it returns once all threads of the process have
+// stopped: until then they still answer.
 func (p *Process) Signal(s syscall.Signal) error {
+	if err := p.signal(s); err != nil || s != syscall.SIGSTOP {
+		return err
+	}
+	for deadline := time.Now().Add(10 * time.Second); p.Alive() && !stopped(p.PID()); {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("stack: %s runs on 10 s after SIGSTOP", p.Name)
+		}
+		select {
+		case <-p.done:
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return nil
+}
+
+func (p *Process) signal(s syscall.Signal) error {
 	err := os.ErrProcessDone
 	switch {
 	case !p.group:
@@ -162,6 +180,27 @@ func (p *Process) Signal(s syscall.Signal) error {
 		return fmt.Errorf("stack: signal %s: %w", p.Name, err)
 	}
 	return nil
+}
+
+// stopped reports whether no thread of the process runs. On systems without /proc that is
+// taken for granted.
+func stopped(pid int) bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		return true
+	}
+	for _, file := range threads {
+		stat, err := os.ReadFile(file)
+		if err != nil { // the thread has ended
+			continue
+		}
+		// The state follows the command's name, which is in parentheses (proc(5)).
+		_, after, _ := bytes.Cut(stat[max(0, bytes.LastIndexByte(stat, ')')):], []byte(" "))
+		if len(after) > 0 && !bytes.ContainsRune([]byte("TtZX"), rune(after[0])) {
+			return false
+		}
+	}
+	return true
 }
 
 // Kill ends the process with SIGKILL and waits until it has ended.
