@@ -11,6 +11,15 @@ ENVOY_VERSIONS := 1.36.4 1.39.3 $(ENVOY_VERSION)
 ENVOY_TESTS    := .
 LINT_VERSION  := v2.15.0
 SBOM_VERSION  := v1.10.0
+# Kubernetes' apiserver and kubectl are those of internal/kubetest/parts/go.mod.
+KUBE          := .tools/kube-1.36.3
+HELM_VERSION  := v4.3.1
+# What a cluster is taught, as MODULE@VERSION:FILE.
+KUBE_CRDS     := \
+  sigs.k8s.io/gateway-api-inference-extension@v1.6.0:config/crd/bases/inference.networking.k8s.io_inferencepools.yaml \
+  sigs.k8s.io/gateway-api@v1.6.1:config/crd/standard/gateway.networking.k8s.io_httproutes.yaml \
+  istio.io/api@v1.32.0:kubernetes/customresourcedefinitions.gen.yaml \
+  github.com/prometheus-operator/prometheus-operator@v0.85.0:example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml
 LINT_BIN      := .tools/golangci-lint-$(LINT_VERSION)
 TAGS          := invariants,e2e
 PKG           := ./...
@@ -46,7 +55,7 @@ TOKENIZERS    := qwen3 llama2 deepseek_v3
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates FORCE
+.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates tools-kube test-kube-api charts FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -103,7 +112,7 @@ static: ## what needs no test: go vet with every tag, a tidy go.mod, the linter
 	$(call told,static-vet static-tidy static-lint)
 
 static-vet:
-	$(call step,$@,go vet -tags $(TAGS)$(COMMA)long$(COMMA)real $(PKG))
+	$(call step,$@,go vet -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube $(PKG))
 
 static-tidy:
 	$(call step,$@,go mod tidy -diff)
@@ -138,7 +147,7 @@ half-envoy: tools
 
 # What the tests are built from is fetched first, so that go does not tell of it among them.
 modules:
-	$(call step,$@,go list -deps -test -tags $(TAGS)$(COMMA)long$(COMMA)real $(PKG))
+	$(call step,$@,go list -deps -test -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube $(PKG))
 
 $(TALLY): FORCE
 	$(call step,tally,go build -o $@ ./internal/tally)
@@ -162,6 +171,25 @@ soak: tools ## everything goes wrong, judged: three minutes of it (SOAK_ARGS="-s
 
 faults: tools ## change one line of the product at a time: does a test see it? (FAULTS_ARGS="-run REGEXP -v")
 	go build -o .run/faults ./internal/faults && exec .run/faults $(FAULTS_ARGS)
+
+tools-kube: $(KUBE)/.whole ## build Kubernetes' apiserver, kubectl and Helm into .tools/: once, ten minutes
+
+$(KUBE)/.whole: internal/kubetest/parts/go.mod
+	@mkdir -p $(KUBE)/crds
+	@echo "building kube-apiserver and kubectl into $(KUBE), once: some minutes"
+	$(call step,tools-kube,(cd internal/kubetest/parts && go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$(KUBE)/kube .))
+	$(call step,tools-crds,for crd in $(KUBE_CRDS); do dir=$$(go mod download -json $${crd%%:*} | sed -n 's/.*"Dir": "\(.*\)".*/\1/p') && \
+	  install -m 644 "$$dir/$${crd#*:}" $(KUBE)/crds/ || exit 1; done)
+	@echo "building Helm into $(KUBE)"
+	$(call step,tools-helm,GOBIN=$(CURDIR)/$(KUBE) GOFLAGS= go install helm.sh/helm/v4/cmd/helm@$(HELM_VERSION) && touch $@)
+
+# What is asked of a real apiserver runs alone: the tests of a package share one.
+test-kube-api: tools tools-kube ## the tests of Kubernetes on a real apiserver: pools and pods, rights, the chart (RUN=Pattern)
+	go test -tags $(TAGS),kube -timeout 20m -count 1 -p 1 -parallel 1 $(if $(RUN),-run '$(RUN)') ./pkg/discovery/kubernetes ./charts
+	go test -tags $(TAGS),kube -timeout 20m -count 1 -run '$(if $(RUN),$(RUN),TestThePodsOfAPool)' -parallel 1 ./internal/envoytest
+
+charts: tools-kube ## write examples/kubernetes from the chart
+	go test -tags kube -count 1 -run TheBase ./charts -args -rewrite
 
 real-tools: ## install real engines into .tools/real: vLLM, SGLang, tiny models; 12 GB, a few minutes
 	@go run ./internal/real/install -python $(PYTHON)

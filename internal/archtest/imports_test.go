@@ -266,19 +266,23 @@ var onlys = []only{
 		why: "it is the process, which only a command can be",
 	},
 	{
-		what: etcdModule, in: []string{"pkg/discovery/etcd", "cmd", "internal/stack", "internal/envoytest"},
+		what: etcdModule, in: []string{"pkg/discovery/etcd", "cmd", "internal/stack", "internal/envoytest", "internal/kubetest"},
 		why: "a store's client stays with the source that reads it, and with those who start one",
 	},
 	{
-		what: k8sModules, in: []string{"pkg/discovery/kubernetes"},
-		why: "a store's client stays with the source that reads it",
+		what: k8sModules, in: []string{"pkg/discovery/kubernetes", "internal/kubetest"},
+		why: "a store's client stays with the source that reads it, and with those who start one",
+	},
+	{
+		what: "internal/kubetest", in: []string{"internal/kubetest"},
+		why: "what ships does not start an apiserver",
 	},
 	{
 		what: natsModule, in: []string{"pkg/kvevents/nats"},
 		why: "one way into the event plane among others; who reads envelopes need not know which",
 	},
 	{
-		what: "testing", in: []string{"internal/envoytest", "internal/archtest", "internal/invariants", "internal/stack"},
+		what: "testing", in: []string{"internal/envoytest", "internal/archtest", "internal/invariants", "internal/stack", "internal/kubetest"},
 		why: "what ships does not link the test framework",
 	},
 }
@@ -443,10 +447,10 @@ func TestImportLawsAreSeenToFail(t *testing.T) {
 	direct := []ban{{pkg: "pkg/picker", not: []string{"pkg/kvindex", "context"}, own: true, why: "for the test"}}
 	require.Equal(t, []string{"pkg/picker imports context (pkg/picker → context): for the test"}, breachesOfBans(tr, direct))
 	require.Equal(t, []string{
-		"main.go imports testing, which only internal/envoytest, internal/archtest, internal/invariants, internal/stack may: what ships does not link the test framework",
+		"main.go imports testing, which only internal/envoytest, internal/archtest, internal/invariants, internal/stack, internal/kubetest may: what ships does not link the test framework",
 		"internal/extproc/a.go imports google.golang.org/protobuf/encoding/protowire, which only internal/extproc/wire, prototype may: the numbers of a message's fields are known in one place",
 		"pkg/journal/a.go imports github.com/envoyproxy/go-control-plane/envoy/x, which only internal/extproc/wire, internal/envoytest, internal/bench, examples/direct, examples/gateway-api may: protos must not leak into the core",
-		"pkg/journal/a.go imports testing, which only internal/envoytest, internal/archtest, internal/invariants, internal/stack may: what ships does not link the test framework",
+		"pkg/journal/a.go imports testing, which only internal/envoytest, internal/archtest, internal/invariants, internal/stack, internal/kubetest may: what ships does not link the test framework",
 	}, breachesOfOnlys(tr, onlys))
 	require.Equal(t, []string{"a law names internal/gone, which does not exist: mend the law"},
 		namesNobody(tr, []ban{{pkg: "internal/gone"}, {pkg: "pkg/worker"}, {pkg: "internal/later"}}, nil, []string{"internal/later"}))

@@ -25,6 +25,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/envoy"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/kubetest"
 	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -33,6 +34,7 @@ import (
 var (
 	binDir    string
 	envoyPath string
+	clusters  kubetest.Clusters
 )
 
 func TestMain(m *testing.M) {
@@ -46,7 +48,7 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		if binDir = os.Getenv(childBin); binDir != "" {
-			return m.Run()
+			return kubetest.Main{M: m, Clusters: &clusters}.Run()
 		}
 		if binDir, err = os.MkdirTemp("", "baton-bin-"); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -57,7 +59,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		return m.Run()
+		return kubetest.Main{M: m, Clusters: &clusters}.Run()
 	}())
 }
 

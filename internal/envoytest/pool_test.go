@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/kubesim"
+	"github.com/seed-60ae5743/baton/internal/kubetest"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -21,7 +22,7 @@ import (
 // of this machine: each has a port of the pool for itself, as its annotation says.
 type poolFleet struct {
 	*fleet
-	api *kubesim.Server
+	api kubetest.Cluster
 	all []string // the workers' ports
 }
 
@@ -59,7 +60,7 @@ func (p *poolFleet) pod(w *stack.Worker, told, ready, deleting bool) map[string]
 }
 
 func newPoolFleet(t *testing.T, l layout) *poolFleet {
-	p := &poolFleet{api: kubesim.New(kubesim.Config{Resources: []kubesim.Resource{kubesim.Pools()}})}
+	p := &poolFleet{api: clusters.New(t, kubesim.Config{Resources: []kubesim.Resource{kubesim.Pools()}})}
 	l.aggregated, l.workers, l.config = 3, "none.yaml", "gateway: {unknown_models: pass}\n"
 	l.describe = func(f *fleet) {
 		p.fleet = f
@@ -68,15 +69,8 @@ func newPoolFleet(t *testing.T, l layout) *poolFleet {
 			p.api.Put(kubesim.Pods(), p.pod(w, false, true, false))
 		}
 		p.pool(p.all...)
-		require.NoError(t, p.api.Start())
-		t.Cleanup(p.api.Stop)
 		kubeconfig := filepath.Join(f.dir, "kubeconfig")
-		require.NoError(t, os.WriteFile(kubeconfig, fmt.Appendf(nil, `apiVersion: v1
-kind: Config
-clusters: [{name: c, cluster: {server: %q, insecure-skip-tls-verify: true}}]
-contexts: [{name: x, context: {cluster: c}}]
-current-context: x
-`, p.api.URL()), 0o600))
+		require.NoError(t, os.WriteFile(kubeconfig, kubetest.Kubeconfig(p.api, ""), 0o600))
 		require.NoError(t, os.WriteFile(filepath.Join(f.dir, "none.yaml"), []byte("workers: []\n"), 0o600))
 		f.pools = fmt.Sprintf("{pool: primary, namespace: infra, kubeconfig: %q}", kubeconfig)
 	}

@@ -14,7 +14,7 @@
 // answer.
 //
 // The rules are those of https://kubernetes.io/docs/reference/using-api/api-concepts/.
-// `make test-kube` holds the same tests to a real apiserver.
+// `make test-kube-api` holds the same tests to a real apiserver (internal/kubetest).
 //
 // What it does not do: it checks no object, knows no client by a certificate, and keeps
 // nothing on disk. [Server.Stop] and [Server.Start] keep the objects, as a real apiserver

@@ -4,9 +4,13 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/seed-60ae5743/baton/internal/kubetest"
 )
+
+var clusters kubetest.Clusters
 
 func TestMain(m *testing.M) {
 	Quiet()
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(kubetest.Main{M: m, Clusters: &clusters})
 }

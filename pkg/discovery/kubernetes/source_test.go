@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/kubesim"
+	"github.com/seed-60ae5743/baton/internal/kubetest"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -23,29 +24,26 @@ const soon = 30 * time.Second
 
 // cluster is an apiserver with a pool and the means to change its objects.
 type cluster struct {
-	*kubesim.Server
+	kubetest.Cluster
 	t *testing.T
 }
 
 func newCluster(t *testing.T, c kubesim.Config) *cluster {
 	c.Resources = append(c.Resources, kubesim.Pools())
-	k := &cluster{kubesim.New(c), t}
-	require.NoError(t, k.Start())
-	t.Cleanup(k.Stop)
-	return k
+	return &cluster{clusters.New(t, c), t}
+}
+
+// simulated skips a test of what only a simulated apiserver can be made to do.
+func simulated(t *testing.T, what string) {
+	if kubetest.Real {
+		t.Skip("a real apiserver cannot be made to " + what)
+	}
 }
 
 // kubeconfig writes a file by which the cluster is reached.
 func (k *cluster) kubeconfig(token string) string {
 	path := filepath.Join(k.t.TempDir(), "kubeconfig")
-	text := fmt.Sprintf(`apiVersion: v1
-kind: Config
-clusters: [{name: c, cluster: {server: %q, insecure-skip-tls-verify: true}}]
-users: [{name: u, user: {tokenFile: %q}}]
-contexts: [{name: x, context: {cluster: c, user: u}}]
-current-context: x
-`, k.URL(), token)
-	require.NoError(k.t, os.WriteFile(path, []byte(text), 0o600))
+	require.NoError(k.t, os.WriteFile(path, kubetest.Kubeconfig(k, token), 0o600))
 	return path
 }
 
@@ -189,6 +187,9 @@ func (r *running) stale(why string) {
 func onBoth(t *testing.T, test func(t *testing.T, k *cluster)) {
 	for name, old := range map[string]bool{"watch-list": false, "list": true} {
 		t.Run(name, func(t *testing.T) {
+			if old {
+				simulated(t, "be an old one")
+			}
 			test(t, newCluster(t, kubesim.Config{NoWatchList: old, Bookmarks: 20 * time.Millisecond}))
 		})
 	}
@@ -221,6 +222,7 @@ func TestAPoolAndItsPodsAreFollowed(t *testing.T) {
 
 // A fleet is listed in pages when it is listed from the store, and is whole.
 func TestAListComesInPages(t *testing.T) {
+	simulated(t, "list where it can watch")
 	k := newCluster(t, kubesim.Config{NoWatchList: true})
 	k.pool("primary", llama(), 8000)
 	var want []string
@@ -281,6 +283,7 @@ func TestAnOutageLeavesTheSetAsItWas(t *testing.T) {
 
 // A watch that has reached its time limit goes on where it was: that is no outage.
 func TestAWatchThatEndsGoesOn(t *testing.T) {
+	simulated(t, "end a watch before its time")
 	onBoth(t, func(t *testing.T, k *cluster) {
 		k.pool("primary", llama(), 8000)
 		k.pods(1)
@@ -288,7 +291,7 @@ func TestAWatchThatEndsGoesOn(t *testing.T) {
 		r.has("10.0.0.2:8000")
 		// A watch that ends within its first second counts as refused.
 		require.Eventually(t, func() bool { return len(k.Requests()) == 0 }, soon, 1100*time.Millisecond)
-		k.EndWatches()
+		k.Cluster.(interface{ EndWatches() }).EndWatches()
 		k.pods(2)
 		r.has("10.0.0.2:8000", "10.0.0.3:8000")
 		require.Zero(t, r.view.Status().Sources[0].Losses)
@@ -317,6 +320,9 @@ func TestAnApiserverThatDoesNotAnswerIsAnOutage(t *testing.T) {
 func TestAMissingRightIsNamed(t *testing.T) {
 	for _, tt := range []struct{ verb, resource string }{{"watch", "pods"}, {"list", "pods"}, {"watch", "inferencepools"}, {"list", "inferencepools"}} {
 		t.Run(tt.verb+" "+tt.resource, func(t *testing.T) {
+			if tt.verb == "list" {
+				simulated(t, "list where it can watch")
+			}
 			k := newCluster(t, kubesim.Config{NoWatchList: tt.verb == "list"})
 			k.pool("primary", llama(), 8000)
 			k.pods(1)
@@ -340,7 +346,11 @@ func TestAMissingRightIsNamed(t *testing.T) {
 				}
 			}
 			require.LessOrEqual(t, said, 2, "once before there is a set, and once after")
-			require.Equal(t, tt.verb == "watch", r.view.Ready(), "what can be listed is served")
+			if tt.verb == "watch" {
+				r.eventually("what can be listed to be served", r.view.Ready)
+			} else {
+				require.False(t, r.view.Ready())
+			}
 			k.Allow(tt.verb, tt.resource)
 			r.has("10.0.0.2:8000")
 		})
@@ -348,10 +358,7 @@ func TestAMissingRightIsNamed(t *testing.T) {
 }
 
 func TestAClusterWithoutTheResourceIsTold(t *testing.T) {
-	s := kubesim.New(kubesim.Config{})
-	require.NoError(t, s.Start())
-	t.Cleanup(s.Stop)
-	r := (&cluster{s, t}).follow(nil)
+	r := (&cluster{clusters.New(t, kubesim.Config{}), t}).follow(nil)
 	r.eventually("told", func() bool {
 		return strings.Contains(r.view.Status().Sources[0].LastError, "CustomResourceDefinition of InferencePool")
 	})
@@ -448,7 +455,7 @@ func TestTheTokenIsThatOfTheFile(t *testing.T) {
 	k.pool("primary", llama(), 8000)
 	k.pods(1)
 	file := filepath.Join(t.TempDir(), "token")
-	require.NoError(t, os.WriteFile(file, []byte("secret\n"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte(k.Token()+"\n"), 0o600))
 	conf, err := ClientConfig{Kubeconfig: k.kubeconfig(file)}.rest()
 	require.NoError(t, err)
 	require.Equal(t, file, conf.BearerTokenFile, "client-go reads it again each minute")

@@ -1,0 +1,58 @@
+//go:build kube
+
+package kubetest
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/stack"
+)
+
+// Kubectl runs kubectl as the cluster's administrator, and returns what it printed.
+func Kubectl(t testing.TB, c Cluster, stdin string, args ...string) (string, error) {
+	t.Helper()
+	k, ok := c.(*cluster)
+	require.True(t, ok, "%T", c)
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(file, kubeconfig(k.back.url(), "token: "+adminToken), 0o600))
+	return run(t, stdin, filepath.Join(k.home, "kube"), append([]string{"kubectl", "--kubeconfig", file}, args...)...)
+}
+
+// Helm runs helm, and returns what it printed.
+func Helm(t testing.TB, args ...string) (string, error) {
+	t.Helper()
+	return run(t, "", filepath.Join(home(t), "helm"), args...)
+}
+
+// Definitions is the folder of the CustomResourceDefinitions of others: of the inference
+// extension, the Gateway API, Istio and the Prometheus operator.
+func Definitions(t testing.TB) string {
+	t.Helper()
+	return filepath.Join(home(t), "crds")
+}
+
+func home(t testing.TB) string {
+	t.Helper()
+	root, err := stack.Root()
+	require.NoError(t, err)
+	at, err := Home(root)
+	require.NoError(t, err)
+	return at
+}
+
+func run(t testing.TB, stdin, path string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), soon)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	cmd.Env = append(cmd.Environ(), "HOME="+t.TempDir()) // nothing of the user's counts
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
