@@ -108,9 +108,9 @@ func (b *Book) newTableLocked(ranks []worker.Rank, keep bool) *table {
 		fresh: b.now, out: picker.NewBits(n), starved: picker.NewBits(n),
 		standings: make([]health.Standing, n), barred: picker.NewBits(n), closed: picker.NewBits(n),
 	}
+	slot := int32(-1)
 	for i, r := range ranks {
-		slot := b.slotLocked(r)
-		if slot < 0 {
+		if slot = b.slotAfterLocked(slot, r); slot < 0 {
 			t.unknown.Set(i)
 			continue
 		}
