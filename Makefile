@@ -172,21 +172,24 @@ soak: tools ## everything goes wrong, judged: three minutes of it (SOAK_ARGS="-s
 faults: tools ## change one line of the product at a time: does a test see it? (FAULTS_ARGS="-run REGEXP -v")
 	go build -o .run/faults ./internal/faults && exec .run/faults $(FAULTS_ARGS)
 
-tools-kube: $(KUBE)/.whole ## build Kubernetes' apiserver, kubectl and Helm into .tools/: once, ten minutes
+tools-kube: $(KUBE)/kube $(KUBE)/helm-$(HELM_VERSION) $(KUBE)/crds/.whole ## build Kubernetes' apiserver, kubectl and Helm into .tools/: once, ten minutes
 
-$(KUBE)/.whole: internal/kubetest/parts/go.mod
-	@mkdir -p $(KUBE)/crds
+$(KUBE)/kube: internal/kubetest/parts/go.mod internal/kubetest/parts/main.go
 	@echo "building kube-apiserver and kubectl into $(KUBE), once: some minutes"
-	$(call step,tools-kube,(cd internal/kubetest/parts && go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$(KUBE)/kube .))
-	$(call step,tools-crds,for crd in $(KUBE_CRDS); do dir=$$(go mod download -json $${crd%%:*} | sed -n 's/.*"Dir": "\(.*\)".*/\1/p') && \
-	  install -m 644 "$$dir/$${crd#*:}" $(KUBE)/crds/ || exit 1; done)
-	@echo "building Helm into $(KUBE)"
-	$(call step,tools-helm,GOBIN=$(CURDIR)/$(KUBE) GOFLAGS= go install helm.sh/helm/v4/cmd/helm@$(HELM_VERSION) && touch $@)
+	$(call step,tools-kube,(cd internal/kubetest/parts && go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ .) && touch $@)
 
-# What is asked of a real apiserver runs alone: the tests of a package share one.
+$(KUBE)/helm-$(HELM_VERSION):
+	@echo "building Helm into $(KUBE), once: some minutes"
+	$(call step,tools-helm,GOBIN=$(CURDIR)/$(KUBE) GOFLAGS= go install helm.sh/helm/v4/cmd/helm@$(HELM_VERSION) && mv $(KUBE)/helm $@)
+
+$(KUBE)/crds/.whole: Makefile
+	$(call step,tools-crds,rm -rf $(@D) && mkdir -p $(@D) && for crd in $(KUBE_CRDS); do \
+	  dir=$$(go mod download -json $${crd%%:*} | sed -n 's/.*"Dir": "\(.*\)".*/\1/p') && install -m 644 "$$dir/$${crd#*:}" $(@D)/ || exit 1; done && touch $@)
+
+# Each package starts a cluster of its own, which its tests share.
 test-kube-api: tools tools-kube ## the tests of Kubernetes on a real apiserver: pools and pods, rights, the chart (RUN=Pattern)
-	go test -tags $(TAGS),kube -timeout 20m -count 1 -p 1 -parallel 1 $(if $(RUN),-run '$(RUN)') ./pkg/discovery/kubernetes ./charts
-	go test -tags $(TAGS),kube -timeout 20m -count 1 -run '$(if $(RUN),$(RUN),TestThePodsOfAPool)' -parallel 1 ./internal/envoytest
+	go test -tags $(TAGS),kube -timeout 20m -count 1 -p 1 $(if $(RUN),-run '$(RUN)') ./pkg/discovery/kubernetes ./charts
+	go test -tags $(TAGS),kube -timeout 20m -count 1 -run '$(if $(RUN),$(RUN),TestThePodsOfAPool)' ./internal/envoytest
 
 charts: tools-kube ## write examples/kubernetes from the chart
 	go test -tags kube -count 1 -run TheBase ./charts -args -rewrite

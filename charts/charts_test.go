@@ -3,6 +3,8 @@
 package charts
 
 import (
+	"context"
+	"crypto/tls"
 	"flag"
 	"fmt"
 	"io"
@@ -15,6 +17,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/seed-60ae5743/baton/internal/kubesim"
@@ -22,16 +27,17 @@ import (
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write examples/kubernetes from the chart")
-
-var clusters kubetest.Clusters
+var (
+	rewrite  = flag.Bool("rewrite", false, "write examples/kubernetes from the chart")
+	clusters kubetest.Clusters
+)
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(kubetest.Main{M: m, Clusters: &clusters}) }
 
-// soon is far longer than anything here takes on an idle machine.
-const soon = time.Minute
-
-const baseFile = "../examples/kubernetes/base/baton.yaml"
+const (
+	baseFile = "../examples/kubernetes/base/baton.yaml"
+	examples = "../examples/kubernetes"
+)
 
 // pods are the labels that the default values lack.
 var pods = []string{"--set", "router.modelServers.matchLabels.app=llama"}
@@ -39,22 +45,28 @@ var pods = []string{"--set", "router.modelServers.matchLabels.app=llama"}
 // variants are what the chart's README and values say that it can be.
 func variants() map[string][]string {
 	return map[string][]string{
-		"as it is":        pods,
-		"one replica":     append([]string{"--set", "router.epp.replicas=1"}, pods...),
-		"a pool of yours": {"--set", "router.inferencePool.create=false,router.inferencePool.name=theirs"},
-		"istio":           append([]string{"--set", "provider.name=istio"}, pods...),
-		"all of it": append([]string{"--set-json", `router={
-			"epp": {"image": {"registry": "registry.example:5000/a", "tag": "v1", "pullPolicy": "Always"}, "imagePullSecrets": [{"name": "s"}],
-				"flags": {"log-level": "debug"}, "config": {"routing": {"debug_header": true}}, "env": [{"name": "A", "value": "b"}],
+		"as it is":            pods,
+		"one replica":         append([]string{"--set", "router.epp.replicas=1"}, pods...),
+		"a pool of yours":     {"--set", "router.inferencePool.create=false,router.inferencePool.name=theirs"},
+		"no pool":             append([]string{"--set", "router.inferencePool.create=false"}, pods...),
+		"istio":               append([]string{"--set", "provider.name=istio"}, pods...),
+		"an account of yours": append([]string{"--set", "serviceAccount.create=false,serviceAccount.name=theirs"}, pods...),
+		"no rights":           append([]string{"--set", "rbac.create=false,serviceAccount.create=false"}, pods...),
+		"all of it": append([]string{
+			"--set-json", `router={
+			"imagePullSecrets": [{"name": "s"}],
+			"epp": {"image": {"registry": "registry.example:5000/a", "tag": "v1", "pullPolicy": "Always"}, "extProcPort": 9102, "grpcHealthPort": 9103, "metricsPort": 9190,
+				"flags": {"log-level": "debug", "enforce-disagg": true}, "config": {"engines": {"report_interval": "2s"}}, "env": [{"name": "A", "value": "b"}],
+				"volumes": [{"name": "v", "emptyDir": {}}], "volumeMounts": [{"name": "v", "mountPath": "/v"}], "priorityClassName": "system-cluster-critical",
 				"podAnnotations": {"a": "b"}, "podLabels": {"team": "x"}, "nodeSelector": {"kubernetes.io/arch": "amd64"},
 				"tolerations": [{"key": "gpu", "operator": "Exists"}],
 				"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]}}}},
 			"modelServers": {"targetPorts": [{"number": 8000}, {"number": 8001}]},
 			"inferencePool": {"failureMode": "FailOpen", "name": "other"},
-			"monitoring": {"serviceMonitor": {"create": true, "labels": {"release": "prometheus"}}},
-			"tracing": {"enabled": true, "otelExporterEndpoint": "collector:4317"}}`,
+			"monitoring": {"prometheus": {"enabled": true, "extraLabels": {"release": "prometheus"}}},
+			"tracing": {"enabled": true, "otelExporterEndpoint": "http://collector:4317"}}`,
 			"--set-json", `provider={"name": "istio"}`,
-			"--set-json", `httpRoute={"create": true, "parentRefs": [{"name": "gateway"}], "hostnames": ["llama.example"]}`,
+			"--set-json", `httpRoute={"create": true, "parentRefs": [{"name": "gateway"}], "hostnames": ["llama.example"], "requestTimeout": "10m"}`,
 			"--set-json", `serviceAccount={"name": "picker", "annotations": {"a": "b"}}`,
 			"--set-json", `networkPolicy={"create": true, "gateways": [{"podSelector": {"matchLabels": {"app": "gateway"}}}], "metrics": [{"namespaceSelector": {}}]}`,
 		}, pods...),
@@ -66,29 +78,53 @@ func render(t *testing.T, args ...string) (string, error) {
 	return kubetest.Helm(t, append([]string{"template", "llama", "baton", "--namespace", "infra"}, args...)...)
 }
 
-// definitions has a cluster in which every kind is defined that a variant has.
+func rendered(t *testing.T, args ...string) string {
+	t.Helper()
+	objects, err := render(t, args...)
+	require.NoError(t, err)
+	return objects
+}
+
+func kubectl(t *testing.T, k kubetest.Cluster, stdin string, args ...string) string {
+	t.Helper()
+	out, err := kubetest.Kubectl(t, k, stdin, args...)
+	require.NoError(t, err)
+	return out
+}
+
+// await waits in the test's own goroutine.
+func await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, stack.Await(ctx, what, is))
+}
+
+// definitions has a cluster in which every kind is defined that a variant has, and nothing
+// that the chart makes.
 func definitions(t *testing.T) kubetest.Cluster {
+	t.Helper()
 	k := clusters.New(t, kubesim.Config{})
-	out, err := kubetest.Kubectl(t, k, "", "apply", "--server-side", "-f", kubetest.Definitions(t))
-	require.NoError(t, err, out)
-	out, err = kubetest.Kubectl(t, k, "{apiVersion: v1, kind: Namespace, metadata: {name: prod}}", "apply", "--server-side", "-f", "-")
-	require.NoError(t, err, out)
-	out, err = kubetest.Kubectl(t, k, "", "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
-	require.NoError(t, err, out)
+	kubectl(t, k, "", "apply", "--server-side", "-f", kubetest.Definitions(t))
+	kubectl(t, k, "{apiVersion: v1, kind: Namespace, metadata: {name: prod}}", "apply", "--server-side", "-f", "-")
+	kubectl(t, k, "", "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+	await(t, "pools to be found", func() bool {
+		_, err := kubetest.Kubectl(t, k, "", "delete", "--all", "--wait=false", "--namespace=infra",
+			"inferencepools.inference.networking.k8s.io,deployments,services,serviceaccounts,roles,rolebindings,configmaps,poddisruptionbudgets,networkpolicies")
+		return err == nil
+	})
 	return k
 }
 
-// accepted lets the apiserver judge objects as if they were written: no unknown field, no
+// judged lets the apiserver judge objects as if they were written: no unknown field, no
 // value that a schema or a rule of it forbids.
-func accepted(t *testing.T, k kubetest.Cluster, objects string) {
+func judged(t *testing.T, k kubetest.Cluster, objects string) (err error) {
 	t.Helper()
-	var out string
-	var err error
-	require.Eventually(t, func() bool { // kinds that have just been defined are found some time later
-		out, err = kubetest.Kubectl(t, k, objects, "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
-		return !strings.Contains(out, "no matches for kind")
-	}, soon, 100*time.Millisecond)
-	require.NoError(t, err, out)
+	await(t, "each kind to be found", func() bool { // some time after it has been defined
+		_, err = kubetest.Kubectl(t, k, objects, "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
+		return err == nil || !strings.Contains(err.Error(), "no matches for kind")
+	})
+	return err
 }
 
 func TestEachVariantIsAccepted(t *testing.T) {
@@ -97,64 +133,97 @@ func TestEachVariantIsAccepted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			out, err := kubetest.Helm(t, append([]string{"lint", "--strict", "baton", "--namespace", "infra"}, args...)...)
 			require.NoError(t, err, out)
-			objects, err := render(t, args...)
-			require.NoError(t, err, objects)
-			accepted(t, k, objects)
+			require.NoError(t, judged(t, k, rendered(t, args...)))
 		})
 	}
 }
 
 // An apiserver that would accept anything judges nothing.
-func TestAnUnknownFieldIsNotAccepted(t *testing.T) {
+func TestWhatIsWrongIsNotAccepted(t *testing.T) {
 	k := definitions(t)
-	objects, err := render(t, pods...)
-	require.NoError(t, err, objects)
-	for from, to := range map[string]string{"replicas: 2": "replica: 2", "failureMode: FailClose": "failureMode: Never", "number: 8000": "number: 0"} {
-		broken := strings.Replace(objects, from, to, 1)
+	objects := rendered(t, pods...)
+	require.NoError(t, judged(t, k, objects))
+	for from, to := range map[string]struct{ text, fault string }{
+		"replicas: 2":            {"replica: 2", ".spec.replica: field not declared in schema"},
+		"failureMode: FailClose": {"failureMode: Never", "supported values"},
+		"number: 8000":           {"number: 0", "greater than or equal to 1"},
+	} {
+		broken := strings.Replace(objects, from, to.text, 1)
 		require.NotEqual(t, objects, broken)
-		out, err := kubetest.Kubectl(t, k, broken, "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
-		require.Error(t, err, out)
+		require.ErrorContains(t, judged(t, k, broken), to.fault)
+	}
+}
+
+func TestValuesDecideWhatIsRendered(t *testing.T) {
+	for name, tt := range map[string]struct{ has, lacks []string }{
+		"as it is":        {[]string{"kind: PodDisruptionBudget", `"--pool-name=llama"`, "kind: InferencePool", "terminationGracePeriodSeconds: 135", "debug_header: false"}, []string{"DestinationRule", "endpoint-selector", "sidecar.istio.io"}},
+		"one replica":     {[]string{"replicas: 1"}, []string{"PodDisruptionBudget"}},
+		"a pool of yours": {[]string{`"--pool-name=theirs"`}, []string{"kind: InferencePool"}},
+		"no pool":         {[]string{`"--endpoint-selector=app=llama"`, `"--endpoint-target-ports=8000"`}, []string{"pool-name", "kind: InferencePool"}},
+		"istio":           {[]string{"host: llama-epp", `sidecar.istio.io/inject: "false"`}, nil},
+		"no rights":       {[]string{"serviceAccountName: default"}, []string{"kind: Role"}},
+		"all of it": {[]string{
+			"image: \"registry.example:5000/a/baton:v1\"", `"--enforce-disagg=true"`, "endpoint: collector:4317", "insecure: true", "report_interval: 2s",
+			"debug_header: false", "number: 8001", "release: prometheus", "request: 10m", "serviceAccountName: picker",
+		}, nil},
+	} {
+		objects := rendered(t, variants()[name]...)
+		for _, text := range tt.has {
+			require.Contains(t, objects, text, name)
+		}
+		for _, text := range tt.lacks {
+			require.NotContains(t, objects, text, name)
+		}
+	}
+}
+
+// A number is what was written, also in a file, which Helm reads as floating-point.
+func TestNumbersOfAFileStayWhatTheyAre(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("router: {epp: {flags: {some-number: 1000000, some-part: 0.5, some-text: 'a: b # c'}}}\n"), 0o600))
+	objects := rendered(t, append([]string{"-f", file}, pods...)...)
+	for _, text := range []string{`"--some-number=1000000"`, `"--some-part=0.5"`, `"--some-text=a: b # c"`} {
+		require.Contains(t, objects, text)
 	}
 }
 
 func TestBadValuesAreRefusedByName(t *testing.T) {
 	for set, text := range map[string]string{
 		"":                                       "router.modelServers.matchLabels: expected the labels",
-		"router.tracing.enabled=true":            "router.tracing.otelExporterEndpoint: expected host:port",
+		"router.tracing.enabled=true":            "router.tracing.otelExporterEndpoint: expected an OTLP collector",
+		"router.tracing.otelExporterEndpoint=a":  "otelExporterEndpoint",
 		"httpRoute.create=true":                  "httpRoute.parentRefs: expected the gateway",
 		"networkPolicy.create=true":              "networkPolicy.gateways: expected the gateway's pods",
-		"router.epp.replica=3":                   "'replica' not allowed",
-		"router.epp.replicas=0":                  "minimum",
-		"provider.name=envoy":                    "one of 'none', 'istio'",
-		"router.inferencePool.failureMode=Never": "FailOpen",
+		"serviceAccount.create=false":            "serviceAccount.name: expected an account",
+		"router.epp.flags.grpc-port=3":           "grpc-port",
+		"router.epp.replica=3":                   "replica",
+		"router.epp.replicas=0":                  "replicas",
+		"provider.name=envoy":                    "provider",
+		"router.inferencePool.failureMode=Never": "failureMode",
 	} {
 		var args []string
 		if set != "" {
 			args = append([]string{"--set", set}, pods...)
 		}
-		out, err := render(t, args...)
-		require.Error(t, err, set)
-		require.Contains(t, out, text, set)
+		_, err := render(t, args...)
+		require.ErrorContains(t, err, text, set)
 	}
 }
 
 // The picker may read pods and pools of its namespace, and nothing else.
 func TestTheRightsAreExactlyThose(t *testing.T) {
 	k := definitions(t)
-	objects, err := render(t, append([]string{"--show-only", "templates/account.yaml"}, pods...)...)
-	require.NoError(t, err, objects)
-	out, err := kubetest.Kubectl(t, k, objects, "apply", "--server-side", "-f", "-")
-	require.NoError(t, err, out)
+	kubectl(t, k, rendered(t, append([]string{"--show-only", "templates/account.yaml"}, pods...)...), "apply", "--server-side", "-f", "-")
 	may := func(verb, resource, namespace string) bool {
 		resource, part, _ := strings.Cut(resource, "/")
-		out, _ := kubetest.Kubectl(t, k, "", "auth", "can-i", verb, resource, "--subresource="+part, "--namespace", namespace, "--as", "system:serviceaccount:infra:llama")
+		out, err := kubetest.Kubectl(t, k, "", "auth", "can-i", verb, resource, "--subresource="+part, "--namespace", namespace, "--as", "system:serviceaccount:infra:llama-epp")
 		answer := strings.TrimSpace(out)
-		require.True(t, strings.HasSuffix(answer, "yes") || strings.HasSuffix(answer, "no"), answer)
-		return strings.HasSuffix(answer, "yes")
+		require.Contains(t, []string{"yes", "no"}, answer, err)
+		return answer == "yes"
 	}
 	for _, resource := range []string{"pods", "inferencepools.inference.networking.k8s.io"} {
 		for _, verb := range []string{"get", "list", "watch"} {
-			require.Eventually(t, func() bool { return may(verb, resource, "infra") }, soon, 100*time.Millisecond, "%s %s", verb, resource)
+			await(t, verb+" "+resource, func() bool { return may(verb, resource, "infra") })
 			require.False(t, may(verb, resource, "default"), "%s %s of another namespace", verb, resource)
 		}
 		for _, verb := range []string{"create", "update", "patch", "delete", "deletecollection"} {
@@ -162,17 +231,17 @@ func TestTheRightsAreExactlyThose(t *testing.T) {
 		}
 	}
 	for _, resource := range []string{"pods/log", "pods/exec", "secrets", "configmaps", "events", "services", "leases.coordination.k8s.io"} {
-		for _, verb := range []string{"get", "list", "create"} {
+		for _, verb := range []string{"get", "create"} {
 			require.False(t, may(verb, resource, "infra"), "%s %s", verb, resource)
 		}
 	}
 }
 
-// examples/kubernetes is what the chart renders.
+// examples/kubernetes is what the chart renders, and its overlay names one namespace.
 func TestTheBaseIsTheCharts(t *testing.T) {
 	k := definitions(t)
-	out, err := kubetest.Helm(t, append([]string{"template", "baton", "baton"}, pods...)...)
-	require.NoError(t, err, out)
+	out, err := kubetest.Helm(t, append([]string{"template", "baton", "baton", "--namespace", "default"}, pods...)...)
+	require.NoError(t, err)
 	want := base(t, out)
 	if *rewrite {
 		require.NoError(t, os.WriteFile(baseFile, []byte(want), 0o644))
@@ -181,9 +250,12 @@ func TestTheBaseIsTheCharts(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, want, string(is), "run `make charts`")
 	for _, at := range []string{"base", "istio"} {
-		objects, err := kubetest.Kubectl(t, k, "", "kustomize", filepath.Join("..", "examples", "kubernetes", at))
-		require.NoError(t, err, objects)
-		accepted(t, k, objects)
+		objects := kubectl(t, k, "", "kustomize", filepath.Join(examples, at))
+		require.NoError(t, judged(t, k, objects))
+		if at == "istio" {
+			require.NotContains(t, objects, "namespace: default")
+			require.Contains(t, objects, "host: baton-epp")
+		}
 	}
 }
 
@@ -221,65 +293,122 @@ func strip(object map[string]any) {
 	}
 }
 
-// TestThePickerServesWithTheChartsArguments runs the picker as the chart's pod would, on the
-// pool that the chart makes.
+// TestThePickerServesWithTheChartsArguments runs the picker as the chart's pod would: its
+// arguments, its configuration, its service account, on the pool that the chart makes; and
+// asks what the chart's probes ask.
 func TestThePickerServesWithTheChartsArguments(t *testing.T) {
 	k := definitions(t)
 	bin := t.TempDir()
 	require.NoError(t, stack.Build(bin, "", false, "./cmd/extproc"))
-	ports, err := stack.FreePorts(4)
+	ports, err := stack.FreePorts(5)
 	require.NoError(t, err)
-	objects, err := render(t, append([]string{"--set", fmt.Sprintf("router.epp.extProcPort=%d,router.epp.grpcHealthPort=%d,router.epp.metricsPort=%d,router.epp.flags.admin=127.0.0.1:%d", ports[0], ports[1], ports[2], ports[3])}, pods...)...)
-	require.NoError(t, err, objects)
-	out, err := kubetest.Kubectl(t, k, objects, "apply", "--server-side", "-f", "-")
-	require.NoError(t, err, out)
+	objects := rendered(t, append([]string{
+		"--set", fmt.Sprintf("router.epp.extProcPort=%d,router.epp.grpcHealthPort=%d,router.epp.metricsPort=%d", ports[0], ports[1], ports[2]),
+		"--set", fmt.Sprintf("router.epp.flags.admin=127.0.0.1:%d,router.modelServers.targetPorts[0].number=%d", ports[3], ports[4]),
+	}, pods...)...)
+	kubectl(t, k, objects, "apply", "--server-side", "-f", "-")
+	made := read(t, objects)
+	require.Equal(t, []string{"/extproc", "epp"}, made.container.Command)
 
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, os.WriteFile(kubeconfig, kubetest.Kubeconfig(k, ""), 0o600))
-	command := arguments(t, objects)
-	require.Equal(t, []string{"/extproc", "epp"}, command[:2])
+	dir := t.TempDir()
+	kubeconfig, token, config := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "token"), filepath.Join(dir, "baton.yaml")
+	require.NoError(t, os.WriteFile(token, []byte(strings.TrimSpace(kubectl(t, k, "", "create", "token", made.account, "--namespace=infra"))), 0o600))
+	require.NoError(t, os.WriteFile(kubeconfig, kubetest.Kubeconfig(k, token), 0o600))
+	require.NoError(t, os.WriteFile(config, []byte(made.config), 0o600))
+	args := append([]string{"epp"}, made.container.Args...)
+	for i, a := range args {
+		args[i] = strings.Replace(a, "/etc/baton/baton.yaml", config, 1)
+	}
 	p, err := stack.StartProgram(t.Context(), stack.ProgramOptions{
-		Name: "extproc", Path: filepath.Join(bin, "extproc"), Args: append(command[1:], "--pool-namespace=infra", "--kubeconfig="+kubeconfig), // no pod says them here
+		Name: "extproc", Path: filepath.Join(bin, "extproc"), Args: append(args, "--kubeconfig="+kubeconfig), Env: []string{"NAMESPACE=infra"},
 	})
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = p.Kill() })
-	metrics := func() string {
-		resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", ports[2]))
-		if err != nil {
-			return err.Error()
+	t.Cleanup(func() {
+		_ = p.Kill()
+		if t.Failed() {
+			t.Log(p.Log())
 		}
-		defer resp.Body.Close()
-		text, _ := io.ReadAll(resp.Body)
-		return string(text)
-	}
-	t.Cleanup(http.DefaultClient.CloseIdleConnections)
-	require.Eventually(t, func() bool { return strings.Contains(metrics(), "baton_view_stale 0") }, soon, 50*time.Millisecond, p.Log)
+	})
+
+	probes := dial(t, ports[1])
+	await(t, "the chart's liveness probe to succeed", func() bool { return probes(made.container.LivenessProbe.GRPC.Service) == "SERVING" })
+	await(t, "the chart's readiness probe to succeed", func() bool { return probes(made.container.ReadinessProbe.GRPC.Service) == "SERVING" })
+	require.Empty(t, probes("a service that nobody has"))
+	conn, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", ports[0]), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	require.NoError(t, err, "the gateway asks with TLS")
+	require.Equal(t, "h2", conn.ConnectionState().NegotiatedProtocol)
+	require.NoError(t, conn.Close())
+
 	k.Put(kubesim.Pods(), map[string]any{
 		"metadata": map[string]any{"namespace": "infra", "name": "llama-0", "labels": map[string]any{"app": "llama"}},
 		"status":   map[string]any{"phase": "Running", "podIP": "127.0.0.1", "conditions": []any{map[string]any{"type": "Ready", "status": "True"}}},
 	})
-	require.Eventually(t, func() bool { return strings.Contains(metrics(), `state="healthy"} 1`) }, soon, 50*time.Millisecond, metrics)
+	await(t, "the pod to be a worker", func() bool { return strings.Contains(metrics(ports[2]), `state="healthy"} 1`) })
 }
 
-// arguments are the command and the arguments of the picker's container.
-func arguments(t *testing.T, objects string) []string {
+// dial asks for the health of a service, as the kubelet does; "" is an error.
+func dial(t *testing.T, port int) func(service string) string {
+	c, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return func(service string) string {
+		r, err := grpc_health_v1.NewHealthClient(c).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: service})
+		if err != nil {
+			return ""
+		}
+		return r.GetStatus().String()
+	}
+}
+
+func metrics(port int) string {
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := c.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+type probe struct{ GRPC struct{ Service string } }
+
+type container struct {
+	Command, Args                 []string
+	LivenessProbe, ReadinessProbe probe
+}
+
+// pod is what the chart gives the picker.
+type pod struct {
+	container container
+	account   string
+	config    string
+}
+
+func read(t *testing.T, objects string) (out pod) {
 	for _, text := range strings.Split(objects, "\n---\n") {
 		var d struct {
 			Kind string
+			Data map[string]string
 			Spec struct {
 				Template struct {
 					Spec struct {
-						Containers []struct{ Command, Args []string }
+						ServiceAccountName string
+						Containers         []container
 					}
 				}
 			}
 		}
 		require.NoError(t, yaml.Unmarshal([]byte(text), &d))
-		if d.Kind == "Deployment" {
-			c := d.Spec.Template.Spec.Containers[0]
-			return append(c.Command, c.Args...)
+		switch d.Kind {
+		case "Deployment":
+			out.container, out.account = d.Spec.Template.Spec.Containers[0], d.Spec.Template.Spec.ServiceAccountName
+		case "ConfigMap":
+			out.config = d.Data["baton.yaml"]
 		}
 	}
-	require.Fail(t, "no Deployment")
-	return nil
+	return out
 }

@@ -8,7 +8,9 @@ import (
 )
 
 // Cluster is an apiserver, with its objects and its faults. Its methods do what those of
-// [kubesim.Server] do. A step that fails ends the test.
+// [kubesim.Server] do, but that a real apiserver gives UIDs and times of deletion itself,
+// that the last state of a deleted object is as it is, and that a pool has the picker that
+// its schema asks for. A step that fails ends the test.
 type Cluster interface {
 	// URL is where clients reach it.
 	URL() string

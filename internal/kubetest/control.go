@@ -96,9 +96,6 @@ func (c *control) close() {
 		if a != nil && a.process != nil {
 			_ = a.process.Kill()
 		}
-		if a != nil {
-			a.web().CloseIdleConnections()
-		}
 	}
 	if c.etcd != nil {
 		_ = c.etcd.Kill()

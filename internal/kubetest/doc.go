@@ -4,7 +4,7 @@
 //
 // Contract. [Clusters.New] returns a [Cluster] without pods and without pools, that serves.
 // What a test does to it is over when the test ends. The real cluster is one, shared by all
-// tests of a package, and [Main] ends it: with the tag, tests may not run side by side.
+// tests of a package: one test has it at a time, and [Main] ends it.
 //
 // The real cluster is an etcd and two apiservers on it. Clients reach the front one, which
 // may be stopped, may hang, and is asked what it was asked (its audit log). Objects are

@@ -92,6 +92,9 @@ func wanted(r kubesim.Resource, object map[string]any) *unstructured.Unstructure
 		}
 		spec["nodeName"] = "node" // a pod on no node is gone as soon as it is deleted
 	case kubesim.Pools():
+		if spec == nil {
+			spec = map[string]any{}
+		}
 		spec["endpointPickerRef"] = map[string]any{"name": "baton", "port": map[string]any{"number": int64(9002)}}
 	}
 	if spec != nil {
@@ -151,19 +154,22 @@ func (k *cluster) apply(r kubesim.Resource, ns string, object map[string]any) {
 // right is a verb of a resource.
 type right struct{ verb, plural string }
 
-// grant gives the clients what docs/kubernetes.md says that they need, without one right.
-func (k *cluster) grant(without *right) {
+// grant gives the clients what docs/kubernetes.md says that they need, without what is
+// refused, and waits until the front apiserver knows it.
+func (k *cluster) grant() {
 	k.t.Helper()
 	k.apply(namespaces, "", map[string]any{"metadata": map[string]any{"name": namespace}})
 	var rules []any
 	for _, r := range []kubesim.Resource{kubesim.Pools(), kubesim.Pods()} {
 		var verbs []any
 		for _, verb := range []string{"get", "list", "watch"} {
-			if without == nil || *without != (right{verb, r.Plural}) {
+			if !k.refused[right{verb, r.Plural}] {
 				verbs = append(verbs, verb)
 			}
 		}
-		rules = append(rules, map[string]any{"apiGroups": []any{r.Group}, "resources": []any{r.Plural}, "verbs": verbs})
+		if verbs != nil {
+			rules = append(rules, map[string]any{"apiGroups": []any{r.Group}, "resources": []any{r.Plural}, "verbs": verbs})
+		}
 	}
 	k.apply(roles, namespace, map[string]any{"metadata": map[string]any{"name": "baton"}, "rules": rules})
 	k.apply(bindings, namespace, map[string]any{
@@ -171,9 +177,9 @@ func (k *cluster) grant(without *right) {
 		"roleRef":  map[string]any{"apiGroup": roles.Group, "kind": "Role", "name": "baton"},
 		"subjects": []any{map[string]any{"kind": "ServiceAccount", "namespace": namespace, "name": "baton"}},
 	})
-	if without == nil {
-		k.await("the rights to be there", func(ctx context.Context) bool {
-			return k.front.may(ctx, "list", "pods") && k.front.may(ctx, "watch", "pods") && k.front.may(ctx, "list", "inferencepools") && k.front.may(ctx, "watch", "inferencepools")
+	for _, r := range []right{{"list", "pods"}, {"watch", "pods"}, {"list", "inferencepools"}, {"watch", "inferencepools"}} {
+		k.await("the rights to be as they are granted", func(ctx context.Context) bool {
+			return k.front.may(ctx, r.verb, r.plural) == !k.refused[r]
 		})
 	}
 }

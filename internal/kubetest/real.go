@@ -8,12 +8,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -30,8 +30,9 @@ const Real = true
 
 // Clusters gives the tests of a package their clusters. The zero value is ready.
 type Clusters struct {
-	mu sync.Mutex
-	at *control
+	busy sync.Mutex // held by the test that has the cluster
+	mu   sync.Mutex
+	at   *control
 }
 
 // whole returns what all tests share. The first call starts it.
@@ -61,18 +62,22 @@ const soon = 2 * time.Minute
 // cluster is the shared cluster as one test has it.
 type cluster struct {
 	*control
-	t testing.TB
+	t       testing.TB
+	refused map[right]bool
 }
 
-// New returns the cluster, emptied, that serves until the test ends.
+// New returns the cluster, without pods and pools, that serves until the test ends. It
+// waits until another test that has it has ended.
 func (c *Clusters) New(t testing.TB, cfg kubesim.Config) Cluster {
-	k := &cluster{c.whole(t), t}
+	c.busy.Lock()
+	t.Cleanup(c.busy.Unlock)
+	k := &cluster{c.whole(t), t, map[right]bool{}}
 	if !k.front.alive() {
 		require.NoError(t, k.Start())
 	}
 	k.resources(cfg.Resources)
 	k.empty(append([]kubesim.Resource{kubesim.Pods()}, cfg.Resources...))
-	k.grant(nil)
+	k.grant()
 	k.Requests()
 	t.Cleanup(func() {
 		if !t.Failed() {
@@ -91,6 +96,9 @@ func (k *cluster) Token() string { return clientToken }
 
 // Start starts the front apiserver at its address, and returns once it is ready.
 func (k *cluster) Start() error {
+	if k.front.alive() {
+		return errors.New("kubetest: the apiserver is started again while it runs")
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.t.Context()), soon)
 	defer cancel()
 	return k.front.start(ctx)
@@ -128,16 +136,16 @@ func (k *cluster) Compact() {
 	}
 }
 
-// Refuse takes the right to a verb of a resource from the clients; Allow gives all back.
+// Refuse takes the right to a verb of a resource from the clients.
 func (k *cluster) Refuse(verb, plural string) {
-	k.grant(&right{verb, plural})
-	k.await("the right to be gone", func(ctx context.Context) bool { return !k.front.may(ctx, verb, plural) })
+	k.refused[right{verb, plural}] = true
+	k.grant()
 }
 
-// Allow gives the clients all rights.
+// Allow takes a Refuse back.
 func (k *cluster) Allow(verb, plural string) {
-	k.grant(nil)
-	k.await("the right to be there", func(ctx context.Context) bool { return k.front.may(ctx, verb, plural) })
+	delete(k.refused, right{verb, plural})
+	k.grant()
 }
 
 // Requests returns what clients have asked for since the last call, from the audit log.
@@ -219,12 +227,19 @@ func (a *apiserver) may(ctx context.Context, verb, plural string) bool {
 	return code == http.StatusCreated && json.Unmarshal(answer, &review) == nil && review.Status.Allowed
 }
 
+// The versions of the parts, as the Makefile has them.
+const (
+	KubeVersion = "1.36.3"
+	HelmVersion = "v4.3.1"
+)
+
 // Home is where `make tools-kube` has put the parts.
 func Home(root string) (string, error) {
-	found, err := filepath.Glob(filepath.Join(root, ".tools", "kube-*", ".whole"))
-	if err != nil || len(found) == 0 {
-		return "", errors.New("kubetest: no parts of Kubernetes: run `make tools-kube`")
+	dir := filepath.Join(root, ".tools", "kube-"+KubeVersion)
+	for _, part := range []string{"kube", "helm-" + HelmVersion, filepath.Join("crds", ".whole")} {
+		if _, err := os.Stat(filepath.Join(dir, part)); err != nil {
+			return "", fmt.Errorf("kubetest: a part of Kubernetes is missing: run `make tools-kube`: %w", err)
+		}
 	}
-	slices.Sort(found)
-	return strings.TrimSuffix(found[len(found)-1], string(filepath.Separator)+".whole"), nil
+	return dir, nil
 }

@@ -4,6 +4,7 @@ package kubetest
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +16,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
-// Kubectl runs kubectl as the cluster's administrator, and returns what it printed.
+// Kubectl runs kubectl as the cluster's administrator, and returns what it printed. An error
+// has what it said.
 func Kubectl(t testing.TB, c Cluster, stdin string, args ...string) (string, error) {
 	t.Helper()
 	k, ok := c.(*cluster)
@@ -28,7 +30,7 @@ func Kubectl(t testing.TB, c Cluster, stdin string, args ...string) (string, err
 // Helm runs helm, and returns what it printed.
 func Helm(t testing.TB, args ...string) (string, error) {
 	t.Helper()
-	return run(t, "", filepath.Join(home(t), "helm"), args...)
+	return run(t, "", filepath.Join(home(t), "helm-"+HelmVersion), args...)
 }
 
 // Definitions is the folder of the CustomResourceDefinitions of others: of the inference
@@ -52,7 +54,12 @@ func run(t testing.TB, stdin, path string, args ...string) (string, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Stdin = strings.NewReader(stdin)
-	cmd.Env = append(cmd.Environ(), "HOME="+t.TempDir()) // nothing of the user's counts
-	out, err := cmd.CombinedOutput()
+	cmd.Env = []string{"HOME=" + t.TempDir(), "TMPDIR=" + os.TempDir()} // nothing of the user's counts
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w: %s", filepath.Base(path), strings.Join(args, " "), err, said.String())
+	}
 	return string(out), err
 }

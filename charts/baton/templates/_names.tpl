@@ -1,16 +1,25 @@
+{{- /* Of a release a.b the picker is a-b-epp: a Service's name has no dots. */ -}}
+{{- define "baton.release" -}}
+{{ .Release.Name | replace "." "-" }}
+{{- end }}
+
 {{- define "baton.name" -}}
-{{ .Release.Name | trunc 52 | trimSuffix "-" }}
+{{ include "baton.release" . }}-epp
 {{- end }}
 
 {{- define "baton.pool" -}}
-{{ .Values.router.inferencePool.name | default (include "baton.name" .) }}
+{{- with .Values.router.inferencePool -}}
+{{- if .name }}{{ .name }}{{ else if .create }}{{ include "baton.release" $ }}{{ end -}}
+{{- end -}}
 {{- end }}
 
 {{- define "baton.serviceAccount" -}}
-{{- if .Values.serviceAccount.create -}}
-{{ .Values.serviceAccount.name | default (include "baton.name" .) }}
-{{- else -}}
-{{ .Values.serviceAccount.name | default "default" }}
+{{- with .Values.serviceAccount -}}
+{{- if .name }}{{ .name }}
+{{- else if .create }}{{ include "baton.name" $ }}
+{{- else if $.Values.rbac.create }}{{ fail "serviceAccount.name: expected an account, since serviceAccount.create is false: without a name every pod of the namespace would get the picker's rights" }}
+{{- else }}default
+{{- end -}}
 {{- end -}}
 {{- end }}
 
@@ -21,7 +30,13 @@
 
 {{- define "baton.selector" -}}
 app.kubernetes.io/name: baton
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end }}
+
+{{- define "baton.meta" -}}
+name: {{ include "baton.name" . }}
+namespace: {{ .Release.Namespace | quote }}
+labels: {{- include "baton.labels" . | nindent 2 }}
 {{- end }}
 
 {{- define "baton.labels" -}}
@@ -30,4 +45,19 @@ app.kubernetes.io/component: endpoint-picker
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- /* The configuration, with the collector of tracing. */ -}}
+{{- define "baton.config" -}}
+{{- $c := deepCopy .Values.router.epp.config -}}
+{{- with .Values.router.tracing }}{{ if .enabled -}}
+{{- $at := required "router.tracing.otelExporterEndpoint: expected an OTLP collector, such as http://collector:4317, since router.tracing.enabled is true" .otelExporterEndpoint -}}
+{{- $_ := set $c "trace" (merge (dict "endpoint" (regexReplaceAll "^https?://" $at "") "insecure" (hasPrefix "http://" $at)) (default dict $c.trace)) -}}
+{{- end }}{{ end -}}
+{{- if $c }}{{ toYaml $c }}{{ end -}}
+{{- end }}
+
+{{- /* Numbers of values are floating-point: 1000000 is to be that, and not 1e+06. */ -}}
+{{- define "baton.flag" -}}
+{{- if and (kindIs "float64" .) (eq (float64 (int64 .)) .) }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
 {{- end }}
