@@ -202,6 +202,13 @@ func (f *fleet) saw(l blame.Leg, s blame.Sight) float64 {
 	return f.metric("baton_blame_total", fmt.Sprintf(`leg="%s"`, l.Label()), fmt.Sprintf(`seen="%s"`, s))
 }
 
+// awaitSaw waits until a sight of a leg has been judged, which is a moment after the
+// request's end.
+func (f *fleet) awaitSaw(l blame.Leg, s blame.Sight) {
+	f.t.Helper()
+	f.await(fmt.Sprintf("%s of the %s leg to be judged", s, l.Label()), func() bool { return f.saw(l, s) > 0 })
+}
+
 // charge is what a worker was charged with.
 type charge struct{ worker, with string }
 

@@ -136,6 +136,7 @@ func TestALegThatNeverStartsGetsAFreshPick(t *testing.T) {
 		requireAnswer(t, r, "the second has no leg at first", 4)
 		requireAnswer(t, <-first, "the first keeps the only leg busy", 4)
 		require.EqualValues(t, 1, f.metric("baton_fresh_picks_total"))
+		f.awaitSaw(blame.Mirrored, blame.NotStarted)
 		require.EqualValues(t, 1, f.saw(blame.Mirrored, blame.NotStarted))
 		require.Zero(t, f.setAside())
 	})

@@ -143,7 +143,7 @@ func TestAPairThatFailsOnlyWithEachOtherBlamesNeither(t *testing.T) {
 			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, i%2 == 0)), prompt, 4)
 		}
 		f.awaitOutcomes(24, "ok")
-		require.Positive(t, f.saw(blame.Decode, blame.Unfetched), "the pair was tried")
+		f.awaitSaw(blame.Decode, blame.Unfetched)
 		require.Empty(t, f.whoWentAside())
 		f.fault(f.decode[0], enginesim.Fault{})
 	})
