@@ -39,7 +39,14 @@ func TestWorkersOfWhichOnlyTheAddressIsListedServeApart(t *testing.T) {
 			t.Parallel()
 			l := layoutOf(layout{prefill: 2, decode: 1, config: toldOnly, workers: bareFile, describe: describeBare}, engine)
 			both(t, l, func(t *testing.T, f *fleet) {
-				f.await("the facts of all", func() bool { return f.metric("baton_worker_facts", `state="known"`) == 3 })
+				// An answer is in the metrics before it is in the view.
+				f.await("the facts of all to be in the view", func() bool {
+					known := 0
+					for _, w := range look(t, f.plugin).Workers {
+						known += len(w.Models)
+					}
+					return known == len(f.workers)
+				})
 				prompt := words(3, 16*5+4)
 				body := fmt.Sprintf(`{"model":"m","prompt":%q,"max_tokens":2}`, prompt)
 				for _, cached := range []int{0, 16 * 5} {

@@ -231,11 +231,12 @@ type seen struct {
 		CanServe   bool   `json:"can_serve"`
 	} `json:"keys"`
 	Workers []struct {
-		ID       string `json:"worker_id"`
-		Role     string `json:"role"`
-		Endpoint string `json:"endpoint"`
-		State    string `json:"state"`
-		Reason   string `json:"reason"`
+		ID       string   `json:"worker_id"`
+		Role     string   `json:"role"`
+		Models   []string `json:"models"`
+		Endpoint string   `json:"endpoint"`
+		State    string   `json:"state"`
+		Reason   string   `json:"reason"`
 		Ranks    []struct {
 			Requests      int   `json:"requests"`
 			PrefillTokens int64 `json:"prefill_tokens"`
