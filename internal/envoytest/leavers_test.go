@@ -76,11 +76,16 @@ func (f *fleet) leaveAtAnyMoment(t *testing.T, seed uint64, prefillFirst bool) {
 		require.Positive(t, left[m].Load(), "moment %d", m)
 	}
 	// At which moment the random ones met a worker depends on the machine: one of each for sure.
+	over := func() bool { return f.metric("baton_streams_in_flight") == 0 }
+	f.await("every random request to have ended", over)
+	if prefillFirst {
+		f.awaitCollected()
+	}
 	f.leaveWhile(t, f.decode, "decode")
 	if prefillFirst {
 		f.leaveWhile(t, f.prefill, "prefill")
 	}
-	f.await("every request to have ended", func() bool { return f.metric("baton_streams_in_flight") == 0 })
+	f.await("every request to have ended", over)
 	f.await("decode to have been left", func() bool {
 		cancelled := uint64(0)
 		for _, w := range f.decode {
