@@ -158,7 +158,7 @@ func (s *Server) list(w http.ResponseWriter, r Resource, namespace string, q url
 	if items == nil {
 		items = []map[string]any{}
 	}
-	write(w, 200, map[string]any{"apiVersion": r.apiVersion(), "kind": r.Kind + "List", "metadata": meta, "items": items})
+	write(w, 200, map[string]any{"apiVersion": r.APIVersion(), "kind": r.Kind + "List", "metadata": meta, "items": items})
 }
 
 // matchingLocked returns the objects that a request selects, by name.
@@ -311,7 +311,7 @@ func (st *stream) bookmark(initial bool) {
 	if initial {
 		m["annotations"] = map[string]any{"k8s.io/initial-events-end": "true"}
 	}
-	st.event("BOOKMARK", map[string]any{"apiVersion": st.r.apiVersion(), "kind": st.r.Kind, "metadata": m})
+	st.event("BOOKMARK", map[string]any{"apiVersion": st.r.APIVersion(), "kind": st.r.Kind, "metadata": m})
 }
 
 func (st *stream) event(kind string, object map[string]any) {

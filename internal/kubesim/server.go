@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"math/big"
@@ -177,6 +178,18 @@ func (s *Server) URL() string {
 	return "https://" + s.address
 }
 
+// Kubeconfig is a file by which clients reach an apiserver whose certificate nobody has
+// signed. credential is a key of a user with its value, such as `token: "x"`; "" is none.
+func Kubeconfig(url, credential string) []byte {
+	return fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: %q, insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {%s}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`, url, credential)
+}
+
 // Hang makes the server answer nothing until the function that it returns is called.
 func (s *Server) Hang() (goOn func()) {
 	s.mu.Lock()
@@ -211,7 +224,7 @@ func (s *Server) Put(r Resource, object map[string]any) {
 	k := keyOf(r, object)
 	s.version++
 	object = clone(object)
-	object["apiVersion"], object["kind"] = r.apiVersion(), r.Kind
+	object["apiVersion"], object["kind"] = r.APIVersion(), r.Kind
 	metadata(object)["resourceVersion"] = strconv.FormatUint(s.version, 10)
 	var before map[string]any
 	if was := s.objects[k]; was != nil {
@@ -234,7 +247,7 @@ func (s *Server) Delete(r Resource, namespace, name string, final map[string]any
 	last := was.object
 	if final != nil {
 		last = clone(final)
-		last["apiVersion"], last["kind"] = r.apiVersion(), r.Kind
+		last["apiVersion"], last["kind"] = r.APIVersion(), r.Kind
 	}
 	delete(s.objects, k)
 	s.tellLocked(change{k, s.version, last, nil})
@@ -294,7 +307,8 @@ func (s *Server) wait(ctx context.Context) error {
 	}
 }
 
-func (r Resource) apiVersion() string {
+// APIVersion is the resource's group and version, as an object has them.
+func (r Resource) APIVersion() string {
 	if r.Group == "" {
 		return r.Version
 	}

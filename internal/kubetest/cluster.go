@@ -48,15 +48,5 @@ func Kubeconfig(c Cluster, tokenFile string) []byte {
 	if tokenFile != "" {
 		credential = fmt.Sprintf("tokenFile: %q", tokenFile)
 	}
-	return kubeconfig(c.URL(), credential)
-}
-
-func kubeconfig(url, credential string) []byte {
-	return fmt.Appendf(nil, `apiVersion: v1
-kind: Config
-clusters: [{name: c, cluster: {server: %q, insecure-skip-tls-verify: true}}]
-users: [{name: u, user: {%s}}]
-contexts: [{name: x, context: {cluster: c, user: u}}]
-current-context: x
-`, url, credential)
+	return kubesim.Kubeconfig(c.URL(), credential)
 }

@@ -48,12 +48,8 @@ type control struct {
 func startControl(ctx context.Context) (_ *control, err error) {
 	ctx, cancel := context.WithTimeout(ctx, soon)
 	defer cancel()
-	root, err := stack.Root()
-	if err != nil {
-		return nil, err
-	}
 	c := &control{}
-	if c.home, err = Home(root); err != nil {
+	if c.home, err = parts(); err != nil {
 		return nil, err
 	}
 	if c.dir, err = os.MkdirTemp("", "kubetest"); err != nil {
@@ -168,7 +164,7 @@ func (a *apiserver) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	err = until(ctx, a.name+" apiserver to be ready", func() bool {
+	err = stack.Await(ctx, a.name+" apiserver to be ready", func() bool {
 		code, _ := a.ask(ctx, http.MethodGet, "/readyz", adminToken, nil)
 		return code == http.StatusOK || !a.alive()
 	})

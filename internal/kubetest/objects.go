@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/stretchr/testify/require"
@@ -37,7 +38,7 @@ func (c *control) of(r kubesim.Resource) dynamic.NamespaceableResourceInterface 
 // deletionTimestamp is deleted with a long grace.
 func (k *cluster) Put(r kubesim.Resource, object map[string]any) {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.t.Context()), soon)
+	ctx, cancel := k.step()
 	defer cancel()
 	require.NoError(k.t, k.put(ctx, r, object), "%s", object)
 }
@@ -101,7 +102,7 @@ func wanted(r kubesim.Resource, object map[string]any) *unstructured.Unstructure
 		o["spec"] = spec
 	}
 	u := &unstructured.Unstructured{Object: o}
-	u.SetAPIVersion(schema.GroupVersion{Group: r.Group, Version: r.Version}.String())
+	u.SetAPIVersion(r.APIVersion())
 	u.SetKind(r.Kind)
 	return deep(u)
 }
@@ -125,7 +126,7 @@ func deep(u *unstructured.Unstructured) *unstructured.Unstructured {
 // Delete removes an object at once. Its last state is as it is.
 func (k *cluster) Delete(r kubesim.Resource, ns, name string, _ map[string]any) {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.t.Context()), soon)
+	ctx, cancel := k.step()
 	defer cancel()
 	none := int64(0)
 	err := k.of(r).Namespace(ns).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &none})
@@ -137,9 +138,9 @@ func (k *cluster) Delete(r kubesim.Resource, ns, name string, _ map[string]any) 
 // apply writes an object by server-side apply.
 func (k *cluster) apply(r kubesim.Resource, ns string, object map[string]any) {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.t.Context()), soon)
+	ctx, cancel := k.step()
 	defer cancel()
-	object["apiVersion"], object["kind"] = schema.GroupVersion{Group: r.Group, Version: r.Version}.String(), r.Kind
+	object["apiVersion"], object["kind"] = r.APIVersion(), r.Kind
 	u := deep(&unstructured.Unstructured{Object: object})
 	text, err := u.MarshalJSON()
 	require.NoError(k.t, err)
@@ -184,13 +185,19 @@ func (k *cluster) grant() {
 	}
 }
 
-// empty removes all objects of the resources, and waits until the front apiserver has none.
+// empty removes all pods, pools and objects of the resources, and waits until the front
+// apiserver has none.
 func (k *cluster) empty(resources []kubesim.Resource) {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.t.Context()), soon)
+	for _, r := range []kubesim.Resource{kubesim.Pods(), kubesim.Pools()} {
+		if !slices.Contains(resources, r) {
+			resources = append(slices.Clone(resources), r)
+		}
+	}
+	ctx, cancel := k.step()
 	defer cancel()
 	none := int64(0)
-	for _, r := range append(resources, kubesim.Pods()) {
+	for _, r := range resources {
 		err := k.of(r).Namespace(namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &none}, metav1.ListOptions{})
 		if apierrors.IsNotFound(err) {
 			continue
@@ -216,7 +223,7 @@ const ours = "kubetest"
 // resources defines the custom resources, and none of those that another test has defined so.
 func (k *cluster) resources(want []kubesim.Resource) {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.t.Context()), soon)
+	ctx, cancel := k.step()
 	defer cancel()
 	names := map[string]kubesim.Resource{}
 	for _, r := range want {

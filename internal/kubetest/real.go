@@ -23,6 +23,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/seed-60ae5743/baton/internal/kubesim"
+	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
 // Real says which of the two the clusters of this build are.
@@ -99,7 +100,7 @@ func (k *cluster) Start() error {
 	if k.front.alive() {
 		return errors.New("kubetest: the apiserver is started again while it runs")
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.t.Context()), soon)
+	ctx, cancel := k.step()
 	defer cancel()
 	return k.front.start(ctx)
 }
@@ -189,24 +190,17 @@ func asked(line []byte) (kubesim.Request, bool) {
 	}, true
 }
 
+// step bounds one step. It may be one of the test's end, when the test's context has ended.
+func (k *cluster) step() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(k.t.Context()), soon)
+}
+
 // await waits until is says yes.
 func (k *cluster) await(what string, is func(ctx context.Context) bool) {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.t.Context()), soon)
+	ctx, cancel := k.step()
 	defer cancel()
-	require.NoError(k.t, until(ctx, what, func() bool { return is(ctx) }))
-}
-
-// until asks until is says yes.
-func until(ctx context.Context, what string, is func() bool) error {
-	for !is() {
-		select {
-		case <-ctx.Done():
-			return errors.New("kubetest: waited in vain for " + what)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-	return nil
+	require.NoError(k.t, stack.Await(ctx, what, func() bool { return is(ctx) }))
 }
 
 // may reports whether clients have the right, as this apiserver sees it.
@@ -233,8 +227,12 @@ const (
 	HelmVersion = "v4.3.1"
 )
 
-// Home is where `make tools-kube` has put the parts.
-func Home(root string) (string, error) {
+// parts is where `make tools-kube` has put them.
+func parts() (string, error) {
+	root, err := stack.Root()
+	if err != nil {
+		return "", err
+	}
 	dir := filepath.Join(root, ".tools", "kube-"+KubeVersion)
 	for _, part := range []string{"kube", "helm-" + HelmVersion, filepath.Join("crds", ".whole")} {
 		if _, err := os.Stat(filepath.Join(dir, part)); err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/internal/kubesim"
 )
 
 // Kubectl runs kubectl as the cluster's administrator, and returns what it printed. An error
@@ -23,7 +23,7 @@ func Kubectl(t testing.TB, c Cluster, stdin string, args ...string) (string, err
 	k, ok := c.(*cluster)
 	require.True(t, ok, "%T", c)
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, os.WriteFile(file, kubeconfig(k.back.url(), "token: "+adminToken), 0o600))
+	require.NoError(t, os.WriteFile(file, kubesim.Kubeconfig(k.back.url(), "token: "+adminToken), 0o600))
 	return run(t, stdin, filepath.Join(k.home, "kube"), append([]string{"kubectl", "--kubeconfig", file}, args...)...)
 }
 
@@ -42,9 +42,7 @@ func Definitions(t testing.TB) string {
 
 func home(t testing.TB) string {
 	t.Helper()
-	root, err := stack.Root()
-	require.NoError(t, err)
-	at, err := Home(root)
+	at, err := parts()
 	require.NoError(t, err)
 	return at
 }

@@ -148,15 +148,14 @@ func (b *Book) Update(s *worker.Snapshot) {
 	defer b.mu.Unlock()
 	b.round++
 	var w *worker.Worker // of the entry before: the ranks of a worker mostly follow each other
-	var of worker.ID
 	for i := range b.entries {
 		e := &b.entries[i]
 		e.places = slices.DeleteFunc(e.places, func(p place) bool { return p.t.round+1 < b.round })
 		if !e.present {
 			continue
 		}
-		if w == nil || of != e.rank.ID {
-			w, of = s.Worker(e.rank.ID), e.rank.ID
+		if w == nil || w.ID != e.rank.ID {
+			w = s.Worker(e.rank.ID)
 		}
 		if w == nil || uint32(e.rank.DPRank) >= w.DPSize || w.Endpoint != e.endpoint {
 			b.dropLocked(int32(i))

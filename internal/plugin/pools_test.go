@@ -24,12 +24,7 @@ func startInCluster(t *testing.T, k *kubesim.Server, settings string) *running {
 	t.Cleanup(k.Stop)
 	dir := t.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
-	require.NoError(t, os.WriteFile(kubeconfig, fmt.Appendf(nil, `apiVersion: v1
-kind: Config
-clusters: [{name: c, cluster: {server: %q, insecure-skip-tls-verify: true}}]
-contexts: [{name: x, context: {cluster: c}}]
-current-context: x
-`, k.URL()), 0o600))
+	require.NoError(t, os.WriteFile(kubeconfig, kubesim.Kubeconfig(k.URL(), ""), 0o600))
 	r := &running{t: t, log: &syncbuf.Buffer{}, ended: make(chan error, 1)}
 	file := filepath.Join(dir, "config.yaml")
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `listen: "127.0.0.1:0"

@@ -156,16 +156,9 @@ func (p *Process) Signal(s syscall.Signal) error {
 	if err := p.signal(s); err != nil || s != syscall.SIGSTOP {
 		return err
 	}
-	for deadline := time.Now().Add(10 * time.Second); p.Alive() && !stopped(p.PID()); {
-		if time.Now().After(deadline) {
-			return fmt.Errorf("stack: %s runs on 10 s after SIGSTOP", p.Name)
-		}
-		select {
-		case <-p.done:
-		case <-time.After(time.Millisecond):
-		}
-	}
-	return nil
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return Await(ctx, p.Name+" to stop", func() bool { return !p.Alive() || stopped(p.PID()) })
 }
 
 func (p *Process) signal(s syscall.Signal) error {
@@ -196,7 +189,7 @@ func stopped(pid int) bool {
 		}
 		// The state follows the command's name, which is in parentheses (proc(5)).
 		_, after, _ := bytes.Cut(stat[max(0, bytes.LastIndexByte(stat, ')')):], []byte(" "))
-		if len(after) > 0 && !bytes.ContainsRune([]byte("TtZX"), rune(after[0])) {
+		if len(after) > 0 && bytes.IndexByte([]byte("TtZX"), after[0]) < 0 {
 			return false
 		}
 	}

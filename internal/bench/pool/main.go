@@ -61,9 +61,7 @@ func measure(extproc, admin string, pods int, settle time.Duration) error {
 	}
 	defer os.RemoveAll(dir)
 	kubeconfig := filepath.Join(dir, "kubeconfig")
-	text := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: \"" + k.URL() + "\", insecure-skip-tls-verify: true}}]\n" +
-		"contexts: [{name: x, context: {cluster: c}}]\ncurrent-context: x\n"
-	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(kubeconfig, kubesim.Kubeconfig(k.URL(), ""), 0o600); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
