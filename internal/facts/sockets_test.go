@@ -178,7 +178,10 @@ func TestAWorkerThatIsRestartedAsAnotherModelIsThatModelsWorker(t *testing.T) {
 	conf.Listen, conf.Models, conf.PageSize = sim.Addr(), []string{"after"}, 32
 	startSim(t, conf)
 	s.Ask(1)
-	eventually(t, func() bool { return v.Load().Worker(1).Models[0] == "after" }, "the other model")
+	eventually(t, func() bool {
+		w := v.Load().Worker(1) // there is none for a moment, between the process before and this one
+		return w != nil && w.Models[0] == "after"
+	}, "the other model")
 	require.Equal(t, uint32(32), v.Load().Worker(1).BlockSize)
 	eventually(t, func() bool { return len(v.Status().Problems) == 0 }, "no problem is left")
 	eventually(t, func() bool {

@@ -33,6 +33,14 @@ const bad = `# a line of go's own
 {"Action":"pass","Package":"r","Test":"TestR"}
 `
 
+const died = `{"Action":"output","Package":"p","Test":"TestA","Output":"--- PASS: TestA\n"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"=== RUN   TestB\n"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"panic: why\n"}
+{"Action":"output","Package":"p","Output":"FAIL\tp\n"}
+{"Action":"fail","Package":"p","Elapsed":1}
+`
+
 // told runs the command and returns what it prints.
 func told(t *testing.T, want int, stdin string, args ...string) string {
 	t.Helper()
@@ -102,6 +110,23 @@ FAIL     0.0 s  q
     does not build
 FAIL     0.0 s  q
 `, told(t, 1, bad, "-watch", "-quiet", "-o", file))
+}
+
+// TestTheLastWordsOfAProcessThatDiedAreTold: go names no test where another goroutine
+// panicked, and the test that ran then never ends.
+func TestTheLastWordsOfAProcessThatDiedAreTold(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "unit.json")
+	require.Equal(t, `FAIL     1.0 s  p
+    FAIL	p
+NOT ENDED  p TestB
+    === RUN   TestB
+    panic: why
+`, told(t, 1, died, "-watch", "-quiet", "-o", file))
+	require.Contains(t, told(t, 1, "", file), `
+unit failed: p
+    panic: why
+    FAIL	p
+`)
 }
 
 func TestArgumentsThatSayNothingAreRefused(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -71,8 +72,13 @@ func (r *result) see(e *event, parents, broken map[string]bool) {
 			r.passed++
 			r.took[name] = e.Elapsed
 		}
+		delete(r.output, name)
 	case "fail":
-		if e.Test == "" && !broken[e.of()] || leaf {
+		alone := e.Test == "" && !broken[e.of()]
+		if alone {
+			r.output[name] = append(r.unended(e.of()), r.output[name]...)
+		}
+		if alone || leaf {
 			r.failed = append(r.failed, name)
 			r.took[name] = e.Elapsed
 		}
@@ -81,7 +87,19 @@ func (r *result) see(e *event, parents, broken map[string]bool) {
 		if e.Test != "" {
 			r.skipped = append(r.skipped, name+": "+reason(r.output[name]))
 		}
+		delete(r.output, name)
 	}
+}
+
+// unended returns what the tests of a package have put out that had not ended when it
+// failed without a failed test: the process died in one of them.
+func (r *result) unended(pkg string) (lines []string) {
+	for _, name := range slices.Sorted(maps.Keys(r.output)) {
+		if strings.HasPrefix(name, pkg+" ") {
+			lines = append(lines, r.output[name]...)
+		}
+	}
+	return lines
 }
 
 // said is how a test says why it is skipped.

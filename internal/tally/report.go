@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-const lastLines = 40 // of a failed test's output
+const mostLines = 40 // of a failed test's output
 
 // report prints the table of the files and returns whether all went well.
 func report(files []string, title string, slowest int, anyFile bool, w io.Writer) (ok bool, err error) {
@@ -56,7 +56,7 @@ func readFile(name string) (*result, error) {
 func (r *result) describe(run string, w *strings.Builder) {
 	for _, t := range r.failed {
 		fmt.Fprintf(w, "\n%s failed: %s\n", run, short(t))
-		for _, line := range r.output[t][max(0, len(r.output[t])-lastLines):] {
+		for _, line := range worth(r.output[t]) {
 			w.WriteString("    " + line)
 		}
 	}
@@ -66,6 +66,16 @@ func (r *result) describe(run string, w *strings.Builder) {
 	if len(r.skipped) > 0 {
 		w.WriteString("\n")
 	}
+}
+
+// worth returns what says most of a failure: how a process died, or else the end.
+func worth(output []string) []string {
+	for i, line := range output {
+		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
+			return output[i:min(i+mostLines, len(output))]
+		}
+	}
+	return output[max(0, len(output)-mostLines):]
 }
 
 // slowestOf returns a line for each of the n slowest tests.

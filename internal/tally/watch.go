@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -62,14 +65,34 @@ func (v *watcher) see(e *event) {
 	case "fail", "build-fail":
 		v.ok = false
 		v.say("FAIL  %6.1f s  %s\n", e.Elapsed, short(name))
-		for _, line := range v.output[name] {
-			v.say("    %s", line)
+		v.tell(name)
+		if e.Test == "" {
+			v.unended(e.of())
 		}
 	case "skip":
 	default:
 		return
 	}
 	delete(v.output, name)
+}
+
+// tell prints what has been put out under a name.
+func (v *watcher) tell(name string) {
+	for _, line := range v.output[name] {
+		v.say("    %s", line)
+	}
+	delete(v.output, name)
+}
+
+// unended prints what the tests of a package have put out that had not ended when it
+// failed: the process may have died in one of them, and its last words are there.
+func (v *watcher) unended(pkg string) {
+	for _, name := range slices.Sorted(maps.Keys(v.output)) {
+		if strings.HasPrefix(name, pkg+" ") {
+			v.say("NOT ENDED  %s\n", short(name))
+			v.tell(name)
+		}
+	}
 }
 
 // passed tells of a package that has ended, and of one that goes on for long.
