@@ -48,3 +48,15 @@ try: --whatever: there is no such flag; extproc try --help lists them
 try: --listen: expected a value
 try: unexpected argument "extra"; extproc try --help says what it takes`, err.Error())
 }
+
+// TestAReplicasAddressIsOfEitherFamily: a manifest cannot tell which a pod gets.
+func TestAReplicasAddressIsOfEitherFamily(t *testing.T) {
+	for given, want := range map[string]string{"[10.0.0.1]:9002": "10.0.0.1:9002", "[fd00::7]:9002": "[fd00::7]:9002", "picker:9002": "picker:9002"} {
+		c, _ := readEPP(t, "--leg-advertise", given)
+		conf, err := c.Server()
+		require.NoError(t, err)
+		require.Equal(t, want, conf.Advertise)
+	}
+	_, _, err := EPP(NewFlagSet("epp", "", t.Output()), []string{"--workers", "w.yaml", "--leg-advertise", "fd00::7:9002"})
+	require.ErrorContains(t, err, "leg.advertise (--leg-advertise)")
+}

@@ -4,8 +4,19 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 )
+
+// advertised is the address in the one form that an owner's name has: ports of Kubernetes'
+// pods come as [10.0.0.1]:9002, since their addresses may be of either family.
+func (c *LegConfig) advertised() string {
+	host, port, err := net.SplitHostPort(c.Advertise)
+	if err != nil {
+		return "" // not set
+	}
+	return net.JoinHostPort(host, port)
+}
 
 // LegKey reads the key that seals leg tokens; without a file it draws one.
 func LegKey(file string) ([]byte, error) {

@@ -33,6 +33,7 @@ func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
 	fs.StringVar(&given.Log.Format, "log-format", d.Log.Format, "text or json")
 	fs.StringVar(&given.Trace.Endpoint, "trace-endpoint", "", "OTLP gRPC collector as host:port; empty: no spans")
 	fs.StringVar(&given.Discovery.Cache, "discovery-cache", "", "`file` that keeps the last set of workers from etcd, for a start while etcd cannot be reached (discovery.cache)")
+	fs.StringVar(&given.Leg.Advertise, "leg-advertise", "", "`address` at which other replicas reach this one (leg.advertise)")
 	fs.BoolVar(&given.EnforceDisagg, "enforce-disagg", false, "refuse what cannot be served by separate prefill and decode workers")
 	etcd := etcdFlags(fs)
 	return func() (Config, error) {
@@ -86,6 +87,8 @@ func overrule(c, given *Config, flag string) {
 		c.Log.Format = given.Log.Format
 	case "trace-endpoint":
 		c.Trace.Endpoint = given.Trace.Endpoint
+	case "leg-advertise":
+		c.Leg.Advertise = given.Leg.Advertise
 	case "enforce-disagg":
 		c.EnforceDisagg = given.EnforceDisagg
 	}
@@ -100,7 +103,7 @@ func keyOfFlag(name string) string {
 		return "discovery.file"
 	case "admin":
 		return "admin.listen"
-	case "log-level", "log-format", "trace-endpoint", "discovery-cache":
+	case "log-level", "log-format", "trace-endpoint", "discovery-cache", "leg-advertise":
 		return strings.Replace(name, "-", ".", 1)
 	case "enforce-disagg", "insecure-listen":
 		return strings.Replace(name, "-", "_", 1)

@@ -32,7 +32,7 @@ func (c *Config) Server() (extproc.Config, error) {
 		Overrides:    unlessFalse(c.Routing.RequestOverrides),
 		StartTimeout: c.Prefill.StartTimeout, PrefillTimeout: c.Prefill.Timeout,
 		OverdueBase: c.Prefill.OverdueBase, OverduePerToken: c.Prefill.OverduePerToken, OrphanGrace: c.Prefill.OrphanGrace,
-		Advertise: c.Leg.Advertise, MaxQueuedISLTokens: c.Prefill.MaxQueuedISLTokens,
+		Advertise: c.Leg.advertised(), MaxQueuedISLTokens: c.Prefill.MaxQueuedISLTokens,
 	}
 	var errs [4]error
 	out.Names, errs[0] = prefill.NamesOf(c.Routing.Headers)

@@ -81,8 +81,11 @@ func (c *Config) validateAddresses() (errs []error) {
 			errs = append(errs, fmt.Errorf("prefill.listener %q: expected unix:///path or http://host:port", l))
 		}
 	}
+	if c.Leg.Advertise != "" && !HostPort(c.Leg.Advertise) {
+		errs = append(errs, fmt.Errorf("leg.advertise (--leg-advertise) %q: expected host:port, with a port of 0 to 65535", c.Leg.Advertise))
+	}
 	if c.Leg.Advertise != "" && strings.HasPrefix(c.Listen, "unix://") {
-		errs = append(errs, fmt.Errorf("leg.advertise %q: other replicas cannot reach a unix socket: listen on host:port", c.Leg.Advertise))
+		errs = append(errs, fmt.Errorf("leg.advertise (--leg-advertise) %q: other replicas cannot reach a unix socket: listen on host:port", c.Leg.Advertise))
 	}
 	if !HostPort(c.Admin.Listen) {
 		errs = append(errs, fmt.Errorf("admin.listen (--admin) %q: expected host:port, with a port of 0 to 65535", c.Admin.Listen))

@@ -252,6 +252,21 @@ func TestAGatewaysLegsMayMeetTwoReplicas(t *testing.T) {
 	})
 }
 
+// TestReplicasReachEachOtherOverTLS: `extproc epp` serves with a certificate that it makes,
+// and nobody has signed. Replicas call each other at the same port.
+func TestReplicasReachEachOtherOverTLS(t *testing.T) {
+	t.Parallel()
+	l := layout{prefill: 1, decode: 1, gateway: &envoy.GatewayParams{TLS: true}, config: "tls: {self_signed: true}\n"}
+	eachReplica(t, l, "overdue_base: 30s", func(t *testing.T, owner, other *replica) {
+		requireApart(t, owner, other, func() {
+			for _, q := range ask("replicas with certificates", 4) {
+				q.require(t, owner.asked(q))
+			}
+		}, 4)
+		require.Zero(t, other.metric("baton_prefill_legs_total", `outcome="report_lost"`))
+	})
+}
+
 // awaitServing is awaitHealthy with requests that this replica owns: what is set
 // aside is its own business too.
 func (r *replica) awaitServing() {

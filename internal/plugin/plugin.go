@@ -170,6 +170,10 @@ func (p *plugin) newServer() error {
 	if err != nil {
 		return err
 	}
+	conf.PeerCredentials, err = toReplicas(p.cfg.TLS, p.log)
+	if err != nil {
+		return err
+	}
 	conf.Instance = instance(p.cfg.Leg.Instance)
 	conf.View, conf.Board, conf.Tokens, conf.Book, conf.Health = p.view, p.board, p.tokens, p.book, p.health
 	conf.Index, conf.Routes, conf.Slots, conf.Tells = p.index, p.routes, p.slots, p.events.Tells

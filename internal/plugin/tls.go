@@ -50,6 +50,33 @@ func transport(c config.TLSConfig, log *slog.Logger) (credentials.TransportCrede
 	return credentials.NewTLS(conf), nil
 }
 
+// toReplicas returns the credentials with which other replicas are called, which listen as
+// this process does; nil: plain text. They are not verified, as no gateway verifies them: a
+// report's token says that its caller has the leg, and the owner's address is sealed. To
+// replicas that ask for a certificate this process shows its own.
+func toReplicas(c config.TLSConfig, log *slog.Logger) (credentials.TransportCredentials, error) {
+	if !c.On() {
+		return nil, nil
+	}
+	conf, err := c.Handshake()
+	if err != nil {
+		return nil, err
+	}
+	conf.InsecureSkipVerify = true //nolint:gosec // see above
+	if c.ClientCA == "" {
+		return credentials.NewTLS(conf), nil
+	}
+	own := &tls.Config{}
+	if err := certify(&c, own, log); err != nil {
+		return nil, fmt.Errorf("tls: %w", err)
+	}
+	conf.Certificates = own.Certificates
+	if own.GetCertificate != nil {
+		conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own.GetCertificate(nil) }
+	}
+	return credentials.NewTLS(conf), nil
+}
+
 // certify sets the certificate that the listener shows.
 func certify(c *config.TLSConfig, conf *tls.Config, log *slog.Logger) error {
 	if c.Cert == "" {

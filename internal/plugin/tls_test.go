@@ -101,6 +101,32 @@ func TestEachStartMakesItsOwnCertificate(t *testing.T) {
 	require.ErrorContains(t, err, "gone.pem")
 }
 
+// TestReplicasCallEachOtherAsTheyListen, in plain text or with certificates, also where
+// they ask their callers for one.
+func TestReplicasCallEachOtherAsTheyListen(t *testing.T) {
+	t.Parallel()
+	m := newMounted(t)
+	ca := m.a.write("ca.pem", "CERTIFICATE", m.a.cert.Raw)
+	pair := "cert: " + filepath.Join(m.dir, "tls.crt") + ", key: " + filepath.Join(m.dir, "tls.key")
+	for name, terms := range map[string]string{
+		"plain text":             "",
+		"self-signed":            "self_signed: true, min_version: VersionTLS13",
+		"a certificate":          pair,
+		"certificates both ways": pair + ", client_ca: " + ca,
+		"which are read again":   pair + ", reload: true, client_ca: " + ca,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := startPlugin(t, "listen: 127.0.0.1:0\ntls: {"+terms+"}\n")
+			creds, err := toReplicas(r.plugin.cfg.TLS, slog.New(slog.DiscardHandler))
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			_, err = healthv1.NewHealthClient(dialGRPC(t, r.listener.Addr().String(), creds)).Check(ctx, &healthv1.HealthCheckRequest{Service: "liveness"})
+			require.NoError(t, err)
+		})
+	}
+}
+
 // mounted is a folder with tls.crt and tls.key that are replaced as Kubernetes
 // replaces a mounted secret: by a link.
 type mounted struct {
