@@ -14,10 +14,12 @@ SBOM_VERSION  := v1.10.0
 # Kubernetes' apiserver and kubectl are those of internal/kubetest/parts/go.mod.
 KUBE          := .tools/kube-1.36.3
 HELM_VERSION  := v4.3.1
+# Istio's control plane is that of internal/kubetest/istio/go.mod.
+ISTIOD        := .tools/istiod-eed52ebb66ad
 # What a cluster is taught, as MODULE@VERSION:FILE.
 KUBE_CRDS     := \
   sigs.k8s.io/gateway-api-inference-extension@v1.6.0:config/crd/bases/inference.networking.k8s.io_inferencepools.yaml \
-  sigs.k8s.io/gateway-api@v1.6.1:config/crd/standard/gateway.networking.k8s.io_httproutes.yaml \
+  $(foreach kind,backendtlspolicies gatewayclasses gateways grpcroutes httproutes listenersets referencegrants tlsroutes,sigs.k8s.io/gateway-api@v1.6.1:config/crd/standard/gateway.networking.k8s.io_$(kind).yaml) \
   istio.io/api@v1.32.0:kubernetes/customresourcedefinitions.gen.yaml \
   github.com/prometheus-operator/prometheus-operator@v0.85.0:example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml
 LINT_BIN      := .tools/golangci-lint-$(LINT_VERSION)
@@ -55,7 +57,7 @@ TOKENIZERS    := qwen3 llama2 deepseek_v3
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates tools-kube test-kube-api charts FORCE
+.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio test-kube-api test-kube-istio charts FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -186,10 +188,19 @@ $(KUBE)/crds/.whole: Makefile
 	$(call step,tools-crds,rm -rf $(@D) && mkdir -p $(@D) && for crd in $(KUBE_CRDS); do \
 	  dir=$$(go mod download -json $${crd%%:*} | sed -n 's/.*"Dir": "\(.*\)".*/\1/p') && install -m 644 "$$dir/$${crd#*:}" $(@D)/ || exit 1; done && touch $@)
 
+tools-istio: $(ISTIOD) ## build Istio's control plane into .tools/: once, ten minutes
+
+$(ISTIOD): internal/kubetest/istio/go.mod
+	@echo "building istiod into .tools/, once: some minutes"
+	$(call step,tools-istio,(cd internal/kubetest/istio && go build -ldflags '-s -w' -o $(CURDIR)/$@ istio.io/istio/pilot/cmd/pilot-discovery) && touch $@)
+
 # Each package starts a cluster of its own, which its tests share.
 test-kube-api: tools tools-kube ## the tests of Kubernetes on a real apiserver: pools and pods, rights, the chart (RUN=Pattern)
 	go test -tags $(TAGS),kube -timeout 20m -count 1 -p 1 $(if $(RUN),-run '$(RUN)') ./pkg/discovery/kubernetes ./charts
 	go test -tags $(TAGS),kube -timeout 20m -count 1 -run '$(if $(RUN),$(RUN),TestThePodsOfAPool)' ./internal/envoytest
+
+test-kube-istio: tools tools-kube tools-istio ## both legs in a gateway that a real istiod configures; needs root (RUN=Pattern)
+	go test -tags kube -timeout 20m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/istiotest | grep --line-buffered -v '^=== '
 
 charts: tools-kube ## write examples/kubernetes from the chart
 	go test -tags kube -count 1 -run TheBase ./charts -args -rewrite

@@ -130,6 +130,19 @@ func committedGateway(out map[string][]byte) (err error) {
 			return err
 		}
 	}
+	istio := IstioParams{
+		Params: Params{
+			Title: "Baton with both legs in a gateway of Istio.", PluginHost: "baton-epp.prod.svc.cluster.local",
+			Notes: []string{
+				"Written by `make envoy-configs` from templates: edit those, not this. Change namespace, gateway-name, service_name",
+				"(the picker's Service) and the route's name: NAMESPACE.HTTPROUTE.INDEX of the rule, or the rule's own name.",
+			},
+		},
+		Name: "baton-two-legs", Namespace: "prod", Gateway: "my-gateway", Route: "prod.baton-epp.0",
+	}
+	if out["istio-two-legs.yaml"], err = Istio(istio); err != nil {
+		return err
+	}
 	out["gateway-api-two-legs.patch.yaml"], err = GatewayPatch(GatewayParams{Params: Params{
 		Title: "Baton with both legs in an Envoy that a Gateway API implementation configures: a patch on gateway-api.yaml.",
 	}})

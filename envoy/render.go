@@ -13,10 +13,11 @@ import (
 var templates embed.FS
 
 // view is what the templates read. Protocol says that the main leg's filter is
-// the one of the Gateway API protocol.
+// the one of the Gateway API protocol. Istio is for one template.
 type view struct {
 	GatewayParams
 	Protocol bool
+	Istio    IstioParams
 }
 
 // endpoint is one address of the pool.

@@ -1,4 +1,5 @@
-// Command gen writes the committed Envoy configurations beside their template.
+// Command gen writes the committed Envoy configurations beside their templates, and that of
+// the Helm chart.
 package main
 
 import (
@@ -25,6 +26,13 @@ func run() error {
 		if err := os.WriteFile(filepath.Join("envoy", name), body, 0o644); err != nil {
 			return fmt.Errorf("gen: %w", err)
 		}
+	}
+	chart, err := envoy.IstioForChart()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join("charts", "baton", "files", "istio-two-legs.yaml"), chart, 0o644); err != nil {
+		return fmt.Errorf("gen: %w", err)
 	}
 	return nil
 }

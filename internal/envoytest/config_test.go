@@ -50,6 +50,11 @@ func TestTheCommittedConfigurationsAreThoseOfTheTemplate(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, string(body), string(got), "%s is not up to date: run `make envoy-configs`", name)
 	}
+	chart, err := envoy.IstioForChart()
+	require.NoError(t, err)
+	got, err := os.ReadFile(filepath.Join(root, "charts", "baton", "files", "istio-two-legs.yaml"))
+	require.NoError(t, err)
+	require.Equal(t, string(chart), string(got), "the chart's filter is not up to date: run `make envoy-configs`")
 }
 
 func TestEnvoyItselfAcceptsEachConfiguration(t *testing.T) {

@@ -56,6 +56,17 @@ func TestAGatewayRefusesWhatIsNotOfIt(t *testing.T) {
 	require.ErrorContains(t, err, "10.0.0.1")
 }
 
+// TestIstiosFilterIsRefusedWithAllThatItLacks: what YAML or Istio would read otherwise is no
+// name either.
+func TestIstiosFilterIsRefusedWithAllThatItLacks(t *testing.T) {
+	t.Parallel()
+	_, err := envoy.Istio(envoy.IstioParams{Name: "a b", Gateway: "{}", Route: "prod.models.0"})
+	for _, want := range []string{"Name \"a b\"", "Gateway \"{}\"", "Namespace \"\"", "PluginHost \"\": expected the picker's Service"} {
+		require.ErrorContains(t, err, want)
+	}
+	require.NotContains(t, err.Error(), "Route")
+}
+
 // TestThePatchIsRefusedWhereItsResourcesAreNot: an operation by place must not
 // change what stands there by chance.
 func TestThePatchIsRefusedWhereItsResourcesAreNot(t *testing.T) {

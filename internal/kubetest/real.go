@@ -223,8 +223,9 @@ func (a *apiserver) may(ctx context.Context, verb, plural string) bool {
 
 // The versions of the parts, as the Makefile has them.
 const (
-	KubeVersion = "1.36.3"
-	HelmVersion = "v4.3.1"
+	KubeVersion  = "1.36.3"
+	HelmVersion  = "v4.3.1"
+	IstioVersion = "eed52ebb66ad" // the commit of istio/go.mod
 )
 
 // parts is where `make tools-kube` has put them.

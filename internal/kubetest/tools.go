@@ -14,17 +14,24 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/kubesim"
+	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
 // Kubectl runs kubectl as the cluster's administrator, and returns what it printed. An error
 // has what it said.
 func Kubectl(t testing.TB, c Cluster, stdin string, args ...string) (string, error) {
 	t.Helper()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(file, AdminKubeconfig(t, c), 0o600))
+	return run(t, stdin, filepath.Join(home(t), "kube"), append([]string{"kubectl", "--kubeconfig", file}, args...)...)
+}
+
+// AdminKubeconfig is a file for the cluster's administrator.
+func AdminKubeconfig(t testing.TB, c Cluster) []byte {
+	t.Helper()
 	k, ok := c.(*cluster)
 	require.True(t, ok, "%T", c)
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, os.WriteFile(file, kubesim.Kubeconfig(k.back.url(), "token: "+adminToken), 0o600))
-	return run(t, stdin, filepath.Join(k.home, "kube"), append([]string{"kubectl", "--kubeconfig", file}, args...)...)
+	return kubesim.Kubeconfig(k.back.url(), "token: "+adminToken)
 }
 
 // Helm runs helm, and returns what it printed.
@@ -38,6 +45,17 @@ func Helm(t testing.TB, args ...string) (string, error) {
 func Definitions(t testing.TB) string {
 	t.Helper()
 	return filepath.Join(home(t), "crds")
+}
+
+// Istiod is the path of Istio's control plane, which `make tools-istio` builds.
+func Istiod(t testing.TB) string {
+	t.Helper()
+	root, err := stack.Root()
+	require.NoError(t, err)
+	path := filepath.Join(root, ".tools", "istiod-"+IstioVersion)
+	_, err = os.Stat(path)
+	require.NoError(t, err, "kubetest: istiod is missing: run `make tools-istio`")
+	return path
 }
 
 func home(t testing.TB) string {
