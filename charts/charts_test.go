@@ -45,11 +45,15 @@ var pods = []string{"--set", "router.modelServers.matchLabels.app=llama"}
 // variants are what the chart's README and values say that it can be.
 func variants() map[string][]string {
 	return map[string][]string{
-		"as it is":            pods,
-		"one replica":         append([]string{"--set", "router.epp.replicas=1"}, pods...),
-		"a pool of yours":     {"--set", "router.inferencePool.create=false,router.inferencePool.name=theirs"},
-		"no pool":             append([]string{"--set", "router.inferencePool.create=false"}, pods...),
-		"istio":               append([]string{"--set", "provider.name=istio"}, pods...),
+		"as it is":        pods,
+		"one replica":     append([]string{"--set", "router.epp.replicas=1"}, pods...),
+		"a pool of yours": {"--set", "router.inferencePool.create=false,router.inferencePool.name=theirs"},
+		"no pool":         append([]string{"--set", "router.inferencePool.create=false"}, pods...),
+		"istio":           append([]string{"--set", "provider.name=istio"}, pods...),
+		"istio, two legs": append([]string{
+			"--set-json", `provider={"name": "istio", "istio": {"twoLegs": {"enabled": true, "gateway": {"name": "models", "namespace": "prod"}, "route": "infra.llama.0", "keySecret": "legs"}}}`,
+			"--set-json", `networkPolicy={"create": true, "gateways": [{"podSelector": {"matchLabels": {"app": "gateway"}}}]}`,
+		}, pods...),
 		"an account of yours": append([]string{"--set", "serviceAccount.create=false,serviceAccount.name=theirs"}, pods...),
 		"no rights":           append([]string{"--set", "rbac.create=false,serviceAccount.create=false"}, pods...),
 		"all of it": append([]string{
@@ -161,7 +165,11 @@ func TestValuesDecideWhatIsRendered(t *testing.T) {
 		"a pool of yours": {[]string{`"--pool-name=theirs"`}, []string{"kind: InferencePool"}},
 		"no pool":         {[]string{`"--endpoint-selector=app=llama"`, `"--endpoint-target-ports=8000"`}, []string{"pool-name", "kind: InferencePool"}},
 		"istio":           {[]string{"host: llama-epp", `sidecar.istio.io/inject: "false"`}, nil},
-		"no rights":       {[]string{"serviceAccountName: default"}, []string{"kind: Role"}},
+		"istio, two legs": {[]string{
+			"kind: EnvoyFilter", "outbound|9002||llama-epp.infra.svc.cluster.local", `gateway.networking.k8s.io/gateway-name: "models"`, `{name: "infra.llama.0"}`,
+			"listener: http://llama-epp-legs.prod.svc:9005", "key_file: /etc/baton-leg/key", "--leg-advertise=[$(POD_IP)]:9002", `secretName: "legs"`,
+		}, []string{"THE_"}},
+		"no rights": {[]string{"serviceAccountName: default"}, []string{"kind: Role"}},
 		"all of it": {[]string{
 			"image: \"registry.example:5000/a/baton:v1\"", `"--enforce-disagg=true"`, "endpoint: collector:4317", "insecure: true", "report_interval: 2s",
 			"debug_header: false", "number: 8001", "release: prometheus", "request: 10m", "serviceAccountName: picker",
@@ -188,6 +196,7 @@ func TestNumbersOfAFileStayWhatTheyAre(t *testing.T) {
 }
 
 func TestBadValuesAreRefusedByName(t *testing.T) {
+	const istio = "provider.name=istio,provider.istio.twoLegs.enabled"
 	for set, text := range map[string]string{
 		"":                                       "router.modelServers.matchLabels: expected the labels",
 		"router.tracing.enabled=true":            "router.tracing.otelExporterEndpoint: expected an OTLP collector",
@@ -200,6 +209,11 @@ func TestBadValuesAreRefusedByName(t *testing.T) {
 		"router.epp.replicas=0":                  "replicas",
 		"provider.name=envoy":                    "provider",
 		"router.inferencePool.failureMode=Never": "failureMode",
+
+		"provider.istio.twoLegs.enabled=true":                 "provider.name: expected istio",
+		istio + "=true":                                       "provider.istio.twoLegs.gateway.name: expected the Gateway",
+		istio + "=true,provider.istio.twoLegs.gateway.name=g": "provider.istio.twoLegs.route: expected the HTTPRoute's rule",
+		istio + "=true,provider.istio.twoLegs.gateway.name=g,provider.istio.twoLegs.route=r": "provider.istio.twoLegs.keySecret: expected a Secret",
 	} {
 		var args []string
 		if set != "" {

@@ -47,9 +47,19 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{- /* The configuration, with the collector of tracing. */ -}}
+{{- /* Of the gateway that carries both legs. */ -}}
+{{- define "baton.gatewayNamespace" -}}
+{{ .Values.provider.istio.twoLegs.gateway.namespace | default .Release.Namespace }}
+{{- end }}
+
+{{- /* The configuration, with the collector of tracing, and with what two legs need. */ -}}
 {{- define "baton.config" -}}
 {{- $c := deepCopy .Values.router.epp.config -}}
+{{- with .Values.provider.istio.twoLegs }}{{ if .enabled -}}
+{{- $at := printf "http://%s-legs.%s.svc:%d" (include "baton.name" $) (include "baton.gatewayNamespace" $) (int64 .prefillPort) -}}
+{{- $_ := set $c "prefill" (merge (default dict $c.prefill) (dict "listener" $at)) -}}
+{{- if .keySecret }}{{ $_ := set $c "leg" (merge (default dict $c.leg) (dict "key_file" "/etc/baton-leg/key")) }}{{ end -}}
+{{- end }}{{ end -}}
 {{- with .Values.router.tracing }}{{ if .enabled -}}
 {{- $at := required "router.tracing.otelExporterEndpoint: expected an OTLP collector, such as http://collector:4317, since router.tracing.enabled is true" .otelExporterEndpoint -}}
 {{- $_ := set $c "trace" (merge (dict "endpoint" (regexReplaceAll "^https?://" $at "") "insecure" (hasPrefix "http://" $at)) (default dict $c.trace)) -}}
