@@ -314,7 +314,7 @@ func TestThePickerServesWithTheChartsArguments(t *testing.T) {
 	k := definitions(t)
 	bin := t.TempDir()
 	require.NoError(t, stack.Build(bin, "", false, "./cmd/extproc"))
-	ports, err := stack.FreePorts(5)
+	ports, err := stack.FreePorts(t.Context(), 5)
 	require.NoError(t, err)
 	objects := rendered(t, append([]string{
 		"--set", fmt.Sprintf("router.epp.extProcPort=%d,router.epp.grpcHealthPort=%d,router.epp.metricsPort=%d", ports[0], ports[1], ports[2]),

@@ -109,7 +109,7 @@ func TestThePickerIsAskedAgainOnEachAttempt(t *testing.T) {
 			plugin, err := stack.StartPlugin(ctx, stack.PluginOptions{BinDir: bin, Dir: dir, Workers: list})
 			require.NoError(t, err)
 			ended = append(ended, plugin.Done())
-			ports, err := stack.FreePorts(1)
+			ports, err := stack.FreePorts(t.Context(), 1)
 			require.NoError(t, err)
 			pick := exec.CommandContext(ctx, filepath.Join(bin, "picker"), "--listen", fmt.Sprintf("127.0.0.1:%d", ports[0]), "--workers", list)
 			pick.Stderr = os.Stderr

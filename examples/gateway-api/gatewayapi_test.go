@@ -161,7 +161,7 @@ func startBehind(t *testing.T) *behind {
 	}
 	list := filepath.Join(dir, "workers.yaml")
 	require.NoError(t, file.Write(list, (&stack.Fleet{Prefills: b.workers[:2], Decodes: b.workers[2:]}).Infos()))
-	ports, err := stack.FreePorts(5)
+	ports, err := stack.FreePorts(t.Context(), 5)
 	require.NoError(t, err)
 	b.plugin, err = stack.StartPlugin(ctx, stack.PluginOptions{BinDir: dir, Dir: dir, Workers: list, Listen: fmt.Sprintf("127.0.0.1:%d", ports[0])})
 	require.NoError(t, err)

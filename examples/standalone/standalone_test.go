@@ -122,7 +122,7 @@ func runScript(t *testing.T, root, bin, list string) string {
 	}
 	envoy, err := stack.FindEnvoy(os.Getenv("ENVOY"))
 	require.NoError(t, err)
-	ports, err := stack.FreePorts(3)
+	ports, err := stack.FreePorts(t.Context(), 3)
 	require.NoError(t, err)
 	script := exec.Command(filepath.Join(root, "examples", "standalone", "run.sh"), list)
 	script.Env = append(os.Environ(), "ENVOY="+envoy, "BIN="+bin,
@@ -164,7 +164,7 @@ func TestATakenPortIsSaidBeforeAnythingRuns(t *testing.T) {
 	require.NoError(t, err)
 	envoy, err := stack.FindEnvoy(os.Getenv("ENVOY"))
 	require.NoError(t, err)
-	free, err := stack.FreePorts(2)
+	free, err := stack.FreePorts(t.Context(), 2)
 	require.NoError(t, err)
 	script := exec.CommandContext(t.Context(), filepath.Join(root, "examples", "standalone", "run.sh"))
 	script.Env = append(os.Environ(), "ENVOY="+envoy, "BIN="+bin, "ENVOY_ADMIN_PORT="+port,

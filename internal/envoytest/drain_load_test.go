@@ -90,7 +90,7 @@ func TestAReplicaThatKnowsNothingYetCostsNoRequest(t *testing.T) {
 // TestOneOfThreeReplicasIsEnough: two are dead, and Envoy leaves but one alone.
 func TestOneOfThreeReplicasIsEnough(t *testing.T) {
 	t.Parallel()
-	ports, err := stack.FreePorts(1)
+	ports, err := stack.FreePorts(t.Context(), 1)
 	require.NoError(t, err)
 	l := quickWorkers(2)
 	eachSpread(t, l, inLoad, func(t *testing.T, a, b *replica) {

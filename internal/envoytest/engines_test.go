@@ -18,7 +18,7 @@ import (
 // that do.
 func TestAnEngineThatJoinsWithoutItsListenerHarmsNobody(t *testing.T) {
 	t.Parallel()
-	ports, err := stack.FreePorts(1)
+	ports, err := stack.FreePorts(t.Context(), 1)
 	require.NoError(t, err)
 	f := newFleet(t, layout{
 		prefill: 1, decode: 1, listen: fmt.Sprintf("127.0.0.1:%d", ports[0]),

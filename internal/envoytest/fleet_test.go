@@ -198,7 +198,7 @@ func newFleet(t *testing.T, l layout) *fleet {
 	}
 	var err error
 	if l.patch != nil {
-		config, err := o.Render()
+		config, err := o.Render(ctx)
 		require.NoError(t, err)
 		o.Config = []byte(l.patch(string(config)))
 		require.NotEqual(t, string(config), string(o.Config), "the patch changes something")

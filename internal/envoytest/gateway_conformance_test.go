@@ -29,7 +29,7 @@ const (
 // give the reference picker, serving securely, as it does by default.
 func asReference(t *testing.T, f *fleet) {
 	t.Helper()
-	ports, err := stack.FreePorts(4)
+	ports, err := stack.FreePorts(t.Context(), 4)
 	require.NoError(t, err)
 	require.NoError(t, f.plugin.Kill())
 	config := filepath.Join(f.dir, "baton.yaml")

@@ -37,7 +37,7 @@ func bothBodies(t *testing.T, f func(t *testing.T, p envoy.GatewayParams)) {
 // unused returns an address that refuses connections.
 func unused(t *testing.T) string {
 	t.Helper()
-	p, err := stack.FreePorts(1)
+	p, err := stack.FreePorts(t.Context(), 1)
 	require.NoError(t, err)
 	return fmt.Sprintf("127.0.0.1:%d", p[0])
 }

@@ -125,7 +125,7 @@ func newReplicas(t *testing.T, l layout, prefill string, patch func(port int, be
 	dir := t.TempDir()
 	key, legs := filepath.Join(dir, "leg.key"), filepath.Join(dir, "prefill.sock")
 	require.NoError(t, os.WriteFile(key, []byte("a key that both replicas have"), 0o600))
-	ports, err := stack.FreePorts(2)
+	ports, err := stack.FreePorts(t.Context(), 2)
 	require.NoError(t, err)
 	config := l.config
 	at := func(i int) (listen, text string) {

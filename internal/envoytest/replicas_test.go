@@ -39,7 +39,7 @@ func newApart(t *testing.T, duplex bool) (f *fleet, carrying *stack.Plugin) {
 	dir := t.TempDir()
 	key := filepath.Join(dir, "leg.key")
 	require.NoError(t, os.WriteFile(key, []byte("a key that both replicas have"), 0o600))
-	ports, err := stack.FreePorts(2)
+	ports, err := stack.FreePorts(t.Context(), 2)
 	require.NoError(t, err)
 	owner, carrier := fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[1])
 	common := quickFaults + "drain_timeout: 400ms\n" + fmt.Sprintf("leg: {key_file: %q", key)

@@ -185,7 +185,7 @@ func TestALegOfOursMayBeAdmittedByAnotherReplica(t *testing.T) {
 			if same {
 				keys[1] = keys[0]
 			}
-			ports, err := stack.FreePorts(1)
+			ports, err := stack.FreePorts(t.Context(), 1)
 			require.NoError(t, err)
 			owner := fmt.Sprintf("127.0.0.1:%d", ports[0])
 			other, legs := filepath.Join(dir, "b.sock"), filepath.Join(dir, "prefill.sock")

@@ -138,8 +138,8 @@ func TestEachReasonHasItsRowOfTheFailureTable(t *testing.T) {
 // TestNoRequestIsRefusedWhileAllWorkersAreReplacedAtOnce: this happens again and again, as
 // after a loss of data in the store, when all workers register anew.
 func TestNoRequestIsRefusedWhileAllWorkersAreReplacedAtOnce(t *testing.T) {
-	stop := make(chan struct{})
-	r := newReplicaOf(t, "a", swapping{t, stop}, nil)
+	stop, decided := make(chan struct{}), make(chan struct{}, 1)
+	r := newReplicaOf(t, "a", swapping{stop, decided}, nil)
 	body := []byte(`{"model":"m","prompt":"hi"}`)
 	var scan openai.Request
 	require.NoError(t, openai.Scan(openai.Completions, body, &scan))
@@ -153,6 +153,10 @@ func TestNoRequestIsRefusedWhileAllWorkersAreReplacedAtOnce(t *testing.T) {
 		pairs[d.Decode.Worker.ID/10] = true // the first digits of the id say in which set the worker was
 		d.Prefill.Booking.ReleaseIfHeld(time.Now())
 		d.Decode.Booking.ReleaseIfHeld(time.Now())
+		select {
+		case decided <- struct{}{}:
+		default:
+		}
 	}
 	close(stop)
 	require.Greater(t, len(pairs), 10, "the workers were not replaced")

@@ -69,7 +69,7 @@ func startControl(ctx context.Context) (_ *control, err error) {
 	if c.etcd, err = stack.StartEtcd(context.Background(), stack.EtcdOptions{BinDir: c.dir, Dir: filepath.Join(c.dir, "etcd")}); err != nil {
 		return nil, err
 	}
-	ports, err := stack.FreePorts(2)
+	ports, err := stack.FreePorts(context.Background(), 2)
 	if err != nil {
 		return nil, err
 	}

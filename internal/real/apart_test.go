@@ -187,7 +187,7 @@ func TestVLLMApartWithASpoiltHandOff(t *testing.T) {
 	}
 	es := engines.use(t, "vllm-p1", "vllm-d1")
 	s := newSceneOf(t, "", spoiler(t, es[0], change), es[1])
-	ports, err := stack.FreePorts(1)
+	ports, err := stack.FreePorts(t.Context(), 1)
 	require.NoError(t, err)
 	failed := 0
 	for name, f := range map[string]func(map[string]any){

@@ -259,7 +259,7 @@ func (s shot) send(ctx context.Context, url string, due time.Time) (time.Duratio
 // plainEnvoy runs an Envoy that sends requests to the engine that has fewest.
 func plainEnvoy(t *testing.T, es []*Engine) string {
 	t.Helper()
-	ports, err := stack.FreePorts(2)
+	ports, err := stack.FreePorts(t.Context(), 2)
 	require.NoError(t, err)
 	var endpoints strings.Builder
 	for _, e := range es {

@@ -59,7 +59,7 @@ func common() []string {
 
 // StartVLLM runs vLLM and returns once it serves.
 func StartVLLM(ctx context.Context, o Options) (*Engine, error) {
-	ports, err := stack.FreePorts(4)
+	ports, err := stack.FreePorts(ctx, 4)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func StartVLLM(ctx context.Context, o Options) (*Engine, error) {
 // StartSGLang runs SGLang, as python/sglang_cpu.py has changed it, and returns once it
 // serves.
 func StartSGLang(ctx context.Context, o Options) (*Engine, error) {
-	ports, err := stack.FreePorts(4)
+	ports, err := stack.FreePorts(ctx, 4)
 	if err != nil {
 		return nil, err
 	}

@@ -134,7 +134,7 @@ func (w *world) open(ctx context.Context) error {
 			return fmt.Errorf("soak: %w", err)
 		}
 		var err error
-		if l.ports, err = stack.FreePorts(2); err != nil {
+		if l.ports, err = stack.FreePorts(ctx, 2); err != nil {
 			return err
 		}
 		if err := errors.Join(w.startPlugin(ctx, l), w.startEnvoy(ctx, l)); err != nil {
@@ -147,7 +147,7 @@ func (w *world) open(ctx context.Context) error {
 // startWorker runs a new engine under a new id, at the address of the one before
 // or, with move, at another. Its register is left alone if it runs.
 func (w *world) startWorker(ctx context.Context, m *member, move bool) error {
-	ports, err := stack.FreePorts(3)
+	ports, err := stack.FreePorts(ctx, 3)
 	if err != nil {
 		return err
 	}

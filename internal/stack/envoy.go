@@ -36,9 +36,10 @@ type EnvoyOptions struct {
 	Cgroup      string               // path of the cgroup.procs of the cgroup to run in; default: that of this process
 }
 
-// Render returns the configuration for the options. Ports that are 0 become free ones.
-func (o EnvoyOptions) Render() ([]byte, error) {
-	free, err := FreePorts(2)
+// Render returns the configuration for the options. Ports that are 0 become free ones,
+// which are held until ctx has ended; see FreePorts.
+func (o EnvoyOptions) Render(ctx context.Context) ([]byte, error) {
+	free, err := FreePorts(ctx, 2)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +83,7 @@ func StartEnvoy(ctx context.Context, o EnvoyOptions) (*Envoy, error) {
 	config := o.Config
 	if config == nil {
 		var err error
-		if config, err = o.Render(); err != nil {
+		if config, err = o.Render(ctx); err != nil {
 			return nil, err
 		}
 	}

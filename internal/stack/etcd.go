@@ -63,7 +63,7 @@ func StartEtcdCluster(ctx context.Context, o EtcdOptions, n int) ([]*Etcd, error
 // startMembers starts the members of one cluster at the same time, since a member serves
 // only when most of them run.
 func startMembers(ctx context.Context, all []EtcdOptions) ([]*Etcd, error) {
-	ports, err := FreePorts(2 * len(all))
+	ports, err := FreePorts(ctx, 2*len(all))
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ func Example(ctx context.Context, name, bin string, ports []string, env ...strin
 	if err != nil {
 		return nil, err
 	}
-	free, err := FreePorts(len(ports) + 1)
+	free, err := FreePorts(ctx, len(ports)+1)
 	if err != nil {
 		return nil, err
 	}

@@ -44,7 +44,7 @@ type PluginOptions struct {
 
 // StartPlugin runs the plugin and returns once it is ready.
 func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
-	ports, err := FreePorts(1)
+	ports, err := FreePorts(ctx, 1)
 	if err != nil {
 		return nil, err
 	}

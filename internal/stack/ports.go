@@ -1,13 +1,19 @@
 package stack
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 )
 
-// FreePorts returns n loopback ports that belong to this process until it ends: it keeps
-// a socket bound to each and never listens on it. A child that sets SO_REUSEADDR, as Go,
+// linger is for how long a port stays held after its context has ended. Whoever knew the
+// port, and may still call it, has been told of the end by then.
+const linger = 10 * time.Second
+
+// FreePorts returns n loopback ports that belong to this process until [linger] after the
+// end of ctx: it keeps a socket bound to each and never listens on it. A child that sets SO_REUSEADDR, as Go,
 // Envoy and most servers do, can listen on such a port, also again after it was killed.
 // While none listens, connections are refused. No other process gets such a port: the
 // kernel does not choose a bound port, and another process that calls FreePorts gets
@@ -16,11 +22,11 @@ import (
 //
 // Linux allows this (socket(7), SO_REUSEADDR): two sockets may be bound to one address if
 // both set the option and no bound socket listens.
-func FreePorts(n int) ([]int, error) {
+func FreePorts(ctx context.Context, n int) ([]int, error) {
 	ports := make([]int, n)
 	for i := range ports {
 		var err error
-		if ports[i], err = FreeRow(1); err != nil {
+		if ports[i], err = FreeRow(ctx, 1); err != nil {
 			return nil, err
 		}
 	}
@@ -28,16 +34,16 @@ func FreePorts(n int) ([]int, error) {
 }
 
 // FreeRow is like [FreePorts], for n consecutive ports. It returns the first.
-func FreeRow(n int) (first int, err error) {
+func FreeRow(ctx context.Context, n int) (first int, err error) {
 	for range 100 { // again, since the next port may be taken
-		if first, err = holdRow(n); err == nil {
+		if first, err = holdRow(ctx, n); err == nil {
 			return first, nil
 		}
 	}
 	return 0, fmt.Errorf("stack: hold %d loopback ports in a row: %w", n, err)
 }
 
-func holdRow(n int) (first int, err error) {
+func holdRow(ctx context.Context, n int) (first int, err error) {
 	held := make([]int, 0, n) // file descriptors
 	for i := range n {
 		want := 0 // the kernel chooses
@@ -56,6 +62,13 @@ func holdRow(n int) (first int, err error) {
 			first = port
 		}
 	}
+	context.AfterFunc(ctx, func() {
+		time.AfterFunc(linger, func() {
+			for _, fd := range held {
+				_ = syscall.Close(fd)
+			}
+		})
+	})
 	return first, nil
 }
 

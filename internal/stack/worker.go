@@ -22,10 +22,10 @@ type Worker struct {
 
 // StartWorker runs one simulated worker and returns once it serves. args are flags of the
 // enginesim command. Addresses that args do not name get ports that stay this process's
-// after the worker's death. So a request to a dead worker is refused, and reaches no
+// after the worker's death, until ctx has ended. So a request to a dead worker is refused, and reaches no
 // other process.
 func StartWorker(ctx context.Context, binDir string, args ...string) (*Worker, error) {
-	at, err := addresses(args)
+	at, err := addresses(ctx, args)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func StartWorker(ctx context.Context, binDir string, args ...string) (*Worker, e
 
 // addresses returns flags for the addresses that a worker with these flags needs and the
 // flags do not name. Their ports are held; see FreePorts.
-func addresses(args []string) (more []string, err error) {
+func addresses(ctx context.Context, args []string) (more []string, err error) {
 	ranks, perRank := 1, hasFlag(args, "port-per-rank")
 	if v, ok := flagOf(args, "dp-size"); ok {
 		ranks, _ = strconv.Atoi(v) // the command refuses a value that is not a number
@@ -71,7 +71,7 @@ func addresses(args []string) (more []string, err error) {
 		if l.perRank {
 			n = max(ranks, 1)
 		}
-		first, err := FreeRow(n)
+		first, err := FreeRow(ctx, n)
 		if err != nil {
 			return nil, err
 		}

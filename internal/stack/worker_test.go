@@ -15,7 +15,7 @@ func TestAWorkersAddressesAreHeldUnlessTheyAreNamed(t *testing.T) {
 		"--role=prefill --engine=trtllm --dp-size 2":  "listen side-channel-listen",
 		"--role decode --listen a:1 --replay-port=-1": "kv-events-port",
 	} {
-		more, err := addresses(strings.Fields(args))
+		more, err := addresses(t.Context(), strings.Fields(args))
 		require.NoError(t, err)
 		var names []string
 		for _, f := range more {

@@ -41,6 +41,18 @@ const died = `{"Action":"output","Package":"p","Test":"TestA","Output":"--- PASS
 {"Action":"fail","Package":"p","Elapsed":1}
 `
 
+const raced = `{"Action":"output","Package":"p","Test":"TestA","Output":"==================\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"WARNING: DATA RACE\n"}
+{"Action":"output","Package":"q","Test":"TestZ","Output":"of another package\n"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"Read at 0x00 by goroutine 7:\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"==================\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"--- PASS: TestA\n"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"    testing.go:1: race detected during execution of test\n"}
+{"Action":"fail","Package":"p","Test":"TestB"}
+{"Action":"fail","Package":"p"}
+`
+
 // told runs the command and returns what it prints.
 func told(t *testing.T, want int, stdin string, args ...string) string {
 	t.Helper()
@@ -134,4 +146,11 @@ func TestArgumentsThatSayNothingAreRefused(t *testing.T) {
 		require.NotEmpty(t, told(t, 2, "", args...))
 	}
 	require.Contains(t, told(t, 0, "", "-help"), "slowest")
+}
+
+// The race detector's report may stand at a test that passes.
+func TestTheReportOfARaceIsTold(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.json")
+	require.NoError(t, os.WriteFile(file, []byte(raced), 0o600))
+	require.Contains(t, told(t, 1, "", file), "a races:\n    in p:\n    WARNING: DATA RACE\n    Read at 0x00 by goroutine 7:\n")
 }

@@ -32,6 +32,7 @@ type result struct {
 	failed  []string
 	skipped []string // with the reason
 	output  map[string][]string
+	races   races
 	took    map[string]float64 // s, of tests without subtests
 	first   time.Time
 	last    time.Time
@@ -67,6 +68,7 @@ func (r *result) see(e *event, parents, broken map[string]bool) {
 	switch e.Action {
 	case "output", "build-output":
 		r.output[name] = append(r.output[name], e.Output)
+		r.races.see(e)
 	case "pass":
 		if leaf {
 			r.passed++
@@ -100,6 +102,30 @@ func (r *result) unended(pkg string) (lines []string) {
 		}
 	}
 	return lines
+}
+
+// races are the reports of the race detector. It fails whichever tests are running, and go
+// gives its words to any test, also to one that passes.
+type races struct {
+	within string // the package whose report is being read
+	lines  []string
+}
+
+// see keeps the line if it is of a report.
+func (r *races) see(e *event) {
+	switch {
+	case strings.HasPrefix(e.Output, "WARNING: DATA RACE"):
+		r.within = e.of()
+		r.lines = append(r.lines, "in "+r.within+":\n")
+	case r.within != e.of():
+		return
+	case strings.HasPrefix(e.Output, "====="):
+		r.within = ""
+		return
+	}
+	if r.within != "" {
+		r.lines = append(r.lines, e.Output)
+	}
 }
 
 // said is how a test says why it is skipped.

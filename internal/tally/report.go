@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-const mostLines = 40 // of a failed test's output
+const mostLines = 40 // of a failed test's output, and of the race detector's
 
 // report prints the table of the files and returns whether all went well.
 func report(files []string, title string, slowest int, anyFile bool, w io.Writer) (ok bool, err error) {
@@ -57,6 +57,12 @@ func (r *result) describe(run string, w *strings.Builder) {
 	for _, t := range r.failed {
 		fmt.Fprintf(w, "\n%s failed: %s\n", run, short(t))
 		for _, line := range worth(r.output[t]) {
+			w.WriteString("    " + line)
+		}
+	}
+	if len(r.races.lines) > 0 {
+		fmt.Fprintf(w, "\n%s races:\n", run)
+		for _, line := range r.races.lines[:min(mostLines, len(r.races.lines))] {
 			w.WriteString("    " + line)
 		}
 	}

@@ -64,7 +64,7 @@ var ways = []way{
 }
 
 func (f way) try(ctx context.Context, dir string, worker, processor net.Listener, requests *atomic.Int64, w *watcher) error {
-	ports, err := stack.FreePorts(2)
+	ports, err := stack.FreePorts(ctx, 2)
 	if err != nil {
 		return err
 	}

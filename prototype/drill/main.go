@@ -188,7 +188,7 @@ func (s *scene) proxy(ctx context.Context) error {
 		return err
 	}
 	o := stack.EnvoyOptions{Path: path, Dir: s.dir, LogLevel: "info", Params: envoy.Params{PluginSocket: s.plugin.Socket, FullDuplex: *duplex}}
-	if o.Config, err = o.Render(); err != nil {
+	if o.Config, err = o.Render(ctx); err != nil {
 		return err
 	}
 	if !*plain {

@@ -203,7 +203,7 @@ func (l *lab) startPlugin(ctx context.Context, name, dir string) (*server, error
 	if err := l.writeWorkers(workers, name); err != nil {
 		return nil, err
 	}
-	ports, err := stack.FreePorts(1)
+	ports, err := stack.FreePorts(ctx, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +280,7 @@ func (l *lab) startEnvoy(ctx context.Context, v *variant) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	ports, err := stack.FreePorts(2)
+	ports, err := stack.FreePorts(ctx, 2)
 	if err != nil {
 		return err
 	}
