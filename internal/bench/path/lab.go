@@ -285,6 +285,7 @@ func (l *lab) startEnvoy(ctx context.Context, v *variant) error {
 		return err
 	}
 	p := envoy.Params{ClientPort: ports[0], AdminPort: ports[1], FullDuplex: v.mode == fullDuplex}
+	p.PluginSocket = filepath.Join(dir, "none.sock") // and the prefill listener's beside it: the default folder may not exist
 	if v.server != nil {
 		p.PluginSocket = v.server.socket
 	}
