@@ -3,6 +3,7 @@
 package envoytest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -123,6 +124,7 @@ func (x *flood) meets(t *testing.T, judge func(t *testing.T, f *fleet, alone, be
 				}
 				t.Logf("large requests: %v; small ones: alone p50 %v, p99 %v; beside them %d of %d served, p50 %v, p90 %v, p99 %v",
 					got, quantile(alone, 50), quantile(alone, 99), servedOf(beside), len(beside), quantile(beside, 50), quantile(beside, 90), quantile(beside, 99))
+				t.Logf("the slowest of these, with the second in which each was sent: %s", slowest(beside, 6))
 				judge(t, f, alone, beside, got)
 				f.await("no body to be in flight", func() bool { return f.metric("baton_body_bytes_in_flight") == 0 })
 				requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("after it", 2, false)), "after it", 2)
@@ -170,6 +172,20 @@ func quantile(took []time.Duration, percent int) time.Duration {
 	}
 	slices.Sort(took)
 	return took[min(len(took)-1, len(took)*percent/100)]
+}
+
+// slowest lists the n slowest requests, of which four were sent in a second.
+func slowest(took []time.Duration, n int) string {
+	at := make([]int, len(took))
+	for i := range at {
+		at[i] = i
+	}
+	slices.SortFunc(at, func(a, b int) int { return cmp.Compare(took[b], took[a]) })
+	var out strings.Builder
+	for _, i := range at[:min(n, len(at))] {
+		fmt.Fprintf(&out, "%v (%d s) ", took[i].Round(100*time.Microsecond), i/4)
+	}
+	return out.String()
 }
 
 func servedOf(took []time.Duration) (n int) {

@@ -29,23 +29,44 @@ type limited struct {
 	from      time.Time
 }
 
-// costly are members of a request that cause work which its prompt tokens do not show.
-var costly = map[patience.Kind][][]byte{
-	patience.Media:  {[]byte(`"image_url"`), []byte(`"input_audio"`), []byte(`"video_url"`), []byte(`"audio_url"`), []byte(`"image_data"`)},
-	patience.Guided: {[]byte(`"response_format"`), []byte(`"guided_`), []byte(`"structured_outputs"`), []byte(`"json_schema"`)},
-}
+// Members of a request that cause work which its prompt tokens do not show: their names
+// after the first quote, or how these begin.
+var (
+	mediaNames  = []string{`image_url"`, `input_audio"`, `video_url"`, `audio_url"`, `image_data"`}
+	guidedNames = []string{`response_format"`, `guided_`, `structured_outputs"`, `json_schema"`}
+)
 
 // kindOf returns the kind of a request by the names that occur in its body. If such a name
-// occurs in a prompt, the only effect is that the limits of this request are longer.
+// occurs in a prompt, the only effect is that the limits of this request are longer. A body
+// may have megabytes, so it is read once, from quote to quote.
 func kindOf(body []byte) patience.Kind {
-	for _, k := range []patience.Kind{patience.Media, patience.Guided} {
-		for _, name := range costly[k] {
-			if bytes.Contains(body, name) {
-				return k
+	kind := patience.Plain
+	for {
+		quote := bytes.IndexByte(body, '"')
+		if quote < 0 || quote+1 == len(body) {
+			return kind
+		}
+		body = body[quote+1:]
+		switch body[0] {
+		case 'i', 'v', 'a':
+			if beginsWith(body, mediaNames) {
+				return patience.Media
+			}
+		case 'r', 'g', 's', 'j':
+			if kind == patience.Plain && beginsWith(body, guidedNames) {
+				kind = patience.Guided
 			}
 		}
 	}
-	return patience.Plain
+}
+
+func beginsWith(body []byte, names []string) bool {
+	for _, name := range names {
+		if len(body) >= len(name) && string(body[:len(name)]) == name {
+			return true
+		}
+	}
+	return false
 }
 
 // limit sets in the plan how long its legs may take. The argument pool is the key of the

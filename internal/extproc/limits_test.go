@@ -1,6 +1,8 @@
 package extproc
 
 import (
+	"bytes"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/leg"
+	"github.com/seed-60ae5743/baton/internal/patience"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -83,4 +86,57 @@ func TestALegThatDoesNotBeginBlamesWhomEnvoyNames(t *testing.T) {
 		require.Equal(t, map[worker.ID]int{100: 1}, g.aside)
 		require.Equal(t, []worker.Rank{p.Prefill}, learnedBy(x.m).Avoid)
 	}
+}
+
+func TestTheKindOfARequestIsReadFromItsMembers(t *testing.T) {
+	for body, want := range map[string]patience.Kind{
+		``:                                   patience.Plain,
+		`"`:                                  patience.Plain,
+		`{"prompt":"image_url","r":""}`:      patience.Media, // the quotes are those of the prompt: its limits are longer, and no more
+		`{"prompt":"an \"image_url\"","r"}`:  patience.Plain,
+		`{"prompt":"x image_url","json":1}`:  patience.Plain,
+		`{"messages":[{"type":"image_url"}]`: patience.Media,
+		`{"a":{"input_audio":1}}`:            patience.Media,
+		`{"video_url":1}`:                    patience.Media,
+		`{"audio_url":1}`:                    patience.Media,
+		`{"image_data":1}`:                   patience.Media,
+		`{"response_format":1}`:              patience.Guided,
+		`{"guided_regex":1}`:                 patience.Guided,
+		`{"structured_outputs":1}`:           patience.Guided,
+		`{"a":{"json_schema":1}}`:            patience.Guided,
+		`{"json_schema":1,"image_data":2}`:   patience.Media,
+		`{"image_dat`:                        patience.Plain,
+	} {
+		require.Equal(t, want, kindOf([]byte(body)), body)
+	}
+}
+
+// TestOneReadingFindsWhatOneForEachNameFinds plays random pieces of the names.
+func TestOneReadingFindsWhatOneForEachNameFinds(t *testing.T) {
+	contains := func(body []byte, names []string) bool {
+		for _, name := range names {
+			if bytes.Contains(body, []byte(`"`+name)) {
+				return true
+			}
+		}
+		return false
+	}
+	pieces := append(append([]string{`"`, `"`, `"`, `image_`, `x`, `"image_url"`, `\`}, mediaNames...), guidedNames...)
+	rng := rand.New(rand.NewPCG(1, 2))
+	seen := map[patience.Kind]int{}
+	for range 20_000 {
+		var body []byte
+		for range rng.IntN(5) {
+			body = append(body, pieces[rng.IntN(len(pieces))]...)
+		}
+		want := patience.Plain
+		if contains(body, mediaNames) {
+			want = patience.Media
+		} else if contains(body, guidedNames) {
+			want = patience.Guided
+		}
+		require.Equal(t, want, kindOf(body), "%s", body)
+		seen[want]++
+	}
+	require.Len(t, seen, 3)
 }
