@@ -124,6 +124,7 @@ func (s *stage) play(at, named string, end func()) string {
 	a := s.set(at)
 	ours, theirs := s.generations(s.ours), s.generations(s.theirs)
 	begun, done := make(chan struct{}), make(chan struct{})
+	before := s.messages()
 	go func() {
 		defer close(a.over)
 		moment := a.reached
@@ -133,7 +134,7 @@ func (s *stage) play(at, named string, end func()) string {
 		case "headers":
 			f.await("the plugin to have the headers", func() bool { return f.metric("baton_streams_in_flight", `leg="main"`) == 1 })
 		case "body":
-			f.await("the plugin to have some of the body", func() bool { return s.messages() >= 2 })
+			f.await("the plugin to have some of the body", func() bool { return s.messages() >= before+2 })
 		case "answering":
 			moment = begun
 		}
@@ -190,7 +191,7 @@ func (s *stage) stream(body io.Reader, begun chan struct{}, named string) *reply
 	return readThrough(req, begun)
 }
 
-// messages is how many frames Envoy has sent to the plugin.
+// messages is how many messages Envoy has sent to plugins since it began.
 func (s *stage) messages() int64 {
 	var sum int64
 	for _, prefix := range []string{"client", "main_leg"} {
