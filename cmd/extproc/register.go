@@ -14,10 +14,12 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/config"
+	"github.com/seed-60ae5743/baton/internal/modelfiles"
 	"github.com/seed-60ae5743/baton/internal/register"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
+	"github.com/seed-60ae5743/baton/pkg/tokens/local"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -67,6 +69,11 @@ func registerWorker(ctx context.Context, c config.Register, log *slog.Logger) er
 	if err != nil {
 		return config.Usage(err)
 	}
+	closeFiles, err := serveModelFiles(&c, log)
+	if err != nil {
+		return err
+	}
+	defer closeFiles()
 	runner, err = register.New(c.Worker, registrar)
 	if err != nil {
 		return config.Usage(err)
@@ -117,6 +124,44 @@ func hurryAtSecondSignal(hurry func()) (stop func()) {
 	}
 }
 
+// serveModelFiles serves the files of --model-path, if it is given, and notes where in the
+// worker's record.
+func serveModelFiles(c *config.Register, log *slog.Logger) (closeAll func(), err error) {
+	if c.ModelPath == "" {
+		return func() {}, nil
+	}
+	files, err := local.Read(os.DirFS(c.ModelPath))
+	if err != nil {
+		return nil, config.Usage(fmt.Errorf("--model-path %q: %w", c.ModelPath, err))
+	}
+	packed, err := files.Pack()
+	if err != nil {
+		return nil, fmt.Errorf("--model-path %q: %w", c.ModelPath, err)
+	}
+	l, err := net.Listen("tcp", c.FilesAt)
+	if err != nil {
+		return nil, fmt.Errorf("register: --model-files-listen: %w; choose another address, or end the process that uses it", err)
+	}
+	at := &c.Worker.Override.ModelFiles
+	at.Digest, at.Port = local.Digest(packed), uint16(l.Addr().(*net.TCPAddr).Port) //nolint:gosec // a port
+	log.Info("the model's files are served", logkey.Digest, at.Digest, logkey.URL, l.Addr().String())
+	return serveHTTP(l, modelfiles.Handler(packed), time.Minute), nil
+}
+
+// serveHTTP serves until closeAll.
+func serveHTTP(l net.Listener, h http.Handler, write time.Duration) (closeAll func()) {
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: write}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = srv.Serve(l)
+	}()
+	return func() {
+		_ = srv.Close()
+		<-served
+	}
+}
+
 // serveRegisterAdmin serves the runner's pages, if addr is not empty.
 func serveRegisterAdmin(addr string, runner *register.Runner, log *slog.Logger) (closeAll func(), err error) {
 	if addr == "" {
@@ -126,15 +171,6 @@ func serveRegisterAdmin(addr string, runner *register.Runner, log *slog.Logger) 
 	if err != nil {
 		return nil, fmt.Errorf("register: --admin: %w; choose another address, or end the process that uses it", err)
 	}
-	srv := &http.Server{Handler: runner.Handler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second}
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = srv.Serve(l)
-	}()
 	log.Info("admin address", slog.String(logkey.URL, "http://"+l.Addr().String()))
-	return func() {
-		_ = srv.Close()
-		<-served
-	}, nil
+	return serveHTTP(l, runner.Handler(), 5*time.Second), nil
 }

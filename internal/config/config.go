@@ -239,6 +239,9 @@ type TokensConfig struct {
 	Wait          time.Duration `yaml:"wait"`            // default 100ms
 	BytesPerToken int           `yaml:"bytes_per_token"` // default 4
 	CacheBytes    int           `yaml:"cache_bytes"`     // default 64 MiB
+	// FilesDir is a folder in which the files of models are kept that workers serve.
+	// Default: none; they are read again by each new process.
+	FilesDir string `yaml:"files_dir"`
 }
 
 // HealthConfig says when a worker is set aside.

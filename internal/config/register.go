@@ -20,6 +20,8 @@ type Register struct {
 	Etcd      EtcdConfig
 	LeaseTTL  time.Duration
 	Admin     string
+	ModelPath string // folder of the model's files; default: none are served
+	FilesAt   string // host:port where they are served
 	LogLevel  string
 	LogFormat string
 }
@@ -146,10 +148,12 @@ func RegisterFlags(fs *flag.FlagSet) func() (Register, error) {
 	store := etcdFlags(fs)
 	ttl := fs.Duration("lease-ttl", 10*time.Second, "how long etcd keeps the worker after this process died; whole seconds")
 	admin := fs.String("admin", "", "`host:port` of /healthz, /readyz, /state and /metrics; default: none")
+	model := fs.String("model-path", "", "`folder` with the engine's model as it is published (tokenizer.json and so on): plugins then make the tokens of its prompts themselves; default: none")
+	filesAt := fs.String("model-files-listen", ":9904", "`host:port` where plugins read these files, at the address that is advertised")
 	level := fs.String("log-level", "info", "debug, info, warn or error")
 	format := fs.String("log-format", "text", "text or json")
 	return func() (Register, error) {
-		c := Register{LeaseTTL: *ttl, Admin: *admin, LogLevel: *level, LogFormat: *format}
+		c := Register{LeaseTTL: *ttl, Admin: *admin, ModelPath: *model, FilesAt: *filesAt, LogLevel: *level, LogFormat: *format}
 		c.Etcd.Prefix = etcd.DefaultPrefix
 		errs := []error{watched(&c.Worker), overrides(&c.Worker.Override), topology(&c.Worker.Override)}
 		if c.Worker.Engine.Kind == engine.VLLMMooncake && c.Worker.Override.Role == worker.Prefill {
@@ -163,6 +167,9 @@ func RegisterFlags(fs *flag.FlagSet) func() (Register, error) {
 			if _, _, err := net.SplitHostPort(*admin); err != nil {
 				errs = append(errs, fmt.Errorf("--admin %q: expected host:port", *admin))
 			}
+		}
+		if !HostPort(*filesAt) {
+			errs = append(errs, fmt.Errorf("--model-files-listen %q: expected host:port", *filesAt))
 		}
 		errs = append(errs, etcd.RegistrarConfig{Prefix: c.Etcd.Prefix}.Validate())
 		if *ttl < time.Second || *ttl > time.Hour || *ttl%time.Second != 0 {

@@ -28,6 +28,7 @@ func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 		p.onActivation(t)
 	}
 	p.server.OnChange(old, c)
+	p.files.Changed(now.Workers())
 	if !c.IsZero() {
 		p.log.Info("workers changed", logkey.Revision, now.Revision(), logkey.Workers, len(now.Workers()),
 			logkey.Joined, few(now, c.Joined), logkey.Left, few(old, c.Left), logkey.Changed, few(now, c.Changed))

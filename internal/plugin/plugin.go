@@ -27,6 +27,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/loads"
+	"github.com/seed-60ae5743/baton/internal/modelfiles"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
@@ -56,6 +57,7 @@ type plugin struct {
 	reports *loads.Poller // asks engines what they run
 	facts   []*facts.Source
 	tokens  *tokens.Resolver
+	files   *modelfiles.Follower
 	server  *extproc.Server
 	creds   credentials.TransportCredentials // nil: plain text
 	memory  memory
@@ -265,6 +267,9 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	p.resumeIndex()
 	g.Go(func() error { return p.view.Run(world) })
 	g.Go(func() error { return p.events.Run(world) })
+	if p.cfg.Tokens.Mode == "" || p.cfg.Tokens.Mode == string(tokens.Auto) { // else no tokens are made
+		g.Go(func() error { return p.files.Run(world) })
+	}
 	g.Go(func() error { return p.keepIndex(world) })
 	g.Go(func() error { return p.routes.Run(world) })
 	g.Go(func() error { return p.health.Run(world) })

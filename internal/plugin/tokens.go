@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/config"
+	"github.com/seed-60ae5743/baton/internal/modelfiles"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
@@ -33,7 +34,17 @@ func newTokens(p *plugin, keyed func(http.RoundTripper) http.RoundTripper) error
 		return err
 	}
 	p.tokens, err = tokens.New(t)
-	return err
+	if err != nil {
+		return err
+	}
+	own := map[string]bool{}
+	for model := range t.Local {
+		own[model] = true
+	}
+	p.files = modelfiles.New(modelfiles.Config{
+		Use: p.tokens.Use, Configured: own, Dir: p.cfg.Tokens.FilesDir, Log: p.log, Counted: p.tele.Instruments.ModelFiles,
+	})
+	return nil
 }
 
 // models reads the folders of the models whose tokens are made here. The error has every

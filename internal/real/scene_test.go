@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -180,6 +181,8 @@ type scene struct {
 	etcd    *stack.Etcd
 	key     string // shown with each request
 	keyFile string // of each register
+
+	modelPath string // of each register: the files that the tokens are made from
 }
 
 func newScene(t *testing.T, config string, names ...string) *scene {
@@ -212,7 +215,7 @@ func (s *scene) start(config string) *scene {
 	require.NoError(t, err)
 	for _, e := range s.engines {
 		r, err := stack.StartRegister(ctx, stack.RegisterOptions{
-			BinDir: binDir, EngineURL: e.URL, Etcd: s.etcd.Endpoints, TTL: 5 * time.Second, Args: append(e.registerArgs(), s.keyArgs()...),
+			BinDir: binDir, EngineURL: e.URL, Etcd: s.etcd.Endpoints, TTL: 5 * time.Second, Args: slices.Concat(e.registerArgs(), s.keyArgs(), s.filesArgs()),
 		})
 		require.NoError(t, err)
 		registers = append(registers, r)
@@ -240,6 +243,13 @@ func (e *Engine) registerArgs() []string {
 		args = append(args, "--engine", string(e.Kind), "--bootstrap-port", fmt.Sprint(e.Bootstrap))
 	}
 	return args
+}
+
+func (s *scene) filesArgs() []string {
+	if s.modelPath == "" {
+		return nil
+	}
+	return []string{"--model-path", s.modelPath, "--model-files-listen", "127.0.0.1:0"}
 }
 
 func (s *scene) keyArgs() []string {

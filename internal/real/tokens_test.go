@@ -28,10 +28,12 @@ func (s *scene) tried(model string) {
 	})
 }
 
-// TestVLLMTokensMadeHere: Baton makes the tokens from Qwen3's published files, and they are
-// the engine's, in conversations, with tools, with evictions.
+// TestVLLMTokensMadeHere: Baton makes the tokens from Qwen3's published files, which it has
+// from beside the workers, and they are the engine's, in conversations, with tools, with
+// evictions.
 func TestVLLMTokensMadeHere(t *testing.T) {
-	s := newScene(t, tokenizerOf("qwen3", "qwen3"), "vllm-1", "vllm-2")
+	s := (&scene{t: t, engines: engines.use(t, "vllm-1", "vllm-2"), modelPath: filepath.Join(home, "models", "qwen3")}).start(compared)
+	s.await("the files to be read", func() bool { return s.metric("baton_model_files_total", `outcome="fetched"`) == 1 })
 	s.tried("qwen3")
 	require.NotContains(t, s.plugin.Log(), "are not used")
 	r := rand.New(rand.NewPCG(20, 1))

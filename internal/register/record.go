@@ -36,6 +36,8 @@ type Override struct {
 	KVReplayPort uint16
 	KVTopic      *string
 
+	ModelFiles worker.ModelFiles // served by this process
+
 	AcceptsAggregated *bool // of a decode worker; default: vLLM yes, the others no
 	HeaderOverrides   bool
 
@@ -94,7 +96,7 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 		Namespace: o.Namespace, Deployment: o.Deployment,
 		DPSize: cmp.Or(o.DPSize, f.DPSize, 1), PortPerRank: o.PortPerRank, BlockSize: cmp.Or(o.BlockSize, f.BlockSize),
 		CapacityBlocks: o.CapacityBlocks, MaxModelLen: f.MaxModelLen, Eagle: f.Eagle, HeaderOverrides: o.HeaderOverrides,
-		Taints: o.Taints, TopologyDomains: o.TopologyDomains, KVTransfer: o.KVTransfer,
+		Taints: o.Taints, TopologyDomains: o.TopologyDomains, KVTransfer: o.KVTransfer, ModelFiles: o.ModelFiles,
 	}
 	if o.Eagle != nil {
 		w.Eagle = *o.Eagle
@@ -205,7 +207,7 @@ func sameLife(a, b worker.Worker) bool {
 
 func sameRecord(a, b worker.Worker) bool {
 	return sameLife(a, b) && slices.Equal(a.Models, b.Models) && slices.Equal(a.Adapters, b.Adapters) && a.Namespace == b.Namespace && a.Deployment == b.Deployment &&
-		a.CapacityBlocks == b.CapacityBlocks && a.MaxModelLen == b.MaxModelLen && a.Bootstrap.Equal(b.Bootstrap) && a.KVEvents == b.KVEvents &&
+		a.CapacityBlocks == b.CapacityBlocks && a.MaxModelLen == b.MaxModelLen && a.Bootstrap.Equal(b.Bootstrap) && a.KVEvents == b.KVEvents && a.ModelFiles == b.ModelFiles &&
 		a.AcceptsAggregated == b.AcceptsAggregated && a.HeaderOverrides == b.HeaderOverrides && a.Draining == b.Draining &&
 		a.SameTaints(&b) && a.KVTransfer == b.KVTransfer
 }

@@ -254,6 +254,8 @@ func change(t *testing.T, v reflect.Value) {
 		v.Set(reflect.ValueOf(map[string]string{"zone": "a"}))
 	case worker.KVTransfer:
 		v.Set(reflect.ValueOf(worker.KVTransfer{Domain: "zone"}))
+	case worker.ModelFiles:
+		v.Set(reflect.ValueOf(worker.ModelFiles{Port: 1}))
 	case worker.KVEvents:
 		v.Set(reflect.ValueOf(worker.KVEvents{Topic: "t"}))
 	default:

@@ -34,7 +34,7 @@ type Instruments struct {
 	legs, tokenize, firstEvents, promptTokens, blame, clockOff, logBreaks                                                            *counter
 	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                                 *counter
 	kvRestores, indexDumps                                                                                                           *counter
-	aside, activation, traceFailures, engineReports, factReadings                                                                    *counter
+	aside, activation, traceFailures, engineReports, factReadings, modelFiles                                                        *counter
 
 	decisionSeconds, prefillWait, tokenizeSeconds metric.Float64Histogram
 
@@ -266,6 +266,13 @@ func (i *Instruments) FactReading(outcome string) {
 	}
 }
 
+// ModelFiles counts one set of a model's files that a worker serves.
+func (i *Instruments) ModelFiles(outcome string) {
+	if i != nil {
+		i.modelFiles.add(1, labels{outcome})
+	}
+}
+
 // Activation counts a change of a key's prefill activation.
 func (i *Instruments) Activation(from, to, cause string) {
 	if i != nil {
@@ -320,7 +327,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		kvResets:   b.counter(MetricKVResets),
 		kvRestores: b.counter(MetricKVRestores),
 		indexDumps: b.counter(MetricIndexDumps),
-		aside:      b.counter(MetricAside), engineReports: b.counter(MetricEngineReports), factReadings: b.counter(MetricFactReadings),
+		aside:      b.counter(MetricAside), engineReports: b.counter(MetricEngineReports), factReadings: b.counter(MetricFactReadings), modelFiles: b.counter(MetricModelFiles),
 		activation: b.counter(MetricActivation),
 
 		traceFailures: b.counter(MetricTraceFailures),

@@ -48,6 +48,7 @@ const (
 
 	MetricEngineReports = "baton_engine_reports_total"
 	MetricFactReadings  = "baton_fact_readings_total"
+	MetricModelFiles    = "baton_model_files_total"
 	MetricFacts         = "baton_worker_facts"
 
 	MetricAside      = "baton_aside_transitions_total"
@@ -203,6 +204,7 @@ func stateMetrics() []Metric {
 	return []Metric{
 		{MetricEngineReports, Counter, "{report}", l(LabelOutcome), "Times an engine was asked what it runs (engines.report_interval).", nil},
 		{MetricFactReadings, Counter, "{reading}", l(LabelOutcome), "Times an engine was asked for the facts that discovery leaves open: `ok`, `failed`.", nil},
+		{MetricModelFiles, Counter, "{set}", l(LabelOutcome), "Sets of models' files that workers serve: `fetched`; `kept`, read from tokens.files_dir; `failed`, of no worker; `refused`, not understood.", nil},
 		{MetricFacts, Gauge, "{worker}", l(LabelState), "Workers whose engines are asked for facts, by what is known: `unknown`, no answer yet; `known`; `failing`, the last questions brought no answer.", nil},
 
 		{MetricAside, Counter, "{transition}", l(LabelTo, LabelReason), "Changes of a worker's health.", nil},

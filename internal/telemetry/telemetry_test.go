@@ -72,6 +72,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.Aside("aside", "connection_refused")
 	i.EngineReport("ok")
 	i.FactReading("ok")
+	i.ModelFiles("fetched")
 	i.Activation("absent", "decode-waiting", "decode_added")
 	i.ClockOff()
 	i.LogBroke()

@@ -131,7 +131,7 @@ func (f *files) begin(c chat.Caller, now time.Time) bool {
 // fromFiles makes the tokens of q from the files of its model. False means that there are
 // none, that they are not known to be exact, or that they do not tell of this request.
 func (r *Resolver) fromFiles(q *Query, s *Scratch) (Prompt, bool) {
-	f := r.files[q.Key.Model]
+	f := r.filesOf(q.Key.Model)
 	of, ok := formOf(q)
 	if f == nil || !ok || f.state(of) != Exact {
 		return Prompt{}, false
@@ -172,7 +172,7 @@ func (c Claim) Counted(n int) {
 
 // tryFiles begins a trial of q's model with one of the engines, if one is due.
 func (r *Resolver) tryFiles(q *Query, from []worker.Endpoint) {
-	f := r.files[q.Key.Model]
+	f := r.filesOf(q.Key.Model)
 	c, ok := callerOf(q.Engine)
 	if f == nil || !ok || len(from) == 0 || !f.begin(c, time.Now()) {
 		return

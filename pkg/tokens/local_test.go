@@ -220,3 +220,34 @@ func TestATrialThatNoEngineAnswersIsMadeAgain(t *testing.T) {
 func answered(status int, body string) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}, nil
 }
+
+// TestOtherFilesAreTriedAnew: a worker may come with other files of its model.
+func TestOtherFilesAreTriedAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &counting{m: filesModel(t)}
+		r, told := filesResolver(t, c)
+		defer r.Close()
+		from := []worker.Endpoint{{}}
+		q := filesQuery(t, openai.Completions, `{"model":"m","prompt":"abcab"}`)
+		local := func() bool {
+			p, ok := r.Fast(q, new(Scratch))
+			return ok && p.Source == FromLocal
+		}
+		try := func() {
+			q := filesQuery(t, openai.Completions, fmt.Sprintf(`{"model":"m","prompt":"ask %d"}`, c.count()))
+			_, err := r.Engine(context.Background(), q, from)
+			require.NoError(t, err)
+			synctest.Wait()
+		}
+		try()
+		require.True(t, local())
+		r.Use("m", nil)
+		try()
+		require.False(t, local(), "there are none")
+		r.Use("m", filesModel(t))
+		require.False(t, local(), "these have not been tried")
+		try()
+		require.True(t, local())
+		require.Len(t, *told, 4)
+	})
+}

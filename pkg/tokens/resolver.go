@@ -2,11 +2,14 @@ package tokens
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/tokens/local"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -25,8 +28,8 @@ type Resolver struct {
 
 	pictureSlots chan struct{} // the same for prompts with pictures
 
-	files map[string]*files // of the models whose tokens are made here, by name
-	life  context.Context   //nolint:containedctx // ends with Close; of trials
+	files atomic.Pointer[map[string]*files] // of the models whose tokens are made here, by name; replaced whole, under mu
+	life  context.Context                   //nolint:containedctx // ends with Close; of trials
 	end   context.CancelFunc
 
 	// mu guards the fields below. Lock order: mu → cache.mu, mu → the mu of each asides.
@@ -60,14 +63,32 @@ func New(cfg Config) (*Resolver, error) {
 
 		pictureSlots: make(chan struct{}, cfg.picturesInFlight()),
 		flights:      make(map[cacheKey]*flight),
-		files:        make(map[string]*files, len(cfg.Local)),
 	}
 	r.life, r.end = context.WithCancel(context.Background())
+	all := make(map[string]*files, len(cfg.Local))
 	for name, m := range cfg.Local {
-		r.files[name] = newFiles(name, m, cfg.OnStanding)
+		all[name] = newFiles(name, m, cfg.OnStanding)
 	}
+	r.files.Store(&all)
 	return r, nil
 }
+
+// Use has the tokens of a model's prompts made from m from now on, once a trial has shown
+// that m gives them; nil: engines are asked.
+func (r *Resolver) Use(model string, m *local.Model) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := maps.Clone(*r.files.Load())
+	if m == nil {
+		delete(all, model)
+	} else {
+		all[model] = newFiles(model, m, r.cfg.OnStanding)
+	}
+	r.files.Store(&all)
+}
+
+// filesOf returns the files of a model, or nil.
+func (r *Resolver) filesOf(model string) *files { return (*r.files.Load())[model] }
 
 // Close cancels the running questions, waits until they have ended, and closes idle
 // connections. Engine fails afterwards; Fast and Estimate still work.

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // ID is the discovery identity of one worker ("instance id" on the wire). Zero
@@ -187,6 +188,26 @@ type KVEvents struct {
 // IsZero reports whether the worker publishes no KV events.
 func (k KVEvents) IsZero() bool { return k.Host == "" || k.Port == 0 }
 
+// ModelFiles names the files with which a worker's model is published, and says where
+// they are served beside the worker, over HTTP (package modelfiles has the path and the
+// form). The zero value means that nobody serves them.
+type ModelFiles struct {
+	Digest string // of what is served: "sha256:" and 64 hexadecimal digits
+	Port   uint16 // at the host of the worker's Endpoint
+}
+
+// IsZero reports whether nobody serves the files.
+func (m ModelFiles) IsZero() bool { return m.Digest == "" || m.Port == 0 }
+
+// CheckDigest returns an error if the text is not a digest as ModelFiles has it.
+func CheckDigest(digest string) error {
+	hexa, ok := strings.CutPrefix(digest, "sha256:")
+	if ok && len(hexa) == 64 && strings.Trim(hexa, "0123456789abcdef") == "" {
+		return nil
+	}
+	return fmt.Errorf("%.80q: expected sha256: and 64 hexadecimal digits", digest)
+}
+
 // MaxDPSize bounds the ranks of one worker, so that one wrong record in discovery
 // cannot use up memory.
 const MaxDPSize = 4096
@@ -227,6 +248,8 @@ type Worker struct {
 
 	Bootstrap Bootstrap
 	KVEvents  KVEvents
+	// ModelFiles are what the tokens of the worker's prompts may be made from.
+	ModelFiles ModelFiles
 
 	// Taints are the worker's own taints, which requests may require. Each entry of
 	// TopologyDomains is one more taint; see HasTaint.
@@ -322,6 +345,9 @@ func (w *Worker) Validate() error {
 	}
 	if len(w.Models) == 0 && !w.FactsUnknown || slices.Contains(w.Models, NoModel) {
 		bad("models: expected at least one name, none of them empty")
+	}
+	if err := CheckDigest(w.ModelFiles.Digest); err != nil && w.ModelFiles != (ModelFiles{}) {
+		bad("model_files.digest %w", err)
 	}
 	if w.DPSize == 0 || w.DPSize > MaxDPSize {
 		bad("dp_size %d: expected 1 to %d", w.DPSize, MaxDPSize)

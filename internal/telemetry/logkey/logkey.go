@@ -37,6 +37,7 @@ const (
 	Decode          = "decode"
 	DPRank          = "dp_rank"
 	DrainTimeout    = "drain_timeout"
+	Digest          = "digest"
 	Eagle           = "eagle"
 	Endpoint        = "endpoint"
 	EnforceDisagg   = "enforce_disagg"
@@ -155,6 +156,7 @@ func ofRequests() []Def {
 
 		{Blocks, "number of blocks"},
 		{BlockSize, "tokens of a block, as the worker is registered"},
+		{Digest, "digest of a model's files"},
 		{Eagle, "whether the worker's blocks are hashed in pairs of tokens (EAGLE)"},
 		{Ranks, "number of ranks whose blocks are used"},
 		{Of, "number of ranks in the dump"},

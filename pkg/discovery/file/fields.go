@@ -45,6 +45,8 @@ func (r *reader) workerField(w *worker.Worker, key string, v ast.Node) bool {
 		r.inner(v, bootstrapKeys, func(k string, v ast.Node) bool { return r.bootstrapField(&w.Bootstrap, k, v) })
 	case "kv_events":
 		r.inner(v, kvEventsKeys, func(k string, v ast.Node) bool { return r.kvEventsField(&w.KVEvents, k, v) })
+	case "model_files":
+		r.inner(v, modelFilesKeys, func(k string, v ast.Node) bool { return r.modelFilesField(&w.ModelFiles, k, v) })
 	case "adapters":
 		if w.Adapters = r.texts(v); len(w.Adapters) == 0 {
 			w.Adapters = nil // as if the key were absent
@@ -115,6 +117,18 @@ func (r *reader) kvEventsField(k *worker.KVEvents, key string, v ast.Node) bool 
 		k.ReplayPort = uint16(r.number(v, 16))
 	case "topic":
 		k.Topic = r.text(v)
+	default:
+		return false
+	}
+	return true
+}
+
+func (r *reader) modelFilesField(m *worker.ModelFiles, key string, v ast.Node) bool {
+	switch key {
+	case "digest":
+		m.Digest = r.text(v)
+	case "port":
+		m.Port = uint16(r.number(v, 16))
 	default:
 		return false
 	}

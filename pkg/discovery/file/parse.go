@@ -227,8 +227,9 @@ func (r *reader) inner(n ast.Node, known string, set func(key string, v ast.Node
 
 const (
 	fileWhat       = "file"
-	workerKeys     = "id, role, engine, models, adapters, namespace, deployment, endpoint, dp_size, port_per_rank, block_size, capacity_blocks, max_model_len, eagle, bootstrap, kv_events, taints, topology_domains, kv_transfer, accepts_aggregated, header_overrides, draining, fronted, facts_unknown, engine_rank, facts, facts_port"
+	workerKeys     = "id, role, engine, models, adapters, namespace, deployment, endpoint, dp_size, port_per_rank, block_size, capacity_blocks, max_model_len, eagle, bootstrap, kv_events, model_files, taints, topology_domains, kv_transfer, accepts_aggregated, header_overrides, draining, fronted, facts_unknown, engine_rank, facts, facts_port"
 	bootstrapKeys  = "host, port, engine_ids"
+	modelFilesKeys = "digest, port"
 	kvEventsKeys   = "host, port, replay_port, topic"
 	defaultDPRanks = 1
 )
@@ -380,6 +381,9 @@ func (r *reader) complete(w *worker.Worker) {
 		w.Bootstrap = worker.Bootstrap{} // a host without a port counts as absent
 	} else if w.Bootstrap.Host == "" {
 		w.Bootstrap.Host = ip
+	}
+	if w.ModelFiles.Port == 0 {
+		w.ModelFiles = worker.ModelFiles{}
 	}
 	if w.KVEvents.Port == 0 {
 		w.KVEvents = worker.KVEvents{}

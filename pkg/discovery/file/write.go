@@ -34,6 +34,8 @@ type record struct {
 	Bootstrap *bootstrap `json:"bootstrap,omitempty"`
 	KVEvents  *kvEvents  `json:"kv_events,omitempty"`
 
+	ModelFiles *modelFiles `json:"model_files,omitempty"`
+
 	Taints          []string          `json:"taints,omitempty"`
 	TopologyDomains map[string]string `json:"topology_domains,omitempty"`
 	KVTransfer      *kvTransfer       `json:"kv_transfer,omitempty"`
@@ -51,6 +53,11 @@ type bootstrap struct {
 	Host      string   `json:"host"`
 	Port      uint16   `json:"port"`
 	EngineIDs []string `json:"engine_ids,omitempty"`
+}
+
+type modelFiles struct {
+	Digest string `json:"digest"`
+	Port   uint16 `json:"port"`
 }
 
 type kvTransfer struct {
@@ -84,6 +91,9 @@ func MarshalWorker(w *worker.Worker) ([]byte, error) {
 	}
 	if k := w.KVEvents; !k.IsZero() {
 		rec.KVEvents = &kvEvents{Host: k.Host, Port: k.Port, ReplayPort: k.ReplayPort, Topic: k.Topic}
+	}
+	if m := w.ModelFiles; !m.IsZero() {
+		rec.ModelFiles = &modelFiles{Digest: m.Digest, Port: m.Port}
 	}
 	line, err := json.Marshal(rec)
 	if err != nil {

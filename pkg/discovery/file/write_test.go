@@ -3,6 +3,7 @@ package file
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,9 +26,10 @@ func fleet(t *testing.T) []*worker.Worker {
 			ID: 18446744073709551615, Role: worker.Prefill, Engine: worker.SGLang, Endpoint: mustEndpoint(t, "[fd00::7]:30000"),
 			Models: []string{"qwen", "123", "true", "a: b # c", "<é\"'>"}, Namespace: "0x10", Deployment: "blue",
 			DPSize: 4, BlockSize: 64, CapacityBlocks: 1 << 63,
-			Bootstrap: worker.Bootstrap{Host: "boot.example", Port: 8998},
-			KVEvents:  worker.KVEvents{Host: "fd00::8", Port: 5557, ReplayPort: 5657, Topic: "~"},
-			Taints:    []string{"gpu=h200", "0x10"}, TopologyDomains: map[string]string{"zone": "a", "rack": "", "0": "b=c"},
+			Bootstrap:  worker.Bootstrap{Host: "boot.example", Port: 8998},
+			KVEvents:   worker.KVEvents{Host: "fd00::8", Port: 5557, ReplayPort: 5657, Topic: "~"},
+			ModelFiles: worker.ModelFiles{Digest: "sha256:" + strings.Repeat("0a", 32), Port: 9904},
+			Taints:     []string{"gpu=h200", "0x10"}, TopologyDomains: map[string]string{"zone": "a", "rack": "", "0": "b=c"},
 			KVTransfer: worker.KVTransfer{Domain: "zone", Enforcement: worker.Preferred, Weight: 0.1},
 			Eagle:      true, AcceptsAggregated: true, HeaderOverrides: true, Draining: true, Fronted: true,
 		},
