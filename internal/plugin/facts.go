@@ -1,8 +1,12 @@
 package plugin
 
 import (
+	"context"
+	"time"
+
 	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/facts"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -28,6 +32,47 @@ func (p *plugin) asking(inner discovery.Source) (discovery.Source, error) {
 	}
 	p.facts = append(p.facts, s)
 	return s, nil
+}
+
+// firstAnswers bounds how long the plugin is not ready because engines have not been asked
+// yet, or have not answered their first question.
+const firstAnswers = 10 * time.Second
+
+// awaitAnswers waits until no engine's first answer is missing. A plugin that was ready
+// before would serve the first requests undisaggregated, or refuse them, beside replicas
+// that know the workers.
+func (p *plugin) awaitAnswers(ctx context.Context) {
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	late := time.NewTimer(firstAnswers)
+	defer late.Stop()
+	for p.unanswered() > 0 {
+		select {
+		case <-look.C:
+		case <-late.C:
+			p.log.Warn("ready although engines have not said what they are", logkey.Workers, p.unanswered())
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// unanswered counts the workers whose engines are asked for facts and have neither told
+// them nor failed to answer.
+func (p *plugin) unanswered() (n int) {
+	failed := map[worker.ID]bool{}
+	for _, s := range p.facts {
+		for _, r := range s.Rows() {
+			failed[r.Worker] = r.Failures > 0
+		}
+	}
+	for _, w := range p.board.Load().Workers() {
+		if w.FactsUnknown && !failed[w.ID] {
+			n++
+		}
+	}
+	return n
 }
 
 // askAgain has a worker asked for its facts soon: its engine may have begun anew.

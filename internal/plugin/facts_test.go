@@ -3,6 +3,10 @@ package plugin
 import (
 	"context"
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -114,4 +118,42 @@ func TestABareAddressBecomesAWorker(t *testing.T) {
 		return false
 	}, "another model's engine at the same address")
 	require.Equal(t, 1, strings.Count(r.log.String(), "it does not answer at http://"+dead.Addr()), "it is told once: %s", r.log.String())
+}
+
+// TestThePluginIsReadyOnceEnginesHaveBeenAsked: until then a balancer would send it requests
+// that it cannot place.
+func TestThePluginIsReadyOnceEnginesHaveBeenAsked(t *testing.T) {
+	sim, _ := simulated(t, enginesim.Config{Engine: worker.VLLM, Role: worker.Aggregated, Models: []string{"m"}, PageSize: 16})
+	dead, stop := simulated(t, enginesim.Config{Engine: worker.VLLM, Role: worker.Aggregated})
+	stop()
+	engine, err := url.Parse("http://" + sim.Addr())
+	require.NoError(t, err)
+	open, asked := make(chan struct{}), make(chan struct{}, 100)
+	through := httputil.NewSingleHostReverseProxy(engine)
+	gate := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		select {
+		case <-open:
+			through.ServeHTTP(w, r)
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(gate.Close)
+	r := startPlugin(t, "listen: unix://"+filepath.Join(t.TempDir(), "x.sock")+"\n")
+	r.writeWorkers("workers:\n  - {endpoint: \"" + strings.TrimPrefix(gate.URL, "http://") + "\", facts: true}\n  - {endpoint: \"" + dead.Addr() + "\", facts: true}\n")
+	<-asked
+	status, why := r.ready()
+	require.Equal(t, http.StatusServiceUnavailable, status)
+	require.Contains(t, why, "engines have not said yet what they are")
+	require.NotContains(t, r.log.String(), "msg=ready")
+	close(open)
+	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "msg=ready") }, 30*time.Second, 10*time.Millisecond)
+	require.NotContains(t, r.log.String(), "ready although")
+	status, _ = r.ready()
+	require.Equal(t, http.StatusOK, status)
+	for _, w := range r.shown().Workers {
+		if w.Endpoint != dead.Addr() {
+			require.Equal(t, []string{"m"}, w.Models, "it is known when the plugin is ready")
+		}
+	}
 }

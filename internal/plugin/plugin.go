@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -68,6 +69,9 @@ type plugin struct {
 	refused map[worker.Key]string // owned by onChange: why requests for a key are refused
 	closers []io.Closer           // of the discovery sources
 	pools   pools
+	// waiting is set from the start of run until engines have had their time to say what
+	// they are.
+	waiting atomic.Bool
 	dry     bool // made to be checked, and not to run
 }
 
@@ -258,6 +262,7 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	world, endWorld := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWorld()
 	g, world := errgroup.WithContext(world)
+	p.waiting.Store(true)
 	cancel := p.view.Subscribe(p.onChange)
 	defer cancel()
 	stopObserving, err := p.tele.Instruments.Observe(p.observe)
@@ -322,10 +327,13 @@ func serveGRPC(s *grpc.Server, l net.Listener) error {
 	return nil
 }
 
-// awaitView makes the plugin ready once the board has a set of workers.
+// awaitView makes the plugin ready once the board has a set of workers, and each of them
+// whose engine is asked for its facts has been asked once.
 func (p *plugin) awaitView(ctx context.Context) error {
 	select {
 	case <-p.board.Ready():
+		p.awaitAnswers(ctx)
+		p.waiting.Store(false)
 		p.probes.becomeReady()
 		p.log.Info("ready", logkey.Workers, len(p.board.Load().Workers()))
 	case <-ctx.Done():

@@ -24,7 +24,11 @@ func (p *plugin) adminConfig() admin.Config {
 }
 
 func (p *plugin) isReady() (bool, string) {
-	if p.board.Load().Ready() {
+	switch {
+	case !p.board.Load().Ready():
+	case p.waiting.Load():
+		return false, "engines have not said yet what they are"
+	default:
 		why := p.pools.why()
 		return why == "", why
 	}
