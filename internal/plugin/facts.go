@@ -2,8 +2,10 @@ package plugin
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/facts"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
@@ -41,16 +43,16 @@ const firstAnswers = 10 * time.Second
 // awaitAnswers waits until no engine's first answer is missing. A plugin that was ready
 // before would serve the first requests undisaggregated, or refuse them, beside replicas
 // that know the workers.
-func (p *plugin) awaitAnswers(ctx context.Context) {
+func awaitAnswers(ctx context.Context, board *activation.Board, asking []*facts.Source, log *slog.Logger) {
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
 	late := time.NewTimer(firstAnswers)
 	defer late.Stop()
-	for p.unanswered() > 0 {
+	for unanswered(board, asking) > 0 {
 		select {
 		case <-look.C:
 		case <-late.C:
-			p.log.Warn("ready although engines have not said what they are", logkey.Workers, p.unanswered())
+			log.Warn("ready although engines have not said what they are", logkey.Workers, unanswered(board, asking))
 			return
 		case <-ctx.Done():
 			return
@@ -60,14 +62,14 @@ func (p *plugin) awaitAnswers(ctx context.Context) {
 
 // unanswered counts the workers whose engines are asked for facts and have neither told
 // them nor failed to answer.
-func (p *plugin) unanswered() (n int) {
+func unanswered(board *activation.Board, asking []*facts.Source) (n int) {
 	failed := map[worker.ID]bool{}
-	for _, s := range p.facts {
+	for _, s := range asking {
 		for _, r := range s.Rows() {
 			failed[r.Worker] = r.Failures > 0
 		}
 	}
-	for _, w := range p.board.Load().Workers() {
+	for _, w := range board.Load().Workers() {
 		if w.FactsUnknown && !failed[w.ID] {
 			n++
 		}

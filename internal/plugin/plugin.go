@@ -332,7 +332,7 @@ func serveGRPC(s *grpc.Server, l net.Listener) error {
 func (p *plugin) awaitView(ctx context.Context) error {
 	select {
 	case <-p.board.Ready():
-		p.awaitAnswers(ctx)
+		awaitAnswers(ctx, p.board, p.facts, p.log)
 		p.waiting.Store(false)
 		p.probes.becomeReady()
 		p.log.Info("ready", logkey.Workers, len(p.board.Load().Workers()))
