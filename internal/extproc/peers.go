@@ -101,9 +101,9 @@ func addressOf(owner string) string {
 func (p *peers) reachable(owner string) bool { return addressOf(owner) != "" }
 
 // report sends one report to the owner of a leg, once the channel before has closed; at once
-// if that is nil. It returns a channel that closes when the call has ended. The caller gives
+// if that is nil. It calls over if the owner answers that the attempt is over. It returns a channel that closes when the call has ended. The caller gives
 // it to the leg's next report, since reports must come in order and gRPC calls need not.
-func (p *peers) report(owner, token string, r leg.Report, before <-chan struct{}) <-chan struct{} {
+func (p *peers) report(owner, token string, r leg.Report, over func(), before <-chan struct{}) <-chan struct{} {
 	done := make(chan struct{})
 	addr := addressOf(owner)
 	if addr == "" {
@@ -135,6 +135,10 @@ func (p *peers) report(owner, token string, r leg.Report, before <-chan struct{}
 			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
 			defer cancel()
 			err = conn.Invoke(ctx, legsReport, wrapperspb.Bytes(body), new(wrapperspb.BytesValue))
+		}
+		if status.Code(err) == codes.NotFound {
+			over()
+			return
 		}
 		if err != nil {
 			p.log.Debug("a leg's owner was not told", logkey.Owner, owner, logkey.Err, err)

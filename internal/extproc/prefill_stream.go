@@ -148,11 +148,21 @@ func (s *prefillStream) perform(e *leg.Effect) {
 	}
 }
 
+// late ends a leg that has begun here after its attempt was over, as an owner's own replica
+// refuses it: no decode worker will take its KV. A later report of such an attempt is of a leg
+// that ends anyway.
+func (s *prefillStream) late(r leg.Report) {
+	if r.State == leg.Started {
+		s.srv.cfg.Telemetry.Leg("late", "")
+		s.post(just(leg.Event{Kind: leg.EventAbort}))
+	}
+}
+
 func (s *prefillStream) tellOwner(r leg.Report) {
 	switch {
 	case s.owner != nil:
 		s.owner.post(just(leg.Event{Kind: leg.EventLeg, Leg: r}))
 	case s.token != "" && s.leg.Owner != s.srv.owner:
-		s.told = s.srv.peers.report(s.leg.Owner, s.token, r, s.told)
+		s.told = s.srv.peers.report(s.leg.Owner, s.token, r, func() { s.late(r) }, s.told)
 	}
 }

@@ -301,6 +301,28 @@ func TestALegAtAnotherReplicaReportsToItsOwner(t *testing.T) {
 	require.Zero(t, other.book.Totals().Held, "the other has booked nothing")
 }
 
+// TestALegAtAnotherReplicaEndsIfItsAttemptIsOver: Envoy was late to reach the other replica,
+// and the owner has given the attempt up meanwhile. The half that the worker has begun would
+// wait for a decode that never comes.
+func TestALegAtAnotherReplicaEndsIfItsAttemptIsOver(t *testing.T) {
+	owner, other := newReplica(t, "owner", nil), newReplica(t, "other", nil)
+	main := owner.open(filterMain)
+	set := main.route(someBody)
+	main.cancel()
+	owner.forgetLegs()
+	owner.requireIdle()
+	leg := other.open(filterPrefill)
+	defer leg.cancel()
+	leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
+	require.NotNil(t, leg.recv().GetRequestHeaders(), "this replica knows nothing of the attempt")
+	leg.requestBody(someBody)
+	m := leg.recv()
+	if m.GetRequestBody() != nil {
+		m = leg.recv()
+	}
+	require.NotNil(t, m.GetImmediateResponse(), "%v", m)
+}
+
 func TestAFailureAtAnotherReplicaEndsDecode(t *testing.T) {
 	owner, other := newReplica(t, "owner", nil), newReplica(t, "other", nil)
 	main := owner.open(filterMain)

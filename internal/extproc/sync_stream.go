@@ -76,7 +76,7 @@ func (s *syncStream) begun(sealed prefill.Leg, token string) bool {
 	r := leg.Report{State: leg.Started}
 	s.srv.cfg.Telemetry.Leg(r.State.String(), "")
 	if sealed.Owner != s.srv.owner {
-		s.srv.peers.report(sealed.Owner, token, r, nil)
+		s.srv.peers.report(sealed.Owner, token, r, func() {}, nil)
 		return true
 	}
 	owner := s.srv.attempts.find(sealed.Nonce)
