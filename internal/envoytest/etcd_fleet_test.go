@@ -204,10 +204,12 @@ func (f *etcdFleet) pods(role string, n int, args ...string) []*member {
 	return ms
 }
 
-// kill is the death of a pod: nothing is said to anybody.
+// kill is the death of a pod: nothing is said to anybody. In its last milliseconds the
+// engine answers no new request, so that the test knows of each that it has answered.
 func (f *etcdFleet) kill(ms ...*member) {
 	f.t.Helper()
 	for _, m := range ms {
+		f.fault(m.worker, enginesim.Fault{Mode: enginesim.FaultHang})
 		m.got = f.got(m.worker)
 		if m.register != nil {
 			require.NoError(f.t, m.register.Kill())

@@ -34,6 +34,9 @@ func TestParseScenarios(t *testing.T) {
 			if w.Fixed != 0 || w.FactsUnknown || w.FactsPort != 0 {
 				fmt.Fprintf(&b, "  unknown=%t fixed=%011b port=%d\n", w.FactsUnknown, w.Fixed, w.FactsPort)
 			}
+			if !w.ModelFiles.IsZero() {
+				fmt.Fprintf(&b, "  files=%s at %d\n", w.ModelFiles.Digest, w.ModelFiles.Port)
+			}
 			if w.Taints != nil || w.TopologyDomains != nil || w.KVTransfer != (worker.KVTransfer{}) {
 				fmt.Fprintf(&b, "  taints=%q topology=%q transfer=%+v\n", w.Taints, w.TopologyDomains, w.KVTransfer)
 			}
