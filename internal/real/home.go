@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 )
 
@@ -55,4 +56,19 @@ func Installed(home string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// freeMemory returns the bytes of memory that a new process may take.
+func freeMemory() (uint64, error) {
+	info, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(info)) {
+		if kib, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+			n, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(kib), " kB"), 10, 64)
+			return n << 10, err
+		}
+	}
+	return 0, errors.New("/proc/meminfo has no MemAvailable")
 }

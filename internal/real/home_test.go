@@ -16,3 +16,9 @@ func TestWhatAMachineLacksIsToldAtOnce(t *testing.T) {
 func TestWhatIsNotInstalledIsNamed(t *testing.T) {
 	require.ErrorContains(t, Installed(t.TempDir()), "vllm is not installed: run make real")
 }
+
+func TestFreeMemoryIsRead(t *testing.T) {
+	free, err := freeMemory()
+	require.NoError(t, err)
+	require.Greater(t, free, uint64(1<<20))
+}

@@ -107,11 +107,47 @@ var (
 	pairBlocks = []string{"--num-gpu-blocks-override", "1024"}
 )
 
-// fleet is the engines that have been started. One that no test uses is stopped.
+// fleet is the engines that have been started. One that no test uses is stopped, and ends
+// if others need its memory.
 type fleet struct {
-	ctx context.Context //nolint:containedctx // the process's
-	mu  sync.Mutex
-	has map[string]*Engine
+	ctx   context.Context //nolint:containedctx // the process's
+	mu    sync.Mutex
+	has   map[string]*Engine
+	order []string // of those in has, the one that was used last at the end
+}
+
+// startBytes is the memory that an engine takes with its processes while it starts.
+const startBytes = 3 << 30
+
+// makeRoom ends engines that no test uses, the one that was used longest ago first, until
+// there is memory for so many more.
+func (f *fleet) makeRoom(t *testing.T, starts int, kept []string) {
+	t.Helper()
+	for _, name := range slices.Clone(f.order) {
+		free, err := freeMemory()
+		require.NoError(t, err)
+		if free >= uint64(starts+1)*startBytes {
+			return
+		}
+		if !slices.Contains(kept, name) {
+			t.Logf("%s ends: %d MiB of memory are free", name, free>>20)
+			_ = f.has[name].Kill()
+			awaitMore(f.ctx, free)
+			f.order = slices.DeleteFunc(f.order, func(n string) bool { return n == name })
+			delete(f.has, name)
+		}
+	}
+}
+
+// awaitMore returns once more memory is free, as the last of an engine's processes has ended,
+// or after two seconds.
+func awaitMore(ctx context.Context, before uint64) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	_ = stack.Await(ctx, "memory", func() bool {
+		free, err := freeMemory()
+		return err != nil || free >= before+1<<30
+	})
 }
 
 // use returns the engines, started together where they are not, and going on. They are
@@ -121,10 +157,20 @@ func (f *fleet) use(t *testing.T, names ...string) []*Engine {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out, errs := make([]*Engine, len(names)), make([]error, len(names))
-	var wg sync.WaitGroup
+	starts := 0
 	for i, name := range names {
 		if e := f.has[name]; e != nil && e.Alive() {
 			out[i] = e
+			continue
+		}
+		starts++
+	}
+	if starts > 0 {
+		f.makeRoom(t, starts, names)
+	}
+	var wg sync.WaitGroup
+	for i, name := range names {
+		if out[i] != nil {
 			continue
 		}
 		s, ok := specs[name]
@@ -150,6 +196,7 @@ func (f *fleet) use(t *testing.T, names ...string) []*Engine {
 			t.Logf("%s serves after %s", name, time.Since(began).Round(time.Second))
 		}
 		f.has[name] = out[i]
+		f.order = append(slices.DeleteFunc(f.order, func(n string) bool { return n == name }), name)
 		require.NoError(t, out[i].Resume())
 	}
 	t.Cleanup(func() {
