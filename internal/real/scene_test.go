@@ -116,17 +116,27 @@ type fleet struct {
 	order []string // of those in has, the one that was used last at the end
 }
 
-// startBytes is the memory that an engine takes with its processes while it starts.
-const startBytes = 3 << 30
+// startBytes is the memory that an engine takes with its processes while it starts, and
+// decodeFree what SGLang's decode wants to be left: it does not start with less than 10 GiB.
+const (
+	startBytes = 3 << 30
+	decodeFree = 12 << 30
+)
 
 // makeRoom ends engines that no test uses, the one that was used longest ago first, until
-// there is memory for so many more.
+// there is memory to start so many of those that are kept, and to start one of them again.
 func (f *fleet) makeRoom(t *testing.T, starts int, kept []string) {
 	t.Helper()
+	want := uint64(starts+1) * startBytes
+	if slices.ContainsFunc(kept, func(name string) bool {
+		return specs[name].kind == worker.SGLang && specs[name].o.Role == worker.Decode
+	}) {
+		want = uint64(starts)*startBytes + decodeFree
+	}
 	for _, name := range slices.Clone(f.order) {
 		free, err := freeMemory()
 		require.NoError(t, err)
-		if free >= uint64(starts+1)*startBytes {
+		if free >= want {
 			return
 		}
 		if !slices.Contains(kept, name) {
@@ -165,9 +175,7 @@ func (f *fleet) use(t *testing.T, names ...string) []*Engine {
 		}
 		starts++
 	}
-	if starts > 0 {
-		f.makeRoom(t, starts, names)
-	}
+	f.makeRoom(t, starts, names)
 	var wg sync.WaitGroup
 	for i, name := range names {
 		if out[i] != nil {

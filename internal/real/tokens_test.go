@@ -18,12 +18,12 @@ func tokenizerOf(model, files string) string {
 	return fmt.Sprintf("%smodels: {%s: {tokenizer: %q}}\n", compared, model, filepath.Join(home, "models", files))
 }
 
-// tried sends a first request of each form, and waits until the plugin knows whether the
-// files give the engine's tokens.
+// tried sends requests until the plugin knows whether the files give the engine's tokens:
+// the first that comes once it has the files begins the trials.
 func (s *scene) tried(model string) {
 	s.t.Helper()
-	s.ask("/v1/completions", fields{"model": model, "prompt": "the first", "max_tokens": 2})
 	s.await("a trial of text and one of messages", func() bool {
+		s.ask("/v1/completions", fields{"model": model, "prompt": "the first", "max_tokens": 2})
 		return strings.Count(s.plugin.Log(), "tokenizer's files") == 2
 	})
 }
