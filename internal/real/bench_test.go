@@ -28,7 +28,7 @@ import (
 // between turns.
 func benchOf(role worker.Role) spec {
 	return spec{worker.VLLM, Options{
-		Model: "tiny", Role: role, Args: []string{"--num-gpu-blocks-override", "512"}, Env: []string{"VLLM_SERVER_DEV_MODE=1"},
+		Model: "tiny", Role: role, Args: []string{"--num-gpu-blocks-override", "1024"}, Env: []string{"VLLM_SERVER_DEV_MODE=1"},
 	}}
 }
 
@@ -42,12 +42,15 @@ var (
 const (
 	traceBlock = 512  // tokens that a hash of the trace stands for; a block of the engine's here
 	longest    = 3900 // tokens; a longer prompt is left out
+	sampled    = 39   // conversations of the trace for each that is sent: these hit as often as all of it do (37 %)
 )
 
 // shot is one request of the trace: its prompt as token ids.
 type shot struct{ ids []int }
 
-// readShots reads the beginning of the trace, with each 512 tokens scaled to a block.
+// readShots reads whole conversations of the trace, with each 512 tokens scaled to a block:
+// its first requests alone hold few second turns. All prompts of the trace begin with the
+// same block; those of a conversation share the next.
 func readShots(t *testing.T) (out []shot) {
 	t.Helper()
 	root, err := stack.Root()
@@ -66,7 +69,7 @@ func readShots(t *testing.T) (out []shot) {
 		}
 		require.NoError(t, json.Unmarshal(lines.Bytes(), &l))
 		n := l.Tokens * BlockSize / traceBlock
-		if n < 1 || n > longest {
+		if n < 1 || n > longest || len(l.Hashes) < 2 || l.Hashes[1]%sampled != 0 {
 			continue
 		}
 		s := shot{}
@@ -165,6 +168,7 @@ func summary(os, plain []outcome) string {
 func (w way) run(t *testing.T, shots []shot) outcome {
 	t.Helper()
 	es := engines.use(t, w.engines...)
+	http.DefaultClient.CloseIdleConnections() // an engine that was stopped ends them as it goes on
 	for _, e := range es {
 		resp, err := http.Post(e.URL+"/reset_prefix_cache", "", nil)
 		require.NoError(t, err)
@@ -244,7 +248,7 @@ func (s shot) send(ctx context.Context, url string, due time.Time) (time.Duratio
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		switch line := lines.Text(); {
-		case strings.Contains(line, `"error"`):
+		case strings.Contains(line, `"error":`): // not a text that is "error"
 			return 0, fmt.Errorf("%.200s", line)
 		case first == 0 && strings.HasPrefix(line, "data: {"):
 			first = time.Since(due)

@@ -19,11 +19,14 @@ func tokenizerOf(model, files string) string {
 }
 
 // tried sends requests until the plugin knows whether the files give the engine's tokens:
-// the first that comes once it has the files begins the trials.
+// the first that comes once it has the files, and whose tokens it does not hold, begins the
+// trials.
 func (s *scene) tried(model string) {
 	s.t.Helper()
+	n := 0
 	s.await("a trial of text and one of messages", func() bool {
-		s.ask("/v1/completions", fields{"model": model, "prompt": "the first", "max_tokens": 2})
+		n++
+		s.ask("/v1/completions", fields{"model": model, "prompt": fmt.Sprint("number ", n), "max_tokens": 2})
 		return strings.Count(s.plugin.Log(), "tokenizer's files") == 2
 	})
 }
