@@ -8,6 +8,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // This file measures how long a request took and how much of its prompt was cached. If the
@@ -73,11 +74,28 @@ func (s *mainStream) measure(now time.Time, e *leg.Effect) {
 	if n := cmp.Or(s.counts.prompt, s.counts.usage.Prompt); n > 0 {
 		s.claim.Counted(int(n))
 	}
+	if r := computing(p); r.ID != 0 {
+		if w := s.srv.view.Load().Worker(r.ID); w != nil {
+			s.claim.Served(r, w.Endpoint)
+		}
+	}
 	if u := &s.counts.usage; !p.Disaggregated && u.HasCached {
 		s.counts.cached, s.counts.known = u.Cached, true
 	}
 	s.prompt.Delivered, s.prompt.Told = s.counts.cached, s.counts.known
 	s.srv.cfg.Telemetry.Prompt(&s.prompt)
+}
+
+// computing returns the rank that computes the prompt; ID 0: the proxy chooses it.
+func computing(p *leg.Plan) worker.Rank {
+	switch {
+	case p.Disaggregated:
+		return p.Prefill
+	case p.Several:
+		return worker.Rank{}
+	default:
+		return p.Decode
+	}
 }
 
 // clock sets the times of a request, counted from when the data plane received it. If began

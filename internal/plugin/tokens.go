@@ -14,8 +14,10 @@ import (
 	"github.com/seed-60ae5743/baton/internal/modelfiles"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/tokens/local"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // newTokens makes the part that counts prompts. keyed shows engines the API key.
@@ -27,6 +29,8 @@ func newTokens(p *plugin, keyed func(http.RoundTripper) http.RoundTripper) error
 	t.OnLocal = func(took time.Duration) {
 		p.tele.Instruments.Tokenized(telemetry.SourceLocal, string(tokens.ReasonLocal), took)
 	}
+	t.Told = func(r worker.Rank, chain []kvindex.LocalHash) bool { return holdsAll(p.index, p.slots, r, chain) }
+	t.OnCompared = func(end tokens.Compared) { p.tele.Instruments.Compared(string(end)) }
 	t.OnStanding = func(s tokens.Standing) { logStanding(p.log, s) }
 	var err error
 	t.Local, err = models(p.cfg.Models)
@@ -66,6 +70,19 @@ func models(all map[string]config.ModelConfig) (map[string]*local.Model, error) 
 		}
 	}
 	return out, errors.Join(errs...)
+}
+
+// holdsAll reports whether a rank is known to hold all blocks of a chain by its events.
+func holdsAll(index kvindex.Index, slots *kvindex.Slots, r worker.Rank, chain []kvindex.LocalHash) bool {
+	var all kvindex.Overlap
+	generation := slots.Generation()
+	index.Overlap(chain, &all)
+	s, ok := slots.Slot(r)
+	if !ok || slots.Generation() != generation {
+		return false // ranks have come or gone, and slots may mean others
+	}
+	held := slots.Held(s, &all)
+	return int(held.Device+held.Host+held.Disk) >= len(chain)
 }
 
 // logStanding logs whether a model's files give the tokens that its engines give.

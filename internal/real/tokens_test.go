@@ -62,6 +62,10 @@ func TestVLLMTokensMadeHere(t *testing.T) {
 		}
 	}
 	require.NotContains(t, s.plugin.Log(), "are not used")
+	s.await("a prompt to be compared with the blocks that its engine has told", func() bool {
+		return s.metric("baton_tokens_compared_total", `outcome="told"`) > 0
+	})
+	require.Zero(t, s.metric("baton_tokens_compared_total", `outcome="differs"`))
 	requireAgreement(t, vllm, "aggregated: tokens made by Baton from Qwen3's files, 2 workers", all, 1)
 }
 

@@ -34,7 +34,7 @@ type Instruments struct {
 	legs, tokenize, firstEvents, promptTokens, blame, clockOff, logBreaks                                                            *counter
 	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                                 *counter
 	kvRestores, indexDumps                                                                                                           *counter
-	aside, activation, traceFailures, engineReports, factReadings, modelFiles                                                        *counter
+	aside, activation, traceFailures, engineReports, factReadings, modelFiles, compared                                              *counter
 
 	decisionSeconds, prefillWait, tokenizeSeconds metric.Float64Histogram
 
@@ -273,6 +273,13 @@ func (i *Instruments) ModelFiles(outcome string) {
 	}
 }
 
+// Compared counts one prompt whose tokens were compared with what its engine has told.
+func (i *Instruments) Compared(outcome string) {
+	if i != nil {
+		i.compared.add(1, labels{outcome})
+	}
+}
+
 // Activation counts a change of a key's prefill activation.
 func (i *Instruments) Activation(from, to, cause string) {
 	if i != nil {
@@ -327,7 +334,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		kvResets:   b.counter(MetricKVResets),
 		kvRestores: b.counter(MetricKVRestores),
 		indexDumps: b.counter(MetricIndexDumps),
-		aside:      b.counter(MetricAside), engineReports: b.counter(MetricEngineReports), factReadings: b.counter(MetricFactReadings), modelFiles: b.counter(MetricModelFiles),
+		aside:      b.counter(MetricAside), engineReports: b.counter(MetricEngineReports), factReadings: b.counter(MetricFactReadings), modelFiles: b.counter(MetricModelFiles), compared: b.counter(MetricCompared),
 		activation: b.counter(MetricActivation),
 
 		traceFailures: b.counter(MetricTraceFailures),

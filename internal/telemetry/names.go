@@ -49,6 +49,7 @@ const (
 	MetricEngineReports = "baton_engine_reports_total"
 	MetricFactReadings  = "baton_fact_readings_total"
 	MetricModelFiles    = "baton_model_files_total"
+	MetricCompared      = "baton_tokens_compared_total"
 	MetricFacts         = "baton_worker_facts"
 
 	MetricAside      = "baton_aside_transitions_total"
@@ -205,6 +206,7 @@ func stateMetrics() []Metric {
 		{MetricEngineReports, Counter, "{report}", l(LabelOutcome), "Times an engine was asked what it runs (engines.report_interval).", nil},
 		{MetricFactReadings, Counter, "{reading}", l(LabelOutcome), "Times an engine was asked for the facts that discovery leaves open: `ok`, `failed`.", nil},
 		{MetricModelFiles, Counter, "{set}", l(LabelOutcome), "Sets of models' files that workers serve: `fetched`; `kept`, read from tokens.files_dir; `failed`, of no worker; `refused`, not understood.", nil},
+		{MetricCompared, Counter, "{prompt}", l(LabelOutcome), "Prompts whose tokens were made from a model's files and, after they were served, compared: `told`, the engine's KV events have told the same blocks; `equal`, they have not told all, and the engine's tokenizer gave the same tokens; `differs`, it gave others; `unknown`, neither told.", nil},
 		{MetricFacts, Gauge, "{worker}", l(LabelState), "Workers whose engines are asked for facts, by what is known: `unknown`, no answer yet; `known`; `failing`, the last questions brought no answer.", nil},
 
 		{MetricAside, Counter, "{transition}", l(LabelTo, LabelReason), "Changes of a worker's health.", nil},

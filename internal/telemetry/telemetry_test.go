@@ -73,6 +73,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.EngineReport("ok")
 	i.FactReading("ok")
 	i.ModelFiles("fetched")
+	i.Compared("told")
 	i.Activation("absent", "decode-waiting", "decode_added")
 	i.ClockOff()
 	i.LogBroke()

@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/tokens/local"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Mode says which sources may be used.
@@ -101,6 +103,15 @@ type Config struct {
 	// OnStanding is called when it has become known whether a model's files give its
 	// engines' tokens. It must not block. May be nil.
 	OnStanding func(s Standing)
+
+	// Told reports whether a rank is known to hold all blocks of a chain, by the KV events
+	// of its engine. If it is set, now and then a prompt whose tokens were made here is
+	// compared with the events of the engine that has served it. May be nil.
+	Told func(r worker.Rank, chain []kvindex.LocalHash) bool
+
+	// OnCompared is called with the end of each such comparison. It must not block. May
+	// be nil.
+	OnCompared func(end Compared)
 
 	// OnTokenize is called once for each prompt that tokenizers were asked about, with
 	// the time that this took, and the Reason of the tokens or of the failure. It must

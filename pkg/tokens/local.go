@@ -65,9 +65,12 @@ type files struct {
 	name  string
 	tell  func(Standing) // may be nil
 
-	mu    sync.RWMutex
-	by    map[form]*Standing // guarded by mu
-	tried map[chat.Caller]time.Time
+	mu        sync.RWMutex
+	by        map[form]*Standing // guarded by mu, as all below
+	tried     map[chat.Caller]time.Time
+	sample    *sample   // picked last; nil: it was taken
+	samples   uint64    // that were picked
+	sampledAt time.Time // when the last was
 }
 
 func newFiles(name string, m *local.Model, tell func(Standing)) *files {
@@ -148,17 +151,20 @@ func (r *Resolver) fromFiles(q *Query, s *Scratch) (Prompt, bool) {
 	}
 	return Prompt{
 		Tokens: ids, Hashes: s.est.hashes, ISLTokens: n, Source: FromLocal, Reason: ReasonLocal,
-		Claim: Claim{files: f, of: of, engine: q.Engine, tokens: n},
+		Claim: r.sampled(Claim{files: f, of: of, engine: q.Engine, tokens: n}, q, s.est.hashes, began),
 	}, true
 }
 
-// Claim is how many tokens a prompt has by its model's files, for a comparison with what
-// the engine counts. The zero Claim claims nothing.
+// Claim is which tokens a prompt has by its model's files, for a comparison with what the
+// engine says later. The zero Claim claims nothing. It is a value, and may be copied.
 type Claim struct {
 	files  *files
 	of     form
 	engine worker.Engine
 	tokens int
+
+	by     *Resolver // of a sample; else nil
+	sample uint64
 }
 
 // Counted tells how many tokens the engine has counted. If they are not as many, the files
@@ -200,7 +206,7 @@ func (r *Resolver) trial(f *files, c chat.Caller, key worker.Key, engine worker.
 		if why[t.Chat()] != "" {
 			continue
 		}
-		differ, err := r.try(ctx, f, c, key, engine, to, &t)
+		differ, err := r.try(ctx, f, c, key, engine, to.ep, &t)
 		switch {
 		case errors.Is(err, errNotTried):
 			continue
@@ -233,7 +239,7 @@ func (r *Resolver) trial(f *files, c chat.Caller, key worker.Key, engine worker.
 var errNotTried = errors.New("tokens: not compared")
 
 // try makes one trial.
-func (r *Resolver) try(ctx context.Context, f *files, c chat.Caller, key worker.Key, engine worker.Engine, to asked, t *local.Trial) (string, error) {
+func (r *Resolver) try(ctx context.Context, f *files, c chat.Caller, key worker.Key, engine worker.Engine, ep worker.Endpoint, t *local.Trial) (string, error) {
 	q := Query{Key: key, Request: new(openai.Request), Body: t.Body, Engine: engine}
 	err := openai.Scan(t.Path, t.Body, q.Request)
 	if err != nil {
@@ -243,7 +249,7 @@ func (r *Resolver) try(ctx context.Context, f *files, c chat.Caller, key worker.
 	if err != nil {
 		return "", errNotTried
 	}
-	e, err := r.askAll(ctx, to.ep, questions(&q, media{}).texts)
+	e, err := r.askAll(ctx, ep, questions(&q, media{}).texts)
 	switch {
 	case err != nil && ReasonOf(err) == ReasonRefused:
 		return "", errNotTried

@@ -91,10 +91,10 @@ func (c *counting) count() int {
 	return c.asked
 }
 
-func filesResolver(t *testing.T, c *counting) (*Resolver, *[]Standing) {
+func filesResolver(t *testing.T, c *counting, more ...func(*Config)) (*Resolver, *[]Standing) {
 	var told []Standing
 	var mu sync.Mutex
-	r, err := New(Config{
+	cfg := Config{
 		Transport: c, Local: map[string]*local.Model{"m": filesModel(t)},
 		OnStanding: func(s Standing) {
 			mu.Lock()
@@ -102,7 +102,11 @@ func filesResolver(t *testing.T, c *counting) (*Resolver, *[]Standing) {
 			s.Since = time.Time{}
 			told = append(told, s)
 		},
-	})
+	}
+	for _, set := range more {
+		set(&cfg)
+	}
+	r, err := New(cfg)
 	require.NoError(t, err)
 	return r, &told
 }
