@@ -61,6 +61,13 @@ func (c *call) serve(kind api, body []byte, h http.Header) error {
 		return err
 	}
 	c.q = q
+	if t := c.s.cfg.Published; t != nil {
+		p, err := t.find(body)
+		if err != nil {
+			return err
+		}
+		q.prompts = [][]uint32{p.Tokens}
+	}
 	if !c.s.names(q) {
 		c.s.violate(Violation{Kind: "wrong_model", Seq: c.rec.req.Seq, Detail: fmt.Sprintf(
 			"model %q was asked of a worker for %q", q.model, c.s.cfg.Models)})

@@ -37,11 +37,12 @@ type Config struct {
 	Topic           string // first frame of every event message; default ""
 	ReplayBuffer    int    // event batches kept for replay, per rank; default 10,000, as in the engines
 
-	PageSize       int    // tokens per KV block; default 16
-	CapacityBlocks int    // KV blocks per rank; default 65,536
-	DPSize         int    // data-parallel ranks; default 1
-	MaxModelLen    int    // tokens of prompt and output together; default 1,048,576
-	Poison         string // every worker answers 500 to a request whose body has this text; default none
+	PageSize       int        // tokens per KV block; default 16
+	CapacityBlocks int        // KV blocks per rank; default 65,536
+	DPSize         int        // data-parallel ranks; default 1
+	Published      *Published // the tokens of all prompts; default: those of [Tokenize] and [ChatTokens]
+	MaxModelLen    int        // tokens of prompt and output together; default 1,048,576
+	Poison         string     // every worker answers 500 to a request whose body has this text; default none
 
 	CutForAnswer  bool // vLLM leaves room for the answer's limit when it cuts a prompt to what fits, as older versions do
 	ScaleOut      bool // vLLM serves /render (--enable-scale-out)

@@ -16,7 +16,8 @@
 //
 //   - A small tokenizer and chat template ([Tokenize], [ChatTokens]) make token ids of
 //     prompts; ids in requests are used as they are. An answer has one word per token.
-//     Its first word is "d" and the prompt's [Digest].
+//     Its first word is "d" and the prompt's [Digest]. With Config.Published the ids of
+//     prompts are those of a published tokenizer and template, from a table.
 //   - Each data-parallel rank has a prefix cache of pages with a capacity. The least
 //     recently used leaves are evicted: at vLLM one by one, at SGLang as nodes of its
 //     radix tree, in which pages that were inserted together are one node. Changes are

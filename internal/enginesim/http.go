@@ -269,6 +269,10 @@ func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, badRequest("Invalid request: body is not valid JSON"))
 		return
 	}
+	if s.cfg.Published != nil {
+		s.tokenizePublished(w, body)
+		return
+	}
 	var prompt, messages, tools []byte
 	generation := true
 	err = eachField(body, func(key string, v []byte) error {

@@ -48,16 +48,19 @@ func (c *comparison) markdown() string {
 	for _, m := range o.modes {
 		fmt.Fprintf(&b, "- %s: %s\n", m.name, m.what)
 	}
-	b.WriteString("\n| mode | | hit | believed | TTFT mean | p50 | p90 | p99 | busiest | errors |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
+	if o.published != nil {
+		fmt.Fprintf(&b, "\nRequests are chats. Their tokens are those of %s's published tokenizer and template, as SGLang's own code and Hugging Face's tokenizers make them.\n", o.published.family)
+	}
+	b.WriteString("\n| mode | | hit | believed | exact prompts | TTFT mean | p50 | p90 | p99 | busiest | errors |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
 	for i := range c.Live {
 		l := &c.Live[i]
 		how, rows := c.lines(l)
 		for k, r := range rows {
-			name, errs := "", ""
+			name, errs, exact := "", "", ""
 			if k == 0 {
-				name, errs = l.Mode, fmt.Sprint(l.Errors)
+				name, errs, exact = l.Mode, fmt.Sprint(l.Errors), share(l.Exact)
 			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %.2f | %s |\n", name, how[k], r.hitRange(), share(r.Believed),
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %.2f | %s |\n", name, how[k], r.hitRange(), share(r.Believed), exact,
 				seconds(r.Mean), seconds(r.P50), seconds(r.P90), seconds(r.P99), r.Busiest, errs)
 		}
 	}

@@ -33,7 +33,7 @@ type client struct {
 }
 
 func newClient(url string) *client {
-	return &client{url: url + "/v1/completions", http: &http.Client{Transport: &http.Transport{
+	return &client{url: url, http: &http.Client{Transport: &http.Transport{
 		MaxIdleConnsPerHost: 4096, DisableCompression: true,
 	}}}
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -80,7 +81,7 @@ func (l *lab) open(ctx context.Context, p parts, o *liveOptions, m *liveMode) er
 		start(&l.prefill[i], o.prefillArgs(m, i+1))
 	}
 	for i := range l.decode {
-		start(&l.decode[i], o.decodeArgs(len(l.prefill)+i+1))
+		start(&l.decode[i], o.decodeArgs(m, len(l.prefill)+i+1))
 	}
 	if err := g.Wait(); err != nil {
 		return err
@@ -132,6 +133,21 @@ func (l *lab) settle(ctx context.Context, m *liveMode) error {
 			}
 		}
 		return len(state.Workers) == len(l.prefill)+len(l.decode) && (!m.events || connected == len(l.prefill))
+	})
+}
+
+// try sends a request, with which the plugin begins to try the model's files, and waits
+// until it uses them.
+func (l *lab) try(ctx context.Context, sc scale) error {
+	c := newClient(l.envoy.URL + sc.path())
+	defer c.close()
+	if h := c.send(ctx, sc.warmUps()[0], time.Now()); h.err != nil {
+		return fmt.Errorf("the first request: %w", h.err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	return stack.Await(ctx, "the plugin to use the files for texts and for messages", func() bool {
+		return strings.Count(l.plugin.Log(), "files give the engine's tokens") == 2
 	})
 }
 
@@ -224,6 +240,7 @@ func (o *liveOptions) prefillArgs(m *liveMode, id int) []string {
 		"--prefill-us-per-token", number(1e6 / o.tokensPerSecond()),
 		"--log-requests", "16", "--log-body-bytes", "-1",
 	}
+	args = append(args, o.tokenArgs(m)...)
 	if !m.events {
 		args = append(args, "--kv-events-port", "-1", "--replay-port", "-1")
 	}
@@ -232,18 +249,34 @@ func (o *liveOptions) prefillArgs(m *liveMode, id int) []string {
 
 // decodeArgs are the flags of a decode worker, which takes no time and has room
 // for everything.
-func (o *liveOptions) decodeArgs(id int) []string {
-	return []string{
+func (o *liveOptions) decodeArgs(m *liveMode, id int) []string {
+	return append(o.tokenArgs(m), []string{
 		"--role", "decode", "--id", strconv.Itoa(id), "--model", modelName, "--page-size", strconv.Itoa(o.scale.Page),
 		"--decode-us-per-token", "0", "--kv-events-port", "-1", "--replay-port", "-1",
 		"--log-requests", "16", "--log-body-bytes", "-1",
+	}...)
+}
+
+// tokenArgs are the flags that say which tokens a worker takes prompts for.
+func (o *liveOptions) tokenArgs(m *liveMode) []string {
+	switch {
+	case o.published == nil:
+		return nil
+	case m.files:
+		return []string{"--tokens", o.refused}
+	default:
+		return []string{"--tokens", o.asked}
 	}
 }
 
 // pluginConfig is the plugin's configuration for a mode. Time-outs that a busy
 // machine could run into are long: a request is to wait, not to be retried.
 func (o *liveOptions) pluginConfig(m *liveMode) string {
-	return fmt.Sprintf(`journal: %d
+	models := ""
+	if m.files {
+		models = fmt.Sprintf("models: {%s: {tokenizer: %q}}\n", modelName, o.published.folder)
+	}
+	return models + fmt.Sprintf(`journal: %d
 tokens: {mode: %s, wait: 4s}
 prefill: {start_timeout: 10s, overdue_base: 60s}
 routing:

@@ -23,6 +23,9 @@ type liveOptions struct {
 	requests int
 	repeats  int
 	modes    []liveMode
+
+	published      *published // nil: the simulated workers' own tokenizer
+	asked, refused string     // files for the workers, with its tokens
 }
 
 func (o *liveOptions) check() error {
@@ -48,28 +51,43 @@ type liveMode struct {
 	prefill string // routing.prefill of the configuration
 	tokens  string // tokens.mode
 	events  bool   // prefill workers publish KV events
+	files   bool   // the plugin has the model's files, and /tokenize answers 503
 }
 
-// exact reports whether prompts are to be known by their tokens.
-func (m *liveMode) exact() bool { return m.tokens == "auto" }
-
-func liveModes(tokensPerSecond float64) []liveMode {
-	decay := "mode: kv, prefill_tokens_per_second: " + number(tokensPerSecond)
-	return []liveMode{
-		{"kv", "KV events, tokens asked of an engine", "kv", "mode: kv", "auto", true},
-		{"kv-decay", "the same, queued tokens decaying at the workers' speed", "kv-decay", decay, "auto", true},
-		{"estimate", "kv by the byte estimate", "estimate", "mode: kv", "estimate", true},
-		{"no-events", "kv with exact tokens over workers that publish no events", "estimate", "mode: kv", "auto", false},
-		{"least-loaded", "fewest requests in flight", "least-loaded", "mode: least-loaded", "off", false},
-		{"power-of-two", "the less loaded of two drawn", "power-of-two", "mode: power-of-two", "off", false},
-		{"round-robin", "in turn", "round-robin", "mode: round-robin", "off", false},
-		{"random", "drawn", "random", "mode: random", "off", false},
+// source returns where the tokens of prompts are to come from; "": they are not to be exact.
+func (m *liveMode) source() decision.TokenSource {
+	switch {
+	case m.files:
+		return decision.LocalTokenizer
+	case m.tokens == "auto":
+		return decision.EngineTokenize
+	default:
+		return ""
 	}
 }
 
+// liveModes are all of them; published: with those that need a published tokenizer.
+func liveModes(tokensPerSecond float64, published bool) []liveMode {
+	decay := "mode: kv, prefill_tokens_per_second: " + number(tokensPerSecond)
+	all := []liveMode{
+		{"kv", "KV events, tokens asked of an engine", "kv", "mode: kv", "auto", true, false},
+		{"kv-decay", "the same, queued tokens decaying at the workers' speed", "kv-decay", decay, "auto", true, false},
+		{"estimate", "kv by the byte estimate", "estimate", "mode: kv", "estimate", true, false},
+		{"no-events", "kv with exact tokens over workers that publish no events", "estimate", "mode: kv", "auto", false, false},
+		{"least-loaded", "fewest requests in flight", "least-loaded", "mode: least-loaded", "off", false, false},
+		{"power-of-two", "the less loaded of two drawn", "power-of-two", "mode: power-of-two", "off", false, false},
+		{"round-robin", "in turn", "round-robin", "mode: round-robin", "off", false, false},
+		{"random", "drawn", "random", "mode: random", "off", false, false},
+	}
+	if published {
+		all = slices.Insert(all, 1, liveMode{"kv-files", "KV events, tokens made from the model's files; the workers' /tokenize answers 503", "kv", "mode: kv", "auto", true, true})
+	}
+	return all
+}
+
 // chosenLive returns the modes of a comma-separated list; "" means all.
-func chosenLive(names string, tokensPerSecond float64) ([]liveMode, error) {
-	all := liveModes(tokensPerSecond)
+func chosenLive(names string, tokensPerSecond float64, published bool) ([]liveMode, error) {
+	all := liveModes(tokensPerSecond, published)
 	if names == "" {
 		return all, nil
 	}
@@ -93,6 +111,7 @@ type liveRun struct {
 	figures            // in the trace's time
 	idle, late float64 // ms that passed: the path alone, and p99 of what requests were sent late
 	cpu        float64 // share of all processors that the parts used together; NaN: not known
+	exact      float64 // share of prompts whose tokens came from where the mode has them from
 	estimated  int     // picks by an estimate where exact tokens were expected
 	errors     int
 	faults     []string
@@ -108,6 +127,11 @@ func runLive(ctx context.Context, p parts, o *liveOptions, m *liveMode, trace []
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(float64(trace[len(trace)-1].at)/o.scale.Speedup)+2*time.Minute,
 		errors.New("not done two minutes after the last request"))
 	defer cancel()
+	if m.files {
+		if err := l.try(ctx, o.scale); err != nil {
+			return liveRun{}, fmt.Errorf("%w\n%s", err, l.logs())
+		}
+	}
 	before, _ := l.cpu() // what is wrong with it shows below
 	start := time.Now()
 	got, err := play(ctx, l.envoy.URL, l.engines(), trace, o.scale)
@@ -143,7 +167,7 @@ func (r *liveRun) judge(list []decision.Record, m *liveMode) {
 		if d.Attempt > 1 {
 			again++
 		}
-		if m.exact() && d.TokenSource != decision.EngineTokenize {
+		if from := m.source(); from != "" && d.TokenSource != from {
 			r.estimated++
 		}
 		if !d.Prefill.Made() {
@@ -157,6 +181,9 @@ func (r *liveRun) judge(list []decision.Record, m *liveMode) {
 	}
 	if alone > 0 {
 		r.faults = append(r.faults, fmt.Sprintf("%d attempts had no prefill worker: expected none", alone))
+	}
+	if m.source() != "" {
+		r.exact = 1 - float64(r.estimated)/float64(max(len(list), 1))
 	}
 	r.Believed = float64(believed) / float64(max(tokens, 1))
 }
@@ -191,6 +218,7 @@ type liveRow struct {
 	Idle      float64 // ms
 	Late      float64 // ms
 	CPU       float64
+	Exact     float64 // share of prompts
 	Estimated int
 	Errors    int
 	Faults    []string
@@ -199,13 +227,13 @@ type liveRow struct {
 func summariseLive(m *liveMode, runs []liveRun) liveRow {
 	out := liveRow{Like: m.like}
 	var f []figures
-	var idle, cpu []float64
+	var idle, cpu, exact []float64
 	for _, r := range runs {
-		f, idle, cpu = append(f, r.figures), append(idle, r.idle), append(cpu, r.cpu)
+		f, idle, cpu, exact = append(f, r.figures), append(idle, r.idle), append(cpu, r.cpu), append(exact, r.exact)
 		out.Late = max(out.Late, r.late)
 		out.Estimated, out.Errors = out.Estimated+r.estimated, out.Errors+r.errors
 		out.Faults = append(out.Faults, r.faults...)
 	}
-	out.row, out.Idle, out.CPU = summarise(m.name, f), stats.Median(idle), stats.Median(cpu)
+	out.row, out.Idle, out.CPU, out.Exact = summarise(m.name, f), stats.Median(idle), stats.Median(cpu), stats.Median(exact)
 	return out
 }

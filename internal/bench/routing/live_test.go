@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"strings"
@@ -97,7 +98,7 @@ func engine(t *testing.T, cfg enginesim.Config) (*enginesim.Sim, *enginesim.Clie
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	c := newClient(s.URL())
+	c := newClient(s.URL() + fast.path())
 	t.Cleanup(func() {
 		c.close()
 		cancel()
@@ -155,7 +156,7 @@ func TestFiguresAreInTheTracesTimeAndByWhatWasComputed(t *testing.T) {
 
 func TestWorkersAreReadWhenTheyHaveNothingLeftToDo(t *testing.T) {
 	s, c := engine(t, enginesim.Config{CapacityBlocks: 8, PrefillBase: 300 * time.Millisecond})
-	l := newClient(s.URL())
+	l := newClient(s.URL() + fast.path())
 	t.Cleanup(l.close)
 	sent := make(chan heard)
 	p := read(t, tiny)[0]
@@ -170,7 +171,7 @@ func TestWorkersAreReadWhenTheyHaveNothingLeftToDo(t *testing.T) {
 func TestFailedRequestsAreCountedAndHaveNoTime(t *testing.T) {
 	s, c := engine(t, enginesim.Config{CapacityBlocks: 8})
 	p := &played{}
-	l := newClient(s.URL())
+	l := newClient(s.URL() + fast.path())
 	t.Cleanup(l.close)
 	before, err := idle(t.Context(), []*enginesim.Client{c})
 	require.NoError(t, err)
@@ -231,7 +232,7 @@ func TestAnAnswerCountsOnlyWhenItIsWhole(t *testing.T) {
 func TestADriveThatIsInterruptedSaysSoOfEachRequestLeft(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("stopped"))
-	c := newClient("http://127.0.0.1:1")
+	c := newClient("http://127.0.0.1:1" + fast.path())
 	t.Cleanup(c.close)
 	for _, h := range c.drive(ctx, []shot{{at: time.Hour}, {at: 2 * time.Hour}}) {
 		require.ErrorContains(t, h.err, "stopped")
@@ -256,12 +257,12 @@ func TestThePluginsDecisionsAreJudged(t *testing.T) {
 }
 
 func TestEachLiveModeIsComparedWithASimulatedOne(t *testing.T) {
-	for _, m := range liveModes(2500) {
+	for _, m := range liveModes(2500, false) {
 		like, err := chosen(m.like, 8000)
 		require.NoError(t, err)
 		require.Contains(t, m.prefill, "mode: "+like[0].params.Mode.String())
 		require.Equal(t, like[0].params.PrefillTokensPerSecond > 0, strings.Contains(m.prefill, "prefill_tokens_per_second: 2500"), m.name)
-		require.Equal(t, like[0].estimated, strings.HasPrefix(m.prefill, "mode: kv") && (!m.events || !m.exact()), m.name)
+		require.Equal(t, like[0].estimated, strings.HasPrefix(m.prefill, "mode: kv") && (!m.events || m.source() == ""), m.name)
 	}
 }
 
@@ -270,7 +271,7 @@ func TestAWorkersSpeedFollowsFromTheScale(t *testing.T) {
 	require.NoError(t, err)
 	l := &o.played
 	require.InDelta(t, 2500, l.tokensPerSecond(), 1e-9)
-	m := liveModes(2500)
+	m := liveModes(2500, false)
 	args := strings.Join(l.prefillArgs(&m[0], 3), " ")
 	for _, want := range []string{"--id 3", "--prefill-us-per-token 400", "--prefill-base-us 2000", "--capacity-blocks 7", "--page-size 16", "--max-running 1"} {
 		require.Contains(t, args+" ", want+" ")
@@ -310,13 +311,13 @@ func beside() *comparison {
 		return liveRow{row: row{Mode: name, figures: fs}, Like: name, Idle: 6, Late: 1, CPU: 0.25}
 	}
 	c := &comparison{
-		options: liveOptions{fleet: fleet{Ranks: 8, Capacity: 1000, Speed: 8000, Overhead: 20 * time.Millisecond}, scale: scale{10, 16}, decode: 2, modes: liveModes(2500)[:1]},
+		options: liveOptions{fleet: fleet{Ranks: 8, Capacity: 1000, Speed: 8000, Overhead: 20 * time.Millisecond}, scale: scale{Speedup: 10, Page: 16}, decode: 2, modes: liveModes(2500, false)[:1]},
 		Trace:   "x.jsonl", Requests: 1500, Bound: 0.4, Demand: 0.65, Span: 51 * time.Second, All: 12031,
 		Live:  []liveRow{live("kv", f(0.30, 1.1)), live("least-loaded", f(0.10, 1.4)), live("random", f(0.12, 3))},
 		Slice: map[string]row{"kv": {figures: f(0.335, 1), LowHit: 0.3, HighHit: 0.34}, "least-loaded": {figures: f(0.11, 1.3)}, "random": {figures: f(0.10, 2.8)}},
 		Whole: map[string]row{"kv": {figures: f(0.28, 1.05)}},
 	}
-	c.Live[2].CPU = math.NaN()
+	c.Live[0].Exact, c.Live[2].CPU = 0.98, math.NaN()
 	return c
 }
 
@@ -324,7 +325,7 @@ func TestTheComparisonSaysHowFarLiveAndSimulatedAgree(t *testing.T) {
 	c := beside()
 	text := c.markdown()
 	for _, want := range []string{
-		"| kv | live | 30.0 % | – | 1.10 s | 1.10 s | 2.20 s | 3.30 s | 1.00 | 0 |",
+		"| kv | live | 30.0 % | – | 98.0 % | 1.10 s | 1.10 s | 2.20 s | 3.30 s | 1.00 | 0 |",
 		"|  | simulated, same slice | 33.5 % (30.0–34.0) |", "|  | simulated, all 12031 | 28.0 % |",
 		"1500 requests, time ÷ 10, prompts ÷ 32: 8 prefill and 2 decode workers, 1000 blocks a cache",
 		"a worker prefills 2500 tokens/s and takes 2ms a prompt",
@@ -369,7 +370,7 @@ func TestLatenessEstimatesAndFaultsAreWarnings(t *testing.T) {
 }
 
 func TestLiveRepeatsAreSummedUpAsMediansWithTheWorstOfWhatShouldNotBe(t *testing.T) {
-	m := liveModes(1)[0]
+	m := liveModes(1, false)[0]
 	got := summariseLive(&m, []liveRun{
 		{figures: figures{Hit: 0.3, P95: 3}, idle: 5, late: 9, cpu: 0.2, errors: 1, faults: []string{"a"}},
 		{figures: figures{Hit: 0.1, P95: 1}, idle: 7, late: 2, cpu: 0.4, estimated: 2},
@@ -379,4 +380,29 @@ func TestLiveRepeatsAreSummedUpAsMediansWithTheWorstOfWhatShouldNotBe(t *testing
 		row: row{Mode: "kv", figures: figures{Hit: 0.2, P95: 2}, LowHit: 0.1, HighHit: 0.3, LowP95: 1, HighP95: 3}, Like: "kv",
 		Idle: 6, Late: 9, CPU: 0.3, Estimated: 2, Errors: 2, Faults: []string{"a", "b"},
 	}, got)
+}
+
+// TestPromptsOfATokenizersWordsAreChats of as many words, which begin alike where the trace
+// says so.
+func TestPromptsOfATokenizersWordsAreChats(t *testing.T) {
+	trace := read(t, `{"timestamp": 0, "input_length": 1600, "hash_ids": [1, 2, 3, 40]}
+{"timestamp": 0, "input_length": 1599, "hash_ids": [1, 2, 5, 40]}`)
+	sc := fast
+	for a := range 2000 {
+		sc.Words = append(sc.Words, fmt.Sprintf(" w%d", a))
+	}
+	require.Equal(t, "/v1/chat/completions", sc.path())
+	var texts [2][]string
+	for i := range trace {
+		var q struct {
+			Messages []struct{ Role, Content string }
+		}
+		require.NoError(t, json.Unmarshal(sc.body(&trace[i]), &q))
+		require.Len(t, q.Messages, 1)
+		texts[i] = strings.Fields(q.Messages[0].Content)
+		require.Len(t, texts[i], sc.words(&trace[i]))
+	}
+	require.Equal(t, texts[0][:32], texts[1][:32])
+	require.NotEqual(t, texts[0][32:48], texts[1][32:48])
+	require.Len(t, sc.warmUps(), warmUps)
 }

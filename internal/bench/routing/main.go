@@ -43,6 +43,7 @@ type options struct {
 	quick      bool
 	out        string
 	live       bool
+	tokenizer  string
 	played     liveOptions
 }
 
@@ -74,6 +75,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	liveNames := fs.String("live-modes", "", "live modes with commas between them; default all")
 	fs.Float64Var(&o.played.scale.Speedup, "speedup", 10, "how many times as fast as in the trace live time goes: more is sooner done, and the path weighs more")
 	fs.IntVar(&o.played.scale.Page, "page", 16, "tokens of a live block, which stands for 512: more makes prompts longer, and their bytes dearer")
+	fs.StringVar(&o.tokenizer, "tokenizer", "", "a `family` of make tokenizers, as qwen3: live prompts are chats of its words, workers take Python's tokens for them (make real-tools), and the live mode kv-files is there; default: the simulated workers' own")
 	fs.IntVar(&o.played.decode, "decode", 2, "live decode workers")
 	fs.BoolVar(&o.quick, "quick", false, "try it out: 60 requests, one seed, the first cell, two live modes at twice the speed-up")
 	fs.StringVar(&o.out, "out", "", "folder for results; default .run/bench below the repository's root")
@@ -97,7 +99,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		return nil, err
 	}
 	var err error
-	o.played.modes, err = chosenLive(*liveNames, o.played.tokensPerSecond())
+	o.played.modes, err = chosenLive(*liveNames, o.played.tokensPerSecond(), o.tokenizer != "")
 	return o, err
 }
 
@@ -169,6 +171,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
+	if o.live && o.tokenizer != "" {
+		root, err := stack.Root()
+		if err != nil {
+			return err
+		}
+		if err := o.publish(root, stderr); err != nil {
+			return err
+		}
+	}
 	r, err := o.measure(stderr)
 	if err != nil {
 		return err
@@ -194,6 +205,28 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fmt.Fprint(stdout, text)
 	fmt.Fprintf(stdout, "\nTook %s. Results: %s\n", time.Since(start).Round(100*time.Millisecond), filepath.Join(o.out, "routing*.{md,svg}"))
 	return lost()
+}
+
+// publish has the tokens of all live requests made.
+func (o *options) publish(root string, stderr io.Writer) error {
+	var err error
+	if o.played.published, err = openPublished(root, o.tokenizer); err != nil {
+		return err
+	}
+	o.played.scale.Words = o.played.published.words
+	trace, err := o.read(o.played.requests, o.rates[0])
+	if err != nil {
+		return err
+	}
+	var bodies [][]byte
+	var words []int
+	for i := range trace {
+		words = append(words, o.played.scale.words(&trace[i]))
+		bodies = append(bodies, o.played.scale.body(&trace[i]))
+	}
+	fmt.Fprintf(stderr, "tokens of %d requests, by Python with %s's tokenizer and template\n", len(bodies), o.tokenizer)
+	o.played.asked, o.played.refused = filepath.Join(o.out, "tokens-asked.jsonl"), filepath.Join(o.out, "tokens-refused.jsonl")
+	return o.played.published.tables(root, o.played.scale.warmUps(), bodies, words, o.played.asked, o.played.refused)
 }
 
 func (o *options) read(limit int, rate float64) ([]prompt, error) {

@@ -77,10 +77,10 @@ func idle(ctx context.Context, engines []*enginesim.Client) (c census, err error
 // play sends a trace to url at its times and reads what became of it at the
 // prefill workers.
 func play(ctx context.Context, url string, engines []*enginesim.Client, trace []prompt, sc scale) (*played, error) {
-	c := newClient(url)
+	c := newClient(url + sc.path())
 	defer c.close()
 	p := &played{}
-	if err := p.warmUp(ctx, c); err != nil {
+	if err := p.warmUp(ctx, c, sc.warmUps()); err != nil {
 		return nil, err
 	}
 	before, err := idle(ctx, engines)
@@ -102,10 +102,9 @@ func play(ctx context.Context, url string, engines []*enginesim.Client, trace []
 	return p, nil
 }
 
-func (p *played) warmUp(ctx context.Context, c *client) error {
+func (p *played) warmUp(ctx context.Context, c *client, bodies [][]byte) error {
 	var took []time.Duration
-	for i := range warmUps {
-		body := fmt.Appendf(nil, `{"model":%q,"prompt":" warm%d","max_tokens":1,"stream":true,"stream_options":{"include_usage":true}}`, modelName, i)
+	for _, body := range bodies {
 		h := c.send(ctx, body, time.Now())
 		if h.err != nil {
 			return fmt.Errorf("warm-up: %w", h.err)

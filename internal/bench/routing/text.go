@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"time"
@@ -15,6 +16,10 @@ const modelName = "sim"
 type scale struct {
 	Speedup float64 // of arrivals and of prefill alike
 	Page    int     // tokens of a worker's block, which stands for traceBlock; divides it
+	// Words are what prompts are made of, each one token of a published tokenizer. The
+	// requests are then chats. nil: letters, of which the simulated engines take each word
+	// for one token.
+	Words []string
 }
 
 // shrink returns the trace with the lengths that its prompts have as they are
@@ -36,16 +41,44 @@ func (sc scale) words(p *prompt) int {
 
 // body returns the request for a prompt. Its text is made of words that follow
 // from the trace's hashes: prompts begin alike where the trace says so, and
-// nowhere else. The simulated engines take each word for one token.
+// nowhere else.
 func (sc scale) body(p *prompt) []byte {
 	n := sc.words(p)
 	b := make([]byte, 0, 128+5*n)
-	b = append(b, `{"model":"`+modelName+`","prompt":"`...)
 	for _, h := range p.chain {
-		b = appendWords(b, h, sc.Page)
+		b = sc.appendWords(b, h, sc.Page)
 	}
-	b = appendWords(b, p.tail, n-len(p.chain)*sc.Page)
-	return append(b, `","max_tokens":1,"stream":true,"stream_options":{"include_usage":true}}`...)
+	return sc.request(sc.appendWords(b, p.tail, n-len(p.chain)*sc.Page))
+}
+
+// request returns the request for a text, which needs no escapes.
+func (sc scale) request(text []byte) []byte {
+	before, after := `"prompt":"`, `"`
+	if sc.Words != nil {
+		before, after = `"messages":[{"role":"user","content":"`, `"}]`
+	}
+	return fmt.Appendf(nil, `{"model":"%s",%s%s%s,"max_tokens":1,"stream":true,"stream_options":{"include_usage":true}}`, modelName, before, text, after)
+}
+
+// warmUps are requests of one word, which fill no block.
+func (sc scale) warmUps() [][]byte {
+	var out [][]byte
+	for i := range warmUps {
+		text := fmt.Sprintf(" warm%d", i)
+		if sc.Words != nil {
+			text = sc.Words[i]
+		}
+		out = append(out, sc.request([]byte(text)))
+	}
+	return out
+}
+
+// path is where the requests are sent.
+func (sc scale) path() string {
+	if sc.Words != nil {
+		return "/v1/chat/completions"
+	}
+	return "/v1/completions"
 }
 
 // shots returns the requests of a trace with their times.
@@ -59,10 +92,14 @@ func (sc scale) shots(trace []prompt) []shot {
 
 // appendWords appends the first n words of a block: the block's name in letters,
 // so that no two blocks begin alike, then as many bytes a word as tokens of
-// English have, 2 to 5 letters and the blank before them.
-func appendWords(b []byte, h kvindex.LocalHash, n int) []byte {
+// English have, 2 to 5 letters and the blank before them. Words of a tokenizer are drawn.
+func (sc scale) appendWords(b []byte, h kvindex.LocalHash, n int) []byte {
 	rng := rand.New(rand.NewPCG(uint64(h), 1))
 	for i := range n {
+		if sc.Words != nil {
+			b = append(b, sc.Words[rng.IntN(len(sc.Words))]...)
+			continue
+		}
 		b = append(b, ' ')
 		if i == 0 {
 			b = strconv.AppendUint(b, uint64(h), 36)
