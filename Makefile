@@ -261,7 +261,7 @@ bench-peers: ## the index beside its rivals on their traces (../shared/peers/kvi
 bench-routing: tools ## hit rate and time to first token on a real conversation trace, by mode
 	go build -o .run/bench-routing ./internal/bench/routing && exec .run/bench-routing $(BENCH_ARGS)
 
-bench-tokens: tokenizers real-tools ## first sight of 220 KB beside Hugging Face's tokenizers, and a conversation's next turn
+bench-tokens: tokenizers real-tools ## first sight of 220 KB beside Hugging Face's tokenizers, a conversation's next turn, and both beside a real vLLM's /tokenize
 	go build -o .run/bench-tokens ./internal/bench/tokens && exec .run/bench-tokens $(BENCH_ARGS)
 
 demo: tools ## the main job: a conversation, killed workers, the table of decisions

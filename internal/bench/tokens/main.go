@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,9 +18,12 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/bench/host"
 	"github.com/seed-60ae5743/baton/internal/bench/stats"
+	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/tokens/bpe"
+	"github.com/seed-60ae5743/baton/pkg/tokens/chat"
+	"github.com/seed-60ae5743/baton/pkg/tokens/local"
 )
 
 func main() {
@@ -40,7 +44,7 @@ const (
 
 type options struct {
 	repeats, turns int
-	python         bool
+	python, engine bool
 }
 
 func run(args []string, out io.Writer) error {
@@ -49,6 +53,7 @@ func run(args []string, out io.Writer) error {
 	f.IntVar(&o.repeats, "repeats", 5, "repeats of the first sight, of which the least is printed")
 	f.IntVar(&o.turns, "turns", 500, "turns of the conversation")
 	f.BoolVar(&o.python, "python", true, "measure the Python package, too (make real-tools)")
+	f.BoolVar(&o.engine, "engine", true, "measure /tokenize of a real vLLM, too (make real-tools)")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -77,13 +82,16 @@ func run(args []string, out io.Writer) error {
 	}
 	fmt.Fprintf(out, "%s, %s\n\n", host.CPU(), runtime.Version())
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "family\t220 KB, tokens\tCPU ms\tPython, CPU ms\tagain\tshare\tturn of 100,000 tokens, p50 µs\tp99 µs\tits CPU, p50 µs\tp99 µs\tmemory KB\n")
+	fmt.Fprintf(w, "family\t220 KB, tokens\tCPU ms\tPython, CPU ms\tagain\tshare\tturn of 100,000 tokens, p50 µs\tp99 µs\tits CPU, p50 µs\tp99 µs\n")
 	for _, file := range files {
 		if err := measure(o, w, hf, file, text); err != nil {
 			return fmt.Errorf("%s: %w", filepath.Base(filepath.Dir(file)), err)
 		}
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil || !o.engine {
+		return err
+	}
+	return besideEngine(o, out, root, text)
 }
 
 // ourText is prose and code of this repository: some megabytes.
@@ -118,11 +126,7 @@ func prompt(text []byte) string {
 }
 
 func measure(o options, w io.Writer, hf *python, file string, text []byte) error {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	k, err := bpe.Load(b, bpe.Limits{})
+	k, err := load(file)
 	if err != nil {
 		return err
 	}
@@ -147,20 +151,39 @@ func measure(o options, w io.Writer, hf *python, file string, text []byte) error
 		}
 		theirs = [2]time.Duration{min(theirs[0], cold), min(theirs[1], warm)}
 	}
-	turns, cpu, memory, err := conversation(o, k, filepath.Base(filepath.Dir(file)), text)
-	if err != nil {
-		return err
-	}
-	slices.Sort(turns)
-	slices.Sort(cpu)
 	other := "-\t-\t-"
 	if hf != nil {
 		other = fmt.Sprintf("%.1f\t%.1f\t1/%.1f", stats.Micros(theirs[0])/1000, stats.Micros(theirs[1])/1000, float64(theirs[0])/float64(least))
 	}
-	fmt.Fprintf(w, "%s\t%d\t%.1f\t%s\t%.0f\t%.0f\t%.0f\t%.0f\t%d\n", filepath.Base(filepath.Dir(file)), len(ids), stats.Micros(least)/1000, other,
-		stats.Micros(stats.Quantile(turns, 0.5)), stats.Micros(stats.Quantile(turns, 0.99)),
-		stats.Micros(stats.Quantile(cpu, 0.5)), stats.Micros(stats.Quantile(cpu, 0.99)), memory/1024)
+	family := filepath.Base(filepath.Dir(file))
+	next := "no template\t-\t-\t-"
+	m, err := model(filepath.Dir(file))
+	if err != nil {
+		return err
+	}
+	if m.Chat() == nil {
+		turns, cpu, err := conversation(o, m, text)
+		if err != nil {
+			return err
+		}
+		next = quantiles(turns) + "\t" + quantiles(cpu)
+	}
+	fmt.Fprintf(w, "%s\t%d\t%.1f\t%s\t%s\n", family, len(ids), stats.Micros(least)/1000, other, next)
 	return nil
+}
+
+// quantiles are the p50 and the p99, in microseconds.
+func quantiles(d []time.Duration) string {
+	slices.Sort(d)
+	return fmt.Sprintf("%.0f\t%.0f", stats.Micros(stats.Quantile(d, 0.5)), stats.Micros(stats.Quantile(d, 0.99)))
+}
+
+func model(folder string) (*local.Model, error) {
+	f, err := local.Read(os.DirFS(folder))
+	if err != nil {
+		return nil, err
+	}
+	return local.New(f, local.Limits{})
 }
 
 // firstSight returns the CPU time of an encoder that has met nothing yet.
@@ -181,64 +204,89 @@ func firstSight(k *bpe.Tokenizer, text string, ids *[]uint32) (time.Duration, er
 	return ended - began, err
 }
 
-// markers returns what stands before and after a message in a family's chats, roughly.
-func markers(family string) (before, after string) {
-	switch family {
-	case "qwen3":
-		return "<|im_start|>user\n", "<|im_end|>\n"
-	case "llama3_1":
-		return "<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"
-	case "deepseek_v3":
-		return "<｜User｜>", "<｜end▁of▁sentence｜>"
-	case "gemma3":
-		return "<start_of_turn>user\n", "<end_of_turn>\n"
-	case "gptoss":
-		return "<|start|>user<|message|>", "<|end|>"
-	case "llama2":
-		return "<s>[INST] ", " [/INST]</s>"
-	default:
-		return "\n\nuser: ", ""
-	}
+// talk is a conversation of conversationTokens tokens, whose next turns are asked for.
+type talk struct {
+	text []byte // where messages are taken from
+	at   int
+	base []byte // the messages, without the brackets
 }
 
-// conversation times turns from the text of the whole to the block hashes, and takes
-// their CPU time. Before them the conversation has its length, in messages of 200 to
-// 4,000 bytes.
-func conversation(o options, k *bpe.Tokenizer, family string, text []byte) (took, cpu []time.Duration, memory int, err error) {
+// say returns a message of so many bytes.
+func (t *talk) say(role string, n int) []byte {
+	if t.at+n > len(t.text) {
+		t.at = 0
+	}
+	b, _ := json.Marshal(map[string]string{"role": role, "content": strings.ToValidUTF8(string(t.text[t.at:t.at+n]), "")}) // of strings
+	t.at += n
+	return b
+}
+
+// next returns the body of a next turn: turnBytes new bytes, an answer and a question.
+func (t *talk) next() []byte {
+	b := append([]byte(`{"model":"qwen3","messages":[`), t.base...)
+	around := len(`,{"content":"","role":"assistant"},{"content":"","role":"user"}`)
+	b = append(append(b, ','), t.say("assistant", turnBytes/2)...)
+	b = append(append(b, ','), t.say("user", turnBytes-turnBytes/2-around)...)
+	return append(b, "]}"...)
+}
+
+// turn makes the tokens and the block hashes of a body.
+type turn struct {
+	model  *local.Model
+	ids    []uint32
+	hashes []kvindex.LocalHash
+}
+
+func (t *turn) take(body []byte) error {
+	var r openai.Request
+	err := openai.Scan(openai.ChatCompletions, body, &r)
+	if err != nil {
+		return err
+	}
+	t.ids, _, err = t.model.Append(t.ids[:0], chat.VLLM, &r, body)
+	if err != nil {
+		return err
+	}
+	t.hashes = kvindex.AppendLocalHashes(t.hashes[:0], t.ids, blockTokens, 1337)
+	return nil
+}
+
+// conversation times next turns of one conversation, from the body's last byte to the block
+// hashes, and takes their CPU time. Each turn is another; all go on from the same messages, of
+// 200 to 4,000 bytes.
+func conversation(o options, m *local.Model, text []byte) (took, cpu []time.Duration, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	before, after := markers(family)
-	e := k.NewEncoder()
-	s := bpe.NewSegments(k, 64<<20)
-	var chat []byte
-	var ids []uint32
-	var hashes []kvindex.LocalHash
-	at := 0
-	say := func(n int) {
-		if at+n > len(text) {
-			at = 0
-		}
-		chat = append(append(append(chat, before...), strings.ToValidUTF8(string(text[at:at+n]), "")...), after...)
-		at += n
+	t, made := talk{text: text}, turn{model: m}
+	if err := t.grow(&made); err != nil {
+		return nil, nil, err
 	}
-	for i := 0; len(took) < o.turns; i++ {
-		long := len(ids) >= conversationTokens
-		if long {
-			say(turnBytes - len(before) - len(after))
-		} else {
-			say(200 + i*997%3800)
-		}
+	for range o.turns {
+		body := t.next()
 		began, used := time.Now(), threadTime()
-		ids, err = s.Append(e, ids[:0], chat, false)
-		if err != nil {
-			return nil, nil, 0, err
+		if err := made.take(body); err != nil {
+			return nil, nil, err
 		}
-		hashes = kvindex.AppendLocalHashes(hashes[:0], ids, blockTokens, 1337)
-		if long {
-			took, cpu = append(took, time.Since(began)), append(cpu, threadTime()-used)
+		took, cpu = append(took, time.Since(began)), append(cpu, threadTime()-used)
+	}
+	return took, cpu, nil
+}
+
+// grow adds messages until there are enough tokens.
+func (t *talk) grow(made *turn) error {
+	for i := 0; len(made.ids) < conversationTokens; i++ {
+		if i > 0 {
+			t.base = append(t.base, ',')
+		}
+		t.base = append(t.base, t.say([]string{"user", "assistant"}[i%2], 200+i*997%3800)...)
+		if i%2 == 1 {
+			continue // an answer ends the messages
+		}
+		if err := made.take(append(append([]byte(`{"model":"qwen3","messages":[`), t.base...), "]}"...)); err != nil {
+			return err
 		}
 	}
-	return took, cpu, s.Bytes(), nil
+	return nil
 }
 
 // threadTime returns the CPU time of this thread; 0 where the system does not tell it.
