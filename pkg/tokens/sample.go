@@ -111,6 +111,9 @@ func (r *Resolver) compare(f *files, of form, s *sample, rank worker.Rank, ep wo
 	if r.toldAll(s.hashes, rank) {
 		return CompareTold
 	}
+	if r.life.Err() != nil {
+		return CompareUnknown
+	}
 	ctx, cancel := context.WithTimeout(r.life, trialTime)
 	defer cancel()
 	switch differ, err := r.try(ctx, f, of.caller, s.key, s.engine, ep, &s.trial); {

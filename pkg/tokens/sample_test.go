@@ -71,6 +71,7 @@ func TestAServedPromptIsComparedWithItsBlocks(t *testing.T) {
 		p.Claim.Served(theRank, worker.Endpoint{})
 		p.Claim.Served(theRank, worker.Endpoint{}) // once is enough
 		<-time.After(2 * time.Second)
+		synctest.Wait()
 		require.Equal(t, []Compared{CompareTold}, s.ends)
 		require.Equal(t, asked, s.engine.count(), "no engine is asked")
 		require.Len(t, *s.told, 2)
@@ -95,6 +96,7 @@ func TestABlockThatIsNotToldHasTheEngineAsked(t *testing.T) {
 				p := s.prompt("some text of more than one block")
 				p.Claim.Served(theRank, worker.Endpoint{})
 				<-time.After(2 * toldWithin)
+				synctest.Wait()
 				require.Equal(t, []Compared{c.end}, s.ends)
 				_, ok := s.Fast(filesQuery(t, openai.Completions, `{"model":"m","prompt":"a later one"}`), new(Scratch))
 				require.Equal(t, !c.odd, ok, "they are out of use if they differ")

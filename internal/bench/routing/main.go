@@ -171,14 +171,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
-	if o.live && o.tokenizer != "" {
-		root, err := stack.Root()
-		if err != nil {
-			return err
-		}
-		if err := o.publish(root, stderr); err != nil {
-			return err
-		}
+	if err := o.publish(stderr); err != nil {
+		return err
 	}
 	r, err := o.measure(stderr)
 	if err != nil {
@@ -207,9 +201,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return lost()
 }
 
-// publish has the tokens of all live requests made.
-func (o *options) publish(root string, stderr io.Writer) error {
-	var err error
+// publish has the tokens of all live requests made, if they are to be those of a published
+// tokenizer.
+func (o *options) publish(stderr io.Writer) error {
+	if !o.live || o.tokenizer == "" {
+		return nil
+	}
+	root, err := stack.Root()
+	if err != nil {
+		return err
+	}
 	if o.played.published, err = openPublished(root, o.tokenizer); err != nil {
 		return err
 	}

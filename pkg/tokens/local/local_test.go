@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -164,4 +165,20 @@ func TestATextBeyondTheLimitIsAnError(t *testing.T) {
 	require.NoError(t, err)
 	_, _, err = tokensOf(t, m, openai.Completions, `{"model":"m","prompt":"`+strings.Repeat("x", 101)+`"}`)
 	require.ErrorIs(t, err, bpe.ErrTooLong)
+}
+
+// TestATemplateMayWriteTheDate of today, in UTC; the time of the day it may not.
+func TestATemplateMayWriteTheDate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // it is midnight on 1 January 2000
+		for format, want := range map[string]bool{"%Y-%m-%d": true, "%H:%M": false} {
+			c := fmt.Sprintf(`{"chat_template": "{{ strftime_now('%s') }}"}`, format)
+			m, err := local.New(local.Files{Tokenizer: tokenizer(), Config: []byte(c)}, local.Limits{})
+			require.NoError(t, err)
+			ids, _, err := tokensOf(t, m, openai.ChatCompletions, `{"model":"m","messages":[{"role":"user","content":"c"}]}`)
+			require.Equal(t, want, err == nil, format)
+			if want {
+				require.Equal(t, []uint32{'2', '0', '0', '0', '-', '0', '1', '-', '0', '1'}, ids)
+			}
+		}
+	})
 }

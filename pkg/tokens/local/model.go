@@ -213,7 +213,7 @@ func question(r *openai.Request, body []byte) (*chat.Request, error) {
 	}
 	q := &chat.Request{
 		Messages: given(openai.Messages), Tools: given(openai.Tools), Documents: given(openai.Documents),
-		Kwargs: given(openai.ChatTemplateKwargs), ToolChoice: given(openai.ToolChoice),
+		Kwargs: given(openai.ChatTemplateKwargs), ToolChoice: given(openai.ToolChoice), Now: today,
 	}
 	var errs [3]error
 	for i, f := range [...]struct {
