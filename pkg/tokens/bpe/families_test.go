@@ -13,7 +13,7 @@ import (
 const tools = "../../../.tools"
 
 // families are the tokenizers that make tokenizers fetches.
-var families = []string{"qwen3", "llama2", "llama3_1", "deepseek_v3", "gemma3", "gpt4o", "gptoss"}
+var families = []string{"qwen3", "llama2", "llama3_1", "deepseek_v3", "gemma3", "gpt4o", "gptoss", "mistral_nemo"}
 
 // loaded keeps what loadFamily has loaded, by family.
 var loaded sync.Map

@@ -152,7 +152,7 @@ func compare(t *testing.T, e *Encoder, special bool, texts []string, want [][]ui
 func TestTransformersSaysTheSame(t *testing.T) {
 	o := newOracle(t)
 	for family, model := range map[string]string{
-		"qwen3": "qwen3", "llama3_1": "llama", "deepseek_v3": "deepseek_v3", "gemma3": "gemma3_text", "gptoss": "gpt_oss",
+		"qwen3": "qwen3", "llama3_1": "llama", "deepseek_v3": "deepseek_v3", "gemma3": "gemma3_text", "gptoss": "gpt_oss", "mistral_nemo": "mistral",
 	} {
 		t.Run(family, func(t *testing.T) {
 			e := loadFamily(t, family).NewEncoder()

@@ -22,7 +22,7 @@ const tools = "../../../.tools"
 
 // families are the published templates that the tests run. gpt4o and gptoss are published
 // without one.
-var families = []string{"qwen3", "llama3", "llama3_1", "deepseek_v3", "gemma3"}
+var families = []string{"qwen3", "llama3", "llama3_1", "deepseek_v3", "gemma3", "mistral_nemo"}
 
 var callers = []chat.Caller{chat.Transformers, chat.VLLM, chat.SGLang}
 
