@@ -28,6 +28,7 @@
 //	llama3_1     none but the new ones
 //	deepseek_v3  none but the new ones (a tool's answer that was last: its end follows it)
 //	gemma3       none but the new ones
+//	mistral_nemo none but the new ones
 //
 // At 400 KB in 400 messages the next turn takes a quarter to a third of a millisecond from the
 // raw messages to the pieces; the template run whole, two to four milliseconds.
