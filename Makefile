@@ -94,7 +94,7 @@ tools: ## install what the tests need into .tools/ (Envoy)
 .tools/tokenizers/%/.whole: internal/tokenizers/pins.txt
 	$(call step,tokenizer-$*,go run ./internal/tokenizers $* && touch $@)
 
-tokenizers: ## fetch the published tokenizers of all families into .tools/tokenizers: 150 MB, once
+tokenizers: ## fetch the published tokenizers of all families into .tools/tokenizers: 190 MB, once
 	@go run ./internal/tokenizers
 
 # told makes targets, of which one that fails stops no other, and tells all at the end.
