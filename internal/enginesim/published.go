@@ -11,15 +11,15 @@ import (
 	"os"
 )
 
-// Published has the token ids of requests by a tokenizer and a chat template as they are
-// published. Another program has made them: a worker that has a Published takes no part of
-// the prompt's text for a token itself, and refuses a request that is not in it.
+// Published is a table of requests and their token ids. Another program has made the ids, by a
+// tokenizer and a chat template as they are published. A worker that has the table does not
+// tokenize: it takes ids from the table, and refuses a request that is not in it.
 type Published struct{ of map[promptKey]publishedPrompt }
 
 type publishedPrompt struct {
 	Request json.RawMessage // a body, of which those members count that the tokens depend on
 	Tokens  []uint32
-	Asked   bool // POST /tokenize tells them; else it answers 503
+	Asked   bool // whether POST /tokenize tells the ids; else it answers 503
 }
 
 // promptKey identifies what the tokens of a request depend on.

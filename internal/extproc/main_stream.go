@@ -322,6 +322,11 @@ func (s *mainStream) relay(now time.Time, e *leg.Effect) {
 	if s.m.ServesSoFar() {
 		s.decodeLimit.learn(&s.srv.patience, now)
 		s.srv.cfg.Health.Began(s.m.Plan().Decode)
+		if r := computing(s.m.Plan()); r.ID != 0 {
+			if w := s.srv.view.Load().Worker(r.ID); w != nil {
+				s.claim.Computed(r, w.Endpoint)
+			}
+		}
 	}
 	s.send(wire.Relay(s.conform(e.Set), s.strange))
 	s.srv.cfg.Journal.Mark(s.note, decision.ResponseHeaders, now)

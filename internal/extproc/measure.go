@@ -74,11 +74,6 @@ func (s *mainStream) measure(now time.Time, e *leg.Effect) {
 	if n := cmp.Or(s.counts.prompt, s.counts.usage.Prompt); n > 0 {
 		s.claim.Counted(int(n))
 	}
-	if r := computing(p); r.ID != 0 {
-		if w := s.srv.view.Load().Worker(r.ID); w != nil {
-			s.claim.Served(r, w.Endpoint)
-		}
-	}
 	if u := &s.counts.usage; !p.Disaggregated && u.HasCached {
 		s.counts.cached, s.counts.known = u.Cached, true
 	}
@@ -86,7 +81,8 @@ func (s *mainStream) measure(now time.Time, e *leg.Effect) {
 	s.srv.cfg.Telemetry.Prompt(&s.prompt)
 }
 
-// computing returns the rank that computes the prompt; ID 0: the proxy chooses it.
+// computing returns the rank that computes the prompt; ID 0: the proxy chooses it, so it is
+// not known.
 func computing(p *leg.Plan) worker.Rank {
 	switch {
 	case p.Disaggregated:

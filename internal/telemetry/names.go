@@ -206,7 +206,7 @@ func stateMetrics() []Metric {
 		{MetricEngineReports, Counter, "{report}", l(LabelOutcome), "Times an engine was asked what it runs (engines.report_interval).", nil},
 		{MetricFactReadings, Counter, "{reading}", l(LabelOutcome), "Times an engine was asked for the facts that discovery leaves open: `ok`, `failed`.", nil},
 		{MetricModelFiles, Counter, "{set}", l(LabelOutcome), "Sets of models' files that workers serve: `fetched`; `kept`, read from tokens.files_dir; `failed`, of no worker; `refused`, not understood.", nil},
-		{MetricCompared, Counter, "{prompt}", l(LabelOutcome), "Prompts whose tokens were made from a model's files and, after they were served, compared: `told`, the engine's KV events have told the same blocks; `equal`, they have not told all, and the engine's tokenizer gave the same tokens; `differs`, it gave others; `unknown`, neither told.", nil},
+		{MetricCompared, Counter, "{prompt}", l(LabelOutcome), "Prompts whose tokens were made from a model's files, and compared with those of the engine that computed them.", nil},
 		{MetricFacts, Gauge, "{worker}", l(LabelState), "Workers whose engines are asked for facts, by what is known: `unknown`, no answer yet; `known`; `failing`, the last questions brought no answer.", nil},
 
 		{MetricAside, Counter, "{transition}", l(LabelTo, LabelReason), "Changes of a worker's health.", nil},
@@ -289,6 +289,7 @@ func outcomes() []Label {
 		{"Tokenize", "`tokenized`, `tokenized with its pictures`, `tokenized up to its first picture`, `not every picture was told of`, `the prompt is truncated`, `the prompt has pictures`, `prompt too large to tokenize`, `too many tokenize requests`, `tokenizer set aside`, `tokenizer too slow`, `tokenizer failed`, `tokenizer refused the prompt`, `tokenizer refused the API key`, `cancelled`"},
 		{"Replays, dumps", "`ok`, `failed`"},
 		{"Engine reports", "`ok`, `unreachable`, `refused`, `unreadable`"},
+		{"Compared tokens", "`told`, the engine's KV events list all blocks of the prompt; `equal`, they do not, but its tokenizer gives the same tokens; `differs`, it gives others; `unknown`, it was not asked or gave no answer that can be compared"},
 	}
 }
 

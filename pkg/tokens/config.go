@@ -93,7 +93,7 @@ type Config struct {
 
 	// Local has the models whose tokens may be made in this process, by their names. They
 	// are used once a trial has shown that an engine of the model gives the same tokens,
-	// and as long as no engine counts others. May be nil.
+	// and as long as no engine tells of others. May be nil.
 	Local map[string]*local.Model
 
 	// OnLocal is called once for each prompt whose tokens were made here, with the time
@@ -105,8 +105,9 @@ type Config struct {
 	OnStanding func(s Standing)
 
 	// Told reports whether a rank is known to hold all blocks of a chain, by the KV events
-	// of its engine. If it is set, now and then a prompt whose tokens were made here is
-	// compared with the events of the engine that has served it. May be nil.
+	// of its engine. If it is set, prompts whose tokens were made here are sampled, at most
+	// one in ten seconds for texts and one for messages of a model, and compared with the
+	// events of the rank that computes them, and else with its tokenizer. May be nil.
 	Told func(r worker.Rank, chain []kvindex.LocalHash) bool
 
 	// OnCompared is called with the end of each such comparison. It must not block. May

@@ -6,7 +6,8 @@
 //
 //   - the request itself, if it carries token ids;
 //   - the files of its model (package local), if an engine of the model has shown in a
-//     trial that they give its tokens, and no engine has counted others since;
+//     trial that they give its tokens, and none has told of others since: answers' counts
+//     are compared, and KV events of sampled prompts;
 //   - an engine's own /tokenize, asked over HTTP and remembered. For a prompt with
 //     pictures it is vLLM's /render, or the tokens before the first picture;
 //   - the byte estimate: runs of bytes of the prompt's text stand for blocks of tokens.

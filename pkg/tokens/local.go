@@ -65,12 +65,29 @@ type files struct {
 	name  string
 	tell  func(Standing) // may be nil
 
-	mu        sync.RWMutex
-	by        map[form]*Standing // guarded by mu, as all below
-	tried     map[chat.Caller]time.Time
-	sample    *sample   // picked last; nil: it was taken
-	samples   uint64    // that were picked
-	sampledAt time.Time // when the last was
+	mu    sync.RWMutex
+	by    map[form]*Standing // guarded by mu
+	tried map[chat.Caller]time.Time
+
+	samplers [chat.SGLang + 1][2]sampler // by caller, of texts and of messages
+}
+
+func (f *files) sampler(of form) *sampler {
+	if of.chat {
+		return &f.samplers[of.caller][1]
+	}
+	return &f.samplers[of.caller][0]
+}
+
+// aroundMidnight is how far clocks and the moments of rendering may be apart, of a prompt
+// with a date.
+const aroundMidnight = 2 * time.Minute
+
+// unsure reports whether the tokens depend on the date, and whether an engine may just now
+// have another one.
+func (f *files) unsure(of form, now time.Time) bool {
+	into := now.Sub(now.Truncate(24 * time.Hour)) // the zero time is a midnight of UTC
+	return of.chat && f.model.Dated() && (into < aroundMidnight || into > 24*time.Hour-aroundMidnight)
 }
 
 func newFiles(name string, m *local.Model, tell func(Standing)) *files {
@@ -149,28 +166,32 @@ func (r *Resolver) fromFiles(q *Query, s *Scratch) (Prompt, bool) {
 	if r.cfg.OnLocal != nil {
 		r.cfg.OnLocal(time.Since(began))
 	}
-	return Prompt{
-		Tokens: ids, Hashes: s.est.hashes, ISLTokens: n, Source: FromLocal, Reason: ReasonLocal,
-		Claim: r.sampled(Claim{files: f, of: of, engine: q.Engine, tokens: n}, q, s.est.hashes, began),
-	}, true
+	p := Prompt{Tokens: ids, Hashes: s.est.hashes, ISLTokens: n, Source: FromLocal, Reason: ReasonLocal}
+	if q.MaxModelLen == 0 || n < q.MaxModelLen { // an engine may cut a longer one
+		p.Claim = Claim{by: r, files: f, of: of, engine: q.Engine, tokens: n}
+		if r.cfg.Told != nil {
+			p.Claim.sample = f.sampler(of).pick(q, s.est.hashes, began)
+		}
+	}
+	return p, true
 }
 
-// Claim is which tokens a prompt has by its model's files, for a comparison with what the
-// engine says later. The zero Claim claims nothing. It is a value, and may be copied.
+// Claim says what was made from a model's files for one prompt, so that it can be compared
+// with what the engine tells of the prompt. The zero Claim claims nothing. It is a value, and
+// may be copied.
 type Claim struct {
+	by     *Resolver
 	files  *files
 	of     form
 	engine worker.Engine
 	tokens int
-
-	by     *Resolver // of a sample; else nil
-	sample uint64
+	sample uint64 // its number; 0: it is none
 }
 
 // Counted tells how many tokens the engine has counted. If they are not as many, the files
 // are out of use for such prompts.
 func (c Claim) Counted(n int) {
-	if c.files == nil || n == c.tokens {
+	if c.files == nil || n == c.tokens || c.by.filesOf(c.files.name) != c.files || c.files.unsure(c.of, time.Now()) {
 		return
 	}
 	c.files.set(c.of, c.engine, Differs, fmt.Sprintf("an engine has counted %d tokens in a prompt of %d", n, c.tokens))
@@ -180,7 +201,7 @@ func (c Claim) Counted(n int) {
 func (r *Resolver) tryFiles(q *Query, from []worker.Endpoint) {
 	f := r.filesOf(q.Key.Model)
 	c, ok := callerOf(q.Engine)
-	if f == nil || !ok || len(from) == 0 || !f.begin(c, time.Now()) {
+	if now := time.Now(); f == nil || !ok || len(from) == 0 || f.unsure(form{c, true}, now) || !f.begin(c, now) {
 		return
 	}
 	to, ok := choose([]*asides{r.asides}, from, 2*r.cfg.Wait)
@@ -206,14 +227,15 @@ func (r *Resolver) trial(f *files, c chat.Caller, key worker.Key, engine worker.
 		if why[t.Chat()] != "" {
 			continue
 		}
-		differ, err := r.try(ctx, f, c, key, engine, to.ep, &t)
+		ours, theirs, err := r.both(ctx, f, c, key, engine, to.ep, &t)
 		switch {
 		case errors.Is(err, errNotTried):
 			continue
 		case err != nil:
 			to.heard(err, false)
 			return // another engine, or this one later
-		case differ != "":
+		}
+		if differ := f.model.Compare(&t, c, ours, theirs); differ != "" {
 			why[t.Chat()] = differ
 		}
 		compared[t.Chat()]++
@@ -238,23 +260,23 @@ func (r *Resolver) trial(f *files, c chat.Caller, key worker.Key, engine worker.
 // engine refuses it.
 var errNotTried = errors.New("tokens: not compared")
 
-// try makes one trial.
-func (r *Resolver) try(ctx context.Context, f *files, c chat.Caller, key worker.Key, engine worker.Engine, ep worker.Endpoint, t *local.Trial) (string, error) {
+// both returns the tokens of a trial by the files and by an engine.
+func (r *Resolver) both(ctx context.Context, f *files, c chat.Caller, key worker.Key, engine worker.Engine, ep worker.Endpoint, t *local.Trial) (ours, theirs []uint32, err error) {
 	q := Query{Key: key, Request: new(openai.Request), Body: t.Body, Engine: engine}
-	err := openai.Scan(t.Path, t.Body, q.Request)
+	err = openai.Scan(t.Path, t.Body, q.Request)
 	if err != nil {
-		return "", err
+		return nil, nil, err
 	}
-	ours, err := f.model.Tokens(t, c)
+	ours, err = f.model.Tokens(t, c)
 	if err != nil {
-		return "", errNotTried
+		return nil, nil, errNotTried
 	}
 	e, err := r.askAll(ctx, ep, questions(&q, media{}).texts)
 	switch {
 	case err != nil && ReasonOf(err) == ReasonRefused:
-		return "", errNotTried
+		return nil, nil, errNotTried
 	case err != nil:
-		return "", err
+		return nil, nil, err
 	}
-	return f.model.Compare(t, c, ours, e.tokens), nil
+	return ours, e.tokens, nil
 }

@@ -44,7 +44,8 @@ func filesModel(t *testing.T) *local.Model {
 // counting is an engine that tokenizes as a model's files do, except where odd says so.
 type counting struct {
 	m    *local.Model
-	odd  func(body []byte) bool
+	odd  func(body []byte) bool // its answer has a token more
+	swap func(body []byte) bool // its answer has another token
 	down bool
 
 	mu    sync.Mutex
@@ -77,6 +78,9 @@ func (c *counting) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if c.odd != nil && c.odd(body) {
 		ids = append(ids, 1)
+	}
+	if c.swap != nil && c.swap(body) {
+		ids[0]++
 	}
 	text, err := json.Marshal(map[string]any{"tokens": ids})
 	if err != nil {

@@ -3,8 +3,9 @@ package tokens
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/tokens/chat"
+	"github.com/seed-60ae5743/baton/pkg/tokens/local"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -26,8 +29,8 @@ type sampling struct {
 	engine *counting
 	holds  func(chain []kvindex.LocalHash) bool
 	told   *[]Standing
-	ends   []Compared
-	asked  atomic.Int32 // times that the events were looked at
+	mu     sync.Mutex
+	ends   []Compared // guarded by mu
 }
 
 func newSampling(t *testing.T) *sampling {
@@ -35,16 +38,25 @@ func newSampling(t *testing.T) *sampling {
 	s.Resolver, s.told = filesResolver(t, s.engine, func(c *Config) {
 		c.Told = func(r worker.Rank, chain []kvindex.LocalHash) bool {
 			require.Equal(t, theRank, r)
-			s.asked.Add(1)
 			return s.holds(chain)
 		}
-		c.OnCompared = func(end Compared) { s.ends = append(s.ends, end) }
+		c.OnCompared = func(end Compared) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.ends = append(s.ends, end)
+		}
 	})
 	_, err := s.Engine(context.Background(), filesQuery(t, openai.Completions, `{"model":"m","prompt":"first"}`), []worker.Endpoint{{}})
 	require.NoError(t, err)
 	synctest.Wait()
 	require.Len(t, *s.told, 2)
 	return s
+}
+
+func (s *sampling) ended() []Compared {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.ends)
 }
 
 func (s *sampling) prompt(text string) Prompt {
@@ -55,52 +67,70 @@ func (s *sampling) prompt(text string) Prompt {
 	return p
 }
 
-// TestAServedPromptIsComparedWithItsBlocks, which its engine tells a while later.
-func TestAServedPromptIsComparedWithItsBlocks(t *testing.T) {
+// TestAComputedPromptIsComparedWithItsBlocks, which its engine tells a while later.
+func TestAComputedPromptIsComparedWithItsBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSampling(t)
 		defer s.Close()
-		p := s.prompt("some text of more than one block")
+		p := s.prompt(oneText)
 		chain := append([]kvindex.LocalHash{}, p.Hashes...)
-		served := time.Now()
+		computed := time.Now()
 		s.holds = func(c []kvindex.LocalHash) bool {
 			require.Equal(t, chain, c)
-			return time.Since(served) > time.Second
+			return time.Since(computed) > time.Second
 		}
 		asked := s.engine.count()
-		p.Claim.Served(theRank, worker.Endpoint{})
-		p.Claim.Served(theRank, worker.Endpoint{}) // once is enough
+		p.Claim.Computed(theRank, worker.Endpoint{})
+		p.Claim.Computed(theRank, worker.Endpoint{}) // once is enough
 		<-time.After(2 * time.Second)
 		synctest.Wait()
-		require.Equal(t, []Compared{CompareTold}, s.ends)
+		require.Equal(t, []Compared{CompareTold}, s.ended())
 		require.Equal(t, asked, s.engine.count(), "no engine is asked")
 		require.Len(t, *s.told, 2)
 	})
 }
 
-// TestABlockThatIsNotToldHasTheEngineAsked: what it then says decides.
+// TestABlockThatIsNotToldHasTheEngineAsked: what it then says decides, if it can be compared
+// with what was computed.
 func TestABlockThatIsNotToldHasTheEngineAsked(t *testing.T) {
+	text, talk := `{"model":"m","prompt":"some text of more than one block"}`, `{"model":"m","messages":[{"role":"user","content":"hello"}]%s}`
 	for _, c := range []struct {
-		name string
-		odd  bool
-		down bool
-		end  Compared
-	}{{"the same tokens", false, false, CompareEqual}, {"others", true, false, CompareDiffers}, {"no answer", false, true, CompareUnknown}} {
+		name       string
+		path       openai.Path
+		body       string
+		swap, more bool
+		down       bool
+		end        Compared
+		asked      int
+	}{
+		{"the same tokens", openai.Completions, text, false, false, false, CompareEqual, 1},
+		{"others", openai.Completions, text, true, false, false, CompareDiffers, 1},
+		{"another count, which the usage will tell", openai.Completions, text, false, true, false, CompareUnknown, 1},
+		{"no answer", openai.Completions, text, false, false, true, CompareUnknown, 0},
+		{"messages", openai.ChatCompletions, fmt.Sprintf(talk, ""), false, false, false, CompareEqual, 1},
+		{"other tokens of messages", openai.ChatCompletions, fmt.Sprintf(talk, ""), true, false, false, CompareDiffers, 1},
+		{"what /tokenize does not take", openai.ChatCompletions, fmt.Sprintf(talk, `,"reasoning_effort":"low"`), true, false, false, CompareUnknown, 0},
+		{"a list", openai.Completions, `{"model":"m","prompt":["some text","of more than one"]}`, true, false, false, CompareUnknown, 0},
+		{"a long body", openai.Completions, `{"model":"m","prompt":"` + strings.Repeat("long ", sampleBytes/5) + `"}`, true, false, false, CompareUnknown, 0},
+	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newSampling(t)
 				defer s.Close()
 				s.holds = func([]kvindex.LocalHash) bool { return false }
+				before := s.engine.count()
 				s.engine.down = c.down
-				s.engine.odd = func(body []byte) bool { return c.odd && strings.Contains(string(body), "more than") }
-				p := s.prompt("some text of more than one block")
-				p.Claim.Served(theRank, worker.Endpoint{})
+				s.engine.swap, s.engine.odd = func([]byte) bool { return c.swap }, func([]byte) bool { return c.more }
+				p, ok := s.Fast(filesQuery(t, c.path, c.body), new(Scratch))
+				require.True(t, ok)
+				p.Claim.Computed(theRank, worker.Endpoint{})
 				<-time.After(2 * toldWithin)
 				synctest.Wait()
-				require.Equal(t, []Compared{c.end}, s.ends)
-				_, ok := s.Fast(filesQuery(t, openai.Completions, `{"model":"m","prompt":"a later one"}`), new(Scratch))
-				require.Equal(t, !c.odd, ok, "they are out of use if they differ")
-				if c.odd {
+				require.Equal(t, []Compared{c.end}, s.ended())
+				require.Equal(t, c.asked, s.engine.count()-before)
+				_, ok = s.Fast(filesQuery(t, c.path, c.body), new(Scratch))
+				require.Equal(t, c.end != CompareDiffers, ok, "they are out of use if they differ")
+				if c.end == CompareDiffers {
 					require.Len(t, *s.told, 3)
 					require.Contains(t, (*s.told)[2].Why, "a request: the engine has ")
 				}
@@ -109,35 +139,75 @@ func TestABlockThatIsNotToldHasTheEngineAsked(t *testing.T) {
 	}
 }
 
-// TestFewPromptsAreSampled: one in ten seconds, none that is long or has no block, and none
-// is kept whose place the next has.
+const oneText = "some text of more than one block"
+
+// TestFewPromptsAreSampled: one at a time, one in ten seconds, and one that is never computed
+// is given up.
 func TestFewPromptsAreSampled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSampling(t)
 		defer s.Close()
 		s.holds = func([]kvindex.LocalHash) bool { return true }
-		for range 100 {
-			p := s.prompt("some text of more than one block")
-			p.Claim.Served(theRank, worker.Endpoint{})
+		burst := func() {
+			for range 100 {
+				p := s.prompt(oneText)
+				p.Claim.Computed(theRank, worker.Endpoint{})
+				synctest.Wait()
+			}
 		}
+		burst()
+		require.Len(t, s.ended(), 1)
+		<-time.After(sampleEvery)
+		require.Zero(t, s.prompt("ab").Claim.sample, "it has no block")
+		never := s.prompt("this one is not computed")
+		require.NotZero(t, never.Claim.sample)
+		<-time.After(sampleLost - time.Second)
+		burst()
+		require.Len(t, s.ended(), 1)
+		<-time.After(time.Second)
+		burst()
+		require.Equal(t, []Compared{CompareTold, CompareTold}, s.ended())
+		never.Claim.Computed(theRank, worker.Endpoint{})
 		synctest.Wait()
-		require.Len(t, s.ends, 1)
+		require.Len(t, s.ended(), 2, "it is given up")
+	})
+}
 
-		<-time.After(sampleEvery)
-		for _, text := range []string{strings.Repeat("long ", sampleBytes/5), "ab"} {
-			p := s.prompt(text)
-			require.Zero(t, p.Claim.sample)
+// TestAnswersThatTakeLongAreCompared: a sample waits for the answer to begin.
+func TestAnswersThatTakeLongAreCompared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSampling(t)
+		defer s.Close()
+		s.holds = func([]kvindex.LocalHash) bool { return true }
+		var waiting []Prompt
+		for range 600 {
+			waiting = append(waiting, s.prompt(oneText))
+			if len(waiting) > 20 {
+				waiting[0].Claim.Computed(theRank, worker.Endpoint{})
+				waiting = waiting[1:]
+			}
+			<-time.After(time.Second)
 		}
-		never := s.prompt("this one is not served")
-		<-time.After(sampleEvery)
-		p := s.prompt("and this one is")
-		never.Claim.Served(theRank, worker.Endpoint{})
 		synctest.Wait()
-		require.Len(t, s.ends, 1, "it is not kept")
-		p.Claim.Served(theRank, worker.Endpoint{})
-		synctest.Wait()
-		require.Equal(t, []Compared{CompareTold, CompareTold}, s.ends)
-		require.Nil(t, s.filesOf("m").sample, "nothing is kept of it")
+		require.Greater(t, len(s.ended()), 20)
+	})
+}
+
+// TestADatedPromptIsNotJudgedAroundMidnight, when an engine may have another date.
+func TestADatedPromptIsNotJudgedAroundMidnight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // begins at midnight
+		m, err := local.New(local.Files{Tokenizer: bytesTokenizer(), Config: []byte(`{"chat_template": "{{ strftime_now('%d') }}{{ messages[0].content }}"}`)}, local.Limits{})
+		require.NoError(t, err)
+		require.True(t, m.Dated())
+		f := newFiles("m", m, nil)
+		texts, messages := form{chat.VLLM, false}, form{chat.VLLM, true}
+		require.True(t, f.unsure(messages, time.Now()))
+		require.False(t, f.unsure(texts, time.Now()))
+		<-time.After(aroundMidnight)
+		require.False(t, f.unsure(messages, time.Now()))
+		<-time.After(24*time.Hour - 2*aroundMidnight + time.Second)
+		require.True(t, f.unsure(messages, time.Now()))
+		require.False(t, newFiles("m", filesModel(t), nil).unsure(messages, time.Now()))
 	})
 }
 
@@ -146,11 +216,11 @@ func TestCloseEndsAComparison(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSampling(t)
 		s.holds = func([]kvindex.LocalHash) bool { return false }
-		p := s.prompt("some text of more than one block")
-		p.Claim.Served(theRank, worker.Endpoint{})
+		p := s.prompt(oneText)
+		p.Claim.Computed(theRank, worker.Endpoint{})
 		synctest.Wait()
 		s.Close()
-		require.Equal(t, []Compared{CompareUnknown}, s.ends)
-		p.Claim.Served(theRank, worker.Endpoint{})
+		require.Equal(t, []Compared{CompareUnknown}, s.ended())
+		p.Claim.Computed(theRank, worker.Endpoint{})
 	})
 }

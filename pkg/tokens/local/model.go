@@ -50,6 +50,7 @@ type Model struct {
 	tokenizer *bpe.Tokenizer
 	template  *chat.Template // nil: messages are not tokenized, for the reason noChat
 	noChat    error
+	dated     bool
 
 	segments *bpe.Segments
 	messages *chat.Store
@@ -82,12 +83,17 @@ func New(f Files, l Limits) (*Model, error) {
 		return nil, err
 	}
 	m.template, m.noChat = chat.FromConfig(f.Config, string(f.Template), l.Template)
+	m.dated = bytes.Contains(f.Config, []byte("strftime_now")) || bytes.Contains(f.Template, []byte("strftime_now"))
 	return m, nil
 }
 
 // Chat returns nil if the model's chat template is known, else the reason why messages are
 // not tokenized.
 func (m *Model) Chat() error { return m.noChat }
+
+// Dated reports whether the chat template writes the date, so that the tokens of messages
+// depend on the day.
+func (m *Model) Dated() bool { return m.dated }
 
 // Errors of [Model.Append], besides those of the tokenizer and of the template.
 var (
