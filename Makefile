@@ -16,6 +16,8 @@ KUBE          := .tools/kube-1.36.3
 HELM_VERSION  := v4.3.1
 # Istio's control plane is that of internal/kubetest/istio/go.mod.
 ISTIOD        := .tools/istiod-eed52ebb66ad
+# The inference extension's picker is that of internal/kubetest/epp/go.mod.
+EPP           := .tools/epp-v1.5.0
 # What a cluster is taught, as MODULE@VERSION:FILE.
 KUBE_CRDS     := \
   sigs.k8s.io/gateway-api-inference-extension@v1.6.0:config/crd/bases/inference.networking.k8s.io_inferencepools.yaml \
@@ -57,7 +59,7 @@ TOKENIZERS    := qwen3 llama2 deepseek_v3
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio test-kube-api test-kube-istio charts FORCE
+.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio tools-epp test-kube-api test-kube-istio test-kube-direct charts FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -194,6 +196,12 @@ $(ISTIOD): internal/kubetest/istio/go.mod
 	@echo "building istiod into .tools/, once: some minutes"
 	$(call step,tools-istio,(cd internal/kubetest/istio && go build -ldflags '-s -w' -o $(CURDIR)/$@ istio.io/istio/pilot/cmd/pilot-discovery) && touch $@)
 
+tools-epp: $(EPP) ## build the inference extension's own picker into .tools/: once, some minutes
+
+$(EPP): internal/kubetest/epp/go.mod
+	@echo "building the inference extension's picker into .tools/, once: some minutes"
+	$(call step,tools-epp,(cd internal/kubetest/epp && go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ sigs.k8s.io/gateway-api-inference-extension/cmd/epp) && touch $@)
+
 # Each package starts a cluster of its own, which its tests share.
 test-kube-api: tools tools-kube ## the tests of Kubernetes on a real apiserver: pools and pods, rights, the chart (RUN=Pattern)
 	go test -tags $(TAGS),kube -timeout 20m -count 1 -p 1 $(if $(RUN),-run '$(RUN)') ./pkg/discovery/kubernetes ./charts
@@ -201,6 +209,9 @@ test-kube-api: tools tools-kube ## the tests of Kubernetes on a real apiserver: 
 
 test-kube-istio: tools tools-kube tools-istio ## both legs in a gateway that a real istiod configures; needs root (RUN=Pattern)
 	go test -tags kube -timeout 20m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/istiotest | grep --line-buffered -v '^=== '
+
+test-kube-direct: tools tools-kube tools-epp ## behind the inference extension's own picker, on a real apiserver: its picks, carried out (RUN=Pattern)
+	go test -tags $(TAGS),kube -timeout 20m -count 1 -v -run '$(if $(RUN),$(RUN),TestBehindTheReferencePicker)' ./internal/envoytest | grep --line-buffered -v '^=== '
 
 charts: tools-kube ## write examples/kubernetes from the chart
 	go test -tags kube -count 1 -run TheBase ./charts -args -rewrite

@@ -251,7 +251,8 @@ func TestAPickerThatIsAskedAgainMayNameAnother(t *testing.T) {
 		{[]string{"x-gateway-destination-endpoint", "127.0.0.1:40009"}, "worker_gone", "1", direct(routingRepickKey, "true"), true},
 		{[]string{"x-gateway-destination-endpoint", "127.0.0.1:40009"}, "worker_gone", "1", direct(), false},
 		{[]string{"x-worker-instance-id", "8"}, "worker_unknown", "1", direct(routingRepickKey, "true"), false},
-		{[]string{"x-worker-instance-id", "1"}, "worker_wrong_role", "1", direct(routingRepickKey, "true"), false},
+		{[]string{"x-worker-instance-id", "1"}, "worker_wrong_role", "1", direct(routingRepickKey, "true"), true},
+		{[]string{"x-worker-instance-id", "1"}, "worker_wrong_role", "1", direct(), false},
 	} {
 		p := r.through(row.filter...)
 		m := p.ask(eightTokens, append(row.decode, "x-prefill-instance-id", "1", "x-envoy-attempt-count", row.attempt)...)

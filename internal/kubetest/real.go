@@ -226,6 +226,7 @@ const (
 	KubeVersion  = "1.36.3"
 	HelmVersion  = "v4.3.1"
 	IstioVersion = "eed52ebb66ad" // the commit of istio/go.mod
+	EPPVersion   = "v1.5.0"       // of the inference extension, in epp/go.mod
 )
 
 // parts is where `make tools-kube` has put them.

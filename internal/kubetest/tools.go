@@ -50,11 +50,22 @@ func Definitions(t testing.TB) string {
 // Istiod is the path of Istio's control plane, which `make tools-istio` builds.
 func Istiod(t testing.TB) string {
 	t.Helper()
+	return tool(t, "istiod-"+IstioVersion, "tools-istio")
+}
+
+// EPP is the path of the inference extension's own picker, which `make tools-epp` builds.
+func EPP(t testing.TB) string {
+	t.Helper()
+	return tool(t, "epp-"+EPPVersion, "tools-epp")
+}
+
+func tool(t testing.TB, name, target string) string {
+	t.Helper()
 	root, err := stack.Root()
 	require.NoError(t, err)
-	path := filepath.Join(root, ".tools", "istiod-"+IstioVersion)
+	path := filepath.Join(root, ".tools", name)
 	_, err = os.Stat(path)
-	require.NoError(t, err, "kubetest: istiod is missing: run `make tools-istio`")
+	require.NoError(t, err, "kubetest: %s is missing: run `make %s`", name, target)
 	return path
 }
 

@@ -92,7 +92,7 @@ var (
 	failPinUnknown   = Failure{Code: "worker_unknown", Status: 404, Kind: kindNotFound, Message: "There is no such worker"}
 	failPinGone      = Failure{Code: "worker_gone", Status: 503, Kind: kindUnavailable, Message: "The named worker has left; name another", RetryAfter: time.Second, Fresh: true}
 	failPinModel     = Failure{Code: "worker_wrong_model", Status: 400, Kind: kindInvalid, Message: "The named worker does not serve the model"}
-	failPinRole      = Failure{Code: "worker_wrong_role", Status: 400, Kind: kindInvalid, Message: "The named worker does not do what it is named for"}
+	failPinRole      = Failure{Code: "worker_wrong_role", Status: 400, Kind: kindInvalid, Message: "The named worker does not do what it is named for", Fresh: true}
 	failPinDraining  = Failure{Code: "worker_draining", Status: 503, Kind: kindUnavailable, Message: "The named worker takes no new requests; name another", RetryAfter: time.Second, Fresh: true}
 	failPinUnusable  = Failure{Code: "worker_not_usable", Status: 503, Kind: kindUnavailable, Message: "Not all that is needed of the named worker is known; name another", RetryAfter: time.Second, Fresh: true}
 	failPinNeeds     = Failure{Code: "worker_needs_prefill", Status: 503, Kind: kindUnavailable, Message: "The named worker cannot serve without a prefill worker; try again", RetryAfter: time.Second}
