@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,8 +39,8 @@ type reference struct {
 func behindReference(t *testing.T, engine worker.Engine, l layout, change func(r *reference, l *layout)) *reference {
 	t.Helper()
 	r := &reference{api: clusters.New(t, kubesim.Config{Resources: []kubesim.Resource{kubesim.Pools()}}), engine: engine}
-	prefill, decode := l.prefill, l.decode
-	l.prefill, l.decode, l.workers, l.fullDuplex, l.twoLegs = 0, 0, "none.yaml", true, true
+	prefill, decode, alone := l.prefill, l.decode, l.aggregated
+	l.prefill, l.decode, l.aggregated, l.workers, l.fullDuplex, l.twoLegs = 0, 0, 0, "none.yaml", true, alone == 0
 	held, err := stack.FreePorts(t.Context(), 7)
 	require.NoError(t, err)
 	r.port, r.meets, r.ports = held[0], held[1], [4]int(held[2:6])
@@ -48,7 +49,11 @@ func behindReference(t *testing.T, engine worker.Engine, l layout, change func(r
 	l.gateway = &envoy.GatewayParams{TLS: true, Params: envoy.Params{
 		PluginSocket: "-", PluginHost: "127.0.0.1", PluginPort: r.ports[0], PrefillPort: r.ports[3],
 	}}
-	l.patch = func(config string) string { return behind(t, config, l.listen) }
+	patch := "behind.patch.yaml"
+	if alone > 0 {
+		patch = "behind-one-leg.patch.yaml"
+	}
+	l.patch = func(config string) string { return behind(t, patch, config, l.listen) }
 	l.describe = func(f *fleet) {
 		r.fleet = f
 		r.pool()
@@ -58,24 +63,27 @@ func behindReference(t *testing.T, engine worker.Engine, l layout, change func(r
 		for n := range decode {
 			f.decode = append(f.decode, r.worker(21+n, worker.Decode, "llama"))
 		}
-		f.workers = append(append(f.workers, f.prefill...), f.decode...)
+		for n := range alone {
+			f.decode = append(f.decode, r.worker(31+n, worker.Aggregated, "llama"))
+		}
+		f.workers = slices.Concat(f.prefill, f.decode)
 		require.NoError(t, os.WriteFile(filepath.Join(f.dir, "none.yaml"), []byte("workers: []\n"), 0o600))
 		f.pools = fmt.Sprintf("{pool: llama, namespace: infra, prefill_selector: \"app=prefill\", kubeconfig: %q}", r.kubeconfig("plugin", false))
-		r.startPicker(decode)
+		r.startPicker(decode + alone)
 	}
 	if change != nil {
 		change(r, &l)
 	}
 	r.fleet = newFleet(t, l)
-	r.await("the plugin to know its workers", func() bool { return r.metric("baton_workers", `state="healthy"`) == float64(prefill+decode) })
+	r.await("the plugin to know its workers", func() bool { return r.metric("baton_workers", `state="healthy"`) == float64(prefill+decode+alone) })
 	return r
 }
 
 // behind is the example's patch with the plugin at its address. This picker names no prefill
 // worker, so the plugin picks that.
-func behind(t *testing.T, config, plugin string) string {
+func behind(t *testing.T, name, config, plugin string) string {
 	t.Helper()
-	patch, err := os.ReadFile("../../examples/gateway-api/behind.patch.yaml")
+	patch, err := os.ReadFile("../../examples/gateway-api/" + name)
 	require.NoError(t, err)
 	_, port, _ := strings.Cut(plugin, ":")
 	text := strings.NewReplacer(
@@ -122,8 +130,12 @@ func (r *reference) worker(n int, role worker.Role, app string) *stack.Worker {
 
 func (r *reference) pod(w *stack.Worker, app string) {
 	ip := w.Info.Endpoint.AddrPort().Addr().String()
+	labels := map[string]any{"app": app}
+	if w.Info.Role != worker.Aggregated {
+		labels["llm-d.ai/role"] = w.Info.Role.String()
+	}
 	r.api.Put(kubesim.Pods(), map[string]any{
-		"metadata": map[string]any{"namespace": "infra", "name": podOf(w), "labels": map[string]any{"app": app, "llm-d.ai/role": w.Info.Role.String()}},
+		"metadata": map[string]any{"namespace": "infra", "name": podOf(w), "labels": labels},
 		"status": map[string]any{
 			"podIP": ip, "podIPs": []any{map[string]any{"ip": ip}}, "phase": "Running",
 			"conditions": []any{map[string]any{"type": "Ready", "status": "True"}},
@@ -323,4 +335,44 @@ func TestBehindTheReferencePickerItsDeathServesNothing(t *testing.T) {
 	r.await("requests to be served again", func() bool {
 		return r.send(t.Context(), "/v1/completions", completion(prompt, 4, true)).status == http.StatusOK
 	})
+}
+
+// TestBehindTheReferencePickerWithOneLeg: on a gateway as its control plane makes it, each
+// request is served whole by the worker that the picker has chosen, and a worker that has left
+// by none.
+func TestBehindTheReferencePickerWithOneLeg(t *testing.T) {
+	t.Parallel()
+	r := behindReference(t, worker.VLLM, layout{aggregated: 2}, nil)
+	var served []string
+	for i := range 8 {
+		r.forget()
+		prompt := fmt.Sprintf("request %d of one leg", i)
+		// A client's own names are stripped: they would be obeyed behind the picker.
+		requireAnswer(t, r.send(t.Context(), "/v1/completions", completion(prompt, 6, i%2 == 0),
+			"x-baton-picked-endpoint", "127.0.0.1:1", "X-Worker-Instance-Id", "1", "x-prefiller-host-port", "127.0.0.1:1"), prompt, 6)
+		require.Len(t, r.ended(r.decode), 1)
+		for _, w := range r.decode {
+			if len(r.got(w)) == 1 {
+				served = append(served, w.Info.Endpoint.String())
+			}
+		}
+	}
+	require.Equal(t, r.picks(), served)
+
+	left := r.decode[0]
+	r.forget()
+	goOn := r.api.Hang()
+	defer goOn()
+	r.api.Delete(kubesim.Pods(), "infra", podOf(left), nil)
+	r.await("the plugin to know that it is gone", func() bool { return r.metric("baton_workers") == 1 })
+	gone := 0
+	r.sendUntil("a pick of the pod that has left", func(answers []*reply) bool {
+		last := answers[len(answers)-1]
+		if last.status != http.StatusOK {
+			requireError(t, last, http.StatusServiceUnavailable, "worker_gone")
+			gone++
+		}
+		return gone > 0
+	})
+	require.Empty(t, r.got(left))
 }

@@ -84,7 +84,9 @@
 //	         log, the data plane mirrors no prefill leg, and no edge strips the headers
 //	         that clients may not set: the machine removes them. A pair that could only
 //	         rendezvous is replaced by one worker. A synchronous hand-off works, since
-//	         the plugin sends its prefill leg itself
+//	         the plugin sends its prefill leg itself. x-baton-protocol: gateway-one-leg on
+//	         a main filter is the same, for a filter behind another picker's, which has
+//	         more metadata
 //	gateway  x-baton-protocol: gateway, on a main filter whose Envoy has all that two
 //	         legs need
 //

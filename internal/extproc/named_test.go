@@ -441,6 +441,23 @@ func TestAPickedWorkerFitsTheNamedOne(t *testing.T) {
 	r.requireIdle()
 }
 
+// TestAFilterWithOneLegObeysAPicker as one with two does, and makes one attempt: the data plane
+// makes no fresh ones.
+func TestAFilterWithOneLegObeysAPicker(t *testing.T) {
+	r := newReplicaOf(t, "a", aggregated(routetest.Workers()), enabled)
+	p := r.through(direct(protocolKey, protocolOneLeg, routingRepickKey, "true")...)
+	h := setHeaders(p.get(nil, prefill.HeaderDestination, "127.0.0.1:40001"))
+	require.Equal(t, "127.0.0.1:40001", h[prefill.HeaderDestination])
+	p.cancel()
+	p = r.through(direct(protocolKey, protocolOneLeg, routingRepickKey, "true")...)
+	m := p.ask(eightTokens, "x-worker-instance-id", "77")
+	_, code, _ := codeOf(t, m)
+	require.Equal(t, "worker_unknown", code)
+	require.Empty(t, setHeaders(m.GetImmediateResponse().GetHeaders())[prefill.HeaderRetry])
+	p.cancel()
+	r.requireIdle()
+}
+
 // TestAPlainFilterSaysNothingOfItself: a filter with any metadata of Baton's is not plain, and
 // must have x-baton-filter.
 func TestAPlainFilterSaysNothingOfItself(t *testing.T) {

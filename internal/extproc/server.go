@@ -50,7 +50,13 @@ const (
 	routingKey       = "x-baton-routing"        // prerouted or direct; absent: names of workers are not obeyed
 	routingRepickKey = "x-baton-repick"         // true: who names workers is asked again on each attempt
 	routingFieldsKey = "x-baton-routing-fields" // refuse: names are obeyed in headers, and refused in bodies
-	protocolKey      = "x-baton-protocol"       // gateway: the endpoint picker protocol, with all that two legs need
+	protocolKey      = "x-baton-protocol"       // the endpoint picker protocol, and what is beside the filter
+)
+
+// The values of protocolKey.
+const (
+	protocolGateway = "gateway"         // with all that two legs need
+	protocolOneLeg  = "gateway-one-leg" // with nothing of ours
 )
 
 // Server is Envoy's external processor. Safe for concurrent use.

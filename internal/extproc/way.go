@@ -54,7 +54,7 @@ func filterOf(ctx context.Context, plain bool) (filter, error) {
 	routing, err1 := one(routingKey, "prerouted", "direct")
 	repick, err2 := one(routingRepickKey, "true", "false")
 	fields, err3 := one(routingFieldsKey, "believe", "refuse")
-	protocol, err4 := one(protocolKey, "gateway")
+	protocol, err4 := one(protocolKey, protocolGateway, protocolOneLeg)
 	var err5 error
 	if plain && routing+repick+fields+protocol != "" {
 		err5 = fmt.Errorf("initial metadata says more than nothing, and not %s: set it to %s on the ext_proc filter's grpc_service", filterKey, filterMain)
@@ -65,7 +65,7 @@ func filterOf(ctx context.Context, plain bool) (filter, error) {
 	trust, err := pin.ParseTrust(routing)
 	speaks := leg.Own
 	switch {
-	case plain:
+	case plain || protocol == protocolOneLeg:
 		speaks = leg.PlainGateway
 	case protocol != "":
 		speaks = leg.Gateway
