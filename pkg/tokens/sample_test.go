@@ -224,3 +224,38 @@ func TestCloseEndsAComparison(t *testing.T) {
 		p.Claim.Computed(theRank, worker.Endpoint{})
 	})
 }
+
+// TestAPromptThatMayBeCutClaimsNothing: what an engine counts in a prompt as long as its model
+// allows may be what it has left of it.
+func TestAPromptThatMayBeCutClaimsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSampling(t)
+		defer s.Close()
+		for limit, claims := range map[int]bool{0: true, 9: true, 8: false} { // it has 8 tokens
+			q := filesQuery(t, openai.Completions, `{"model":"m","prompt":"12345678"}`)
+			q.MaxModelLen = limit
+			p, ok := s.Fast(q, new(Scratch))
+			require.True(t, ok)
+			require.Equal(t, 8, p.ISLTokens)
+			require.Equal(t, claims, p.Claim != Claim{}, limit)
+		}
+	})
+}
+
+// TestFilesThatWereReplacedSayNothing of those that took their place.
+func TestFilesThatWereReplacedSayNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSampling(t)
+		defer s.Close()
+		s.holds = func([]kvindex.LocalHash) bool { return false }
+		s.engine.swap = func(body []byte) bool { return strings.Contains(string(body), "more than") }
+		p := s.prompt(oneText)
+		p.Claim.Computed(theRank, worker.Endpoint{})
+		s.Use("m", filesModel(t))
+		p.Claim.Counted(p.ISLTokens + 1)
+		<-time.After(2 * toldWithin)
+		synctest.Wait()
+		require.Equal(t, []Compared{CompareDiffers}, s.ended())
+		require.Len(t, *s.told, 2)
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -79,4 +80,18 @@ func TestTheSimulatorsSayWhatTheEnginesSay(t *testing.T) {
 	left, idle := Unexplained(differences, deviations)
 	require.Empty(t, left, "what the simulators do otherwise, with no deviation that names it:\n%s", strings.Join(left, "\n"))
 	require.Empty(t, idle, "deviations that concern no difference")
+}
+
+// TestEventsOfSeveralChoicesHaveTheOrderOfTheChoices, whichever an engine has made first; the
+// order of one choice's events counts.
+func TestEventsOfSeveralChoicesHaveTheOrderOfTheChoices(t *testing.T) {
+	event := func(choice, text string) []string {
+		return []string{`event data, "\n\n"`, ".choices[0].index " + choice, ".choices[0].text " + text}
+	}
+	usage := []string{`event data, "\n\n"`, ".usage.total 3"}
+	of := func(blocks ...[]string) []string { return slices.Concat(append([][]string{{"200"}}, blocks...)...) }
+	want := of(event("0", "string"), event("0", "null"), event("1", "string"), usage)
+	require.Equal(t, want, merge(of(event("1", "string"), event("0", "string"), event("1", "string"), event("0", "null"), usage)))
+	require.Equal(t, want, merge(want))
+	require.NotEqual(t, want, merge(of(event("0", "null"), event("0", "string"), event("1", "string"), usage)))
 }

@@ -3,6 +3,7 @@ package capture
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/pmezard/go-difflib/difflib"
@@ -107,9 +108,11 @@ func Differences(system string, engine, sim File) (out []string) {
 	return out
 }
 
-// merge drops an event of a stream that equals the one before it.
-func merge(lines []string) (out []string) {
-	var last string
+// merge drops an event of a stream that equals the one before it. Before that it puts events
+// of several choices into the order of the choices: an engine sends them as they are made, and
+// which choice is the first is chance.
+func merge(lines []string) []string {
+	var blocks [][]string
 	for i := 0; i < len(lines); {
 		end := i + 1
 		if strings.HasPrefix(lines[i], "event data") {
@@ -117,13 +120,29 @@ func merge(lines []string) (out []string) {
 				end++
 			}
 		}
-		block := lines[i:end]
-		if text := strings.Join(block, "\n"); end == i+1 || text != last {
-			out, last = append(out, block...), text
-		}
+		blocks = append(blocks, lines[i:end])
 		i = end
 	}
-	return out
+	for i := 0; i < len(blocks); {
+		end := i + 1
+		for choiceOf(blocks[i]) != "" && end < len(blocks) && choiceOf(blocks[end]) != "" {
+			end++
+		}
+		slices.SortStableFunc(blocks[i:end], func(a, b []string) int { return strings.Compare(choiceOf(a), choiceOf(b)) })
+		i = end
+	}
+	equal := func(a, b []string) bool { return len(a) > 1 && slices.Equal(a, b) }
+	return slices.Concat(slices.CompactFunc(blocks, equal)...)
+}
+
+// choiceOf returns the line that says of which choice an event is; "": of none.
+func choiceOf(block []string) string {
+	for _, line := range block {
+		if strings.HasPrefix(line, ".choices[0].index ") {
+			return line
+		}
+	}
+	return ""
 }
 
 // Unexplained returns the differences that match no deviation, and the patterns of
