@@ -53,8 +53,8 @@ FAULTS_ARGS   :=
 # An etcd of your own for demo and up, as host:port[,host:port…]; empty: they start one.
 ETCD          :=
 PYTHON        := python3
-# The published tokenizers that make test encodes with: 35 MB to fetch, once.
-TOKENIZERS    := qwen3 llama2 deepseek_v3
+# The published tokenizers that make test encodes with: 52 MB to fetch, once.
+TOKENIZERS    := qwen3 llama2 llama3_1 deepseek_v3
 
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
