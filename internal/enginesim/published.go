@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 )
@@ -32,12 +31,8 @@ func ReadPublished(file string) (*Published, error) {
 		return nil, fmt.Errorf("tokens: %w", err)
 	}
 	defer func() { _ = f.Close() }()
-	return readPublished(f)
-}
-
-func readPublished(from io.Reader) (*Published, error) {
 	p := &Published{of: make(map[promptKey]publishedPrompt)}
-	lines := bufio.NewScanner(from)
+	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 64<<20)
 	for n := 1; lines.Scan(); n++ {
 		var l publishedPrompt

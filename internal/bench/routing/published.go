@@ -1,20 +1,15 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 
-	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/internal/bench/python"
 	"github.com/seed-60ae5743/baton/pkg/tokens/local"
 )
 
@@ -116,19 +111,19 @@ func (p *published) tokens(root string, bodies [][]byte) ([][]uint32, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-tokenizer %s: %w", p.family, err)
 	}
-	render, err := startPython(root, "sglang", "chat")
+	render, err := python.Start(root, "sglang", "chat", nil)
 	if err != nil {
 		return nil, err
 	}
-	defer render.stop()
-	encode, err := startPython(root, "vllm", "bpe", "serve")
+	defer render.Stop()
+	encode, err := python.Start(root, "vllm", "bpe", nil, "serve")
 	if err != nil {
 		return nil, err
 	}
-	defer encode.stop()
+	defer encode.Stop()
 	out := make([][]uint32, len(bodies))
 	for i, body := range bodies {
-		text, ok, err := render.text(config.Template, body)
+		text, ok, err := textOf(render, config.Template, body)
 		if err != nil || !ok {
 			if err != nil {
 				return nil, err
@@ -139,7 +134,7 @@ func (p *published) tokens(root string, bodies [][]byte) ([][]uint32, error) {
 			Answer [][]uint32
 			Error  string
 		}
-		err = encode.ask(map[string]any{"do": "ids", "path": filepath.Join(p.folder, "tokenizer.json"), "texts": []string{text}}, &answer)
+		err = encode.Ask(map[string]any{"do": "ids", "path": filepath.Join(p.folder, "tokenizer.json"), "texts": []string{text}}, &answer)
 		if err != nil || len(answer.Answer) != 1 {
 			return nil, fmt.Errorf("tokens by Python: %s: %w", answer.Error, err)
 		}
@@ -148,8 +143,8 @@ func (p *published) tokens(root string, bodies [][]byte) ([][]uint32, error) {
 	return out, nil
 }
 
-// text returns the text of a request: its prompt, or its messages in the template.
-func (p *python) text(template string, body []byte) (text string, ok bool, err error) {
+// textOf returns the text of a request: its prompt, or its messages in the template.
+func textOf(render *python.Judge, template string, body []byte) (text string, ok bool, err error) {
 	var q struct{ Prompt *string }
 	if err := json.Unmarshal(body, &q); err != nil {
 		return "", false, fmt.Errorf("a request: %w", err)
@@ -161,60 +156,6 @@ func (p *python) text(template string, body []byte) (text string, ok bool, err e
 		Text   string
 		Raises bool
 	}
-	err = p.ask(map[string]any{"caller": "sglang", "template": template, "specials": map[string]string{}, "request": json.RawMessage(body)}, &answer)
+	err = render.Ask(map[string]any{"caller": "sglang", "template": template, "specials": map[string]string{}, "request": json.RawMessage(body)}, &answer)
 	return answer.Text, !answer.Raises, err
-}
-
-// python is one of the repository's judges of tokens and templates, in a process of an
-// interpreter that make real-tools installs.
-type python struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
-}
-
-// startPython starts the judge of a package below pkg/tokens in an engine's environment.
-func startPython(root, engine, of string, args ...string) (*python, error) {
-	script := filepath.Join(root, "pkg", "tokens", of, "testdata", "oracle.py")
-	cmd := exec.Command(filepath.Join(root, ".tools", "real", engine, "bin", "python"), append([]string{script}, args...)...)
-	cmd.Env = append(os.Environ(), "HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "TOKENIZERS_PARALLELISM=false", "CUDA_VISIBLE_DEVICES=")
-	stack.EndWithParent(cmd, syscall.SIGKILL)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, fmt.Errorf("start Python: %w", err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("start Python (make real-tools installs it; without -tokenizer it is not needed): %w", err)
-	}
-	return &python{cmd, in, bufio.NewReaderSize(out, 1<<20)}, nil
-}
-
-func (p *python) stop() {
-	_ = p.in.Close()
-	_ = p.cmd.Wait()
-}
-
-// ask writes a question as one line, and reads the next line that has JSON.
-func (p *python) ask(question, answer any) error {
-	b, err := json.Marshal(question)
-	if err == nil {
-		_, err = p.in.Write(append(b, '\n'))
-	}
-	if err != nil {
-		return fmt.Errorf("ask Python: %w", err)
-	}
-	for {
-		text, err := p.out.ReadBytes('\n')
-		if err != nil {
-			return errors.Join(errors.New("python has ended"), err)
-		}
-		text = []byte(strings.TrimPrefix(string(text), "="))
-		if text[0] == '{' {
-			return json.Unmarshal(text, answer)
-		}
-	}
 }

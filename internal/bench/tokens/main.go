@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed-60ae5743/baton/internal/bench/host"
+	"github.com/seed-60ae5743/baton/internal/bench/python"
 	"github.com/seed-60ae5743/baton/internal/bench/stats"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/stack"
@@ -72,13 +73,13 @@ func run(args []string, out io.Writer) error {
 	if err != nil || len(files) == 0 {
 		return errors.Join(err, errors.New("no tokenizer in .tools/tokenizers: make tokenizers"))
 	}
-	var hf *python
+	var hf *python.Judge
 	if o.python {
-		hf, err = startPython(root)
+		hf, err = python.Start(root, "vllm", "bpe", os.Stderr, "serve")
 		if err != nil {
-			return err
+			return fmt.Errorf("%w; -python=false leaves it out", err)
 		}
-		defer hf.stop()
+		defer hf.Stop()
 	}
 	fmt.Fprintf(out, "%s, %s\n\n", host.CPU(), runtime.Version())
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -125,7 +126,7 @@ func prompt(text []byte) string {
 	return string(text[:half]) + string(text[len(text)-half:])
 }
 
-func measure(o options, w io.Writer, hf *python, file string, text []byte) error {
+func measure(o options, w io.Writer, hf *python.Judge, file string, text []byte) error {
 	k, err := load(file)
 	if err != nil {
 		return err
@@ -142,7 +143,7 @@ func measure(o options, w io.Writer, hf *python, file string, text []byte) error
 		if hf == nil {
 			continue
 		}
-		n, cold, warm, err := hf.cpu(file, first)
+		n, cold, warm, err := cpuOf(hf, file, first)
 		if err != nil {
 			return err
 		}
@@ -184,6 +185,21 @@ func model(folder string) (*local.Model, error) {
 		return nil, err
 	}
 	return local.New(f, local.Limits{})
+}
+
+// cpuOf returns how many tokens Hugging Face's tokenizers find in a text, and their CPU time to
+// encode it for the first time and once more.
+func cpuOf(hf *python.Judge, file, text string) (n int, first, again time.Duration, err error) {
+	var a struct {
+		Answer [][3]float64
+		Error  string
+	}
+	err = hf.Ask(map[string]any{"do": "cpu", "path": file, "texts": []string{text}}, &a)
+	if err != nil || len(a.Answer) != 1 {
+		return 0, 0, 0, fmt.Errorf("the Python package's answer: %s: %w", a.Error, err)
+	}
+	seconds := func(v float64) time.Duration { return time.Duration(v * float64(time.Second)) }
+	return int(a.Answer[0][0]), seconds(a.Answer[0][1]), seconds(a.Answer[0][2]), nil
 }
 
 // firstSight returns the CPU time of an encoder that has met nothing yet.
