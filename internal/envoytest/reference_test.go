@@ -34,9 +34,8 @@ type reference struct {
 	ports  [4]int // of the picker: requests, health, metrics; and of the plugin's own legs
 }
 
-// behindReference starts one. Its layout says how many workers there are; change may say
-// more of it.
-func behindReference(t *testing.T, engine worker.Engine, l layout, change func(r *reference, l *layout)) *reference {
+// behindReference starts one. Its layout says how many workers there are.
+func behindReference(t *testing.T, engine worker.Engine, l layout) *reference {
 	t.Helper()
 	r := &reference{api: clusters.New(t, kubesim.Config{Resources: []kubesim.Resource{kubesim.Pools()}}), engine: engine}
 	prefill, decode, alone := l.prefill, l.decode, l.aggregated
@@ -70,9 +69,6 @@ func behindReference(t *testing.T, engine worker.Engine, l layout, change func(r
 		require.NoError(t, os.WriteFile(filepath.Join(f.dir, "none.yaml"), []byte("workers: []\n"), 0o600))
 		f.pools = fmt.Sprintf("{pool: llama, namespace: infra, prefill_selector: \"app=prefill\", kubeconfig: %q}", r.kubeconfig("plugin", false))
 		r.startPicker(decode + alone)
-	}
-	if change != nil {
-		change(r, &l)
 	}
 	r.fleet = newFleet(t, l)
 	r.await("the plugin to know its workers", func() bool { return r.metric("baton_workers", `state="healthy"`) == float64(prefill+decode+alone) })
@@ -197,25 +193,28 @@ func (r *reference) picks() (out []string) {
 	return out
 }
 
+// decodedAt returns the endpoint of the only request that has been decoded.
+func (r *reference) decodedAt() string {
+	r.t.Helper()
+	require.Len(r.t, r.ended(r.decode), 1)
+	i := slices.IndexFunc(r.decode, func(w *stack.Worker) bool { return len(r.got(w)) == 1 })
+	return r.decode[i].Info.Endpoint.String()
+}
+
 // TestBehindTheReferencePickerItsPickDecodes: each request is decoded at exactly the endpoint
 // that the picker has chosen, and prefilled by another worker.
 func TestBehindTheReferencePickerItsPickDecodes(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
 		t.Run(string(engine), func(t *testing.T) {
-			r := behindReference(t, engine, layout{prefill: 2, decode: 3}, nil)
+			r := behindReference(t, engine, layout{prefill: 2, decode: 3})
 			var decoded []string
 			for i := range 12 {
 				r.forget()
 				prompt := fmt.Sprintf("request %d of the reference picker", i)
 				requireAnswer(t, r.send(t.Context(), "/v1/completions", completion(prompt, 6, i%2 == 0)), prompt, 6)
 				require.Len(t, r.ended(r.prefill), 1)
-				require.Len(t, r.ended(r.decode), 1)
-				for _, w := range r.decode {
-					if len(r.got(w)) == 1 {
-						decoded = append(decoded, w.Info.Endpoint.String())
-					}
-				}
+				decoded = append(decoded, r.decodedAt())
 			}
 			require.Equal(t, r.picks(), decoded)
 		})
@@ -254,7 +253,7 @@ func requireServedOr(t *testing.T, answers []*reply, status int, code string) (s
 // next choice serves.
 func TestBehindTheReferencePickerADeadPickIsAskedAgain(t *testing.T) {
 	t.Parallel()
-	r := behindReference(t, worker.VLLM, layout{prefill: 1, decode: 2, noCheck: true}, nil)
+	r := behindReference(t, worker.VLLM, layout{prefill: 1, decode: 2, noCheck: true})
 	dead := r.decode[0]
 	require.NoError(t, dead.Kill())
 	picked := func(w *stack.Worker) (n int) {
@@ -277,7 +276,7 @@ func TestBehindTheReferencePickerADeadPickIsAskedAgain(t *testing.T) {
 // chooses a pod that the plugin knows to be gone.
 func TestBehindTheReferencePickerAPickThatHasLeftIsAskedAgain(t *testing.T) {
 	t.Parallel()
-	r := behindReference(t, worker.VLLM, layout{prefill: 1, decode: 2}, nil)
+	r := behindReference(t, worker.VLLM, layout{prefill: 1, decode: 2})
 	left := r.decode[0]
 	goOn := r.api.Hang()
 	r.api.Delete(kubesim.Pods(), "infra", podOf(left), nil)
@@ -304,7 +303,7 @@ func TestBehindTheReferencePickerAPickThatHasLeftIsAskedAgain(t *testing.T) {
 // prefill pods as well.
 func TestBehindTheReferencePickerAPickOfAPrefillPodServesNothing(t *testing.T) {
 	t.Parallel()
-	r := behindReference(t, worker.VLLM, layout{prefill: 1, decode: 1}, nil)
+	r := behindReference(t, worker.VLLM, layout{prefill: 1, decode: 1})
 	r.poolOf("prefill")
 	r.await("the picker to know the prefill pod", func() bool { return strings.Count(r.epp.Log(), `"starting collection"`) == 2 })
 	prompt := "where to"
@@ -323,7 +322,7 @@ func TestBehindTheReferencePickerAPickOfAPrefillPodServesNothing(t *testing.T) {
 // picker is back.
 func TestBehindTheReferencePickerItsDeathServesNothing(t *testing.T) {
 	t.Parallel()
-	r := behindReference(t, worker.SGLang, layout{prefill: 1, decode: 1}, nil)
+	r := behindReference(t, worker.SGLang, layout{prefill: 1, decode: 1})
 	prompt := "is anybody there"
 	requireAnswer(t, r.send(t.Context(), "/v1/completions", completion(prompt, 4, true)), prompt, 4)
 	r.forget()
@@ -342,7 +341,7 @@ func TestBehindTheReferencePickerItsDeathServesNothing(t *testing.T) {
 // by none.
 func TestBehindTheReferencePickerWithOneLeg(t *testing.T) {
 	t.Parallel()
-	r := behindReference(t, worker.VLLM, layout{aggregated: 2}, nil)
+	r := behindReference(t, worker.VLLM, layout{aggregated: 2})
 	var served []string
 	for i := range 8 {
 		r.forget()
@@ -350,12 +349,7 @@ func TestBehindTheReferencePickerWithOneLeg(t *testing.T) {
 		// A client's own names are stripped: they would be obeyed behind the picker.
 		requireAnswer(t, r.send(t.Context(), "/v1/completions", completion(prompt, 6, i%2 == 0),
 			"x-baton-picked-endpoint", "127.0.0.1:1", "X-Worker-Instance-Id", "1", "x-prefiller-host-port", "127.0.0.1:1"), prompt, 6)
-		require.Len(t, r.ended(r.decode), 1)
-		for _, w := range r.decode {
-			if len(r.got(w)) == 1 {
-				served = append(served, w.Info.Endpoint.String())
-			}
-		}
+		served = append(served, r.decodedAt())
 	}
 	require.Equal(t, r.picks(), served)
 

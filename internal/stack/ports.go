@@ -85,8 +85,8 @@ func hold(want int) (fd, port int, err error) {
 	}
 	// It is bound to all addresses: else a server that chooses a port of another loopback
 	// address could be given this one, and who listens on all of them could not. The option
-	// is set after the bind. Otherwise two sockets that hold ports could be
-	// given the same one.
+	// is set after the bind. Otherwise two sockets that hold ports could be given the same
+	// one.
 	err = syscall.Bind(fd, &syscall.SockaddrInet4{Port: want})
 	if err == nil {
 		err = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
