@@ -11,13 +11,19 @@ ENVOY_VERSIONS := 1.36.4 1.39.3 $(ENVOY_VERSION)
 ENVOY_TESTS    := .
 LINT_VERSION  := v2.15.0
 SBOM_VERSION  := v1.10.0
-# Kubernetes' apiserver and kubectl are those of internal/kubetest/parts/go.mod.
+# Kubernetes' programs are those of internal/kubetest/parts/go.mod.
 KUBE          := .tools/kube-1.36.3
 HELM_VERSION  := v4.3.1
 # Istio's control plane is that of internal/kubetest/istio/go.mod.
-ISTIOD        := .tools/istiod-eed52ebb66ad
+ISTIO         := .tools/istio-eed52ebb66ad
 # The inference extension's picker is that of internal/kubetest/epp/go.mod.
 EPP           := .tools/epp-v1.5.0
+# The suite and its pods' server are those of internal/kubetest/conformance/go.mod.
+CONFORMANCE   := .tools/conformance-v1.6.0
+# containerd, runc and the network plugins are those of internal/kubetest/node/go.mod. nft,
+# which kube-proxy runs, is Debian's, with the libraries that a small system lacks.
+NODE          := .tools/node-v2.4.2
+NODE_DEBIAN   := nftables libnftables1 libnftnl11 libmnl0 libjansson4 libxtables12 libedit2 libbsd0 libmd0 libgmp10
 # What a cluster is taught, as MODULE@VERSION:FILE.
 KUBE_CRDS     := \
   sigs.k8s.io/gateway-api-inference-extension@v1.6.0:config/crd/bases/inference.networking.k8s.io_inferencepools.yaml \
@@ -59,7 +65,7 @@ TOKENIZERS    := qwen3 llama2 llama3_1 deepseek_v3
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio tools-epp test-kube-api test-kube-istio test-kube-direct charts FORCE
+.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio tools-epp tools-node tools-conformance test-kube-api test-kube-istio test-kube-direct charts FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -176,10 +182,10 @@ soak: tools ## everything goes wrong, judged: three minutes of it (SOAK_ARGS="-s
 faults: tools ## change one line of the product at a time: does a test see it? (FAULTS_ARGS="-run REGEXP -v")
 	go build -o .run/faults ./internal/faults && exec .run/faults $(FAULTS_ARGS)
 
-tools-kube: $(KUBE)/kube $(KUBE)/helm-$(HELM_VERSION) $(KUBE)/crds/.whole ## build Kubernetes' apiserver, kubectl and Helm into .tools/: once, ten minutes
+tools-kube: $(KUBE)/kube $(KUBE)/helm-$(HELM_VERSION) $(KUBE)/crds/.whole ## build Kubernetes' programs and Helm into .tools/: once, ten minutes
 
 $(KUBE)/kube: internal/kubetest/parts/go.mod internal/kubetest/parts/main.go
-	@echo "building kube-apiserver and kubectl into $(KUBE), once: some minutes"
+	@echo "building Kubernetes into $(KUBE), once: some minutes"
 	$(call step,tools-kube,(cd internal/kubetest/parts && go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ .) && touch $@)
 
 $(KUBE)/helm-$(HELM_VERSION):
@@ -190,11 +196,38 @@ $(KUBE)/crds/.whole: Makefile
 	$(call step,tools-crds,rm -rf $(@D) && mkdir -p $(@D) && for crd in $(KUBE_CRDS); do \
 	  dir=$$(go mod download -json $${crd%%:*} | sed -n 's/.*"Dir": "\(.*\)".*/\1/p') && install -m 644 "$$dir/$${crd#*:}" $(@D)/ || exit 1; done && touch $@)
 
-tools-istio: $(ISTIOD) ## build Istio's control plane into .tools/: once, ten minutes
+tools-istio: $(ISTIO)/.whole ## build Istio's control plane, and the agent of its gateways, into .tools/: once, ten minutes
 
-$(ISTIOD): internal/kubetest/istio/go.mod
-	@echo "building istiod into .tools/, once: some minutes"
-	$(call step,tools-istio,(cd internal/kubetest/istio && go build -ldflags '-s -w' -o $(CURDIR)/$@ istio.io/istio/pilot/cmd/pilot-discovery) && touch $@)
+$(ISTIO)/.whole: internal/kubetest/istio/go.mod
+	@echo "building Istio into $(ISTIO), once: some minutes"
+	$(call step,tools-istio,mkdir -p $(ISTIO) && (cd internal/kubetest/istio && \
+	  go build -ldflags '-s -w' -o $(CURDIR)/$(ISTIO)/ istio.io/istio/pilot/cmd/pilot-discovery istio.io/istio/pilot/cmd/pilot-agent && \
+	  dir=$$(go list -m -f '{{.Dir}}' istio.io/istio) && rm -rf $(CURDIR)/$(ISTIO)/chart && \
+	  cp -r --no-preserve=mode $$dir/manifests/charts/istio-control/istio-discovery $(CURDIR)/$(ISTIO)/chart && \
+	  install -m 644 $$dir/tools/packaging/common/envoy_bootstrap.json $(CURDIR)/$(ISTIO)/) && touch $@)
+
+tools-node: tools-kube $(NODE)/.whole ## build what a node runs containers with into .tools/: once, some minutes; asks for Debian's packages
+
+# runc filters system calls, as pods ask for it, by Debian's libseccomp, which is linked in;
+# it has no other use for pkg-config.
+$(NODE)/.whole: internal/kubetest/node/go.mod
+	@echo "building containerd, runc and network plugins into $(NODE), once: some minutes"
+	$(call step,tools-debian,rm -rf $(NODE)/deb $(NODE)/lib && mkdir -p $(NODE)/bin $(NODE)/deb $(NODE)/lib && (cd $(NODE)/deb && \
+	  { apt-get download $(NODE_DEBIAN) libseccomp-dev || { apt-get update && apt-get download $(NODE_DEBIAN) libseccomp-dev; }; } && \
+	  for package in *.deb; do dpkg-deb -x $$package . || exit 1; done && cp -a usr/lib/*/*.so.* ../lib/ && cp usr/sbin/nft ../bin/ && mv usr/lib/*/libseccomp.a .))
+	$(call step,tools-node,(cd internal/kubetest/node && \
+	  PKG_CONFIG=true CGO_CFLAGS=-I$(CURDIR)/$(NODE)/deb/usr/include CGO_LDFLAGS=$(CURDIR)/$(NODE)/deb/libseccomp.a \
+	  go build -tags seccomp -trimpath -ldflags '-s -w' -o $(CURDIR)/$(NODE)/bin/ $$(go list -f '{{.ImportPath}}' tool)))
+	@rm -rf $(NODE)/deb && touch $@
+
+tools-conformance: $(CONFORMANCE)/.whole ## build the inference extension's conformance suite into .tools/: once, some minutes
+
+$(CONFORMANCE)/.whole: internal/kubetest/conformance/go.mod internal/kubetest/conformance/conformance_test.go
+	@echo "building the conformance suite into $(CONFORMANCE), once: some minutes"
+	$(call step,tools-conformance,mkdir -p $(CONFORMANCE) && (cd internal/kubetest/conformance && \
+	  go test -c -trimpath -ldflags '-s -w' -o $(CURDIR)/$(CONFORMANCE)/conformance . && \
+	  CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$(CONFORMANCE)/ sigs.k8s.io/gateway-api/conformance/echo-basic && \
+	  install -m 644 $$(go list -m -f '{{.Dir}}' sigs.k8s.io/gateway-api-inference-extension/conformance)/resources/base.yaml $(CURDIR)/$(CONFORMANCE)/) && touch $@)
 
 tools-epp: $(EPP) ## build the inference extension's own picker into .tools/: once, some minutes
 

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/seed-60ae5743/baton/internal/kubeparts"
 	"github.com/seed-60ae5743/baton/internal/kubesim"
 	"github.com/seed-60ae5743/baton/internal/kubetest"
 	"github.com/seed-60ae5743/baton/internal/stack"
@@ -109,7 +110,7 @@ func await(t *testing.T, what string, is func() bool) {
 func definitions(t *testing.T) kubetest.Cluster {
 	t.Helper()
 	k := clusters.New(t, kubesim.Config{})
-	kubectl(t, k, "", "apply", "--server-side", "-f", kubetest.Definitions(t))
+	kubectl(t, k, "", "apply", "--server-side", "-f", kubetest.Tool(t, kubeparts.Definitions))
 	kubectl(t, k, "{apiVersion: v1, kind: Namespace, metadata: {name: prod}}", "apply", "--server-side", "-f", "-")
 	kubectl(t, k, "", "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
 	await(t, "pools to be found", func() bool {

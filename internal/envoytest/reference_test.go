@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/kubeparts"
 	"github.com/seed-60ae5743/baton/internal/kubesim"
 	"github.com/seed-60ae5743/baton/internal/kubetest"
 	"github.com/seed-60ae5743/baton/internal/stack"
@@ -158,7 +159,7 @@ func (r *reference) kubeconfig(name string, front bool) string {
 func (r *reference) startPicker(n int) {
 	var err error
 	r.epp, err = stack.StartProgram(r.ctx, stack.ProgramOptions{
-		Name: "the reference picker", Path: kubetest.EPP(r.t), Dir: r.dir,
+		Name: "the reference picker", Path: kubetest.Tool(r.t, kubeparts.EPP), Dir: r.dir,
 		Env: []string{"KUBECONFIG=" + r.kubeconfig("picker", true)},
 		Args: []string{
 			"--pool-name=llama", "--pool-namespace=infra",

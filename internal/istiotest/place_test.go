@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/kubeparts"
 	"github.com/seed-60ae5743/baton/internal/kubesim"
 	"github.com/seed-60ae5743/baton/internal/kubetest"
 	"github.com/seed-60ae5743/baton/internal/stack"
@@ -50,10 +51,10 @@ type place struct {
 func newPlace(t *testing.T) *place {
 	p := &place{t: t, api: clusters.New(t, kubesim.Config{}), dir: t.TempDir()}
 	require.NoError(t, stack.Build(p.dir, "invariants", false, "./cmd/extproc", "./cmd/enginesim"))
-	p.kubectl("", "apply", "--server-side", "-f", kubetest.Definitions(t))
+	p.kubectl("", "apply", "--server-side", "-f", kubetest.Tool(t, kubeparts.Definitions))
 	p.kubectl("", "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
 	p.apply(`{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}`)
-	p.istiod = p.run("istiod", kubetest.Istiod(t), []string{
+	p.istiod = p.run("istiod", filepath.Join(kubetest.Tool(t, kubeparts.Istio), "pilot-discovery"), []string{
 		"POD_NAME=istiod", "POD_NAMESPACE=istio-system", "SERVICE_ACCOUNT=istiod", "CLUSTER_ID=Kubernetes", "PILOT_CERT_PROVIDER=istiod",
 		"ENABLE_GATEWAY_API_INFERENCE_EXTENSION=true",
 		"PILOT_ENABLE_METADATA_EXCHANGE=false", "PILOT_ENABLE_ALPN_FILTER=false", // filters that only Istio's own proxy has

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"github.com/seed-60ae5743/baton/internal/kubeparts"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -38,7 +39,7 @@ const (
 // control is an etcd with two apiservers.
 type control struct {
 	dir         string
-	home        string // of the parts
+	kube        string // the program
 	etcd        *stack.Etcd
 	front, back *apiserver
 	admin       dynamic.Interface // through back
@@ -49,7 +50,7 @@ func startControl(ctx context.Context) (_ *control, err error) {
 	ctx, cancel := context.WithTimeout(ctx, soon)
 	defer cancel()
 	c := &control{}
-	if c.home, err = parts(); err != nil {
+	if c.kube, err = kubeparts.Kube(); err != nil {
 		return nil, err
 	}
 	if c.dir, err = os.MkdirTemp("", "kubetest"); err != nil {
@@ -147,7 +148,7 @@ func (a *apiserver) last() string {
 func (a *apiserver) start(ctx context.Context) (err error) {
 	file := func(name string) string { return filepath.Join(a.dir, name) }
 	a.process, err = stack.StartProgram(context.Background(), stack.ProgramOptions{
-		Name: "kube-apiserver " + a.name, Path: filepath.Join(a.home, "kube"), Dir: a.dir,
+		Name: "kube-apiserver " + a.name, Path: a.kube, Dir: a.dir,
 		Args: []string{
 			"kube-apiserver",
 			"--etcd-servers=" + a.etcd.Endpoints[0],

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
+	"github.com/seed-60ae5743/baton/internal/kubeparts"
 	"github.com/seed-60ae5743/baton/internal/kubesim"
 )
 
@@ -275,7 +276,7 @@ func (a *apiserver) offers(ctx context.Context, definition unstructured.Unstruct
 // extension's own, of others one without a schema.
 func (k *cluster) definition(r kubesim.Resource) map[string]any {
 	if r == kubesim.Pools() {
-		text, err := os.ReadFile(filepath.Join(k.home, "crds", r.Group+"_"+r.Plural+".yaml"))
+		text, err := os.ReadFile(filepath.Join(Tool(k.t, kubeparts.Definitions), r.Group+"_"+r.Plural+".yaml"))
 		require.NoError(k.t, err)
 		out := map[string]any{}
 		require.NoError(k.t, yaml.Unmarshal(text, &out))

@@ -8,11 +8,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -219,27 +217,4 @@ func (a *apiserver) may(ctx context.Context, verb, plural string) bool {
 	code, answer := a.ask(ctx, http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", clientToken, body)
 	var review struct{ Status struct{ Allowed bool } }
 	return code == http.StatusCreated && json.Unmarshal(answer, &review) == nil && review.Status.Allowed
-}
-
-// The versions of the parts, as the Makefile has them.
-const (
-	KubeVersion  = "1.36.3"
-	HelmVersion  = "v4.3.1"
-	IstioVersion = "eed52ebb66ad" // the commit of istio/go.mod
-	EPPVersion   = "v1.5.0"       // of the inference extension, in epp/go.mod
-)
-
-// parts is where `make tools-kube` has put them.
-func parts() (string, error) {
-	root, err := stack.Root()
-	if err != nil {
-		return "", err
-	}
-	dir := filepath.Join(root, ".tools", "kube-"+KubeVersion)
-	for _, part := range []string{"kube", "helm-" + HelmVersion, filepath.Join("crds", ".whole")} {
-		if _, err := os.Stat(filepath.Join(dir, part)); err != nil {
-			return "", fmt.Errorf("kubetest: a part of Kubernetes is missing: run `make tools-kube`: %w", err)
-		}
-	}
-	return dir, nil
 }

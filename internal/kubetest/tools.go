@@ -13,8 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/kubeparts"
 	"github.com/seed-60ae5743/baton/internal/kubesim"
-	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
 // Kubectl runs kubectl as the cluster's administrator, and returns what it printed. An error
@@ -23,7 +23,7 @@ func Kubectl(t testing.TB, c Cluster, stdin string, args ...string) (string, err
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, os.WriteFile(file, AdminKubeconfig(t, c), 0o600))
-	return run(t, stdin, filepath.Join(home(t), "kube"), append([]string{"kubectl", "--kubeconfig", file}, args...)...)
+	return run(t, stdin, Tool(t, kubeparts.Kube), append([]string{"kubectl", "--kubeconfig", file}, args...)...)
 }
 
 // AdminKubeconfig is a file for the cluster's administrator.
@@ -37,41 +37,13 @@ func AdminKubeconfig(t testing.TB, c Cluster) []byte {
 // Helm runs helm, and returns what it printed.
 func Helm(t testing.TB, args ...string) (string, error) {
 	t.Helper()
-	return run(t, "", filepath.Join(home(t), "helm-"+HelmVersion), args...)
+	return run(t, "", Tool(t, kubeparts.Helm), args...)
 }
 
-// Definitions is the folder of the CustomResourceDefinitions of others: of the inference
-// extension, the Gateway API, Istio and the Prometheus operator.
-func Definitions(t testing.TB) string {
+// Tool is where a part of real clusters is.
+func Tool(t testing.TB, part func() (string, error)) string {
 	t.Helper()
-	return filepath.Join(home(t), "crds")
-}
-
-// Istiod is the path of Istio's control plane, which `make tools-istio` builds.
-func Istiod(t testing.TB) string {
-	t.Helper()
-	return tool(t, "istiod-"+IstioVersion, "tools-istio")
-}
-
-// EPP is the path of the inference extension's own picker, which `make tools-epp` builds.
-func EPP(t testing.TB) string {
-	t.Helper()
-	return tool(t, "epp-"+EPPVersion, "tools-epp")
-}
-
-func tool(t testing.TB, name, target string) string {
-	t.Helper()
-	root, err := stack.Root()
-	require.NoError(t, err)
-	path := filepath.Join(root, ".tools", name)
-	_, err = os.Stat(path)
-	require.NoError(t, err, "kubetest: %s is missing: run `make %s`", name, target)
-	return path
-}
-
-func home(t testing.TB) string {
-	t.Helper()
-	at, err := parts()
+	at, err := part()
 	require.NoError(t, err)
 	return at
 }

@@ -1,0 +1,257 @@
+//go:build kube
+
+package node
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The program runs three times: as it was started, as the first process of the namespaces,
+// which reaps what has lost its parent, and inside. These say to a process which it is.
+const (
+	stageVar  = "BATON_NODE_STAGE"
+	folderVar = "BATON_NODE_FOLDER" // for files, removed at the end
+	groupVar  = "BATON_NODE_CGROUP" // its name in each hierarchy
+	groups    = "/sys/fs/cgroup"
+	prefix    = "baton-node-"
+)
+
+// Apart runs inside in namespaces of its own, and returns its exit code. All that the process
+// does before it is done three times.
+func Apart(inside func() int) int {
+	var code int
+	var err error
+	switch os.Getenv(stageVar) {
+	case "":
+		code, err = outside()
+	case "init":
+		code, err = first()
+	default:
+		if err = settle(); err == nil {
+			return inside()
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "node:", err)
+		return 1
+	}
+	return code
+}
+
+// Folder is where the program inside keeps its files.
+func Folder() string { return os.Getenv(folderVar) }
+
+// outside makes the cgroups, and runs the rest in them.
+func outside() (code int, err error) {
+	if os.Geteuid() != 0 {
+		return 0, errors.New("a cluster in namespaces of its own needs root")
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		return 0, fmt.Errorf("%w (Debian: iproute2)", err)
+	}
+	name := prefix + strconv.Itoa(os.Getpid())
+	hierarchies, err := hierarchies()
+	if err != nil {
+		return 0, err
+	}
+	removeStale(hierarchies)
+	defer func() {
+		for _, h := range hierarchies {
+			removeGroup(filepath.Join(h, name))
+		}
+	}()
+	for _, h := range hierarchies {
+		at := filepath.Join(h, name)
+		if err := os.Mkdir(at, 0o755); err != nil {
+			return 0, err
+		}
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // a new group has none, and then holds no process
+			value, err := os.ReadFile(filepath.Join(h, file))
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			if err = errors.Join(err, os.WriteFile(filepath.Join(at, file), value, 0o644)); err != nil {
+				return 0, err
+			}
+		}
+	}
+	folder, err := os.MkdirTemp("", prefix)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	return again(&syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL,
+	}, stageVar+"=init", groupVar+"="+name, folderVar+"="+folder)
+}
+
+// first is the first process of the namespaces. When it ends, all others there are killed.
+func first() (int, error) {
+	hierarchies, err := hierarchies()
+	if err != nil {
+		return 0, err
+	}
+	for _, h := range hierarchies {
+		if err := os.WriteFile(filepath.Join(h, os.Getenv(groupVar), "cgroup.procs"), []byte("0"), 0o644); err != nil {
+			return 0, err
+		}
+	}
+	for _, m := range []struct {
+		what, at, kind string
+		flags          uintptr
+	}{
+		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE},
+		{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
+		{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV},
+	} {
+		if err := unix.Mount(m.what, m.at, m.kind, m.flags, ""); err != nil {
+			return 0, fmt.Errorf("mount %s: %w", m.at, err)
+		}
+	}
+	if err := os.Mkdir("/run/lock", 0o755); err != nil {
+		return 0, err
+	}
+	// The new namespace of cgroups has the groups above as its roots.
+	return again(&syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWCGROUP}, stageVar+"=inside")
+}
+
+// settle makes the place what a node's programs expect.
+func settle() error {
+	hierarchies, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, h := range hierarchies {
+		what := filepath.Base(h)
+		options := what
+		if what == "systemd" {
+			options = "none,name=systemd"
+		}
+		if err := unix.Unmount(h, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount %s: %w", h, err)
+		}
+		if err := unix.Mount("cgroup", h, "cgroup", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options); err != nil {
+			return fmt.Errorf("mount %s: %w", h, err)
+		}
+	}
+	// The kubelet writes these, and they are the whole machine's: it writes files instead.
+	for name, value := range map[string]string{
+		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
+		"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
+	} {
+		file := filepath.Join("/run", strings.ReplaceAll(name, "/", "_"))
+		if err := os.WriteFile(file, []byte(value+"\n"), 0o644); err != nil {
+			return err
+		}
+		if err := unix.Mount(file, filepath.Join("/proc/sys", name), "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("mount over %s: %w", name, err)
+		}
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil { // the kubelet hands mounts on to containers
+		return err
+	}
+	for _, args := range []string{
+		"link set lo up",
+		"link add eth0 type veth peer name eth0p", // its other end is nobody's
+		"link set eth0p up",
+		"address add " + Address + "/24 dev eth0",
+		"link set eth0 up",
+		"route add default via 10.77.0.1",
+	} {
+		if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", args, err, out)
+		}
+	}
+	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644)
+}
+
+// again runs this program with the variables, and returns its exit code. Until it has ended,
+// this process hands signals on to it and reaps all others that have become its children.
+func again(how *syscall.SysProcAttr, variables ...string) (int, error) {
+	for _, v := range variables { // set here, since of two values of one variable the first one counts
+		key, value, _ := strings.Cut(v, "=")
+		if err := os.Setenv(key, value); err != nil {
+			return 0, err
+		}
+	}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	child, err := os.StartProcess("/proc/self/exe", os.Args, &os.ProcAttr{
+		Env: os.Environ(), Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: how,
+	})
+	if err != nil {
+		return 0, fmt.Errorf("namespaces: %w", err)
+	}
+	go func() {
+		for s := range signals {
+			_ = child.Signal(s)
+		}
+	}()
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return 0, err
+		case pid != child.Pid:
+		case status.Signaled():
+			return 128 + int(status.Signal()), nil
+		default:
+			return status.ExitStatus(), nil
+		}
+	}
+}
+
+// hierarchies returns the folders of cgroup v1's hierarchies.
+func hierarchies() (out []string, err error) {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return nil, err
+	}
+	for line := range bytes.Lines(mounts) {
+		if f := strings.Fields(string(line)); len(f) > 2 && f[2] == "cgroup" && filepath.Dir(f[1]) == groups {
+			out = append(out, f[1])
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("no hierarchy of cgroup v1 is mounted: the cluster needs it, and knows no cgroup v2")
+	}
+	return out, nil
+}
+
+// removeStale removes the groups of programs that have been killed.
+func removeStale(hierarchies []string) {
+	for _, h := range hierarchies {
+		found, _ := filepath.Glob(filepath.Join(h, prefix+"*"))
+		for _, at := range found {
+			pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(at), prefix))
+			if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+				removeGroup(at)
+			}
+		}
+	}
+}
+
+// removeGroup removes a group and those below it. They have no process any more.
+func removeGroup(at string) {
+	below, _ := os.ReadDir(at)
+	for _, e := range below {
+		if e.IsDir() {
+			removeGroup(filepath.Join(at, e.Name()))
+		}
+	}
+	_ = os.Remove(at)
+}
