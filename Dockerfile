@@ -7,8 +7,10 @@ RUN go mod download
 COPY . .
 ARG TARGETOS TARGETARCH
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags '-s -w' -o /root-of-image/extproc ./cmd/extproc
-# Other endpoint pickers are started by these names.
-RUN mkdir -p /root-of-image/app && ln -s /extproc /root-of-image/app/epp && ln -s /extproc /root-of-image/lwepp
+# Other endpoint pickers are started by these names, and some deployments sleep before they
+# stop.
+RUN mkdir -p /root-of-image/app /root-of-image/bin && ln -s /extproc /root-of-image/app/epp && \
+    ln -s /extproc /root-of-image/lwepp && ln -s /extproc /root-of-image/bin/sleep
 
 FROM scratch
 COPY --from=build /root-of-image/ /

@@ -12,12 +12,15 @@ ENVOY_TESTS    := .
 LINT_VERSION  := v2.15.0
 SBOM_VERSION  := v1.10.0
 # Kubernetes' programs are those of internal/kubetest/parts/go.mod.
-KUBE          := .tools/kube-1.36.3
+KUBE_VERSION  := 1.36.3
+KUBE          := .tools/kube-$(KUBE_VERSION)
 HELM_VERSION  := v4.3.1
 # Istio's control plane is that of internal/kubetest/istio/go.mod.
 ISTIO         := .tools/istio-eed52ebb66ad
 # The inference extension's picker is that of internal/kubetest/epp/go.mod.
 EPP           := .tools/epp-v1.5.0
+# llm-d's routing sidecar is that of internal/kubetest/sidecar/go.mod.
+SIDECAR       := .tools/pd-sidecar-v0.5.1
 # The suite and its pods' server are those of internal/kubetest/conformance/go.mod.
 CONFORMANCE   := .tools/conformance-v1.6.0
 # containerd, runc and the network plugins are those of internal/kubetest/node/go.mod. nft,
@@ -65,7 +68,7 @@ TOKENIZERS    := qwen3 llama2 llama3_1 deepseek_v3
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio tools-epp tools-node tools-conformance test-kube-api test-kube-istio test-kube-direct charts FORCE
+.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar test-kube test-kube-api test-kube-istio test-kube-direct charts FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -186,7 +189,8 @@ tools-kube: $(KUBE)/kube $(KUBE)/helm-$(HELM_VERSION) $(KUBE)/crds/.whole ## bui
 
 $(KUBE)/kube: internal/kubetest/parts/go.mod internal/kubetest/parts/main.go
 	@echo "building Kubernetes into $(KUBE), once: some minutes"
-	$(call step,tools-kube,(cd internal/kubetest/parts && go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ .) && touch $@)
+	$(call step,tools-kube,(cd internal/kubetest/parts && go build -trimpath -ldflags '-s -w \
+	  -X k8s.io/component-base/version.gitVersion=v$(KUBE_VERSION) -X k8s.io/client-go/pkg/version.gitVersion=v$(KUBE_VERSION)' -o $(CURDIR)/$@ .) && touch $@)
 
 $(KUBE)/helm-$(HELM_VERSION):
 	@echo "building Helm into $(KUBE), once: some minutes"
@@ -235,6 +239,12 @@ $(EPP): internal/kubetest/epp/go.mod
 	@echo "building the inference extension's picker into .tools/, once: some minutes"
 	$(call step,tools-epp,(cd internal/kubetest/epp && go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ sigs.k8s.io/gateway-api-inference-extension/cmd/epp) && touch $@)
 
+tools-sidecar: $(SIDECAR) ## build llm-d's routing sidecar into .tools/: once, some minutes
+
+$(SIDECAR): internal/kubetest/sidecar/go.mod
+	@echo "building llm-d's routing sidecar into .tools/, once: some minutes"
+	$(call step,tools-sidecar,(cd internal/kubetest/sidecar && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ github.com/llm-d/llm-d-inference-scheduler/cmd/pd-sidecar) && touch $@)
+
 # Each package starts a cluster of its own, which its tests share.
 test-kube-api: tools tools-kube ## the tests of Kubernetes on a real apiserver: pools and pods, rights, the chart (RUN=Pattern)
 	go test -tags $(TAGS),kube -timeout 20m -count 1 -p 1 $(if $(RUN),-run '$(RUN)') ./pkg/discovery/kubernetes ./charts
@@ -245,6 +255,10 @@ test-kube-istio: tools tools-kube tools-istio ## both legs in a gateway that a r
 
 test-kube-direct: tools tools-kube tools-epp ## behind the inference extension's own picker, on a real apiserver: its picks, carried out (RUN=Pattern)
 	go test -tags $(TAGS),kube -timeout 20m -count 1 -v -run '$(if $(RUN),$(RUN),TestBehindTheReferencePicker)' ./internal/envoytest | grep --line-buffered -v '^=== '
+
+test-kube: tools tools-node tools-istio tools-conformance tools-sidecar ## test-kube-api, then a real cluster of one node with Istio: the conformance suite, the chart; needs root; fifteen minutes (RUN=Pattern)
+	@$(if $(RUN),,$(MAKE) --no-print-directory test-kube-api)
+	go test -tags kube -timeout 40m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/clustertest $(if $(KUBE_ARGS),-args $(KUBE_ARGS)) | grep --line-buffered -v '^=== '
 
 charts: tools-kube ## write examples/kubernetes from the chart
 	go test -tags kube -count 1 -run TheBase ./charts -args -rewrite

@@ -150,6 +150,7 @@ func modelFlags(fs *flag.FlagSet, cfg *enginesim.Config) {
 	}
 	fs.StringVar(&cfg.APIKey, "api-key", "", "the `key` that requests have to show")
 	fs.BoolVar(&cfg.CutForAnswer, "cut-for-answer", false, "vllm: a prompt that is cut to what fits leaves room for the answer's limit, as in older versions")
+	fs.BoolVar(&cfg.PlainHandoff, "plain-handoff", false, "vllm: hand-offs have the fields of 0.32 alone, for sidecars that read and write them anew")
 	fs.BoolVar(&cfg.ScaleOut, "scale-out", false, "vllm: answer /v1/chat/completions/render")
 	fs.BoolVar(&cfg.TrustMMKwargs, "trust-request-mm-kwargs", false, "vllm: take mm_processor_kwargs and media_io_kwargs of requests")
 	fs.Func("tokens", "a `file` with the token ids of all requests, by a published tokenizer: a JSON object a line, with request, tokens, and asked (whether /tokenize tells them, else 503)", func(v string) (err error) {

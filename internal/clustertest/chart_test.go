@@ -15,8 +15,8 @@ import (
 // without a word.
 func TestTheChart(t *testing.T) {
 	r := newRelease(t, "chart")
-	r.workers("prefill", "prefill", 2)
-	r.workers("decode", "decode", 3)
+	r.workers("prefill", "prefill", 2, "--bootstrap-listen=$(POD_IP):8998")
+	r.workers("decode", "decode", 3, "--decode-us-per-token=40000")
 	r.kubectl("create", "secret", "generic", "legs", "--from-literal=key=0123456789abcdef0123456789abcdef")
 	r.install("--set=provider.istio.twoLegs.enabled=true,provider.istio.twoLegs.keySecret=legs,provider.istio.twoLegs.gateway.name=models,router.epp.config.routing.debug_header=true")
 	t.Run("prefill and decode are apart", func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestTheChart(t *testing.T) {
 	}
 	t.Run("a picker is killed under 200 streamed answers", func(t *testing.T) {
 		r := r.with(t)
-		err := r.streams(200, 600, func() {
+		err := r.streams(200, 400, func() {
 			r.await("the answers to run", func() bool { return r.running("part=decode") >= 200 })
 			require.NoError(t, cluster.Kill(r.pods("app.kubernetes.io/name=baton")[0].uid, "extproc"))
 		})
@@ -98,13 +98,7 @@ func (r *release) pods(selector string) (out []pod) {
 func (r *release) running(selector string) (n int) {
 	r.t.Helper()
 	for _, p := range r.pods(selector) {
-		resp, err := client().Get("http://" + p.ip + ":8000/sim/state")
-		require.NoError(r.t, err)
-		var state struct{ Running int }
-		err = json.NewDecoder(resp.Body).Decode(&state)
-		_ = resp.Body.Close()
-		require.NoError(r.t, err)
-		n += state.Running
+		n += r.state(p).Running
 	}
 	return n
 }

@@ -26,8 +26,9 @@ var cluster *node.Node
 
 // The images that are made here. Nobody else has their names.
 const (
-	batonImage  = "localhost/baton:node"
-	workerImage = "localhost/enginesim:node"
+	batonImage   = "localhost/baton:node"
+	workerImage  = "localhost/enginesim:node"
+	sidecarImage = "localhost/pd-sidecar:node"
 )
 
 // dist is where what people install is written, from the repository's root.
@@ -75,12 +76,7 @@ func start(ctx context.Context) (err error) {
 	if err := importBaton(ctx); err != nil {
 		return err
 	}
-	if err := cluster.Build(ctx, "invariants", "./cmd/enginesim"); err != nil {
-		return err
-	}
-	if err := cluster.Import(ctx, node.Image{
-		Names: []string{workerImage}, Entrypoint: []string{"/enginesim"}, User: "65532:65532", Files: map[string]string{"/enginesim": cluster.Built("enginesim")},
-	}); err != nil {
+	if err := importWorkers(ctx); err != nil {
 		return err
 	}
 	if err := importSuite(ctx, suite); err != nil {
@@ -115,6 +111,25 @@ func importSuite(ctx context.Context, suite string) error {
 			image.Files = map[string]string{"/echo-basic": filepath.Join(suite, "echo-basic")}
 		}
 		if err := cluster.Import(ctx, image); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// importWorkers makes the images of the simulated workers, and of llm-d's sidecar.
+func importWorkers(ctx context.Context) error {
+	if err := cluster.Build(ctx, "invariants", "./cmd/enginesim"); err != nil {
+		return err
+	}
+	sidecar, err := kubeparts.Sidecar()
+	if err != nil {
+		return err
+	}
+	for name, program := range map[string]string{workerImage: cluster.Built("enginesim"), sidecarImage: sidecar} {
+		if err := cluster.Import(ctx, node.Image{
+			Names: []string{name}, Entrypoint: []string{"/main"}, User: "65532:65532", Files: map[string]string{"/main": program},
+		}); err != nil {
 			return err
 		}
 	}

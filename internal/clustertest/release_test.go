@@ -71,7 +71,9 @@ func (r *release) explain() {
 		{"get", "pods", "--output=wide"},
 		{"get", "events", "--sort-by=.lastTimestamp"},
 		{"logs", "--selector=app.kubernetes.io/name=baton", "--prefix", "--tail=30"},
+		{"logs", "--selector=app=picker", "--prefix", "--tail=30"},
 		{"logs", "deploy/models-istio", "--tail=30"},
+		{"logs", "--selector=app=llama", "--prefix", "--tail=5"},
 	} {
 		out, err := cluster.Kubectl(ctx, "", append(args, "--namespace="+r.namespace)...)
 		r.t.Logf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out[max(0, len(out)-5000):])
@@ -104,7 +106,7 @@ func (r *release) await(what string, is func() bool) {
 // for some seconds after it has been told to stop, as the pods of engines have to.
 func (r *release) workers(name, role string, replicas int, args ...string) {
 	r.t.Helper()
-	quoted, err := json.Marshal(append([]string{"--role=" + role, "--listen=0.0.0.0:8000", "--bootstrap-listen=$(POD_IP):8998", "--kv-events-port=5557", "--replay-port=5558"}, args...))
+	quoted, err := json.Marshal(append([]string{"--role=" + role, "--listen=0.0.0.0:8000", "--kv-events-port=5557", "--replay-port=5558"}, args...))
 	require.NoError(r.t, err)
 	r.apply(fmt.Sprintf(`
 apiVersion: apps/v1
@@ -129,14 +131,11 @@ spec:
 `, name, role, replicas, workerImage, quoted))
 }
 
-// install installs the chart, and returns once a request is answered through the gateway.
+// install installs the chart, and returns once prefill and decode are apart.
 func (r *release) install(values ...string) {
 	r.t.Helper()
 	r.helm("install", values...)
-	r.kubectl("wait", "--for=condition=Programmed", "gateway/models", "--timeout=90s")
-	r.at = "http://" + r.kubectl("get", "gateway", "models", "--output=jsonpath={.status.addresses[0].value}")
-	r.kubectl("wait", "--for=condition=Available", "deployment", "--all", "--timeout=90s")
-	r.await("the first answer", func() bool { return r.complete(r.t.Context(), "is it there?", 1) == nil })
+	r.ready()
 }
 
 func (r *release) helm(what string, values ...string) {

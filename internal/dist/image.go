@@ -91,6 +91,8 @@ func layerOf(content []byte, at time.Time) ([]byte, error) {
 		{Name: "app/", Typeflag: tar.TypeDir, Mode: 0o755},
 		{Name: "app/epp", Typeflag: tar.TypeSymlink, Mode: 0o777, Linkname: "/extproc"},
 		{Name: "lwepp", Typeflag: tar.TypeSymlink, Mode: 0o777, Linkname: "/extproc"},
+		{Name: "bin/", Typeflag: tar.TypeDir, Mode: 0o755},
+		{Name: "bin/sleep", Typeflag: tar.TypeSymlink, Mode: 0o777, Linkname: "/extproc"},
 		{Name: "tmp/", Typeflag: tar.TypeDir, Mode: 0o1777},
 	} {
 		h.ModTime, h.Format = at, tar.FormatUSTAR

@@ -56,7 +56,7 @@ func TestTheImageRunsOnBothArchitecturesAsNobody(t *testing.T) {
 		require.Equal(t, "v1.2.3", c.Config.Labels["org.opencontainers.image.version"])
 		require.Equal(t, []string{
 			"-rwxr-xr-x extproc " + string(binaries[i].content), "drwxr-xr-x app/", "Lrwxrwxrwx app/epp -> /extproc",
-			"Lrwxrwxrwx lwepp -> /extproc", "dtrwxrwxrwx tmp/",
+			"Lrwxrwxrwx lwepp -> /extproc", "drwxr-xr-x bin/", "Lrwxrwxrwx bin/sleep -> /extproc", "dtrwxrwxrwx tmp/",
 		}, filesOf(t, img))
 	}
 }

@@ -45,6 +45,7 @@ type Config struct {
 	Poison         string     // every worker answers 500 to a request whose body has this text; default none
 
 	CutForAnswer  bool // vLLM leaves room for the answer's limit when it cuts a prompt to what fits, as older versions do
+	PlainHandoff  bool // vLLM's hand-offs have the fields of 0.32 alone, for what reads and writes them anew
 	ScaleOut      bool // vLLM serves /render (--enable-scale-out)
 	TrustMMKwargs bool // requests to vLLM may say how pictures are read (--trust-request-mm-kwargs)
 

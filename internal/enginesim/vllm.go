@@ -263,9 +263,9 @@ func (v vllm) handOver(c *call, reason string) {
 	c.bodyTail = append([]byte{','}, c.fault.spoil("kv_transfer_params", text)...)
 }
 
-// handoff is what 0.32 answers, with one more field that stands for those of later
-// versions. A router changes that field if it copies the hand-off by names, reads numbers
-// into floats, or writes numbers anew.
+// handoff is what 0.32 answers, with one more field, unless PlainHandoff, that stands for
+// those of later versions. A router changes that field if it copies the hand-off by names,
+// reads numbers into floats, or writes numbers anew.
 func (v vllm) handoff(it *item, id string) string {
 	host, port, _ := net.SplitHostPort(v.s.sideAddrs[it.rank.id])
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
@@ -275,11 +275,14 @@ func (v vllm) handoff(it *item, id string) string {
 	ids := it.rank.blockIDs((len(it.prompt)+page-1)/page, v.s.cfg.CapacityBlocks)
 	engine, _ := json.Marshal(v.s.engineID(it.rank.id))
 	request, _ := json.Marshal(id)
+	later := ""
+	if !v.s.cfg.PlainHandoff {
+		later = fmt.Sprintf(`,"sim_later_field":{"z": %d, "a": 1.50}`, uint64(math.MaxInt64)-uint64(rand.Uint32()))
+	}
 	return fmt.Sprintf(`{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[%s]],"remote_engine_id":%s,`+
 		`"remote_request_id":%s,"remote_host":"%s","remote_port":%s,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":%d,`+
-		`"remote_blocks_expiry_time":null,"transfer_mode":"pull","remote_prefill_cached_tokens":%d,`+
-		`"sim_later_field":{"z": %d, "a": 1.50}}`,
-		strings.Join(ids, ","), engine, request, host, port, len(it.prompt), it.cached, uint64(math.MaxInt64)-uint64(rand.Uint32()))
+		`"remote_blocks_expiry_time":null,"transfer_mode":"pull","remote_prefill_cached_tokens":%d%s}`,
+		strings.Join(ids, ","), engine, request, host, port, len(it.prompt), it.cached, later)
 }
 
 // blockIDs returns n ids of blocks, from 1 to capacity, that follow the ids of the last

@@ -18,6 +18,7 @@ const (
 	helmVersion        = "v4.3.1"
 	istioVersion       = "eed52ebb66ad" // a commit
 	eppVersion         = "v1.5.0"       // of the inference extension
+	sidecarVersion     = "v0.5.1"       // of llm-d's inference scheduler
 	conformanceVersion = "v1.6.0"       // likewise
 	nodeVersion        = "v2.4.2"       // containerd's
 )
@@ -40,6 +41,9 @@ func Istio() (string, error) { return whole("tools-istio", "istio-"+istioVersion
 
 // EPP is the inference extension's own picker.
 func EPP() (string, error) { return part("tools-epp", "epp-"+eppVersion) }
+
+// Sidecar is llm-d's routing sidecar.
+func Sidecar() (string, error) { return part("tools-sidecar", "pd-sidecar-"+sidecarVersion) }
 
 // Node is the folder of what runs containers: bin has the programs, lib the libraries of
 // those that need some.

@@ -187,12 +187,16 @@ func trim(object map[string]any) {
 		return
 	}
 	spec, _ := object["spec"].(map[string]any)
-	containers, _ := spec["containers"].([]any)
-	for i, c := range containers {
-		one, _ := c.(map[string]any)
-		containers[i] = map[string]any{"ports": one["ports"]}
+	kept := map[string]any{}
+	for _, field := range []string{"containers", "initContainers"} {
+		containers, _ := spec[field].([]any)
+		for i, c := range containers {
+			one, _ := c.(map[string]any)
+			containers[i] = map[string]any{"ports": one["ports"], "restartPolicy": one["restartPolicy"]}
+		}
+		kept[field] = containers
 	}
-	object["spec"] = map[string]any{"containers": containers}
+	object["spec"] = kept
 	status, _ := object["status"].(map[string]any)
 	for field := range status {
 		if field != "podIP" && field != "phase" && field != "conditions" {

@@ -25,7 +25,7 @@ type Pod struct {
 	IP                   string
 	Labels               map[string]string
 	Annotations          map[string]string // those that Baton reads
-	Declared             []uint16          // the ports that its containers declare
+	Declared             []uint16          // the ports that its containers declare, sidecars included
 	Ready                bool
 	Deleting             bool
 	Finished             bool // its containers have ended for good
@@ -81,6 +81,12 @@ func podOf(o map[string]any) *Pod {
 	}
 	maps.DeleteFunc(p.Annotations, func(name, _ string) bool { return !isRead(name) })
 	containers, _ := at(o, "spec", "containers").([]any)
+	before, _ := at(o, "spec", "initContainers").([]any)
+	for _, c := range before {
+		if one, _ := c.(map[string]any); text(one, "restartPolicy") == "Always" { // a sidecar, which runs beside the others
+			containers = append(containers, c)
+		}
+	}
 	for _, c := range containers {
 		one, _ := c.(map[string]any)
 		list, _ := one["ports"].([]any)

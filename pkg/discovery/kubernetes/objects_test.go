@@ -46,14 +46,18 @@ func TestAPoolThatCannotBeUsedIsToldWhy(t *testing.T) {
 }
 
 func TestOfAPodThatIsReadWhichItsEndpointDependsOn(t *testing.T) {
-	p := podOf(decoded(t, `{"metadata":{"namespace":"n","name":"p","uid":"u","deletionTimestamp":"x","labels":{"a":"b"},
+	o := decoded(t, `{"kind":"Pod","metadata":{"namespace":"n","name":"p","uid":"u","deletionTimestamp":"x","labels":{"a":"b"},
 		"annotations":{"baton.dev/engine":"vllm","llm-d.ai/active-ports":"1","sglang.ai/bootstrap-port":"2","other":"x"}},
-		"spec":{"containers":[{"ports":[{"containerPort":8000},{"name":"x"}]},{},7]},
-		"status":{"phase":"Failed","podIP":"1.2.3.4","conditions":[{"type":"Ready","status":"True"},{"type":"X","status":"False"},7]}}`))
-	require.Equal(t, &Pod{
-		Namespace: "n", Name: "p", UID: "u", IP: "1.2.3.4", Declared: []uint16{8000}, Deleting: true, Ready: true, Finished: true, Labels: map[string]string{"a": "b"},
+		"spec":{"containers":[{"ports":[{"containerPort":8000},{"name":"x"}]},{},7],
+			"initContainers":[{"ports":[{"containerPort":1}]},{"restartPolicy":"Always","ports":[{"containerPort":8001}]},7]},
+		"status":{"phase":"Failed","podIP":"1.2.3.4","conditions":[{"type":"Ready","status":"True"},{"type":"X","status":"False"},7]}}`)
+	want := &Pod{
+		Namespace: "n", Name: "p", UID: "u", IP: "1.2.3.4", Declared: []uint16{8000, 8001}, Deleting: true, Ready: true, Finished: true, Labels: map[string]string{"a": "b"},
 		Annotations: map[string]string{"baton.dev/engine": "vllm", "llm-d.ai/active-ports": "1", "sglang.ai/bootstrap-port": "2"},
-	}, p)
+	}
+	require.Equal(t, want, podOf(o))
+	trim(o)
+	require.Equal(t, want, podOf(o), "nothing that is read is trimmed away")
 	require.Equal(t, &Pod{}, podOf(map[string]any{"metadata": 7, "status": []any{}}))
 }
 
