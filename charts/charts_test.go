@@ -50,7 +50,8 @@ func variants() map[string][]string {
 		"one replica":     append([]string{"--set", "router.epp.replicas=1"}, pods...),
 		"a pool of yours": {"--set", "router.inferencePool.create=false,router.inferencePool.name=theirs"},
 		"no pool":         append([]string{"--set", "router.inferencePool.create=false"}, pods...),
-		"istio":           append([]string{"--set", "provider.name=istio"}, pods...),
+		"istio, one leg":  append([]string{"--set", "provider.name=istio,provider.istio.twoLegs.enabled=false"}, pods...),
+		"istio":           append([]string{"--set", "provider.name=istio,httpRoute.create=true,httpRoute.parentRefs[0].name=models,httpRoute.parentRefs[0].namespace=prod"}, pods...),
 		"istio, two legs": append([]string{
 			"--set-json", `provider={"name": "istio", "istio": {"twoLegs": {"enabled": true, "gateway": {"name": "models", "namespace": "prod"}, "route": "infra.llama.0", "keySecret": "legs"}}}`,
 			"--set-json", `networkPolicy={"create": true, "gateways": [{"podSelector": {"matchLabels": {"app": "gateway"}}}]}`,
@@ -165,11 +166,15 @@ func TestValuesDecideWhatIsRendered(t *testing.T) {
 		"one replica":     {[]string{"replicas: 1"}, []string{"PodDisruptionBudget"}},
 		"a pool of yours": {[]string{`"--pool-name=theirs"`}, []string{"kind: InferencePool"}},
 		"no pool":         {[]string{`"--endpoint-selector=app=llama"`, `"--endpoint-target-ports=8000"`}, []string{"pool-name", "kind: InferencePool"}},
-		"istio":           {[]string{"host: llama-epp", `sidecar.istio.io/inject: "false"`}, nil},
+		"istio, one leg":  {[]string{"host: llama-epp", `sidecar.istio.io/inject: "false"`}, []string{"EnvoyFilter", "kind: Secret", "leg-"}},
+		"istio": {[]string{
+			"kind: EnvoyFilter", `gateway.networking.k8s.io/gateway-name: "models"`, `{name: "infra.llama-epp.0"}`, "listener: http://llama-epp-legs.prod.svc:9005",
+			"kind: Secret", "name: llama-epp-legs", `secretName: "llama-epp-legs"`,
+		}, []string{"THE_"}},
 		"istio, two legs": {[]string{
 			"kind: EnvoyFilter", "outbound|9002||llama-epp.infra.svc.cluster.local", `gateway.networking.k8s.io/gateway-name: "models"`, `{name: "infra.llama.0"}`,
 			"listener: http://llama-epp-legs.prod.svc:9005", "key_file: /etc/baton-leg/key", "--leg-advertise=[$(POD_IP)]:9002", `secretName: "legs"`,
-		}, []string{"THE_"}},
+		}, []string{"THE_", "kind: Secret"}},
 		"no rights": {[]string{"serviceAccountName: default"}, []string{"kind: Role"}},
 		"all of it": {[]string{
 			"image: \"registry.example:5000/a/baton:v1\"", `"--enforce-disagg=true"`, "endpoint: collector:4317", "insecure: true", "report_interval: 2s",
@@ -197,7 +202,6 @@ func TestNumbersOfAFileStayWhatTheyAre(t *testing.T) {
 }
 
 func TestBadValuesAreRefusedByName(t *testing.T) {
-	const istio = "provider.name=istio,provider.istio.twoLegs.enabled"
 	for set, text := range map[string]string{
 		"":                                       "router.modelServers.matchLabels: expected the labels",
 		"router.tracing.enabled=true":            "router.tracing.otelExporterEndpoint: expected an OTLP collector",
@@ -211,10 +215,8 @@ func TestBadValuesAreRefusedByName(t *testing.T) {
 		"provider.name=envoy":                    "provider",
 		"router.inferencePool.failureMode=Never": "failureMode",
 
-		"provider.istio.twoLegs.enabled=true":                 "provider.name: expected istio",
-		istio + "=true":                                       "provider.istio.twoLegs.gateway.name: expected the Gateway",
-		istio + "=true,provider.istio.twoLegs.gateway.name=g": "provider.istio.twoLegs.route: expected the HTTPRoute's rule",
-		istio + "=true,provider.istio.twoLegs.gateway.name=g,provider.istio.twoLegs.route=r": "provider.istio.twoLegs.keySecret: expected a Secret",
+		"provider.name=istio": "provider.istio.twoLegs.gateway.name: expected the Gateway",
+		"provider.name=istio,provider.istio.twoLegs.gateway.name=g": "provider.istio.twoLegs.route: expected the HTTPRoute's rule",
 	} {
 		var args []string
 		if set != "" {

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/node"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -128,7 +128,7 @@ spec:
         ports: [{containerPort: 8000}]
         readinessProbe: {httpGet: {path: /health, port: 8000}, periodSeconds: 1}
         lifecycle: {preStop: {sleep: {seconds: 5}}}
-`, name, role, replicas, workerImage, quoted))
+`, name, role, replicas, node.WorkerImage, quoted))
 }
 
 // install installs the chart, and returns once prefill and decode are apart.
@@ -142,7 +142,7 @@ func (r *release) helm(what string, values ...string) {
 	r.t.Helper()
 	root, err := stack.Root()
 	require.NoError(r.t, err)
-	repository, tag, _ := strings.Cut(batonImage, ":")
+	repository, tag, _ := strings.Cut(node.BatonImage, ":")
 	_, err = cluster.Helm(r.t.Context(), append([]string{
 		what, "llama", filepath.Join(root, "charts", "baton"), "--namespace=" + r.namespace,
 		"--set=router.epp.image.repository=" + repository + ",router.epp.image.tag=" + tag + ",router.epp.image.pullPolicy=Never",
@@ -297,15 +297,20 @@ func (l *load) stop() (sent int, failed []string) {
 
 // streams runs so many streamed answers at once, calls during once all have begun to be
 // asked for, and returns what has failed.
-func (r *release) streams(n, tokens int, during func()) error {
-	errs := make([]error, n)
+func (r *release) streams(n, tokens int, during func()) (failed []error) {
+	var mu sync.Mutex
 	var running sync.WaitGroup
 	for i := range n {
 		running.Go(func() {
-			_, errs[i] = r.completeWith(context.WithoutCancel(r.t.Context()), fmt.Sprintf("a long answer %d", i), tokens, true)
+			_, err := r.completeWith(context.WithoutCancel(r.t.Context()), fmt.Sprintf("a long answer %d", i), tokens, true)
+			if err != nil {
+				mu.Lock()
+				failed = append(failed, err)
+				mu.Unlock()
+			}
 		})
 	}
 	during()
 	running.Wait()
-	return errors.Join(errs...)
+	return failed
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/node"
 )
 
 // splits is a scheduler's configuration that splits prefill from decode, with the plugins
@@ -99,7 +101,7 @@ func TestTheImageTakesTheirPlace(t *testing.T) {
 	for name, form := range forms {
 		t.Run(name, func(t *testing.T) {
 			r := r.with(t)
-			r.apply(strings.NewReplacer("PLUGINS", string(text), "IMAGE", batonImage).Replace(strings.ReplaceAll(deployment, "FORM", form)))
+			r.apply(strings.NewReplacer("PLUGINS", string(text), "IMAGE", node.BatonImage).Replace(strings.ReplaceAll(deployment, "FORM", form)))
 			t.Cleanup(func() { r.kubectl("delete", "deployment/picker", "--wait=false") })
 			r.ready()
 			before := r.answered("part=prefill")
@@ -107,6 +109,9 @@ func TestTheImageTakesTheirPlace(t *testing.T) {
 				require.NoError(t, r.complete(t.Context(), fmt.Sprintf("request %d of %s", i, name), 8))
 			}
 			require.Equal(t, 20, r.answered("part=prefill")-before, "each request has been prefilled apart")
+			if name == "KServe" {
+				t.Run("a killed picker cuts the answers that go through it", func(t *testing.T) { r.with(t).losesAPicker() })
+			}
 			t.Run("a rolling restart fails no request", func(t *testing.T) {
 				r := r.with(t)
 				l := r.load(20)
@@ -121,6 +126,22 @@ func TestTheImageTakesTheirPlace(t *testing.T) {
 			})
 		})
 	}
+}
+
+// losesAPicker kills one of two pickers under streamed answers of a gateway with one leg: the
+// answers that go through the other one end whole.
+func (r *release) losesAPicker() {
+	r.kubectl("scale", "deployment/picker", "--replicas=2")
+	r.kubectl("wait", "--for=condition=Available", "deployment/picker", "--timeout=110s")
+	failed := r.streams(200, 1000, func() {
+		r.await("the answers to run", func() bool { return r.running("part=decode") >= 200 })
+		require.NoError(r.t, cluster.Kill(r.pods("app=picker")[0].uid, "extproc"))
+	})
+	r.t.Logf("%d of 200 answers were cut", len(failed))
+	require.Less(r.t, len(failed), 200)
+	require.NotEmpty(r.t, failed, "the documentation says that they are cut")
+	r.kubectl("scale", "deployment/picker", "--replicas=1")
+	r.awaitGone("app=picker")
 }
 
 // deployment is a picker's, with what others write about its probes and rights.
@@ -178,7 +199,7 @@ spec:
         ports: [{containerPort: 8001}]
         readinessProbe: {httpGet: {path: /health, port: 8001}, periodSeconds: 1}
         lifecycle: {preStop: {sleep: {seconds: 5}}}
-`, name, replicas, sidecarImage, workerImage))
+`, name, replicas, sidecarImage, node.WorkerImage))
 }
 
 // answered returns how many requests the pods have answered.

@@ -50,14 +50,14 @@ func (n *Node) ImportFile(ctx context.Context, file string) error {
 	return err
 }
 
-// Tag gives an image another name.
-func (n *Node) Tag(ctx context.Context, from, to string) error {
+// tag gives an image another name.
+func (n *Node) tag(ctx context.Context, from, to string) error {
 	_, err := n.ctr(ctx, "images", "tag", "--force", from, to)
 	return err
 }
 
-// ImageNamed returns the name of the node's image that begins so.
-func (n *Node) ImageNamed(ctx context.Context, prefix string) (string, error) {
+// imageNamed returns the name of the node's image that begins so.
+func (n *Node) imageNamed(ctx context.Context, prefix string) (string, error) {
 	out, err := n.ctr(ctx, "images", "list", "--quiet")
 	if err != nil {
 		return "", err

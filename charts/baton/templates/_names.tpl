@@ -47,18 +47,39 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{- /* Of the gateway that carries both legs. */ -}}
+{{- /* Whether the gateway carries both legs: "true", or empty. */ -}}
+{{- define "baton.twoLegs" -}}
+{{- if and (eq .Values.provider.name "istio") .Values.provider.istio.twoLegs.enabled }}true{{ end -}}
+{{- end }}
+
+{{- /* The gateway that carries both legs: the one named, else the one of the route. */ -}}
+{{- define "baton.gateway" -}}
+{{- $g := .Values.provider.istio.twoLegs.gateway -}}
+{{- if and (not $g.name) .Values.httpRoute.create (eq (len .Values.httpRoute.parentRefs) 1) }}{{ $g = first .Values.httpRoute.parentRefs }}{{ end -}}
+{{- if not $g.name }}
+{{- fail "provider.istio.twoLegs.gateway.name: expected the Gateway that leads to the pool, which is to carry both legs; or provider.istio.twoLegs.enabled=false: then a picker that is killed cuts the answers that go through it" }}
+{{- end -}}
+{{ $g.name }}
+{{- end }}
+
 {{- define "baton.gatewayNamespace" -}}
-{{ .Values.provider.istio.twoLegs.gateway.namespace | default .Release.Namespace }}
+{{- $g := .Values.provider.istio.twoLegs.gateway -}}
+{{- if and (not $g.name) .Values.httpRoute.create (eq (len .Values.httpRoute.parentRefs) 1) }}{{ $g = first .Values.httpRoute.parentRefs }}{{ end -}}
+{{ $g.namespace | default .Release.Namespace }}
+{{- end }}
+
+{{- /* The Secret with the key of several replicas' legs. */ -}}
+{{- define "baton.legSecret" -}}
+{{ .Values.provider.istio.twoLegs.keySecret | default (printf "%s-legs" (include "baton.name" .)) }}
 {{- end }}
 
 {{- /* The configuration, with the collector of tracing, and with what two legs need. */ -}}
 {{- define "baton.config" -}}
 {{- $c := deepCopy .Values.router.epp.config -}}
-{{- with .Values.provider.istio.twoLegs }}{{ if .enabled -}}
+{{- if include "baton.twoLegs" . }}{{ with .Values.provider.istio.twoLegs -}}
 {{- $at := printf "http://%s-legs.%s.svc:%d" (include "baton.name" $) (include "baton.gatewayNamespace" $) (int64 .prefillPort) -}}
 {{- $_ := set $c "prefill" (merge (default dict $c.prefill) (dict "listener" $at)) -}}
-{{- if .keySecret }}{{ $_ := set $c "leg" (merge (default dict $c.leg) (dict "key_file" "/etc/baton-leg/key")) }}{{ end -}}
+{{- $_ := set $c "leg" (merge (default dict $c.leg) (dict "key_file" "/etc/baton-leg/key")) -}}
 {{- end }}{{ end -}}
 {{- with .Values.router.tracing }}{{ if .enabled -}}
 {{- $at := required "router.tracing.otelExporterEndpoint: expected an OTLP collector, such as http://collector:4317, since router.tracing.enabled is true" .otelExporterEndpoint -}}
