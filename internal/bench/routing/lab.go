@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,8 +18,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/seed-60ae5743/baton/envoy"
 	"github.com/seed-60ae5743/baton/internal/bench/host"
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
@@ -49,12 +50,12 @@ type lab struct {
 	cancel  context.CancelFunc
 	prefill []*stack.Worker
 	decode  []*stack.Worker
-	plugin  *stack.Plugin
+	plugins []*stack.Plugin // replicas
 	envoy   *stack.Envoy
 }
 
-// openLab starts everything and returns when the plugin knows all workers and
-// follows their events.
+// openLab starts everything and returns when every replica of the plugin knows all workers
+// and follows their events.
 func openLab(ctx context.Context, p parts, o *liveOptions, m *liveMode) (*lab, error) {
 	// The path of a unix socket may have about 100 bytes: a short folder.
 	dir, err := os.MkdirTemp("", "bench")
@@ -95,65 +96,121 @@ func (l *lab) open(ctx context.Context, p parts, o *liveOptions, m *liveMode) er
 	if err != nil {
 		return err
 	}
-	l.plugin, err = stack.StartPlugin(ctx, stack.PluginOptions{BinDir: p.bin, Dir: l.dir, Workers: workers, Config: o.pluginConfig(m)})
+	ports, err := l.startPlugins(ctx, p, o, m, workers)
 	if err != nil {
 		return err
 	}
-	l.envoy, err = stack.StartEnvoy(ctx, stack.EnvoyOptions{
-		Path: p.envoy, Dir: l.dir, Params: envoy.Params{PluginSocket: l.plugin.Socket}, LogLevel: "error",
-	})
+	config, err := envoyConfig(ctx, p.envoy, ports)
+	if err != nil {
+		return err
+	}
+	l.envoy, err = stack.StartEnvoy(ctx, stack.EnvoyOptions{Path: p.envoy, Dir: l.dir, Config: config, LogLevel: "error"})
 	if err != nil {
 		return err
 	}
 	return l.settle(ctx, m)
 }
 
-// settle waits until the plugin knows every worker and, where the mode has
+// startPlugins starts the replicas, each on a port of its own and with one key for all: any of
+// them may get the prefill leg of a request that another one has picked for.
+func (l *lab) startPlugins(ctx context.Context, p parts, o *liveOptions, m *liveMode, workers string) (ports []int, err error) {
+	key := filepath.Join(l.dir, "leg.key")
+	if err := os.WriteFile(key, []byte("one key for all replicas"), 0o600); err != nil {
+		return nil, err
+	}
+	if ports, err = stack.FreePorts(ctx, m.replicas); err != nil {
+		return nil, err
+	}
+	for i, port := range ports {
+		dir := filepath.Join(l.dir, strconv.Itoa(i))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return nil, err
+		}
+		listen := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		plugin, err := stack.StartPlugin(ctx, stack.PluginOptions{
+			BinDir: p.bin, Dir: dir, Workers: workers, Listen: listen,
+			Config: o.pluginConfig(m) + fmt.Sprintf("leg: {key_file: %q, advertise: %q}\n", key, listen),
+		})
+		if err != nil {
+			return nil, fmt.Errorf("replica %d: %w", i, err)
+		}
+		l.plugins = append(l.plugins, plugin)
+	}
+	return ports, nil
+}
+
+// settle waits until every replica of the plugin knows every worker and, where the mode has
 // events, is connected to every prefill worker's.
 func (l *lab) settle(ctx context.Context, m *liveMode) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	return stack.Await(ctx, "the plugin to follow the workers", func() bool {
-		var state struct {
-			Workers []struct {
-				Ranks []struct {
-					Events struct{ State string } `json:"kv_events"`
-				} `json:"ranks"`
-			} `json:"workers"`
+	for _, p := range l.plugins {
+		if err := stack.Await(ctx, "the plugin to follow the workers", func() bool { return l.follows(ctx, p, m) }); err != nil {
+			return err
 		}
-		if l.ask(ctx, "/debug/state", &state) != nil {
-			return false
-		}
-		connected := 0
-		for _, w := range state.Workers {
-			for _, r := range w.Ranks {
-				if r.Events.State == "connected" {
-					connected++
-				}
-			}
-		}
-		return len(state.Workers) == len(l.prefill)+len(l.decode) && (!m.events || connected == len(l.prefill))
-	})
+	}
+	return nil
 }
 
-// try sends a request, with which the plugin begins to try the model's files, and waits
-// until it uses them.
+// follows tells whether a replica has got so far.
+func (l *lab) follows(ctx context.Context, p *stack.Plugin, m *liveMode) bool {
+	var state struct {
+		Workers []struct {
+			Ranks []struct {
+				Events struct{ State string } `json:"kv_events"`
+			} `json:"ranks"`
+		} `json:"workers"`
+	}
+	if ask(ctx, p, "/debug/state", &state) != nil {
+		return false
+	}
+	connected := 0
+	for _, w := range state.Workers {
+		for _, r := range w.Ranks {
+			if r.Events.State == "connected" {
+				connected++
+			}
+		}
+	}
+	return len(state.Workers) == len(l.prefill)+len(l.decode) && (!m.events || connected == len(l.prefill))
+}
+
+// try sends a request to each replica, with which it begins to try the model's files, and waits
+// until all use them.
 func (l *lab) try(ctx context.Context, sc scale) error {
 	c := newClient(l.envoy.URL + sc.path())
 	defer c.close()
-	if h := c.send(ctx, sc.warmUps()[0], time.Now()); h.err != nil {
-		return fmt.Errorf("the first request: %w", h.err)
+	for range l.plugins {
+		if h := c.send(ctx, sc.warmUps()[0], time.Now()); h.err != nil {
+			return fmt.Errorf("the first request: %w", h.err)
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	return stack.Await(ctx, "the plugin to use the files for texts and for messages", func() bool {
-		return strings.Count(l.plugin.Log(), "files give the engine's tokens") == 2
+		return !slices.ContainsFunc(l.plugins, func(p *stack.Plugin) bool {
+			return strings.Count(p.Log(), "files give the engine's tokens") != 2
+		})
 	})
 }
 
-// ask reads one JSON page of the plugin's.
-func (l *lab) ask(ctx context.Context, path string, to any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, l.plugin.Admin+path, nil)
+// decisions returns the newest n of all replicas, and how many of them each has made.
+func (l *lab) decisions(ctx context.Context, n int) ([]decision.Record, []int, error) {
+	var lists [][]decision.Record
+	for _, p := range l.plugins {
+		var list struct{ Decisions []decision.Record }
+		if err := ask(ctx, p, fmt.Sprintf("/debug/decisions?n=%d", n), &list); err != nil {
+			return nil, nil, err
+		}
+		lists = append(lists, list.Decisions)
+	}
+	all, parts := newest(lists, n)
+	return all, parts, nil
+}
+
+// ask reads one JSON page of a replica's.
+func ask(ctx context.Context, p *stack.Plugin, path string, to any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.Admin+path, nil)
 	if err != nil {
 		return err
 	}
@@ -189,8 +246,8 @@ func (l *lab) processes() []*stack.Process {
 	if l.envoy != nil {
 		out = append(out, l.envoy.Process)
 	}
-	if l.plugin != nil {
-		out = append(out, l.plugin.Process)
+	for _, p := range l.plugins {
+		out = append(out, p.Process)
 	}
 	for _, w := range slices.Concat(l.prefill, l.decode) {
 		if w != nil {

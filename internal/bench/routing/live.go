@@ -52,6 +52,8 @@ type liveMode struct {
 	tokens  string // tokens.mode
 	events  bool   // prefill workers publish KV events
 	files   bool   // the plugin has the model's files, and /tokenize answers 503
+
+	replicas int // of the plugin, each of which knows what it has picked itself
 }
 
 // source returns where the tokens of prompts are to come from; "": they are not to be exact.
@@ -70,19 +72,32 @@ func (m *liveMode) source() decision.TokenSource {
 func liveModes(tokensPerSecond float64, published bool) []liveMode {
 	decay := "mode: kv, prefill_tokens_per_second: " + number(tokensPerSecond)
 	all := []liveMode{
-		{"kv", "KV events, tokens asked of an engine", "kv", "mode: kv", "auto", true, false},
-		{"kv-decay", "the same, queued tokens decaying at the workers' speed", "kv-decay", decay, "auto", true, false},
-		{"estimate", "kv by the byte estimate", "estimate", "mode: kv", "estimate", true, false},
-		{"no-events", "kv with exact tokens over workers that publish no events", "estimate", "mode: kv", "auto", false, false},
-		{"least-loaded", "fewest requests in flight", "least-loaded", "mode: least-loaded", "off", false, false},
-		{"power-of-two", "the less loaded of two drawn", "power-of-two", "mode: power-of-two", "off", false, false},
-		{"round-robin", "in turn", "round-robin", "mode: round-robin", "off", false, false},
-		{"random", "drawn", "random", "mode: random", "off", false, false},
+		{"kv", "KV events, tokens asked of an engine", "kv", "mode: kv", "auto", true, false, 1},
+		{"kv-decay", "the same, queued tokens decaying at the workers' speed", "kv-decay", decay, "auto", true, false, 1},
+		{"estimate", "kv by the byte estimate", "estimate", "mode: kv", "estimate", true, false, 1},
+		{"no-events", "kv with exact tokens over workers that publish no events", "estimate", "mode: kv", "auto", false, false, 1},
+		{"least-loaded", "fewest requests in flight", "least-loaded", "mode: least-loaded", "off", false, false, 1},
+		{"power-of-two", "the less loaded of two drawn", "power-of-two", "mode: power-of-two", "off", false, false, 1},
+		{"round-robin", "in turn", "round-robin", "mode: round-robin", "off", false, false, 1},
+		{"random", "drawn", "random", "mode: random", "off", false, false, 1},
 	}
 	if published {
-		all = slices.Insert(all, 1, liveMode{"kv-files", "KV events, tokens made from the model's files; the workers' /tokenize answers 503", "kv", "mode: kv", "auto", true, true})
+		all = slices.Insert(all, 1, liveMode{"kv-files", "KV events, tokens made from the model's files; the workers' /tokenize answers 503", "kv", "mode: kv", "auto", true, true, 1})
 	}
 	return all
+}
+
+// replicatedLive returns each mode with each count of replicas, one after the other.
+func replicatedLive(all []liveMode, counts []int) []liveMode {
+	var out []liveMode
+	for _, m := range all {
+		for _, n := range counts {
+			r := m
+			r.name, r.what, r.like, r.replicas = nameOf(m.name, n), whatOf(m.what, n), nameOf(m.like, n), n
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 // chosenLive returns the modes of a comma-separated list; "" means all.
@@ -147,11 +162,14 @@ func runLive(ctx context.Context, p parts, o *liveOptions, m *liveMode, trace []
 	if err != nil {
 		r.cpu = math.NaN()
 	}
-	var list struct{ Decisions []decision.Record }
-	if err := l.ask(ctx, fmt.Sprintf("/debug/decisions?n=%d", len(trace)), &list); err != nil {
+	list, parts, err := l.decisions(ctx, len(trace))
+	if err != nil {
 		return liveRun{}, err
 	}
-	r.judge(list.Decisions, m)
+	r.judge(list, m)
+	if slices.Max(parts)-slices.Min(parts) > 1 {
+		r.faults = append(r.faults, fmt.Sprintf("the replicas picked for %v requests: expected equal parts", parts))
+	}
 	if len(r.faults) > 0 {
 		fmt.Fprintf(stderr, "%s", l.logs())
 	}

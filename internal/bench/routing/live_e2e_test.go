@@ -37,6 +37,21 @@ func TestAQuickRunThroughARealEnvoyFindsWhatTheModesAreKnownToFind(t *testing.T)
 	}
 }
 
+// Whichever replica a request meets, events have told it of the turn before.
+func TestReplicasBehindOneEnvoyFindWhatEventsTell(t *testing.T) {
+	dir := t.TempDir()
+	trace := filepath.Join(dir, "tiny.jsonl")
+	require.NoError(t, os.WriteFile(trace, []byte(tiny), 0o600))
+	var text, said bytes.Buffer
+	err := run(t.Context(), []string{
+		"-quick", "-trace", trace, "-out", dir, "-ranks", "2", "-capacity", "8", "-speed", "512", "-speedup", "5",
+		"-replicas", "2", "-live-modes", "kv",
+	}, &text, &said)
+	require.NoError(t, err, said.String())
+	require.Contains(t, text.String(), "| kv ×2 | live | 46.2 % | 53.8 % |")
+	require.Contains(t, text.String(), "hit rates are at most 0.0 points apart")
+}
+
 func TestThePluginTakesTheConfigurationOfEachLiveMode(t *testing.T) {
 	dir := t.TempDir()
 	p, err := build(dir)

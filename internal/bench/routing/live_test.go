@@ -256,6 +256,55 @@ func TestThePluginsDecisionsAreJudged(t *testing.T) {
 	require.Zero(t, r.estimated)
 }
 
+func TestTheNewestDecisionsAreThoseOfAllReplicas(t *testing.T) {
+	at := func(seconds ...int64) (list []decision.Record) {
+		for _, s := range seconds {
+			list = append(list, decision.Record{Time: time.Unix(s, 0), ISLTokens: s})
+		}
+		return list
+	}
+	all, parts := newest([][]decision.Record{at(9, 6, 1), at(8, 7, 2)}, 4)
+	require.Equal(t, at(9, 8, 7, 6), all)
+	require.Equal(t, []int{2, 2}, parts)
+	all, parts = newest([][]decision.Record{at(3), nil}, 4)
+	require.Equal(t, at(3), all)
+	require.Equal(t, []int{1, 0}, parts)
+}
+
+func TestEnvoyAsksTheReplicasForRequestsInTurnWhateverElseItAsks(t *testing.T) {
+	config, err := envoyConfig(t.Context(), "", []int{9001, 9002})
+	require.NoError(t, err)
+	type address struct {
+		Socket struct {
+			Port int `json:"port_value"`
+		} `json:"socket_address"`
+	}
+	type endpoint struct{ Endpoint struct{ Address address } }
+	var got struct {
+		Resources struct {
+			Clusters []struct {
+				Name string
+				Load struct {
+					Endpoints []struct {
+						LB []endpoint `json:"lb_endpoints"`
+					}
+				} `json:"load_assignment"`
+			}
+		} `json:"static_resources"`
+	}
+	require.NoError(t, json.Unmarshal(config, &got))
+	for i, name := range []string{"extproc", "extproc_requests"} {
+		c := got.Resources.Clusters[i]
+		require.Equal(t, name, c.Name)
+		var ports []int
+		for _, e := range c.Load.Endpoints[0].LB {
+			ports = append(ports, e.Endpoint.Address.Socket.Port)
+		}
+		require.Equal(t, []int{9001, 9002}, ports)
+	}
+	require.Equal(t, 2, strings.Count(string(config), `"cluster_name": "extproc_requests"`), "the cluster's own and the filter's that picks")
+}
+
 func TestEachLiveModeIsComparedWithASimulatedOne(t *testing.T) {
 	for _, m := range liveModes(2500, false) {
 		like, err := chosen(m.like, 8000)

@@ -38,6 +38,7 @@ type options struct {
 	rates      []float64
 	requests   int
 	repeats    int
+	replicas   []int
 	seed       uint64
 	spread     bool
 	quick      bool
@@ -59,6 +60,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	names := fs.String("modes", "", "modes with commas between them; default all")
 	capacities := fs.String("capacity", "4000,1000", "sizes of each rank's cache in blocks of 512 tokens")
 	rates := fs.String("rate", "1,1.3", "how many times as fast as in the trace requests arrive")
+	replicas := fs.String("replicas", "1", "counts of the plugin's replicas with commas between them: each mode is played with each. Requests go to them in turn, and each knows of what it has picked itself, and of KV events")
 	fs.IntVar(&o.Ranks, "ranks", 8, "prefill ranks")
 	fs.Float64Var(&o.Speed, "speed", 8000, "tokens a second that a rank prefills")
 	fs.DurationVar(&o.Overhead, "overhead", 20*time.Millisecond, "of each prefill, whatever its length")
@@ -85,7 +87,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	if fs.NArg() > 0 {
 		return nil, fmt.Errorf("argument %q: expected flags only", fs.Arg(0))
 	}
-	if err := o.check(*names, *capacities, *rates); err != nil {
+	if err := o.check(*names, *capacities, *rates, *replicas); err != nil {
 		return nil, err
 	}
 	if o.quick {
@@ -98,8 +100,8 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	if err := o.played.check(); err != nil {
 		return nil, err
 	}
-	var err error
-	o.played.modes, err = chosenLive(*liveNames, o.played.tokensPerSecond(), o.tokenizer != "")
+	live, err := chosenLive(*liveNames, o.played.tokensPerSecond(), o.tokenizer != "")
+	o.played.modes = replicatedLive(live, o.replicas)
 	return o, err
 }
 
@@ -123,20 +125,20 @@ func (o *options) hurry(set map[string]bool, liveNames *string) {
 	}
 }
 
-func (o *options) check(names, capacities, rates string) (err error) {
+func (o *options) check(names, capacities, rates, replicas string) (err error) {
 	if o.Ranks < 1 || o.Ranks > 1<<16 || !(o.Speed > 0) || o.Overhead < 0 || o.EventDelay < 0 || o.RoutedTTL <= 0 || o.PredictedTTL <= 0 || o.requests < 0 || o.repeats < 1 || o.seed == 0 {
 		return errors.New("-ranks (to 65536), -speed, -estimate-ttl, -repeats and -seed: expected above 0; -overhead, -event-delay and -requests: not below 0")
 	}
 	if o.modes, err = chosen(names, o.Speed); err != nil {
 		return err
 	}
-	for s := range strings.SplitSeq(capacities, ",") {
-		n, err := strconv.Atoi(s)
-		if err != nil || n < 1 {
-			return fmt.Errorf("-capacity %q: expected whole numbers above 0 with commas between them", capacities)
-		}
-		o.capacities = append(o.capacities, n)
+	if o.capacities, err = counts("capacity", capacities, 1e9); err != nil {
+		return err
 	}
+	if o.replicas, err = counts("replicas", replicas, 64); err != nil {
+		return err
+	}
+	o.modes = replicated(o.modes, o.replicas)
 	for s := range strings.SplitSeq(rates, ",") {
 		x, err := strconv.ParseFloat(s, 64)
 		if err != nil || !(x > 0) || x > 1e6 {
@@ -145,6 +147,19 @@ func (o *options) check(names, capacities, rates string) (err error) {
 		o.rates = append(o.rates, x)
 	}
 	return nil
+}
+
+// counts reads the value of a flag.
+func counts(flag, text string, most int) ([]int, error) {
+	var out []int
+	for s := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 || n > most {
+			return nil, fmt.Errorf("-%s %q: expected whole numbers from 1 to %d with commas between them", flag, text, most)
+		}
+		out = append(out, n)
+	}
+	return out, nil
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -264,7 +279,7 @@ func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Wri
 	for _, row := range r.Cells[0].Rows {
 		c.Whole[row.Mode] = row
 	}
-	for _, m := range modes(o.Speed) {
+	for _, m := range replicated(modes(o.Speed), o.replicas) {
 		if c.Slice[m.name], err = o.simulate(trace, o.played.fleet, m, sliceSeeds); err != nil {
 			return nil, err
 		}

@@ -18,6 +18,7 @@ type mode struct {
 	params    picker.Params
 	estimated bool // the overlap is what was routed, not what ranks told
 	predicted bool // it is both, whichever is more
+	replicas  int  // of the plugin, each of which knows what it has picked itself
 }
 
 // modes are all of them, in the order of the table.
@@ -31,17 +32,17 @@ func modes(speed float64) []mode {
 		return p
 	}
 	return []mode{
-		{"kv", "exact overlap from KV events, and what was routed until they come; default parameters", with(picker.KV, nil), false, true},
-		{"kv-told", "exact overlap from KV events alone", with(picker.KV, nil), false, false},
+		{"kv", "exact overlap from KV events, and what was routed until they come; default parameters", with(picker.KV, nil), false, true, 1},
+		{"kv-told", "exact overlap from KV events alone", with(picker.KV, nil), false, false, 1},
 		{"kv-decay", "kv, queued tokens decaying at the ranks' speed",
-			with(picker.KV, func(p *picker.Params) { p.PrefillTokensPerSecond = speed }), false, true},
-		{"estimate", "kv by the byte estimate: what was routed lately, at half weight", with(picker.KV, nil), true, false},
+			with(picker.KV, func(p *picker.Params) { p.PrefillTokensPerSecond = speed }), false, true, 1},
+		{"estimate", "kv by the byte estimate: what was routed lately, at half weight", with(picker.KV, nil), true, false, 1},
 		{"estimate-full", "the same at full weight",
-			with(picker.KV, func(p *picker.Params) { p.EstimatedOverlapWeight = 1 }), true, false},
-		{"least-loaded", "fewest requests in flight, then booked tokens", with(picker.LeastLoaded, nil), false, false},
-		{"power-of-two", "the less loaded of two drawn", with(picker.PowerOfTwo, nil), false, false},
-		{"round-robin", "in turn", with(picker.RoundRobin, nil), false, false},
-		{"random", "drawn", with(picker.Random, nil), false, false},
+			with(picker.KV, func(p *picker.Params) { p.EstimatedOverlapWeight = 1 }), true, false, 1},
+		{"least-loaded", "fewest requests in flight, then booked tokens", with(picker.LeastLoaded, nil), false, false, 1},
+		{"power-of-two", "the less loaded of two drawn", with(picker.PowerOfTwo, nil), false, false, 1},
+		{"round-robin", "in turn", with(picker.RoundRobin, nil), false, false, 1},
+		{"random", "drawn", with(picker.Random, nil), false, false, 1},
 	}
 }
 
@@ -64,6 +65,34 @@ func chosen(names string, speed float64) ([]mode, error) {
 		out = append(out, all[i])
 	}
 	return out, nil
+}
+
+// replicated returns each mode with each count of replicas, one after the other.
+func replicated(all []mode, counts []int) []mode {
+	var out []mode
+	for _, m := range all {
+		for _, n := range counts {
+			r := m
+			r.name, r.what, r.replicas = nameOf(m.name, n), whatOf(m.what, n), n
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// nameOf is the name of a mode with so many replicas.
+func nameOf(mode string, replicas int) string {
+	if replicas == 1 {
+		return mode
+	}
+	return fmt.Sprintf("%s ×%d", mode, replicas)
+}
+
+func whatOf(what string, replicas int) string {
+	if replicas == 1 {
+		return what
+	}
+	return fmt.Sprintf("the same by %d replicas of the plugin, asked in turn", replicas)
 }
 
 // figures are what one run has found.

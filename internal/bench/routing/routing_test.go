@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -40,9 +41,15 @@ func read(t *testing.T, text string) []prompt {
 // sample runs a mode by name and returns the run, its times in order of completion.
 func sample(t *testing.T, trace []prompt, f fleet, name string, seed uint64) *sim {
 	t.Helper()
+	return sampleBy(t, trace, f, name, 1, seed)
+}
+
+// sampleBy is sample with so many replicas of the plugin.
+func sampleBy(t *testing.T, trace []prompt, f fleet, name string, replicas int, seed uint64) *sim {
+	t.Helper()
 	m, err := chosen(name, f.Speed)
 	require.NoError(t, err)
-	s, err := newSim(f, m[0], seed)
+	s, err := newSim(f, replicated(m, []int{replicas})[0], seed)
 	require.NoError(t, err)
 	require.NoError(t, s.run(trace))
 	return s
@@ -117,6 +124,50 @@ func TestABlockIsKnownOnlyAfterItsEvent(t *testing.T) {
 	s = sample(t, trace, f, "kv", 1)
 	require.EqualValues(t, (2+3)*traceBlock, s.believed, "of the second by what was routed")
 	require.EqualValues(t, 1024+1024, s.hits)
+}
+
+func TestAReplicaPredictsWhatItHasRoutedItselfAndHearsAllEvents(t *testing.T) {
+	trace := read(t, `{"timestamp": 0, "input_length": 1024, "hash_ids": [1, 2]}
+{"timestamp": 2500, "input_length": 1536, "hash_ids": [1, 2, 5]}
+{"timestamp": 9000, "input_length": 1536, "hash_ids": [1, 2, 5]}`)
+	f := oneBlockASecond(1, 8)
+	f.EventDelay = time.Second
+	for replicas, want := range map[int]int64{1: 2 + 3, 2: 3, 3: 3} {
+		s := sampleBy(t, trace, f, "kv", replicas, 1)
+		require.Equal(t, want*traceBlock, s.believed, "%d: the second's start is known to the first's replica alone", replicas)
+		require.EqualValues(t, 1024+1024, s.hits)
+	}
+	for replicas, want := range map[int]int64{1: 2 + 3, 2: 2, 3: 0} {
+		s := sampleBy(t, trace, f, "estimate-full", replicas, 1)
+		require.Equal(t, want*traceBlock, s.believed, "%d: without events never", replicas)
+	}
+}
+
+func TestAReplicaDoesNotSeeTheLoadThatAnotherHasBooked(t *testing.T) {
+	trace := read(t, `{"timestamp": 0, "input_length": 512, "hash_ids": [1]}
+{"timestamp": 100, "input_length": 512, "hash_ids": [2]}`)
+	free, waits := blocks(1, 0), blocks(2, 0)-100*time.Millisecond
+	seen := map[time.Duration]bool{}
+	for seed := range uint64(20) {
+		require.Equal(t, free, sample(t, trace, oneBlockASecond(2, 4), "least-loaded", seed+1).ttft[1])
+		seen[sampleBy(t, trace, oneBlockASecond(2, 4), "least-loaded", 2, seed+1).ttft[1]] = true
+	}
+	require.Equal(t, map[time.Duration]bool{free: true, waits: true}, seen)
+}
+
+func TestEachModeIsPlayedWithEachCountOfReplicas(t *testing.T) {
+	o, err := parse([]string{"-replicas", "1,3", "-modes", "kv,random", "-live-modes", "kv,no-events"}, io.Discard)
+	require.NoError(t, err)
+	var simulated, live, like []string
+	for _, m := range o.modes {
+		simulated = append(simulated, fmt.Sprint(m.name, " by ", m.replicas))
+	}
+	for _, m := range o.played.modes {
+		live, like = append(live, fmt.Sprint(m.name, " by ", m.replicas)), append(like, m.like)
+	}
+	require.Equal(t, []string{"kv by 1", "kv ×3 by 3", "random by 1", "random ×3 by 3"}, simulated)
+	require.Equal(t, []string{"kv by 1", "kv ×3 by 3", "no-events by 1", "no-events ×3 by 3"}, live)
+	require.Equal(t, []string{"kv", "kv ×3", "estimate", "estimate ×3"}, like)
 }
 
 func TestTheCacheDropsTheEndOfWhatWasUsedLeastRecently(t *testing.T) {
@@ -217,7 +268,7 @@ func TestTheCommandWritesTheSameTableAndPlotEachTime(t *testing.T) {
 
 func TestFlagsThatMeanNothingAreRefused(t *testing.T) {
 	for _, args := range [][]string{
-		{"-ranks", "0"}, {"-speed", "NaN"}, {"-modes", "best"}, {"-capacity", "x"}, {"-rate", "0"}, {"-seed", "0"}, {"-estimate-ttl", "0"}, {"more"},
+		{"-ranks", "0"}, {"-speed", "NaN"}, {"-modes", "best"}, {"-capacity", "x"}, {"-rate", "0"}, {"-seed", "0"}, {"-estimate-ttl", "0"}, {"-replicas", "0"}, {"-replicas", "65"}, {"-replicas", "1,x"}, {"more"},
 		{"-live-modes", "best"}, {"-speedup", "0"}, {"-page", "24"}, {"-page", "1024"}, {"-decode", "0"}, {"-live-requests", "0"}, {"-live-repeats", "0"},
 	} {
 		_, err := parse(args, io.Discard)

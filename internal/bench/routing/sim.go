@@ -61,6 +61,14 @@ type rank struct {
 	computed int64  // tokens
 }
 
+// replica is the parts of one plugin. It books and predicts what it has picked itself; events
+// reach all replicas.
+type replica struct {
+	index  *kvindex.Tree
+	lookup *overlap.Lookup
+	book   *load.Book
+}
+
 // sim is one run: a fleet, a mode and the plugin's parts.
 type sim struct {
 	fleet
@@ -69,14 +77,13 @@ type sim struct {
 	agenda agenda
 	orders int
 
-	ranks  map[worker.Rank]*rank
-	snap   *worker.Snapshot
-	pool   []worker.Rank
-	index  *kvindex.Tree
-	lookup *overlap.Lookup
-	book   *load.Book
-	answer overlap.Answer
-	guess  []kvindex.LocalHash
+	ranks    map[worker.Rank]*rank
+	snap     *worker.Snapshot
+	pool     []worker.Rank
+	replicas []*replica
+	arrived  int // requests
+	answer   overlap.Answer
+	guess    []kvindex.LocalHash
 
 	ttft           []time.Duration // by request, in order of completion
 	tokens         int64
@@ -84,7 +91,7 @@ type sim struct {
 }
 
 func newSim(f fleet, m mode, seed uint64) (*sim, error) {
-	s := &sim{fleet: f, mode: m, ranks: map[worker.Rank]*rank{}, book: load.New(seed)}
+	s := &sim{fleet: f, mode: m, ranks: map[worker.Rank]*rank{}}
 	var ws []*worker.Worker
 	for i := range f.Ranks {
 		at, err := worker.ParseEndpoint(fmt.Sprintf("10.0.%d.%d:30000", i>>8, i&255))
@@ -102,21 +109,36 @@ func newSim(f fleet, m mode, seed uint64) (*sim, error) {
 		return nil, err
 	}
 	s.pool = s.snap.Pool(worker.Key{Model: "m"}).PrefillRanks
-	s.book.Update(s.snap)
+	for _, r := range s.pool {
+		s.ranks[r] = &rank{id: r, cache: newCache(f.Capacity)}
+	}
+	for i := range m.replicas {
+		r, err := s.newReplica(seed + uint64(i)<<32)
+		if err != nil {
+			return nil, err
+		}
+		s.replicas = append(s.replicas, r)
+	}
+	return s, nil
+}
+
+// newReplica returns a plugin that knows the ranks, and nothing of their caches.
+func (s *sim) newReplica(seed uint64) (r *replica, err error) {
+	r = &replica{book: load.New(seed)}
+	r.book.Update(s.snap)
 	slots := kvindex.NewSlots()
 	// Room for all caches several times over: the index must shed nothing.
-	room := min(max(f.Ranks*f.Capacity*256, 16<<20), 8<<30)
-	if s.index, err = kvindex.NewTree(kvindex.TreeConfig{
-		MaxBytes: room, NoHugePages: true, Route: kvindex.RouteConfig{TTL: f.RoutedTTL, PredictedTTL: f.PredictedTTL},
+	room := min(max(s.Ranks*s.Capacity*256, 16<<20), 8<<30)
+	if r.index, err = kvindex.NewTree(kvindex.TreeConfig{
+		MaxBytes: room, NoHugePages: true, Route: kvindex.RouteConfig{TTL: s.RoutedTTL, PredictedTTL: s.PredictedTTL},
 	}, slots); err != nil {
 		return nil, err
 	}
-	for _, r := range s.pool {
-		s.index.Attach(r)
-		s.ranks[r] = &rank{id: r, cache: newCache(f.Capacity)}
+	for _, rank := range s.pool {
+		r.index.Attach(rank)
 	}
-	s.lookup, err = overlap.New(overlap.Config{Index: s.index, Slots: slots, PredictedWeight: 1})
-	return s, err
+	r.lookup, err = overlap.New(overlap.Config{Index: r.index, Slots: slots, PredictedWeight: 1})
+	return r, err
 }
 
 // run takes all requests to their first tokens.
@@ -147,9 +169,10 @@ func (s *sim) after(d time.Duration, do func() error) {
 // clock is the simulated time as the plugin's parts take it.
 func (s *sim) clock() time.Time { return time.Unix(1_000_000_000, 0).Add(s.now) }
 
-// arrive picks a rank for a request, as the plugin does for its prefill leg.
+// arrive picks a rank for a request, as the replica whose turn it is does for its prefill leg.
 func (s *sim) arrive(p *prompt) error {
-	j := &job{prompt: p}
+	j, by := &job{prompt: p}, s.replicas[s.arrived%len(s.replicas)]
+	s.arrived++
 	req := load.Request{
 		Key: worker.Key{Model: "m"}, Ranks: s.pool, Params: &s.mode.params, Now: s.clock(),
 		Pick: picker.Request{Role: worker.Prefill, ISLTokens: p.tokens, RequestBlocks: len(p.chain), Estimated: s.mode.estimated},
@@ -163,19 +186,19 @@ func (s *sim) arrive(p *prompt) error {
 		s.guess = chain
 	}
 	if s.mode.params.Mode == picker.KV {
-		s.index.Expire(req.Now)
-		s.lookup.Of(s.snap, s.pool, overlap.Prompt{Hashes: chain, Estimated: s.mode.estimated}, &s.answer)
+		by.index.Expire(req.Now)
+		by.lookup.Of(s.snap, s.pool, overlap.Prompt{Hashes: chain, Estimated: s.mode.estimated}, &s.answer)
 		req.Overlaps, req.Estimated = s.answer.Blocks, s.answer.Guessed
 	}
-	d, err := s.book.PickAndReserve(&req, &j.booking)
+	d, err := by.book.PickAndReserve(&req, &j.booking)
 	if err != nil {
 		return err
 	}
 	switch {
 	case s.mode.estimated:
-		s.index.Route(d.Rank, chain, kvindex.Estimated, req.Now)
+		by.index.Route(d.Rank, chain, kvindex.Estimated, req.Now)
 	case s.mode.predicted:
-		s.index.Route(d.Rank, chain, kvindex.Predicted, req.Now)
+		by.index.Route(d.Rank, chain, kvindex.Predicted, req.Now)
 	}
 	s.believed += int64(d.OverlapBlocks) * traceBlock
 	r := s.ranks[d.Rank]
@@ -206,7 +229,7 @@ func (s *sim) begin(r *rank) {
 }
 
 // tell puts a served prompt into the rank's cache and, after the delay of
-// events, what that changed into the index.
+// events, what that changed into the index of every replica.
 func (s *sim) tell(r *rank, chain []kvindex.LocalHash) {
 	from, evicted := r.cache.put(chain)
 	stored := kvindex.Stored{HasParent: from > 0}
@@ -220,38 +243,57 @@ func (s *sim) tell(r *rank, chain []kvindex.LocalHash) {
 		return
 	}
 	s.after(s.EventDelay, func() error {
-		if len(stored.Blocks) > 0 {
-			if err := s.index.Store(r.id, stored); err != nil {
-				return fmt.Errorf("store of rank %v: %w", r.id, err)
+		for _, to := range s.replicas {
+			if err := to.hear(r.id, stored, evicted); err != nil {
+				return err
 			}
 		}
-		if len(evicted) == 0 {
-			return nil
-		}
-		return s.index.Remove(r.id, kvindex.Removed{Blocks: evicted})
+		return nil
 	})
 }
 
-// verify compares the index with the caches and the book with nothing.
+// hear takes the events of a rank.
+func (r *replica) hear(rank worker.Rank, stored kvindex.Stored, evicted []kvindex.EngineHash) error {
+	if len(stored.Blocks) > 0 {
+		if err := r.index.Store(rank, stored); err != nil {
+			return fmt.Errorf("store of rank %v: %w", rank, err)
+		}
+	}
+	if len(evicted) == 0 {
+		return nil
+	}
+	return r.index.Remove(rank, kvindex.Removed{Blocks: evicted})
+}
+
+// verify compares the index of every replica with the caches, and its book with nothing.
 func (s *sim) verify(trace []prompt) error {
+	for _, r := range s.replicas {
+		if err := s.verifyOne(r, trace); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *sim) verifyOne(of *replica, trace []prompt) error {
 	for _, r := range s.ranks {
-		st, _ := s.index.Stats(r.id)
+		st, _ := of.index.Stats(r.id)
 		if n := r.cache.used.Len(); st.Blocks != n || st.UnknownRemoves > 0 {
 			return fmt.Errorf("rank %v: %d blocks in the index, %d unknown removals: expected %d and none", r.id, st.Blocks, st.UnknownRemoves, n)
 		}
 	}
-	if t := s.book.Totals(); t.Held > 0 || t.PrefillTokens != 0 {
+	if t := of.book.Totals(); t.Held > 0 || t.PrefillTokens != 0 {
 		return fmt.Errorf("%d bookings and %d tokens left in the book: expected none", t.Held, t.PrefillTokens)
 	}
 	var told kvindex.Overlap
 	for i := range trace {
-		s.index.Overlap(trace[i].chain, &told)
+		of.index.Overlap(trace[i].chain, &told)
 		for _, r := range s.ranks {
-			slot, _ := s.index.Slot(r.id)
+			slot, _ := of.index.Slot(r.id)
 			if got, want := told.At(slot), r.cache.held(trace[i].chain); int(got) != want {
 				return fmt.Errorf("rank %v: the index has %d blocks of request %d: expected %d", r.id, got, i, want)
 			}
 		}
 	}
-	return s.index.Check()
+	return of.index.Check()
 }
