@@ -47,7 +47,7 @@ var pods = []string{"--set", "router.modelServers.matchLabels.app=llama"}
 func variants() map[string][]string {
 	return map[string][]string{
 		"as it is":        pods,
-		"one replica":     append([]string{"--set", "router.epp.replicas=1"}, pods...),
+		"two replicas":    append([]string{"--set", "router.epp.replicas=2"}, pods...),
 		"a pool of yours": {"--set", "router.inferencePool.create=false,router.inferencePool.name=theirs"},
 		"no pool":         append([]string{"--set", "router.inferencePool.create=false"}, pods...),
 		"istio, one leg":  append([]string{"--set", "provider.name=istio,provider.istio.twoLegs.enabled=false"}, pods...),
@@ -150,7 +150,7 @@ func TestWhatIsWrongIsNotAccepted(t *testing.T) {
 	objects := rendered(t, pods...)
 	require.NoError(t, judged(t, k, objects))
 	for from, to := range map[string]struct{ text, fault string }{
-		"replicas: 2":            {"replica: 2", ".spec.replica: field not declared in schema"},
+		"replicas: 1":            {"replica: 1", ".spec.replica: field not declared in schema"},
 		"failureMode: FailClose": {"failureMode: Never", "supported values"},
 		"number: 8000":           {"number: 0", "greater than or equal to 1"},
 	} {
@@ -162,8 +162,8 @@ func TestWhatIsWrongIsNotAccepted(t *testing.T) {
 
 func TestValuesDecideWhatIsRendered(t *testing.T) {
 	for name, tt := range map[string]struct{ has, lacks []string }{
-		"as it is":        {[]string{"kind: PodDisruptionBudget", `"--pool-name=llama"`, "kind: InferencePool", "terminationGracePeriodSeconds: 135", "debug_header: false"}, []string{"DestinationRule", "endpoint-selector", "sidecar.istio.io"}},
-		"one replica":     {[]string{"replicas: 1"}, []string{"PodDisruptionBudget"}},
+		"as it is":        {[]string{"replicas: 1", `"--pool-name=llama"`, "kind: InferencePool", "terminationGracePeriodSeconds: 135", "debug_header: false"}, []string{"PodDisruptionBudget", "DestinationRule", "endpoint-selector", "sidecar.istio.io"}},
+		"two replicas":    {[]string{"replicas: 2", "kind: PodDisruptionBudget"}, nil},
 		"a pool of yours": {[]string{`"--pool-name=theirs"`}, []string{"kind: InferencePool"}},
 		"no pool":         {[]string{`"--endpoint-selector=app=llama"`, `"--endpoint-target-ports=8000"`}, []string{"pool-name", "kind: InferencePool"}},
 		"istio, one leg":  {[]string{"host: llama-epp", `sidecar.istio.io/inject: "false"`}, []string{"EnvoyFilter", "kind: Secret", "leg-"}},

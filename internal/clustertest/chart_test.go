@@ -16,7 +16,7 @@ func TestTheChart(t *testing.T) {
 	r := newRelease(t, "chart")
 	r.workers("prefill", "prefill", 2, "--bootstrap-listen=$(POD_IP):8998")
 	r.workers("decode", "decode", 3, "--decode-us-per-token=40000")
-	r.install()
+	r.install("--set=router.epp.replicas=2")
 	for _, e := range []struct {
 		name string
 		do   func(*release, *load)
