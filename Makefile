@@ -68,7 +68,7 @@ TOKENIZERS    := qwen3 llama2 llama3_1 deepseek_v3
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar test-kube test-kube-api test-kube-istio test-kube-direct charts FORCE
+.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar test-kube kube-demo test-kube-api test-kube-istio test-kube-direct charts FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -259,6 +259,9 @@ test-kube-direct: tools tools-kube tools-epp ## behind the inference extension's
 test-kube: tools tools-node tools-istio tools-conformance tools-sidecar ## test-kube-api, then a real cluster of one node with Istio: the conformance suite, the chart; needs root; fifteen minutes (RUN=Pattern)
 	@$(if $(RUN),,$(MAKE) --no-print-directory test-kube-api)
 	go test -tags kube -timeout 40m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/clustertest $(if $(KUBE_ARGS),-args $(KUBE_ARGS)) | grep --line-buffered -v '^=== '
+
+kube-demo: tools tools-node tools-istio ## the story of demo on a real cluster of one node, with the chart and Istio; needs root (DEMO_ARGS=-up: leave it running)
+	go build -tags kube -o .run/kube-demo ./internal/node/demo && exec .run/kube-demo $(DEMO_ARGS)
 
 charts: tools-kube ## write examples/kubernetes from the chart
 	go test -tags kube -count 1 -run TheBase ./charts -args -rewrite

@@ -36,7 +36,7 @@ var small = map[string]int{"cmd/extproc": 1000}
 
 // mayReadEnvironment are the places where the environment is part of the
 // interface.
-var mayReadEnvironment = []string{"cmd", "internal/plugin/memory.go", "examples", "internal/envoytest", "internal/stack", "internal/bench", "internal/soak", "internal/faults"}
+var mayReadEnvironment = []string{"cmd", "internal/plugin/memory.go", "examples", "internal/envoytest", "internal/stack", "internal/bench", "internal/soak", "internal/faults", "internal/node"}
 
 func sleeps(t *tree) []string {
 	var out []string

@@ -84,6 +84,7 @@ var picker = regexp.MustCompile(`endpointPickerRef:\n\s+name: (\S+)`)
 // picker. Istio writes that for the pool alone that a rule names last.
 func TestThePoolsOfARuleHaveTheirPickers(t *testing.T) {
 	suiteObjects(t)
+	bothPools(t)
 	require.NoError(t, cluster.Apply(t.Context(), fmt.Sprintf(`
 apiVersion: networking.istio.io/v1alpha3
 kind: EnvoyFilter
@@ -110,6 +111,32 @@ spec:
 	})
 	results, output := runSuite(t, 10*time.Minute, "-run-test="+weighted)
 	require.Equal(t, map[string]bool{weighted: true}, results, output)
+}
+
+// bothPools makes a route to both pools: Istio has no cluster of a pool that no route names.
+func bothPools(t *testing.T) {
+	t.Helper()
+	r := &release{t: t, namespace: suiteNamespace}
+	r.apply(`
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: both, namespace: NAMESPACE}
+spec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: both, namespace: NAMESPACE}
+spec:
+  parentRefs: [{name: both}]
+  rules:
+  - backendRefs:
+    - {group: inference.networking.k8s.io, kind: InferencePool, name: primary-inference-pool}
+    - {group: inference.networking.k8s.io, kind: InferencePool, name: secondary-inference-pool}
+`)
+	t.Cleanup(func() { r.kubectl("delete", "gateway/both", "httproute/both") })
+	r.await("Istio to have both pools", func() bool {
+		return strings.Count(r.kubectl("get", "services", "--output=name"), "ary-inference-pool-ip-") == 2
+	})
 }
 
 // weightedCluster is a part of a route: a pool's cluster, as Istio names it, and its picker.

@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"math/big"
 	"net"
 	"os"
@@ -44,7 +45,23 @@ contexts: [{name: node, context: {cluster: node, user: user}}]
 current-context: node
 `, Address, n.file("ca.crt"), user)
 	}
-	files["containerd.toml"] = fmt.Sprintf(`version = 3
+	maps.Copy(files, n.containerFiles())
+	maps.Copy(files, n.kubeletFiles())
+	for name, text := range files {
+		at := n.file(name)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(at, []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// containerFiles are those of what runs containers.
+func (n *Node) containerFiles() map[string]string {
+	config := fmt.Sprintf(`version = 3
 root = %q
 state = %q
 [grpc]
@@ -66,9 +83,14 @@ state = %q
       SystemdCgroup = false
 `, n.file("containerd/root"), n.file("containerd/state"), n.socket(), pauseImage,
 		filepath.Join(n.tools, "bin"), n.file("cni"), filepath.Join(n.tools, "bin", "runc"))
-	files["cni/node.conflist"] = fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "node", "plugins": [{"type": "ptp", "ipMasq": false,
+	network := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "node", "plugins": [{"type": "ptp", "ipMasq": false,
 "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": "10.88.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}`, n.file("addresses"))
-	files["kubelet.yaml"] = fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+	return map[string]string{"containerd.toml": config, "cni/node.conflist": network}
+}
+
+// kubeletFiles are those of the kubelet and of kube-proxy.
+func (n *Node) kubeletFiles() map[string]string {
+	kubelet := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 failCgroupV1: false
 cgroupDriver: cgroupfs
@@ -87,7 +109,7 @@ volumePluginDir: %q
 maxPods: 60
 registerNode: true
 `, Address, n.socket(), n.file("podlogs"), n.file("volplugins"))
-	files["proxy.yaml"] = fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
+	proxy := fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: nftables
 hostnameOverride: %s
@@ -97,16 +119,7 @@ conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeou
 metricsBindAddress: 127.0.0.1:10249
 healthzBindAddress: 127.0.0.1:10256
 `, name, n.file("proxy.kubeconfig"))
-	for name, text := range files {
-		at := n.file(name)
-		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-			return err
-		}
-		if err := os.WriteFile(at, []byte(text), 0o600); err != nil {
-			return err
-		}
-	}
-	return nil
+	return map[string]string{"kubelet.yaml": kubelet, "proxy.yaml": proxy}
 }
 
 // certificates are an authority's, the apiserver's, and the key of accounts' tokens.
