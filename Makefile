@@ -11,19 +11,19 @@ ENVOY_VERSIONS := 1.36.4 1.39.3 $(ENVOY_VERSION)
 ENVOY_TESTS    := .
 LINT_VERSION  := v2.15.0
 SBOM_VERSION  := v1.10.0
-# Kubernetes' programs are those of internal/kubetest/parts/go.mod.
+# Kubernetes' programs are those of internal/kubeparts/kube/go.mod.
 KUBE_VERSION  := 1.36.3
 KUBE          := .tools/kube-$(KUBE_VERSION)
 HELM_VERSION  := v4.3.1
-# Istio's control plane is that of internal/kubetest/istio/go.mod.
+# Istio's control plane is that of internal/kubeparts/istio/go.mod.
 ISTIO         := .tools/istio-eed52ebb66ad
-# The inference extension's picker is that of internal/kubetest/epp/go.mod.
+# The inference extension's picker is that of internal/kubeparts/epp/go.mod.
 EPP           := .tools/epp-v1.5.0
-# llm-d's routing sidecar is that of internal/kubetest/sidecar/go.mod.
+# llm-d's routing sidecar is that of internal/kubeparts/sidecar/go.mod.
 SIDECAR       := .tools/pd-sidecar-v0.5.1
-# The suite and its pods' server are those of internal/kubetest/conformance/go.mod.
+# The suite and its pods' server are those of internal/kubeparts/conformance/go.mod.
 CONFORMANCE   := .tools/conformance-v1.6.0
-# containerd, runc and the network plugins are those of internal/kubetest/node/go.mod. nft,
+# containerd, runc and the network plugins are those of internal/kubeparts/node/go.mod. nft,
 # which kube-proxy runs, is Debian's, with the libraries that a small system lacks.
 NODE          := .tools/node-v2.4.2
 NODE_DEBIAN   := nftables libnftables1 libnftnl11 libmnl0 libjansson4 libxtables12 libedit2 libbsd0 libmd0 libgmp10
@@ -187,9 +187,9 @@ faults: tools ## change one line of the product at a time: does a test see it? (
 
 tools-kube: $(KUBE)/kube $(KUBE)/helm-$(HELM_VERSION) $(KUBE)/crds/.whole ## build Kubernetes' programs and Helm into .tools/: once, ten minutes
 
-$(KUBE)/kube: internal/kubetest/parts/go.mod internal/kubetest/parts/main.go
+$(KUBE)/kube: internal/kubeparts/kube/go.mod internal/kubeparts/kube/main.go
 	@echo "building Kubernetes into $(KUBE), once: some minutes"
-	$(call step,tools-kube,(cd internal/kubetest/parts && go build -trimpath -ldflags '-s -w \
+	$(call step,tools-kube,(cd internal/kubeparts/kube && go build -trimpath -ldflags '-s -w \
 	  -X k8s.io/component-base/version.gitVersion=v$(KUBE_VERSION) -X k8s.io/client-go/pkg/version.gitVersion=v$(KUBE_VERSION)' -o $(CURDIR)/$@ .) && touch $@)
 
 $(KUBE)/helm-$(HELM_VERSION):
@@ -202,9 +202,9 @@ $(KUBE)/crds/.whole: Makefile
 
 tools-istio: $(ISTIO)/.whole ## build Istio's control plane, and the agent of its gateways, into .tools/: once, ten minutes
 
-$(ISTIO)/.whole: internal/kubetest/istio/go.mod
+$(ISTIO)/.whole: internal/kubeparts/istio/go.mod
 	@echo "building Istio into $(ISTIO), once: some minutes"
-	$(call step,tools-istio,mkdir -p $(ISTIO) && (cd internal/kubetest/istio && \
+	$(call step,tools-istio,mkdir -p $(ISTIO) && (cd internal/kubeparts/istio && \
 	  go build -ldflags '-s -w' -o $(CURDIR)/$(ISTIO)/ istio.io/istio/pilot/cmd/pilot-discovery istio.io/istio/pilot/cmd/pilot-agent && \
 	  dir=$$(go list -m -f '{{.Dir}}' istio.io/istio) && rm -rf $(CURDIR)/$(ISTIO)/chart && \
 	  cp -r --no-preserve=mode $$dir/manifests/charts/istio-control/istio-discovery $(CURDIR)/$(ISTIO)/chart && \
@@ -214,36 +214,36 @@ tools-node: tools-kube $(NODE)/.whole ## build what a node runs containers with 
 
 # runc filters system calls, as pods ask for it, by Debian's libseccomp, which is linked in;
 # it has no other use for pkg-config.
-$(NODE)/.whole: internal/kubetest/node/go.mod
+$(NODE)/.whole: internal/kubeparts/node/go.mod
 	@echo "building containerd, runc and network plugins into $(NODE), once: some minutes"
 	$(call step,tools-debian,rm -rf $(NODE)/deb $(NODE)/lib && mkdir -p $(NODE)/bin $(NODE)/deb $(NODE)/lib && (cd $(NODE)/deb && \
 	  { apt-get download $(NODE_DEBIAN) libseccomp-dev || { apt-get update && apt-get download $(NODE_DEBIAN) libseccomp-dev; }; } && \
 	  for package in *.deb; do dpkg-deb -x $$package . || exit 1; done && cp -a usr/lib/*/*.so.* ../lib/ && cp usr/sbin/nft ../bin/ && mv usr/lib/*/libseccomp.a .))
-	$(call step,tools-node,(cd internal/kubetest/node && \
+	$(call step,tools-node,(cd internal/kubeparts/node && \
 	  PKG_CONFIG=true CGO_CFLAGS=-I$(CURDIR)/$(NODE)/deb/usr/include CGO_LDFLAGS=$(CURDIR)/$(NODE)/deb/libseccomp.a \
 	  go build -tags seccomp -trimpath -ldflags '-s -w' -o $(CURDIR)/$(NODE)/bin/ $$(go list -f '{{.ImportPath}}' tool)))
 	@rm -rf $(NODE)/deb && touch $@
 
 tools-conformance: $(CONFORMANCE)/.whole ## build the inference extension's conformance suite into .tools/: once, some minutes
 
-$(CONFORMANCE)/.whole: internal/kubetest/conformance/go.mod internal/kubetest/conformance/conformance_test.go
+$(CONFORMANCE)/.whole: internal/kubeparts/conformance/go.mod internal/kubeparts/conformance/conformance_test.go
 	@echo "building the conformance suite into $(CONFORMANCE), once: some minutes"
-	$(call step,tools-conformance,mkdir -p $(CONFORMANCE) && (cd internal/kubetest/conformance && \
+	$(call step,tools-conformance,mkdir -p $(CONFORMANCE) && (cd internal/kubeparts/conformance && \
 	  go test -c -trimpath -ldflags '-s -w' -o $(CURDIR)/$(CONFORMANCE)/conformance . && \
 	  CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$(CONFORMANCE)/ sigs.k8s.io/gateway-api/conformance/echo-basic && \
 	  install -m 644 $$(go list -m -f '{{.Dir}}' sigs.k8s.io/gateway-api-inference-extension/conformance)/resources/base.yaml $(CURDIR)/$(CONFORMANCE)/) && touch $@)
 
 tools-epp: $(EPP) ## build the inference extension's own picker into .tools/: once, some minutes
 
-$(EPP): internal/kubetest/epp/go.mod
+$(EPP): internal/kubeparts/epp/go.mod
 	@echo "building the inference extension's picker into .tools/, once: some minutes"
-	$(call step,tools-epp,(cd internal/kubetest/epp && go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ sigs.k8s.io/gateway-api-inference-extension/cmd/epp) && touch $@)
+	$(call step,tools-epp,(cd internal/kubeparts/epp && go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ sigs.k8s.io/gateway-api-inference-extension/cmd/epp) && touch $@)
 
 tools-sidecar: $(SIDECAR) ## build llm-d's routing sidecar into .tools/: once, some minutes
 
-$(SIDECAR): internal/kubetest/sidecar/go.mod
+$(SIDECAR): internal/kubeparts/sidecar/go.mod
 	@echo "building llm-d's routing sidecar into .tools/, once: some minutes"
-	$(call step,tools-sidecar,(cd internal/kubetest/sidecar && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ github.com/llm-d/llm-d-inference-scheduler/cmd/pd-sidecar) && touch $@)
+	$(call step,tools-sidecar,(cd internal/kubeparts/sidecar && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ github.com/llm-d/llm-d-inference-scheduler/cmd/pd-sidecar) && touch $@)
 
 # Each package starts a cluster of its own, which its tests share.
 test-kube-api: tools tools-kube ## the tests of Kubernetes on a real apiserver: pools and pods, rights, the chart (RUN=Pattern)

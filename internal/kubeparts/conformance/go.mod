@@ -1,6 +1,6 @@
 // The inference extension's conformance suite, and the server that its pods run;
 // `make tools-conformance` builds them.
-module github.com/seed-60ae5743/baton/internal/kubetest/conformance
+module github.com/seed-60ae5743/baton/internal/kubeparts/conformance
 
 go 1.26.8
 

@@ -1,5 +1,5 @@
 // The inference extension's picker for tests; `make tools-epp` builds it.
-module github.com/seed-60ae5743/baton/internal/kubetest/epp
+module github.com/seed-60ae5743/baton/internal/kubeparts/epp
 
 go 1.26.8
 

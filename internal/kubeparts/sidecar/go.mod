@@ -1,5 +1,5 @@
 // llm-d's routing sidecar for tests; `make tools-sidecar` builds it.
-module github.com/seed-60ae5743/baton/internal/kubetest/sidecar
+module github.com/seed-60ae5743/baton/internal/kubeparts/sidecar
 
 go 1.26.8
 

@@ -1,5 +1,5 @@
 // Parts of a real Kubernetes for tests; `make tools-kube` builds them.
-module github.com/seed-60ae5743/baton/internal/kubetest/parts
+module github.com/seed-60ae5743/baton/internal/kubeparts/kube
 
 go 1.26.8
 

@@ -1,6 +1,6 @@
 // Istio's control plane, and the agent of its gateways, for tests; `make tools-istio`
 // builds them.
-module github.com/seed-60ae5743/baton/internal/kubetest/istio
+module github.com/seed-60ae5743/baton/internal/kubeparts/istio
 
 go 1.26.8
 

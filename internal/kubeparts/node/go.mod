@@ -1,5 +1,5 @@
 // What runs containers on the node of a test's cluster; `make tools-node` builds it.
-module github.com/seed-60ae5743/baton/internal/kubetest/node
+module github.com/seed-60ae5743/baton/internal/kubeparts/node
 
 go 1.26.8
 
