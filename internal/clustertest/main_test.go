@@ -22,8 +22,12 @@ var page = flag.Bool("page", false, "write the suite's report to docs/conformanc
 // cluster is what all tests share.
 var cluster *node.Node
 
-// sidecarImage is that of llm-d's routing sidecar.
-const sidecarImage = "localhost/pd-sidecar:node"
+// The images of what others have written: llm-d's routing sidecar, and the inference
+// extension's picker.
+const (
+	sidecarImage = "localhost/pd-sidecar:node"
+	eppImage     = "localhost/epp:node"
+)
 
 // soon bounds each step.
 const soon = 2 * time.Minute
@@ -71,12 +75,14 @@ func start(ctx context.Context) (err error) {
 	if err := cluster.ImportWorkers(ctx); err != nil {
 		return err
 	}
-	sidecar, err := kubeparts.Sidecar()
-	if err != nil {
-		return err
-	}
-	if err := cluster.ImportProgram(ctx, sidecarImage, sidecar); err != nil {
-		return err
+	for name, part := range map[string]func() (string, error){sidecarImage: kubeparts.Sidecar, eppImage: kubeparts.EPP} {
+		program, err := part()
+		if err != nil {
+			return err
+		}
+		if err := cluster.ImportProgram(ctx, name, program); err != nil {
+			return err
+		}
 	}
 	if err := importSuite(ctx, suite, program); err != nil {
 		return err

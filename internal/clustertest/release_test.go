@@ -106,6 +106,12 @@ func (r *release) await(what string, is func() bool) {
 // for some seconds after it has been told to stop, as the pods of engines have to.
 func (r *release) workers(name, role string, replicas int, args ...string) {
 	r.t.Helper()
+	r.workersOf("llama", name, role, replicas, args...)
+}
+
+// workersOf is workers with a label app.
+func (r *release) workersOf(app, name, role string, replicas int, args ...string) {
+	r.t.Helper()
 	quoted, err := json.Marshal(append([]string{"--role=" + role, "--listen=0.0.0.0:8000", "--kv-events-port=5557", "--replay-port=5558"}, args...))
 	require.NoError(r.t, err)
 	r.apply(fmt.Sprintf(`
@@ -114,9 +120,9 @@ kind: Deployment
 metadata: {name: %[1]s, namespace: NAMESPACE}
 spec:
   replicas: %[3]d
-  selector: {matchLabels: {app: llama, part: %[1]s}}
+  selector: {matchLabels: {app: %[6]s, part: %[1]s}}
   template:
-    metadata: {labels: {app: llama, part: %[1]s, llm-d.ai/role: %[2]s}}
+    metadata: {labels: {app: %[6]s, part: %[1]s, llm-d.ai/role: %[2]s}}
     spec:
       terminationGracePeriodSeconds: 20
       containers:
@@ -128,7 +134,7 @@ spec:
         ports: [{containerPort: 8000}]
         readinessProbe: {httpGet: {path: /health, port: 8000}, periodSeconds: 1}
         lifecycle: {preStop: {sleep: {seconds: 5}}}
-`, name, role, replicas, node.WorkerImage, quoted))
+`, name, role, replicas, node.WorkerImage, quoted, app))
 }
 
 // install installs the chart, and returns once prefill and decode are apart.

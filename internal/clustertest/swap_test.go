@@ -44,6 +44,7 @@ metadata: {name: picker, namespace: NAMESPACE}
 rules:
 - {apiGroups: [""], resources: [pods], verbs: [get, list, watch]}
 - {apiGroups: [inference.networking.k8s.io], resources: [inferencepools], verbs: [get, list, watch]}
+- {apiGroups: [inference.networking.x-k8s.io], resources: ["*"], verbs: [get, list, watch]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding

@@ -12,8 +12,8 @@
 // control plane with several members. Nothing else of Kubernetes runs: there is no
 // controller, no scheduler and no kubelet, so a pod has the status that a test writes.
 //
-// The parts come from `make tools-kube`, at the versions of internal/kubeparts/kube/go.mod. A missing part is
-// an error that says so; nothing is skipped for it.
+// The parts come from `make tools-kube`, at the versions of internal/kubeparts/kube/go.mod. A
+// missing part is an error that says so; nothing is skipped for it.
 //
 // What it does not do: the real cluster ends no watch before its time, and pages no list
 // that a watch can begin with. Tests of these faults say with [Real] that they are the

@@ -56,8 +56,12 @@ func (n *Node) ImportWorkers(ctx context.Context) error {
 	return n.ImportProgram(ctx, WorkerImage, n.Built("enginesim"))
 }
 
-// ImportProgram makes an image of one program that needs nothing else, neither files nor
-// rights.
+// ImportProgram makes an image of one program that needs no files but the libraries that it
+// loads, and no rights.
 func (n *Node) ImportProgram(ctx context.Context, name, program string) error {
-	return n.Import(ctx, Image{Names: []string{name}, Entrypoint: []string{"/main"}, User: nobody, Files: map[string]string{"/main": program}})
+	files := map[string]string{}
+	if err := withLibraries(files, "/main", program); err != nil {
+		return err
+	}
+	return n.Import(ctx, Image{Names: []string{name}, Entrypoint: []string{"/main"}, User: nobody, Files: files})
 }

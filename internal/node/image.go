@@ -6,6 +6,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"debug/elf"
 	"fmt"
 	"io"
 	"os"
@@ -159,6 +160,14 @@ func (i Image) layer() ([]byte, error) {
 // withLibraries adds a program to an image's files, with the libraries that it loads.
 func withLibraries(files map[string]string, at, program string) error {
 	files[at] = program
+	f, err := elf.Open(program)
+	if err != nil {
+		return fmt.Errorf("%s: %w", program, err)
+	}
+	defer f.Close()
+	if f.Section(".interp") == nil { // it is static
+		return nil
+	}
 	out, err := exec.Command("ldd", program).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("ldd %s: %w: %s", program, err, out)
