@@ -1,3 +1,3 @@
 // Package host names the machine that a benchmark runs on, and reads the clocks
-// of its processes.
+// and the memory of its processes.
 package host

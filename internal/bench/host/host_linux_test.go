@@ -20,3 +20,12 @@ func TestTheCPUClockOfAProcessGoesOn(t *testing.T) {
 	_, err = CPUTime(1 << 25)
 	require.Error(t, err)
 }
+
+func TestTheMemoryOfAProcessIsTold(t *testing.T) {
+	resident, most, err := Memory(os.Getpid())
+	require.NoError(t, err)
+	require.Greater(t, resident, int64(1<<20))
+	require.GreaterOrEqual(t, most, resident)
+	_, _, err = Memory(1 << 25)
+	require.Error(t, err)
+}

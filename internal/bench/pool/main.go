@@ -10,7 +10,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"flag"
@@ -24,6 +23,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/bench/host"
 	"github.com/seed-60ae5743/baton/internal/kubesim"
 )
 
@@ -80,21 +80,18 @@ func measure(extproc, admin string, pods int, settle time.Duration) error {
 		return err
 	}
 	time.Sleep(settle)
-	read, err := memory(cmd.Process.Pid, "VmRSS")
+	read, _, err := host.Memory(cmd.Process.Pid)
 	if err != nil {
 		return err
 	}
 	fleet(k, pods, 1)
 	time.Sleep(settle)
-	changed, err := memory(cmd.Process.Pid, "VmRSS")
+	changed, most, err := host.Memory(cmd.Process.Pid)
 	if err != nil {
 		return err
 	}
-	peak, err := memory(cmd.Process.Pid, "VmHWM")
-	if err != nil {
-		return err
-	}
-	fmt.Printf("%4d  %8.1f  %11.1f  %8.1f\n", pods, read, changed, peak)
+	const mib = 1 << 20
+	fmt.Printf("%4d  %8.1f  %11.1f  %8.1f\n", pods, float64(read)/mib, float64(changed)/mib, float64(most)/mib)
 	return nil
 }
 
@@ -138,20 +135,4 @@ func ready(ctx context.Context, admin string) error {
 		time.Sleep(50 * time.Millisecond)
 	}
 	return errors.New("the plugin has not become ready")
-}
-
-// memory reads a figure of a process, in MiB.
-func memory(pid int, what string) (float64, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if rest, ok := strings.CutPrefix(s.Text(), what+":"); ok {
-			kb, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-			return kb / 1024, err
-		}
-	}
-	return 0, fmt.Errorf("%s is not in the status of process %d", what, pid)
 }
