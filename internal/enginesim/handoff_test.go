@@ -365,6 +365,7 @@ func TestPagesOfEachEngine(t *testing.T) {
 	prefillOnly(t, v, "a b", "")
 	eventually(t, func() bool { return v.State(false).Handoff.Expired == 1 }, "the lease ends")
 	page := getBody(t, v.URL()+"/metrics")
+	require.Equal(t, uint64(1), v.State(false).Reads)
 	for _, want := range []string{
 		"vllm:num_requests_running{engine=\"1\",model_name=\"sim\"} 0\n", "vllm:num_requests_waiting{",
 		"vllm:kv_cache_usage_perc{", "vllm:prefix_cache_hits_total{",

@@ -51,6 +51,7 @@ type State struct {
 	OK       uint64            `json:"ok"`
 	Canceled uint64            `json:"cancelled"`
 	Failed   map[string]uint64 `json:"failed"` // by reason
+	Reads    uint64            `json:"reads"`  // of vLLM's /metrics
 
 	KVHeldBlocks int `json:"kv_held_blocks"` // held for requests that run, or whose KV was not transferred yet
 
@@ -146,7 +147,7 @@ func (s *Sim) Identity() Identity {
 
 // State returns the worker's state. With blocks it lists every cached block.
 func (s *Sim) State(blocks bool) State {
-	st := State{Identity: s.Identity(), DecodeWaiting: int(s.decodeWaiting.Load())}
+	st := State{Identity: s.Identity(), DecodeWaiting: int(s.decodeWaiting.Load()), Reads: s.reads.Load()}
 	st.Fault, _, _ = s.fault.peek()
 	s.log.mu.Lock()
 	st.Requests, st.Running, st.OK, st.Canceled = s.log.seq-s.log.hidden, s.log.running, s.log.completed, s.log.cancelled

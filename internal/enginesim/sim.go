@@ -46,7 +46,8 @@ type Sim struct {
 	wg            sync.WaitGroup // goroutines of Run
 	nextRank      atomic.Uint64
 	nextCall      atomic.Uint64
-	asleep        atomic.Int32 // the level at which vLLM sleeps; 0: awake
+	asleep        atomic.Int32  // the level at which vLLM sleeps; 0: awake
+	reads         atomic.Uint64 // of vLLM's /metrics
 	decodeWaiting atomic.Int64
 	pulls         pulls
 	handlers      gate

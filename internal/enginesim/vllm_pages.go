@@ -104,6 +104,7 @@ func (vllm) errorBody(e *apiError, _ bool) any {
 // a rank an engine there.
 func (v vllm) metrics(w http.ResponseWriter, _ *http.Request) {
 	s := v.s
+	s.reads.Add(1)
 	st := s.State(false)
 	var b []byte
 	family := func(name, kind string, value func(RankState) float64) {
