@@ -68,7 +68,7 @@ TOKENIZERS    := qwen3 llama2 llama3_1 deepseek_v3
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar test-kube kube-demo test-kube-api test-kube-istio test-kube-direct charts FORCE
+.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar test-kube kube-demo test-kube-api test-kube-istio test-kube-direct charts FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -312,6 +312,9 @@ bench-first-token: tools ## what reading a streamed answer's first events costs 
 
 bench-index: ## the index, its events and the pick, allocations included
 	go test -run '^$$' -bench . -benchmem ./pkg/kvindex ./pkg/kvevents ./pkg/picker ./internal/load
+
+bench-kube: tools tools-kube tools-epp ## a picker's memory and CPU at 100 and 1,000 pods, beside the inference extension's own, on a real apiserver: twenty minutes
+	go test -tags kube -timeout 90m -count 1 -v -run TestBench ./internal/bench/kube -args $(BENCH_ARGS) | grep --line-buffered -v '^=== '
 
 bench-pick: ## how long a decision takes at 10, 100 and 1,000 workers
 	go build -o .run/bench-pick ./internal/bench/pick && exec .run/bench-pick $(BENCH_ARGS)
