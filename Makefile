@@ -59,6 +59,9 @@ BENCH_ARGS    :=
 SOAK_ARGS     :=
 # Of the faults: -run REGEXP, -list, -v; -h lists them.
 FAULTS_ARGS   :=
+# Of test-kube: -page writes the conformance suite's report. Of kube-demo: -up leaves it running.
+KUBE_ARGS     :=
+DEMO_ARGS     :=
 # An etcd of your own for demo and up, as host:port[,host:port…]; empty: they start one.
 ETCD          :=
 PYTHON        := python3
@@ -256,11 +259,11 @@ test-kube-istio: tools tools-kube tools-istio ## both legs in a gateway that a r
 test-kube-direct: tools tools-kube tools-epp ## behind the inference extension's own picker, on a real apiserver: its picks, carried out (RUN=Pattern)
 	go test -tags $(TAGS),kube -timeout 20m -count 1 -v -run '$(if $(RUN),$(RUN),TestBehindTheReferencePicker)' ./internal/envoytest | grep --line-buffered -v '^=== '
 
-test-kube: tools tools-node tools-istio tools-conformance tools-sidecar tools-epp ## test-kube-api, then a real cluster of one node with Istio: the conformance suite, the chart; needs root; fifteen minutes (RUN=Pattern)
+test-kube: tools tools-node tools-istio tools-conformance tools-sidecar tools-epp modules ## test-kube-api, then a real cluster of one node with Istio: the conformance suite, the chart; needs root; fifteen minutes (RUN=Pattern)
 	@$(if $(RUN),,$(MAKE) --no-print-directory test-kube-api)
 	go test -tags kube -timeout 40m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/clustertest $(if $(KUBE_ARGS),-args $(KUBE_ARGS)) | grep --line-buffered -v '^=== '
 
-kube-demo: tools tools-node tools-istio ## the story of demo on a real cluster of one node, with the chart and Istio; needs root (DEMO_ARGS=-up: leave it running)
+kube-demo: tools tools-node tools-istio modules ## the story of demo on a real cluster of one node, with the chart and Istio; needs root (DEMO_ARGS=-up: leave it running)
 	go build -tags kube -o .run/kube-demo ./internal/node/demo && exec .run/kube-demo $(DEMO_ARGS)
 
 charts: tools-kube ## write examples/kubernetes from the chart

@@ -270,7 +270,7 @@ var onlys = []only{
 		why: "a store's client stays with the source that reads it, and with those who start one",
 	},
 	{
-		what: k8sModules, in: []string{"pkg/discovery/kubernetes", "internal/kubetest", "internal/node"},
+		what: k8sModules, in: []string{"pkg/discovery/kubernetes", "internal/kubetest", "internal/node", "internal/kubeparts"},
 		why: "a store's client stays with the source that reads it, and with those who start one",
 	},
 	{

@@ -41,15 +41,17 @@ func TestConformance(t *testing.T) {
 		}
 	}
 	require.Len(t, results, 14, output)
+	if len(failed) > 0 { // a gateway that asks each pool's picker passes this, too
+		require.Equal(t, []string{weighted}, failed, output)
+	}
 	if *page {
 		root, err := stack.Root()
 		require.NoError(t, err)
 		text, err := os.ReadFile(report)
 		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(root, "docs", "conformance", "v1.6.0-istio.yaml"), text, 0o644))
-	}
-	if len(failed) > 0 {
-		require.Equal(t, []string{weighted}, failed, output)
+		dir := filepath.Join(root, "docs", "conformance")
+		require.NoError(t, os.MkdirAll(dir, 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "v1.6.0-istio.yaml"), text, 0o644))
 	}
 }
 
@@ -60,6 +62,9 @@ func suiteObjects(t *testing.T) {
 	dir, err := kubeparts.Conformance()
 	require.NoError(t, err)
 	base := filepath.Join(dir, "base.yaml")
+	if _, err := cluster.Kubectl(t.Context(), "", "get", "namespace", suiteNamespace); err == nil {
+		return // another test has written them, and the suite has set some of their fields since
+	}
 	_, err = cluster.Kubectl(t.Context(), "", "apply", "--server-side", "-f", base)
 	require.NoError(t, err)
 	text, err := os.ReadFile(base)

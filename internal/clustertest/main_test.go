@@ -105,7 +105,7 @@ func importSuite(ctx context.Context, suite, program string) error {
 	for _, name := range images {
 		if strings.Contains(name, "lwepp") { // the suite's own picker
 			err = cluster.Import(ctx, node.Image{
-				Names: []string{name}, User: "65532:65532", Entrypoint: []string{"/extproc", "epp", "--baton-config=/conformance.yaml"},
+				Name: name, User: "65532:65532", Entrypoint: []string{"/extproc", "epp", "--baton-config=/conformance.yaml"},
 				Files: map[string]string{"/extproc": program, "/conformance.yaml": config},
 			})
 		} else {

@@ -301,8 +301,8 @@ func (l *load) stop() (sent int, failed []string) {
 	return l.sent, l.failed
 }
 
-// streams runs so many streamed answers at once, calls during once all have begun to be
-// asked for, and returns what has failed.
+// streams runs so many streamed answers at once, and during beside them. It returns what has
+// failed.
 func (r *release) streams(n, tokens int, during func()) (failed []error) {
 	var mu sync.Mutex
 	var running sync.WaitGroup

@@ -19,7 +19,7 @@ const (
 	istioVersion       = "eed52ebb66ad" // a commit
 	eppVersion         = "v1.5.0"       // of the inference extension
 	sidecarVersion     = "v0.5.1"       // of llm-d's inference scheduler
-	conformanceVersion = "v1.6.0"       // likewise
+	conformanceVersion = "v1.6.0"       // of the inference extension
 	nodeVersion        = "v2.4.2"       // containerd's
 )
 

@@ -52,6 +52,14 @@ func Apart(inside func() int) int {
 // Folder is where the program inside keeps its files.
 func Folder() string { return os.Getenv(folderVar) }
 
+// Outside is the number by which others know the first process of the namespaces.
+func Outside() (string, error) {
+	pid, err := os.ReadFile(filepath.Join(Folder(), outsideFile))
+	return string(pid), err
+}
+
+const outsideFile = "outside.pid"
+
 // outside makes the cgroups, and runs the rest in them.
 func outside() (code int, err error) {
 	if os.Geteuid() != 0 {
@@ -86,7 +94,7 @@ func outside() (code int, err error) {
 			}
 		}
 	}
-	folder, err := os.MkdirTemp("", prefix)
+	folder, err := os.MkdirTemp("", name+"-")
 	if err != nil {
 		return 0, err
 	}
@@ -194,6 +202,12 @@ func again(how *syscall.SysProcAttr, variables ...string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("namespaces: %w", err)
 	}
+	if how.Cloneflags != 0 { // inside, it has another number
+		err := os.WriteFile(filepath.Join(Folder(), outsideFile), []byte(strconv.Itoa(child.Pid)), 0o644)
+		if err != nil {
+			return 0, errors.Join(err, child.Kill())
+		}
+	}
 	go func() {
 		for s := range signals {
 			_ = child.Signal(s)
@@ -232,13 +246,18 @@ func hierarchies() (out []string, err error) {
 	return out, nil
 }
 
-// removeStale removes the groups of programs that have been killed.
+// removeStale removes what programs have left that have been killed.
 func removeStale(hierarchies []string) {
-	for _, h := range hierarchies {
-		found, _ := filepath.Glob(filepath.Join(h, prefix+"*"))
+	for _, in := range append(hierarchies, os.TempDir()) {
+		found, _ := filepath.Glob(filepath.Join(in, prefix+"*"))
 		for _, at := range found {
-			pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(at), prefix))
-			if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			number, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(at), prefix), "-")
+			pid, err := strconv.Atoi(number)
+			switch {
+			case err != nil || !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH):
+			case in == os.TempDir():
+				_ = os.RemoveAll(at)
+			default:
 				removeGroup(at)
 			}
 		}

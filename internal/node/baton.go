@@ -38,7 +38,7 @@ func (n *Node) ImportBaton(ctx context.Context) (program string, err error) {
 	if said, err := exec.CommandContext(ctx, "tar", "-C", filepath.Join(root, out, "image"), "-cf", archive, ".").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("node: the image's archive: %w\n%s", err, said)
 	}
-	if err := n.ImportFile(ctx, archive); err != nil {
+	if err := n.importFile(ctx, archive); err != nil {
 		return "", err
 	}
 	name, err := n.imageNamed(ctx, "localhost/baton:")
@@ -63,5 +63,5 @@ func (n *Node) ImportProgram(ctx context.Context, name, program string) error {
 	if err := withLibraries(files, "/main", program); err != nil {
 		return err
 	}
-	return n.Import(ctx, Image{Names: []string{name}, Entrypoint: []string{"/main"}, User: nobody, Files: files})
+	return n.Import(ctx, Image{Name: name, Entrypoint: []string{"/main"}, User: nobody, Files: files})
 }

@@ -5,8 +5,8 @@
 // Contract. [Apart] runs a program in namespaces of its own: network, mounts, processes and
 // cgroups. [Start] starts a cluster there. Nothing outside is reached, and when the program
 // ends, however it ends, every process that it has started ends with it; the machine is as
-// it was. What a crash leaves is an empty folder for each hierarchy of cgroups and a folder
-// of temporary files; the next program removes the former.
+// it was. What a program leaves that is killed, an empty folder for each hierarchy of cgroups
+// and a folder of temporary files, the next one removes.
 //
 // The parts come from `make tools-node` and `make tools-istio`. A missing part is an error
 // that says so. Images are made here, of programs that are here ([Image]); no registry is

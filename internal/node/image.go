@@ -25,7 +25,7 @@ import (
 
 // Image is an image of one layer.
 type Image struct {
-	Names      []string
+	Name       string
 	Entrypoint []string
 	User       string
 	Files      map[string]string // from the path in the image to that of the file here; "" is a folder that all may write to
@@ -40,13 +40,13 @@ func (n *Node) Import(ctx context.Context, i Image) error {
 	defer os.Remove(file.Name())
 	defer file.Close()
 	if err := i.write(file); err != nil {
-		return fmt.Errorf("node: image %s: %w", i.Names[0], err)
+		return fmt.Errorf("node: image %s: %w", i.Name, err)
 	}
-	return n.ImportFile(ctx, file.Name())
+	return n.importFile(ctx, file.Name())
 }
 
-// ImportFile makes the images of an archive known to the node.
-func (n *Node) ImportFile(ctx context.Context, file string) error {
+// importFile makes the images of an archive known to the node.
+func (n *Node) importFile(ctx context.Context, file string) error {
 	_, err := n.ctr(ctx, "images", "import", "--snapshotter", "overlayfs", file)
 	return err
 }
@@ -94,15 +94,11 @@ func (i Image) write(to io.Writer) error {
 	if img, err = mutate.ConfigFile(img, config); err != nil {
 		return err
 	}
-	images := map[imagename.Reference]v1.Image{}
-	for _, n := range i.Names {
-		ref, err := imagename.ParseReference(n)
-		if err != nil {
-			return err
-		}
-		images[ref] = img
+	ref, err := imagename.ParseReference(i.Name)
+	if err != nil {
+		return err
 	}
-	return tarball.MultiRefWrite(images, to)
+	return tarball.Write(ref, img, to)
 }
 
 func (i Image) layer() ([]byte, error) {

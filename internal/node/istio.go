@@ -91,7 +91,7 @@ func (n *Node) Istio(ctx context.Context, envoy string, say func(string)) error 
 	if err := withLibraries(files, "/usr/local/bin/envoy", envoy); err != nil {
 		return err
 	}
-	return n.Import(ctx, Image{Names: []string{"localhost/proxyv2:node"}, Entrypoint: []string{"/usr/local/bin/pilot-agent"}, User: "1337:1337", Files: files})
+	return n.Import(ctx, Image{Name: "localhost/proxyv2:node", Entrypoint: []string{"/usr/local/bin/pilot-agent"}, User: "1337:1337", Files: files})
 }
 
 // definitions defines the kinds of the Gateway API, of the inference extension, and of Istio.

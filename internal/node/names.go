@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"golang.org/x/net/dns/dnsmessage"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -47,12 +48,14 @@ func (n *Node) answer(ctx context.Context, question []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	address, known := n.addressOf(ctx, q.Name.String())
+	address, known, err := n.addressOf(ctx, q.Name.String())
 	out := dnsmessage.Message{
 		Header:    dnsmessage.Header{ID: head.ID, Response: true, Authoritative: true, RecursionDesired: head.RecursionDesired},
 		Questions: []dnsmessage.Question{q},
 	}
 	switch {
+	case err != nil:
+		out.RCode = dnsmessage.RCodeServerFailure
 	case !known:
 		out.RCode = dnsmessage.RCodeNameError
 	case q.Type == dnsmessage.TypeA:
@@ -64,19 +67,23 @@ func (n *Node) answer(ctx context.Context, question []byte) ([]byte, error) {
 	return out.Pack()
 }
 
-// addressOf returns the address of a Service, by its full name with a dot at its end.
-func (n *Node) addressOf(ctx context.Context, name string) (netip.Addr, bool) {
+// addressOf returns the address of a Service, by its full name with a dot at its end. An
+// error says that the apiserver did not.
+func (n *Node) addressOf(ctx context.Context, name string) (address netip.Addr, known bool, err error) {
 	name, ok := strings.CutSuffix(name, ".svc.cluster.local.")
 	if !ok {
-		return netip.Addr{}, false
+		return netip.Addr{}, false, nil
 	}
 	service, namespace, _ := strings.Cut(name, ".")
 	s, err := n.client.Resource(services).Namespace(namespace).Get(ctx, service, metav1.GetOptions{})
-	if err != nil {
-		return netip.Addr{}, false
+	switch {
+	case apierrors.IsNotFound(err):
+		return netip.Addr{}, false, nil
+	case err != nil:
+		return netip.Addr{}, false, err
 	}
 	spec, _ := s.Object["spec"].(map[string]any)
 	ip, _ := spec["clusterIP"].(string)
-	address, err := netip.ParseAddr(ip)
-	return address, err == nil && address.Is4()
+	address, err = netip.ParseAddr(ip) // "None" is none
+	return address, err == nil && address.Is4(), nil
 }

@@ -33,7 +33,8 @@ const name = "n1"
 
 var services = schema.GroupVersionResource{Version: "v1", Resource: "services"}
 
-// Node is the cluster. Its methods may be used at the same time, but for Close.
+// Node is the cluster. Methods that start or stop a program of it may not be used at the same
+// time as others.
 type Node struct {
 	dir       string // of all files
 	kube      string // Kubernetes' programs
@@ -201,7 +202,7 @@ func (n *Node) startContainerd(ctx context.Context) error {
 	if err := n.Build(ctx, "", "./internal/node/pause"); err != nil {
 		return err
 	}
-	return n.Import(ctx, Image{Names: []string{pauseImage}, Entrypoint: []string{"/pause"}, Files: map[string]string{"/pause": n.Built("pause")}})
+	return n.Import(ctx, Image{Name: pauseImage, Entrypoint: []string{"/pause"}, Files: map[string]string{"/pause": n.Built("pause")}})
 }
 
 func (n *Node) startKubelet(ctx context.Context) error {

@@ -52,20 +52,14 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- if and (eq .Values.provider.name "istio") .Values.provider.istio.twoLegs.enabled }}true{{ end -}}
 {{- end }}
 
-{{- /* The gateway that carries both legs: the one named, else the one of the route. */ -}}
-{{- define "baton.gateway" -}}
+{{- /* The gateway that carries both legs, as an object: the one named, else the only one of the route. */ -}}
+{{- define "baton.gatewayOf" -}}
 {{- $g := .Values.provider.istio.twoLegs.gateway -}}
-{{- if and (not $g.name) .Values.httpRoute.create (eq (len .Values.httpRoute.parentRefs) 1) }}{{ $g = first .Values.httpRoute.parentRefs }}{{ end -}}
+{{- if and (not $g.name) .Values.httpRoute.create (eq (len .Values.httpRoute.parentRefs) 1) }}{{ $g = merge (dict) $g (first .Values.httpRoute.parentRefs) }}{{ end -}}
 {{- if not $g.name }}
-{{- fail "provider.istio.twoLegs.gateway.name: expected the Gateway that leads to the pool, which is to carry both legs; or provider.istio.twoLegs.enabled=false: then a picker that is killed cuts the answers that go through it" }}
+{{- fail "provider.istio.twoLegs.gateway.name: expected the Gateway that leads to the pool, which is to carry both legs (httpRoute.parentRefs tells it if it has one entry); or provider.istio.twoLegs.enabled=false: then a picker that is killed cuts the answers that go through it" }}
 {{- end -}}
-{{ $g.name }}
-{{- end }}
-
-{{- define "baton.gatewayNamespace" -}}
-{{- $g := .Values.provider.istio.twoLegs.gateway -}}
-{{- if and (not $g.name) .Values.httpRoute.create (eq (len .Values.httpRoute.parentRefs) 1) }}{{ $g = first .Values.httpRoute.parentRefs }}{{ end -}}
-{{ $g.namespace | default .Release.Namespace }}
+{{ dict "name" $g.name "namespace" ($g.namespace | default .Release.Namespace) | toYaml }}
 {{- end }}
 
 {{- /* The Secret with the key of several replicas' legs. */ -}}
@@ -77,7 +71,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- define "baton.config" -}}
 {{- $c := deepCopy .Values.router.epp.config -}}
 {{- if include "baton.twoLegs" . }}{{ with .Values.provider.istio.twoLegs -}}
-{{- $at := printf "http://%s-legs.%s.svc:%d" (include "baton.name" $) (include "baton.gatewayNamespace" $) (int64 .prefillPort) -}}
+{{- $at := printf "http://%s-legs.%s.svc:%d" (include "baton.name" $) (include "baton.gatewayOf" $ | fromYaml).namespace (int64 .prefillPort) -}}
 {{- $_ := set $c "prefill" (merge (default dict $c.prefill) (dict "listener" $at)) -}}
 {{- $_ := set $c "leg" (merge (default dict $c.leg) (dict "key_file" "/etc/baton-leg/key")) -}}
 {{- end }}{{ end -}}

@@ -74,7 +74,11 @@ func run(ctx context.Context, up bool) error {
 	if !up {
 		return nil
 	}
-	fmt.Printf("\nThe cluster runs until Ctrl-C. From another shell, as root:\n  nsenter --target %d --net --mount --pid curl -s %s/v1/models\n", os.Getppid(), s.gateway)
+	first, err := node.Outside()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\nThe cluster runs until Ctrl-C. From another shell, as root:\n  nsenter --target %s --net curl -s %s/v1/models\n", first, s.gateway)
 	<-ctx.Done()
 	return nil
 }

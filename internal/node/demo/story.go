@@ -76,9 +76,11 @@ spec:
       ports: [{containerPort: 8000}], readinessProbe: {httpGet: {path: /health, port: 8000}, periodSeconds: 1}}]}
 `
 
+var repository, tag, _ = strings.Cut(node.BatonImage, ":")
+
 // values are those of the chart, as one would give them.
 var values = []string{
-	"--set", "router.epp.image.repository=localhost/baton,router.epp.image.tag=node,router.epp.image.pullPolicy=Never",
+	"--set", "router.epp.image.repository=" + repository + ",router.epp.image.tag=" + tag + ",router.epp.image.pullPolicy=Never",
 	"--set", "router.epp.resources.requests.cpu=100m,router.epp.resources.requests.memory=64Mi",
 	"--set", "router.modelServers.matchLabels.app=llama",
 	"--set", "provider.name=istio,httpRoute.create=true,httpRoute.parentRefs[0].name=models",
@@ -215,6 +217,10 @@ func (s *story) losePrefill(ctx context.Context) error {
 
 // losePicker kills the picker's process under a streamed answer.
 func (s *story) losePicker(ctx context.Context) error {
+	uid, err := s.n.Kubectl(ctx, "", "get", "pods", "--namespace=prod", "--selector=app.kubernetes.io/name=baton", "--output=jsonpath={.items[0].metadata.uid}")
+	if err != nil {
+		return err
+	}
 	ended := make(chan error, 1)
 	begun := make(chan struct{})
 	go func() { ended <- s.stream(ctx, 150, begun) }()
@@ -223,12 +229,13 @@ func (s *story) losePicker(ctx context.Context) error {
 	case err := <-ended:
 		return fmt.Errorf("the answer did not begin: %w", err)
 	}
-	uid, err := s.n.Kubectl(ctx, "", "get", "pods", "--namespace=prod", "--selector=app.kubernetes.io/name=baton", "--output=jsonpath={.items[0].metadata.uid}")
-	if err != nil {
-		return err
-	}
 	if err := s.n.Kill(uid, "extproc"); err != nil {
 		return err
+	}
+	select {
+	case err := <-ended:
+		return errors.Join(errors.New("the answer ended before the picker did"), err)
+	default:
 	}
 	s.say("killed, with SIGKILL; the answer goes on")
 	if err := <-ended; err != nil {
