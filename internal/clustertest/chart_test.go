@@ -89,6 +89,9 @@ func TestTheChart(t *testing.T) {
 		l.more(100)
 		sent, failed := l.stop()
 		t.Logf("%d requests, %d failed", sent, len(failed))
+		if len(failed) > 0 {
+			t.Logf("from %s\nto %s", failed[0], failed[len(failed)-1])
+		}
 		for _, f := range failed {
 			require.Contains(t, f, "status 503")
 		}

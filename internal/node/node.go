@@ -160,7 +160,9 @@ func (n *Node) startControl(ctx context.Context) error {
 		}, more...)
 	}
 	_, err = n.run("kube-controller-manager", n.kube, nil, managers("kube-controller-manager", "controllers",
-		"--service-account-private-key-file="+n.file("accounts.key"), "--root-ca-file="+n.file("ca.crt"), "--use-service-account-credentials=true")...)
+		"--service-account-private-key-file="+n.file("accounts.key"), "--root-ca-file="+n.file("ca.crt"), "--use-service-account-credentials=true",
+		// A node that is not heard of for less is ready: the apiserver may be away for a while.
+		"--node-monitor-grace-period=5m")...)
 	if err != nil {
 		return err
 	}

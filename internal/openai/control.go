@@ -40,7 +40,7 @@ var controlNames = [...]string{
 	// TensorRT-LLM
 	"kv_cache_events", "perf_metrics", "cluster_info", "steady_clock_offset",
 	// all of them, what they are built on, and the simulators
-	"metrics", "prometheus", "docs", "redoc", "openapi.json", "static", "debug", "admin", "sim",
+	"metrics", "prometheus", "docs", "redoc", "openapi.json", "static", "debug", "admin", "sim", "weight", "weights",
 }
 
 // controlVerbs are beginnings of such segments; segments that later versions add begin
@@ -49,5 +49,5 @@ var controlVerbs = [...]string{
 	"abort_request", "add_", "attach_", "begin_", "clear_", "destroy_", "detach_", "dump_", "end_", "finish_weight", "flush_",
 	"get_", "init_", "is_scaling", "list_", "load_lora", "merge_", "register_", "release_", "remove_", "reset_", "resume_",
 	"scale_", "scheduler_", "send_", "set_", "shutdown_", "start_", "stop_", "unload_", "unmerge_", "unregister_", "update_",
-	"weight",
+	"weight_", "weights_",
 }

@@ -136,7 +136,7 @@ func TestEnginesControlPathsAreKnown(t *testing.T) {
 		"/v1/responses", "/v1/responses/resp_1/cancel", "/v1/messages", "/v1/messages/count_tokens", "/v1/embeddings", "/v1/rerank", "/rerank",
 		"/v2/rerank", "/tokenize", "/detokenize", "/v1/tokenize", "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech",
 		"/v1/images/generations", "/v1/images/edits", "/classify", "/pooling", "/score", "/v1/score", "/invocations", "/inference/v1/generate",
-		"/v1/chat/completions/render", "/health", "/ping", "/version", "/model_info", "/v1/files", "/v1/embeddings?x=/sleep",
+		"/v1/chat/completions/render", "/health", "/ping", "/version", "/model_info", "/v1/files", "/v1/embeddings?x=/sleep", "/weighted-two-pools-test",
 	} {
 		require.False(t, Control(path), path)
 	}
