@@ -171,18 +171,19 @@ func (r *release) complete(ctx context.Context, prompt string, tokens int) error
 	return err
 }
 
-// status returns the status of an answer; 0: there is none.
-func (r *release) status(method, body string) int {
+// status returns the status of an answer, 0 if there is none, and whether the pool's picker
+// has seen it: with the suite's key it adds a header.
+func (r *release) status(method, body string) (code int, picked bool) {
 	ctx, cancel := context.WithTimeout(r.t.Context(), soon)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, r.at+"/", strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, r.at+"/any/path", strings.NewReader(body))
 	require.NoError(r.t, err)
 	resp, err := client().Do(req)
 	if err != nil {
-		return 0
+		return 0, false
 	}
 	_ = resp.Body.Close()
-	return resp.StatusCode
+	return resp.StatusCode, resp.Header.Get("X-Conformance-Test-Served-Endpoint") != ""
 }
 
 // completeWith also returns the decision that the answer tells, and may stream it.
