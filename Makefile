@@ -259,7 +259,7 @@ test-kube-istio: tools tools-kube tools-istio ## both legs in a gateway that a r
 test-kube-direct: tools tools-kube tools-epp ## behind the inference extension's own picker, on a real apiserver: its picks, carried out (RUN=Pattern)
 	go test -tags $(TAGS),kube -timeout 20m -count 1 -v -run '$(if $(RUN),$(RUN),TestBehindTheReferencePicker)' ./internal/envoytest | grep --line-buffered -v '^=== '
 
-test-kube: tools tools-node tools-istio tools-conformance tools-sidecar tools-epp modules ## test-kube-api, then a real cluster of one node with Istio: the conformance suite, the chart; needs root; fifteen minutes (RUN=Pattern)
+test-kube: tools tools-node tools-istio tools-conformance tools-sidecar tools-epp modules ## test-kube-api, then a real cluster of one node with Istio: the conformance suite, the chart; needs root; a quarter of an hour (RUN=Pattern)
 	@$(if $(RUN),,$(MAKE) --no-print-directory test-kube-api)
 	go test -tags kube -timeout 40m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/clustertest $(if $(KUBE_ARGS),-args $(KUBE_ARGS)) | grep --line-buffered -v '^=== '
 
