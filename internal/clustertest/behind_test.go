@@ -66,7 +66,7 @@ spec:
   workloadSelector: {labels: {gateway.networking.k8s.io/gateway-name: models}}
   configPatches:
   - applyTo: HTTP_FILTER
-    match: &client {context: GATEWAY, listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager}}}}
+    match: {context: GATEWAY, listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager}}}}
     patch:
       operation: INSERT_FIRST
       value:
@@ -255,9 +255,7 @@ func at(o any, path ...string) any {
 // behind it.
 func (r *release) behindReference(config, filter string) {
 	r.t.Helper()
-	text, err := json.Marshal(splits)
-	require.NoError(r.t, err)
-	r.apply(strings.ReplaceAll(theirs, "PLUGINS", string(text)))
+	r.theirs()
 	r.apply(strings.ReplaceAll(strings.ReplaceAll(deployment, "FORM", reference), "IMAGE", eppImage))
 	r.apply(strings.NewReplacer("IMAGE", node.BatonImage, "CONFIG", config).Replace(baton))
 	r.apply(filter)

@@ -155,12 +155,9 @@ func (r *release) readyPods(selector string) (out []string) {
 }
 
 // running returns how many requests the pods run.
-func (r *release) running(selector string) (n int) {
+func (r *release) running(selector string) int {
 	r.t.Helper()
-	for _, p := range r.pods(selector) {
-		n += r.state(p).Running
-	}
-	return n
+	return r.sum(selector, func(s state) int { return s.Running })
 }
 
 // evictAll evicts each pod in turn, as draining a node does, once its disruption is allowed

@@ -167,8 +167,7 @@ func client() *http.Client {
 
 // complete asks for an answer of so many tokens, and returns what is wrong with it.
 func (r *release) complete(ctx context.Context, prompt string, tokens int) error {
-	_, err := r.completeWith(ctx, prompt, tokens, false)
-	return err
+	return r.ask(ctx, prompt, tokens, false)
 }
 
 // status returns the status of an answer, 0 if there is none, and whether the pool's picker
@@ -186,38 +185,36 @@ func (r *release) status(method, body string) (code int, picked bool) {
 	return resp.StatusCode, resp.Header.Get("X-Conformance-Test-Served-Endpoint") != ""
 }
 
-// completeWith also returns the decision that the answer tells, and may stream it.
-func (r *release) completeWith(ctx context.Context, prompt string, tokens int, stream bool) (decision string, err error) {
+// ask is complete, by a streamed answer too.
+func (r *release) ask(ctx context.Context, prompt string, tokens int, stream bool) error {
 	ctx, cancel := context.WithTimeout(ctx, soon)
 	defer cancel()
 	body, err := json.Marshal(map[string]any{"model": "sim", "prompt": prompt, "max_tokens": tokens, "stream": stream})
 	if err != nil {
-		return "", err
+		return err
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.at+"/v1/completions", bytes.NewReader(body))
 	if err != nil {
-		return "", err
+		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Debug-Decision", "1")
 	resp, err := client().Do(req)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		said, _ := io.ReadAll(resp.Body)
-		return "", fmt.Errorf("status %d: %s", resp.StatusCode, said)
+		return fmt.Errorf("status %d: %s", resp.StatusCode, said)
 	}
-	decision = resp.Header.Get("X-Baton-Decision")
 	if stream {
-		return decision, whole(resp.Body, tokens)
+		return whole(resp.Body, tokens)
 	}
 	answer, err := io.ReadAll(resp.Body)
 	if err == nil && !strings.Contains(string(answer), fmt.Sprintf(`"completion_tokens":%d`, tokens)) {
 		err = fmt.Errorf("an answer of other than %d tokens: %s", tokens, answer)
 	}
-	return decision, err
+	return err
 }
 
 // whole reads a streamed answer to its end, and returns what is missing in it.
@@ -309,7 +306,7 @@ func (r *release) streams(n, tokens int, during func()) (failed []error) {
 	var running sync.WaitGroup
 	for i := range n {
 		running.Go(func() {
-			_, err := r.completeWith(context.WithoutCancel(r.t.Context()), fmt.Sprintf("a long answer %d", i), tokens, true)
+			err := r.ask(context.WithoutCancel(r.t.Context()), fmt.Sprintf("a long answer %d", i), tokens, true)
 			if err != nil {
 				mu.Lock()
 				failed = append(failed, err)

@@ -83,14 +83,21 @@ metadata: {name: plugins, namespace: NAMESPACE}
 data: {default-plugins.yaml: PLUGINS}
 `
 
+// theirs writes these objects, and returns the scheduler's configuration as one line.
+func (r *release) theirs() (plugins string) {
+	r.t.Helper()
+	text, err := json.Marshal(splits)
+	require.NoError(r.t, err)
+	r.apply(strings.ReplaceAll(theirs, "PLUGINS", string(text)))
+	return string(text)
+}
+
 // TestTheImageTakesTheirPlace: in the Deployments that KServe and llm-d make for a picker, the
 // image alone is Baton's. Prefill and decode are apart by llm-d's own sidecar, on a gateway
 // with one leg.
 func TestTheImageTakesTheirPlace(t *testing.T) {
 	r := newRelease(t, "swap")
-	text, err := json.Marshal(splits)
-	require.NoError(t, err)
-	r.apply(strings.ReplaceAll(theirs, "PLUGINS", string(text)))
+	plugins := r.theirs()
 	r.workers("prefill", "prefill", 2, "--engine=vllm", "--side-channel-listen=$(POD_IP):5600", "--plain-handoff")
 	r.sidecars("decode", 3)
 	forms := map[string]string{
@@ -102,7 +109,7 @@ func TestTheImageTakesTheirPlace(t *testing.T) {
 	for name, form := range forms {
 		t.Run(name, func(t *testing.T) {
 			r := r.with(t)
-			r.apply(strings.NewReplacer("PLUGINS", string(text), "IMAGE", node.BatonImage).Replace(strings.ReplaceAll(deployment, "FORM", form)))
+			r.apply(strings.NewReplacer("PLUGINS", plugins, "IMAGE", node.BatonImage).Replace(strings.ReplaceAll(deployment, "FORM", form)))
 			t.Cleanup(func() { r.kubectl("delete", "deployment/picker", "--wait=false") })
 			r.ready()
 			before := r.answered("part=prefill")
@@ -200,10 +207,16 @@ spec:
 }
 
 // answered returns how many requests the pods have answered.
-func (r *release) answered(selector string) (n int) {
+func (r *release) answered(selector string) int {
+	r.t.Helper()
+	return r.sum(selector, func(s state) int { return s.OK })
+}
+
+// sum adds up what the pods say of themselves.
+func (r *release) sum(selector string, of func(state) int) (n int) {
 	r.t.Helper()
 	for _, p := range r.pods(selector) {
-		n += r.state(p).OK
+		n += of(r.state(p))
 	}
 	return n
 }
