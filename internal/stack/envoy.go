@@ -125,7 +125,7 @@ func (e *Envoy) await(ctx context.Context, adminFile string) error {
 			return false
 		}
 		e.Admin = "http://" + string(addr)
-		if body, err := get(ctx, e.Admin+"/ready"); err != nil || !strings.HasPrefix(body, "LIVE") {
+		if body, err := Get(ctx, e.Admin+"/ready"); err != nil || !strings.HasPrefix(body, "LIVE") {
 			return false
 		}
 		e.URL = e.clientURL(ctx)
@@ -134,7 +134,7 @@ func (e *Envoy) await(ctx context.Context, adminFile string) error {
 }
 
 func (e *Envoy) clientURL(ctx context.Context) string {
-	body, err := get(ctx, e.Admin+"/listeners?format=json")
+	body, err := Get(ctx, e.Admin+"/listeners?format=json")
 	if err != nil {
 		return ""
 	}
@@ -162,7 +162,7 @@ func (e *Envoy) clientURL(ctx context.Context) string {
 
 // Stat returns a counter or gauge of Envoy by its full name, or 0 if Envoy has none.
 func (e *Envoy) Stat(ctx context.Context, name string) (int64, error) {
-	body, err := get(ctx, e.Admin+"/stats?filter=^"+name+"$")
+	body, err := Get(ctx, e.Admin+"/stats?filter=^"+name+"$")
 	if err != nil {
 		return 0, err
 	}
@@ -190,7 +190,8 @@ func ValidateEnvoy(ctx context.Context, path string, config []byte, dir string) 
 	return nil
 }
 
-func get(ctx context.Context, url string) (string, error) {
+// Get reads a page. An answer other than 200 is an error.
+func Get(ctx context.Context, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", fmt.Errorf("stack: %w", err)
@@ -204,7 +205,7 @@ func get(ctx context.Context, url string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("stack: get %s: %w", url, err)
 	}
-	if resp.StatusCode >= 400 {
+	if resp.StatusCode != http.StatusOK {
 		return "", fmt.Errorf("stack: get %s: status %d", url, resp.StatusCode)
 	}
 	return string(b), nil

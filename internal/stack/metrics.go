@@ -11,14 +11,14 @@ type Metrics string
 
 // Metrics reads the plugin's metrics.
 func (p *Plugin) Metrics(ctx context.Context) (Metrics, error) {
-	text, err := get(ctx, p.Admin+"/metrics")
+	text, err := Get(ctx, p.Admin+"/metrics")
 	return Metrics(text), err
 }
 
 // Page reads another page of the plugin's admin address, such as
 // /debug/decisions?n=20.
 func (p *Plugin) Page(ctx context.Context, path string) (string, error) {
-	return get(ctx, p.Admin+path)
+	return Get(ctx, p.Admin+path)
 }
 
 // Sum adds up the lines of a metric whose labels contain all of parts. found is false if

@@ -76,7 +76,7 @@ func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	err = poll(ctx, "the plugin to be ready", proc, func() bool {
-		body, err := get(ctx, p.Admin+"/readyz")
+		body, err := Get(ctx, p.Admin+"/readyz")
 		return err == nil && strings.TrimSpace(body) != ""
 	})
 	if err != nil {

@@ -37,7 +37,9 @@ func (l *lab) measure(c contender) row {
 	}()
 	r := row{name: c.name, pods: l.pods}
 	l.await(fmt.Sprintf("%s to know %d pods", c.name, l.pods), p, func(ctx context.Context) bool {
-		page, err := get(ctx, fmt.Sprintf("http://127.0.0.1:%d/metrics", l.ports.page))
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		page, err := stack.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/metrics", l.ports.page))
 		return err == nil && c.knows(stack.Metrics(page)) == l.pods
 	})
 	r.started, _ = l.memory(p)
@@ -138,24 +140,4 @@ func (l *lab) ask(ctx context.Context, which string) error {
 		err = fmt.Errorf("status %d: %.300s", resp.StatusCode, answer)
 	}
 	return err
-}
-
-// get reads a page.
-func get(ctx context.Context, url string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return "", err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	page, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: status %d", url, resp.StatusCode)
-	}
-	return string(page), err
 }

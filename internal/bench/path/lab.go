@@ -228,7 +228,7 @@ func (l *lab) startPlugin(ctx context.Context, name, dir string) (*server, error
 	wait, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	err = stack.Await(wait, "the plugin to be ready", func() bool {
-		_, err := fetch(wait, s.admin+"/readyz")
+		_, err := stack.Get(wait, s.admin+"/readyz")
 		return err == nil || p.Err() != nil
 	})
 	if err == nil {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -129,7 +128,7 @@ func exists(path string) bool {
 
 // goMetrics reads the totals out of what the plugin tells Prometheus.
 func goMetrics(ctx context.Context, admin string) (totals, error) {
-	body, err := fetch(ctx, admin+"/metrics")
+	body, err := stack.Get(ctx, admin+"/metrics")
 	if err != nil {
 		return totals{}, err
 	}
@@ -154,24 +153,4 @@ func metric(page, name string) (uint64, error) {
 		}
 	}
 	return 0, fmt.Errorf("metric %s: not on the page", name)
-}
-
-func fetch(ctx context.Context, url string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("status %d", resp.StatusCode)
-	}
-	if err != nil {
-		return "", fmt.Errorf("get %s: %w", url, err)
-	}
-	return string(b), nil
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
 // profileTime is how long a case is watched.
@@ -45,7 +47,7 @@ func profileOne(ctx context.Context, v *variant, c cell, dir, name string) error
 		"cpu-":    fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", v.server.admin, int(profileTime.Seconds())),
 		"allocs-": fmt.Sprintf("%s/debug/pprof/allocs?seconds=%d", v.server.admin, int(profileTime.Seconds())),
 	} {
-		data, err := fetch(ctx, url)
+		data, err := stack.Get(ctx, url)
 		if err != nil {
 			return err
 		}
