@@ -59,7 +59,8 @@ BENCH_ARGS    :=
 SOAK_ARGS     :=
 # Of the faults: -run REGEXP, -list, -v; -h lists them.
 FAULTS_ARGS   :=
-# Of test-kube: -page writes the conformance suite's report. Of kube-demo: -up leaves it running.
+# Of test-kube: -page writes the conformance suite's report. Of kube-demo: -up leaves it running, -vllm has
+# real engines in the pods.
 KUBE_ARGS     :=
 DEMO_ARGS     :=
 # An etcd of your own for demo and up, as host:port[,host:port…]; empty: they start one.
@@ -263,7 +264,7 @@ test-kube: tools tools-node tools-istio tools-conformance tools-sidecar tools-ep
 	@$(if $(RUN),,$(MAKE) --no-print-directory test-kube-api)
 	go test -tags kube -timeout 40m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/clustertest $(if $(KUBE_ARGS),-args $(KUBE_ARGS)) | grep --line-buffered -v '^=== '
 
-kube-demo: tools tools-node tools-istio modules ## the story of demo on a real cluster of one node, with the chart and Istio; needs root (DEMO_ARGS=-up: leave it running)
+kube-demo: tools tools-node tools-istio modules $(if $(findstring -vllm,$(DEMO_ARGS)),real-tools) ## the story of demo on a real cluster of one node, with the chart and Istio; needs root (DEMO_ARGS=-up: leave it running; -vllm: the pods are real vLLM)
 	go build -tags kube -o .run/kube-demo ./internal/node/demo && exec .run/kube-demo $(DEMO_ARGS)
 
 charts: tools-kube ## write examples/kubernetes from the chart

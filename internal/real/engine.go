@@ -48,30 +48,42 @@ const BlockSize = 32
 // that on busy ones.
 const startTime = 20 * time.Minute
 
-// common is the environment of both: nothing is fetched, nobody is told, one thread.
-func common() []string {
+// common is the environment of both: nothing is fetched, nobody is told, one thread. KV moves
+// by the network device.
+func common(device string) []string {
 	return []string{
 		"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "DO_NOT_TRACK=1", "VLLM_NO_USAGE_STATS=1", "TOKENIZERS_PARALLELISM=false",
 		"PYTHONDONTWRITEBYTECODE=", // else each start compiles Python's modules again, which is half of its time
-		"OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=", "UCX_TLS=tcp,self", "UCX_NET_DEVICES=lo",
+		"OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=", "UCX_TLS=tcp,self", "UCX_NET_DEVICES=" + device,
 	}
 }
 
-// StartVLLM runs vLLM and returns once it serves.
-func StartVLLM(ctx context.Context, o Options) (*Engine, error) {
-	ports, err := stack.FreePorts(ctx, 4)
-	if err != nil {
-		return nil, err
-	}
-	e := &Engine{Kind: worker.VLLM, Role: o.Role, Served: o.Model, Events: ports[1], Replay: ports[2]}
+// Place is where an engine listens.
+type Place struct {
+	Host   string // for requests
+	Peers  string // the address by which other engines reach it
+	Device string // the network device of that address
+	// Ports of requests, KV events, their replay, and what engines ask each other for: NIXL's
+	// side channel or Mooncake's bootstrap.
+	Port, Events, Replay, Peer int
+}
+
+// Command is how an engine is started.
+type Command struct {
+	Path      string
+	Args, Env []string
+}
+
+// VLLM returns how vLLM is started. Nothing but o.Args says what is not o's or at's.
+func VLLM(o *Options, at *Place) Command {
 	venv := filepath.Join(o.Home, "vllm")
 	args := []string{
 		"serve", filepath.Join(o.Home, "models", o.Model), "--served-model-name", o.Model,
-		"--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]),
+		"--host", at.Host, "--port", strconv.Itoa(at.Port),
 		"--max-model-len", "4096", "--max-num-seqs", "8", "--dtype", "bfloat16", "--enforce-eager",
 		"--block-size", strconv.Itoa(BlockSize), "--enable-prefix-caching", "--enable-prompt-tokens-details",
 		"--kv-events-config", fmt.Sprintf(
-			`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":""}`, e.Events, e.Replay),
+			`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":""}`, at.Events, at.Replay),
 	}
 	if o.Role != worker.Aggregated {
 		role := map[worker.Role]string{worker.Prefill: "kv_producer", worker.Decode: "kv_consumer"}[o.Role]
@@ -81,21 +93,33 @@ func StartVLLM(ctx context.Context, o Options) (*Engine, error) {
 		}
 		args = append(args, "--kv-transfer-config", connector)
 	}
-	if e.APIKey = o.APIKey; e.APIKey != "" {
-		args = append(args, "--api-key", e.APIKey)
+	if o.APIKey != "" {
+		args = append(args, "--api-key", o.APIKey)
 	}
-	env := []string{
-		"PATH=" + filepath.Join(venv, "bin") + ":/usr/local/bin:/usr/bin:/bin",
+	env := append(common(at.Device),
+		"PATH="+filepath.Join(venv, "bin")+":/usr/local/bin:/usr/bin:/bin",
 		"VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind",
-		"VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1", fmt.Sprintf("VLLM_NIXL_SIDE_CHANNEL_PORT=%d", ports[3]),
-	}
+		"VLLM_NIXL_SIDE_CHANNEL_HOST="+at.Peers, fmt.Sprintf("VLLM_NIXL_SIDE_CHANNEL_PORT=%d", at.Peer))
 	if o.Mooncake {
-		e.Kind, e.Bootstrap = worker.VLLMMooncake, ports[3]
 		dir := filepath.Join(o.Home, "mooncake")
-		env = append(env, "PYTHONPATH="+dir, "LD_LIBRARY_PATH="+filepath.Join(dir, "lib"), "VLLM_HOST_IP=127.0.0.1",
-			fmt.Sprintf("VLLM_MOONCAKE_BOOTSTRAP_PORT=%d", e.Bootstrap))
+		env = append(env, "PYTHONPATH="+dir, "LD_LIBRARY_PATH="+filepath.Join(dir, "lib"), "VLLM_HOST_IP="+at.Peers,
+			fmt.Sprintf("VLLM_MOONCAKE_BOOTSTRAP_PORT=%d", at.Peer))
 	}
-	return e.start(ctx, o, ports[0], filepath.Join(venv, "bin", "vllm"), args, env)
+	return Command{Path: filepath.Join(venv, "bin", "vllm"), Args: append(args, o.Args...), Env: append(env, o.Env...)}
+}
+
+// StartVLLM runs vLLM and returns once it serves.
+func StartVLLM(ctx context.Context, o Options) (*Engine, error) {
+	ports, err := stack.FreePorts(ctx, 4)
+	if err != nil {
+		return nil, err
+	}
+	at := Place{Host: "127.0.0.1", Peers: "127.0.0.1", Device: "lo", Port: ports[0], Events: ports[1], Replay: ports[2], Peer: ports[3]}
+	e := &Engine{Kind: worker.VLLM, Role: o.Role, Served: o.Model, APIKey: o.APIKey, Events: at.Events, Replay: at.Replay}
+	if o.Mooncake {
+		e.Kind, e.Bootstrap = worker.VLLMMooncake, at.Peer
+	}
+	return e.start(ctx, o.Name, at.Port, VLLM(&o, &at))
 }
 
 // StartSGLang runs SGLang, as python/sglang_cpu.py has changed it, and returns once it
@@ -125,16 +149,14 @@ func StartSGLang(ctx context.Context, o Options) (*Engine, error) {
 			args = append(args, "--hicache-ratio", "2")
 		}
 	}
-	env := []string{"SGLANG_USE_CPU_ENGINE=1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0"}
-	return e.start(ctx, o, ports[0], filepath.Join(venv, "bin", "python"), args, env)
+	env := append(common("lo"), "SGLANG_USE_CPU_ENGINE=1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0")
+	return e.start(ctx, o.Name, ports[0], Command{Path: filepath.Join(venv, "bin", "python"), Args: append(args, o.Args...), Env: append(env, o.Env...)})
 }
 
 // start runs the engine for the first time.
-func (e *Engine) start(ctx context.Context, o Options, port int, path string, args, env []string) (*Engine, error) {
+func (e *Engine) start(ctx context.Context, name string, port int, c Command) (*Engine, error) {
 	e.URL = fmt.Sprintf("http://127.0.0.1:%d", port)
-	e.program = stack.ProgramOptions{
-		Name: o.Name, Path: path, Args: append(args, o.Args...), Env: append(append(common(), env...), o.Env...),
-	}
+	e.program = stack.ProgramOptions{Name: name, Path: c.Path, Args: c.Args, Env: c.Env}
 	if err := e.run(ctx); err != nil {
 		return nil, err
 	}

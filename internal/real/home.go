@@ -58,8 +58,8 @@ func Installed(home string) error {
 	return errors.Join(errs...)
 }
 
-// freeMemory returns the bytes of memory that a new process may take.
-func freeMemory() (uint64, error) {
+// FreeMemory returns the bytes of memory that a new process may take.
+func FreeMemory() (uint64, error) {
 	info, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return 0, err

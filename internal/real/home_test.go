@@ -18,7 +18,7 @@ func TestWhatIsNotInstalledIsNamed(t *testing.T) {
 }
 
 func TestFreeMemoryIsRead(t *testing.T) {
-	free, err := freeMemory()
+	free, err := FreeMemory()
 	require.NoError(t, err)
 	require.Greater(t, free, uint64(1<<20))
 }

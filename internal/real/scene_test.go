@@ -134,7 +134,7 @@ func (f *fleet) makeRoom(t *testing.T, starts int, kept []string) {
 		want = uint64(starts)*startBytes + decodeFree
 	}
 	for _, name := range slices.Clone(f.order) {
-		free, err := freeMemory()
+		free, err := FreeMemory()
 		require.NoError(t, err)
 		if free >= want {
 			return
@@ -155,7 +155,7 @@ func awaitMore(ctx context.Context, before uint64) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	_ = stack.Await(ctx, "memory", func() bool {
-		free, err := freeMemory()
+		free, err := FreeMemory()
 		return err != nil || free >= before+1<<30
 	})
 }

@@ -1,8 +1,8 @@
 //go:build kube
 
 // Command demo tells what Baton does on a real Kubernetes cluster of one node: the chart, a
-// gateway of Istio, simulated engines as pods, a conversation, a killed prefill pod, a killed
-// picker.
+// gateway of Istio, simulated engines as pods, or with -vllm real ones, a conversation, a killed
+// prefill pod, a killed picker.
 //
 // It checks what it tells: what served a request is what the pods say of themselves. It ends
 // with exit code 1 when the story is not true. With -up the cluster stays until Ctrl-C, with
@@ -22,11 +22,12 @@ import (
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
-// soon bounds the whole story.
+// soon bounds the whole story but the start of the pods.
 const soon = 10 * time.Minute
 
 func main() {
 	up := flag.Bool("up", false, "leave the cluster running until Ctrl-C")
+	isReal := flag.Bool("vllm", false, "the pods run real vLLM on the processors, of make real-tools; 15 GiB of memory, some minutes")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "demo runs Baton on a Kubernetes cluster of one node and tells what happens. It needs root.")
 		flag.PrintDefaults()
@@ -35,7 +36,7 @@ func main() {
 	os.Exit(node.Apart(func() int {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
-		if err := run(ctx, *up); err != nil {
+		if err := run(ctx, *up, *isReal); err != nil {
 			fmt.Fprintln(os.Stderr, "demo:", err)
 			return 1
 		}
@@ -43,10 +44,17 @@ func main() {
 	}))
 }
 
-func run(ctx context.Context, up bool) error {
+func run(ctx context.Context, up, isReal bool) error {
 	began := time.Now()
 	say := func(text string) { fmt.Printf("%4.0f s  %s\n", time.Since(began).Seconds(), text) }
-	short, cancel := context.WithTimeout(ctx, soon)
+	pods := simulated()
+	if isReal {
+		var err error
+		if pods, err = vllm(); err != nil {
+			return err
+		}
+	}
+	short, cancel := context.WithTimeout(ctx, soon+pods.start)
 	defer cancel()
 	envoy, err := stack.FindEnvoy(os.Getenv("ENVOY"))
 	if err != nil {
@@ -64,10 +72,10 @@ func run(ctx context.Context, up bool) error {
 	if _, err := n.ImportBaton(short); err != nil {
 		return err
 	}
-	if err := n.ImportWorkers(short); err != nil {
+	if err := pods.images(short, n); err != nil {
 		return err
 	}
-	s := &story{n: n, say: say}
+	s := &story{n: n, engines: pods, say: say}
 	if err := s.tell(short); err != nil {
 		return err
 	}

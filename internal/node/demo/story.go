@@ -16,11 +16,13 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/node"
 	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // story is what happens, and what of the cluster it happens to.
 type story struct {
 	n       *node.Node
+	engines *engines
 	say     func(string)
 	gateway string // http://IP
 	talk    []message
@@ -50,30 +52,20 @@ apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: {name: models, namespace: prod}
 spec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP}]}
+`
+
+// deployment is two pods of a role: the role's name, and the pods' spec.
+const deployment = `
 ---
 apiVersion: apps/v1
 kind: Deployment
-metadata: {name: prefill, namespace: prod}
+metadata: {name: %[1]s, namespace: prod}
 spec:
   replicas: 2
-  selector: {matchLabels: {app: llama, part: prefill}}
+  selector: {matchLabels: {app: llama, part: %[1]s}}
   template:
-    metadata: {labels: {app: llama, part: prefill, llm-d.ai/role: prefill}}
-    spec: {containers: [{name: engine, image: IMAGE, imagePullPolicy: Never,
-      args: [--role=prefill, "--listen=0.0.0.0:8000", "--bootstrap-listen=$(POD_IP):8998", --kv-events-port=5557, --replay-port=5558],
-      env: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}], ports: [{containerPort: 8000}], readinessProbe: {httpGet: {path: /health, port: 8000}, periodSeconds: 1}}]}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: decode, namespace: prod}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: llama, part: decode}}
-  template:
-    metadata: {labels: {app: llama, part: decode, llm-d.ai/role: decode}}
-    spec: {containers: [{name: engine, image: IMAGE, imagePullPolicy: Never,
-      args: [--role=decode, "--listen=0.0.0.0:8000", --kv-events-port=5557, --replay-port=5558, --decode-us-per-token=20000],
-      ports: [{containerPort: 8000}], readinessProbe: {httpGet: {path: /health, port: 8000}, periodSeconds: 1}}]}
+    metadata: {labels: {app: llama, part: %[1]s, llm-d.ai/role: %[1]s}}
+    spec: %[2]s
 `
 
 var repository, tag, _ = strings.Cut(node.BatonImage, ":")
@@ -94,7 +86,7 @@ func (s *story) tell(ctx context.Context) error {
 		title string
 		do    func(context.Context) error
 	}{
-		{"A gateway of Istio, two prefill pods and two decode pods", s.platform},
+		{"A gateway of Istio, two prefill pods and two decode pods: " + s.engines.what, s.platform},
 		{"Baton by its chart", s.install},
 		{"A conversation", s.converse},
 		{"The prefill pod that has the conversation dies", s.losePrefill},
@@ -113,10 +105,18 @@ func (s *story) tell(ctx context.Context) error {
 }
 
 func (s *story) platform(ctx context.Context) error {
-	if err := s.n.Apply(ctx, strings.ReplaceAll(objects, "IMAGE", node.WorkerImage)); err != nil {
+	all := objects
+	for _, role := range []worker.Role{worker.Prefill, worker.Decode} {
+		pod, err := s.engines.pod(role)
+		if err != nil {
+			return err
+		}
+		all += fmt.Sprintf(deployment, role, pod)
+	}
+	if err := s.n.Apply(ctx, all); err != nil {
 		return err
 	}
-	if err := s.kubectl(ctx, "wait", "--for=condition=Available", "deployment", "--all", "--timeout=120s"); err != nil {
+	if err := s.kubectl(ctx, "wait", "--for=condition=Available", "deployment", "--all", "--timeout="+s.engines.start.String()); err != nil {
 		return err
 	}
 	return s.kubectl(ctx, "get", "pods")
@@ -176,18 +176,18 @@ func (s *story) turn(ctx context.Context, what, question string) (turn, error) {
 	if err != nil {
 		return turn{}, err
 	}
-	t := turn{what: what, prompt: a.Usage.PromptTokens, cached: a.Usage.Details.Cached, took: time.Since(began)}
+	t := turn{what: what, prompt: a.Usage.PromptTokens, took: time.Since(began)}
 	s.talk = append(s.talk, a.Choices[0].Message)
 	err = stack.Await(ctx, "two pods to say that they have served", func() bool {
 		after, err := s.served(ctx)
 		if err != nil {
 			return false
 		}
-		for name, n := range after {
+		for name, c := range after {
 			switch {
-			case n == before[name]:
+			case c.served == before[name].served:
 			case strings.HasPrefix(name, "prefill"):
-				t.prefill = name
+				t.prefill, t.cached = name, c.cached-before[name].cached
 			default:
 				t.decode = name
 			}
@@ -223,7 +223,7 @@ func (s *story) losePicker(ctx context.Context) error {
 	}
 	ended := make(chan error, 1)
 	begun := make(chan struct{})
-	go func() { ended <- s.stream(ctx, 150, begun) }()
+	go func() { ended <- s.stream(ctx, begun) }()
 	select {
 	case <-begun:
 	case err := <-ended:
@@ -265,19 +265,22 @@ func (s *story) kubectl(ctx context.Context, args ...string) error {
 	return err
 }
 
-// served returns how many requests each pod has answered, by its own word.
-func (s *story) served(ctx context.Context) (map[string]int, error) {
+// served returns what each pod has done, by its own word.
+func (s *story) served(ctx context.Context) (map[string]counts, error) {
 	list, err := s.n.Kubectl(ctx, "", "get", "pods", "--namespace=prod", "--selector=app=llama", "--field-selector=status.phase=Running",
 		`--output=jsonpath={range .items[*]}{.metadata.name} {.status.podIP}{"\n"}{end}`)
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]int{}
+	out := map[string]counts{}
 	for line := range strings.Lines(list) {
 		name, ip, _ := strings.Cut(strings.TrimSpace(line), " ")
-		var state struct{ OK int }
-		if body, err := s.get(ctx, "http://"+ip+":8000/sim/state"); err == nil && json.Unmarshal(body, &state) == nil {
-			out[name] = state.OK // a pod that has just begun or ended does not answer
+		page, err := s.get(ctx, "http://"+ip+":8000"+s.engines.counts)
+		if err != nil {
+			continue // a pod that has just begun or ended does not answer
+		}
+		if out[name], err = s.engines.count(page); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return out, nil
@@ -302,15 +305,14 @@ type answer struct {
 	Choices []struct{ Message message }
 	Usage   struct {
 		PromptTokens int `json:"prompt_tokens"`
-		Details      struct {
-			Cached int `json:"cached_tokens"`
-		} `json:"prompt_tokens_details"`
 	}
 }
 
 // post sends a chat to the gateway. The answer's body is the caller's to close.
 func (s *story) post(ctx context.Context, messages []message, tokens int, stream bool) (*http.Response, error) {
-	body, err := json.Marshal(map[string]any{"model": "sim", "messages": messages, "max_tokens": tokens, "stream": stream})
+	body, err := json.Marshal(map[string]any{
+		"model": s.engines.model, "messages": messages, "max_tokens": tokens, "stream": stream, "ignore_eos": s.engines.ignoreEOS,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -347,8 +349,8 @@ func (s *story) ask(ctx context.Context, messages []message, tokens int) (a answ
 }
 
 // stream reads a streamed answer to its end. It closes begun at its first event.
-func (s *story) stream(ctx context.Context, tokens int, begun chan struct{}) error {
-	resp, err := s.post(ctx, s.talk, tokens, true)
+func (s *story) stream(ctx context.Context, begun chan struct{}) error {
+	resp, err := s.post(ctx, s.talk, s.engines.answer, true)
 	if err != nil {
 		return err
 	}
