@@ -85,8 +85,8 @@ func TestFullDuplexDiffersFromBufferedInStatedLinesOnly(t *testing.T) {
 	require.NoError(t, err)
 	gone, come := lineDiff(string(buffered), string(duplex))
 	require.Equal(t, []string{
-		// a body of unknown size has a route of its own
-		`- match: {prefix: "/", headers: [{name: ":method", string_match: {exact: POST}}, {name: content-length, present_match: true, invert_match: true}]}`, "route: *to_decode", "typed_per_filter_config:",
+		// a body that is large, or of unknown size, has a route of its own
+		`- match: {prefix: "/", headers: [{name: ":method", string_match: {exact: POST}}, {name: content-length, range_match: {start: 0, end: 4194305}, invert_match: true, treat_missing_header_as_empty: true}]}`, "route: *to_decode", "typed_per_filter_config:",
 		"envoy.filters.http.ext_proc:", `"@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute`, "overrides:", "processing_mode:",
 		"request_header_mode: SEND", "request_body_mode: FULL_DUPLEX_STREAMED", "request_trailer_mode: SEND",
 		"response_header_mode: SEND", "response_body_mode: NONE", "response_trailer_mode: SEND",

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,11 +14,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // crowdIs names the variable that makes this package's tests a crowd: a [crowd] in JSON.
@@ -173,12 +174,28 @@ func (c crowd) sends(t *testing.T, f *fleet) map[string]int {
 	var out, told bytes.Buffer
 	child.Stdout, child.Stderr = &out, &told
 	require.NoError(t, child.Start())
-	require.NoError(t, syscall.Setpriority(syscall.PRIO_PROCESS, child.Process.Pid, 15))
+	giveWay(t, child.Process.Pid)
 	require.NoError(t, child.Wait(), "%s", &told)
 	var got outcomes
 	require.NoError(t, json.Unmarshal(out.Bytes(), &got), "%s", &out)
 	f.sent.Add(int64(got.Sent))
 	return got.Count
+}
+
+// giveWay has a process run only where no other wants to, with all its threads: others need
+// not wait for it, as with a low priority they would. A thread that is started has the policy
+// of the one that starts it.
+func giveWay(t *testing.T, pid int) {
+	t.Helper()
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	require.NoError(t, err)
+	for _, thread := range threads {
+		tid, err := strconv.Atoi(thread.Name())
+		require.NoError(t, err)
+		if err := unix.SchedSetAttr(tid, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0); !errors.Is(err, unix.ESRCH) {
+			require.NoError(t, err)
+		}
+	}
 }
 
 // playCrowd is what a crowd's process does. It returns its exit status.

@@ -13,13 +13,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
 // flood is what a deployment with so much memory meets.
@@ -88,7 +88,8 @@ func (x *flood) meets(t *testing.T, judge func(t *testing.T, f *fleet, alone, be
 				prefill: 1, decode: 1, simArgs: []string{"--engine", engine},
 				config: fmt.Sprintf("request: {max_body_bytes: %d}\ntokens: {mode: estimate}\n", x.maxBody),
 				envoy:  envoy.Params{MaxBodyBytes: x.maxBody, MaxHeapBytes: x.heap}, alone: true,
-				threads: 2, // one for each of the processors, as Envoy has by itself
+				threads:  2, // one for each of the processors, as Envoy has by itself
+				describe: func(f *fleet) { x.smallWorkers(t, f, engine) },
 			}
 			bodyModes(t, l, func(t *testing.T, l layout) {
 				cgroup := cgroupOf(t, x.memory)
@@ -99,8 +100,10 @@ func (x *flood) meets(t *testing.T, judge func(t *testing.T, f *fleet, alone, be
 					l.cgroup = filepath.Join(cgroup, "cgroup.procs")
 				}
 				f := newFleet(t, l)
-				for _, w := range f.workers { // they have machines of their own in life
-					require.NoError(t, syscall.Setpriority(syscall.PRIO_PROCESS, w.PID(), 15))
+				// Workers have machines of their own in life. So those of large bodies give way to
+				// all others, and no small request waits for one of them.
+				for _, w := range f.workers[:l.prefill+l.decode] {
+					giveWay(t, w.PID())
 				}
 				limit, _ := f.gauge("baton_body_bytes_limit")
 				require.EqualValues(t, x.memory/8, limit, "an eighth of the cgroup's memory")
@@ -133,6 +136,16 @@ func (x *flood) meets(t *testing.T, judge func(t *testing.T, f *fleet, alone, be
 	}
 }
 
+// smallWorkers adds a worker of each role for small requests: what these take is not what the
+// workers take for large bodies.
+func (x *flood) smallWorkers(t *testing.T, f *fleet, engine string) {
+	for i, role := range []string{"prefill", "decode"} {
+		w, err := stack.StartWorker(f.ctx, binDir, "--engine", engine, "--role", role, "--id", strconv.Itoa(400+i), "--model", "small")
+		require.NoError(t, err)
+		f.workers = append(f.workers, w)
+	}
+}
+
 // askSmall sends small requests, four in a second, until done closes, at least x.small of
 // them. It returns how long each took, of one that was not served -1, and the most that
 // plugin and Envoy had resident meanwhile.
@@ -150,7 +163,7 @@ func (x *flood) askSmall(t *testing.T, f *fleet, done <-chan struct{}) (took []t
 				}
 			}
 		}
-		r := f.send(t.Context(), "/v1/completions", completion(fmt.Sprintf("small %d", i), 2, false))
+		r := f.send(t.Context(), "/v1/completions", fmt.Sprintf(`{"model":"small","prompt":"small %d","max_tokens":2}`, i))
 		if r.err != nil || r.status != 200 {
 			t.Logf("a small request was not served: %v %d %.200s", r.err, r.status, r.body)
 			r.took = -1
@@ -225,7 +238,7 @@ func TestBodiesBeyondTheBudgetAreRefused(t *testing.T) {
 // which ask again when they may.
 func TestFiveHundredLargeBodiesInOneGibibyte(t *testing.T) {
 	x := flood{
-		memory: 1 << 30, heap: 576 << 20, maxBody: 64 << 20, small: 40,
+		memory: 1 << 30, heap: 576 << 20, maxBody: 64 << 20, small: 240,
 		crowd:   crowd{Clients: 500, Size: 10 << 20, Rate: 125 << 20, Slow: 1 << 20, Lasts: 60 * time.Second},
 		engines: []string{"sglang", "vllm"},
 	}

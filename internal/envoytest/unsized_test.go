@@ -62,3 +62,23 @@ func TestABodyOfUnknownSizeIsRefusedWhileItComes(t *testing.T) {
 		inFlight(0)
 	})
 }
+
+// TestALargeBodyIsReadAsItComes also where Envoy buffers the others: a whole one as one message
+// takes tens of milliseconds of an Envoy thread, in which no other request of it goes on.
+func TestALargeBodyIsReadAsItComes(t *testing.T) {
+	t.Parallel()
+	bodyModes(t, layout{prefill: 1, decode: 1}, func(t *testing.T, l layout) {
+		f := newFleet(t, l)
+		for _, size := range []int{4 << 20, 4<<20 + 1} {
+			f.forget()
+			head, tail := `{"model":"m","prompt":"large","max_tokens":2,"user":"`, `"}`
+			body := head + strings.Repeat("x", size-len(head)-len(tail)) + tail
+			require.Len(t, body, size)
+			requireAnswer(t, f.send(t.Context(), "/v1/completions", body), "large", 2)
+			_, decode := f.legs()
+			whole := !l.fullDuplex && size <= 4<<20
+			require.Equal(t, whole, decode.Headers.Get("Content-Length") != "", "%d bytes: one that is read as it comes goes on in chunks", size)
+			require.Greater(t, decode.BodyBytes, size)
+		}
+	})
+}

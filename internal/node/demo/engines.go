@@ -98,7 +98,7 @@ func vllm() (*engines, error) {
 		return nil, err
 	}
 	return &engines{
-		what: "real vLLM 0.32.0", model: "qwen3", answer: 1000, ignoreEOS: true, start: 20 * time.Minute,
+		what: "real vLLM 0.32.0", model: "qwen3", answer: 300, ignoreEOS: true, start: 20 * time.Minute,
 		images: func(ctx context.Context, n *node.Node) error { return n.Import(ctx, node.Image{Name: enginesImage}) },
 		pod: func(role worker.Role) (string, error) {
 			// Python keeps what it has compiled beside the sources, so they may be written.
@@ -128,7 +128,9 @@ func vllmPod(home string, role worker.Role, written map[string]bool) (string, er
 		}
 	}
 	slices.Sort(paths)
-	var volumes, mounts []object
+	// vLLM asks for more shared memory than a container has.
+	volumes := []object{{"name": "shm", "emptyDir": object{"medium": "Memory", "sizeLimit": "1Gi"}}}
+	mounts := []object{{"name": "shm", "mountPath": "/dev/shm"}}
 	for i, path := range paths {
 		if _, err := os.Stat(path); err != nil {
 			continue // not all systems have a /lib64

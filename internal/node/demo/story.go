@@ -117,7 +117,8 @@ func (s *story) platform(ctx context.Context) error {
 		return err
 	}
 	if err := s.kubectl(ctx, "wait", "--for=condition=Available", "deployment", "--all", "--timeout="+s.engines.start.String()); err != nil {
-		return err
+		said, _ := s.n.Kubectl(ctx, "", "logs", "--namespace=prod", "--selector=app=llama", "--tail=5", "--prefix")
+		return fmt.Errorf("%w\n%s", err, said)
 	}
 	return s.kubectl(ctx, "get", "pods")
 }
