@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim"
 )
 
 // TestABodyOfUnknownSizeIsRefusedWhileItComes: it has no content-length and no end, so
@@ -69,16 +71,18 @@ func TestALargeBodyIsReadAsItComes(t *testing.T) {
 	t.Parallel()
 	bodyModes(t, layout{prefill: 1, decode: 1}, func(t *testing.T, l layout) {
 		f := newFleet(t, l)
-		for _, size := range []int{4 << 20, 4<<20 + 1} {
+		for _, size := range []int{4<<20 - 1<<10, 4<<20 + 1} { // the mirrored leg has what is injected, too
 			f.forget()
 			head, tail := `{"model":"m","prompt":"large","max_tokens":2,"user":"`, `"}`
 			body := head + strings.Repeat("x", size-len(head)-len(tail)) + tail
 			require.Len(t, body, size)
 			requireAnswer(t, f.send(t.Context(), "/v1/completions", body), "large", 2)
-			_, decode := f.legs()
+			prefill, decode := f.legs()
 			whole := !l.fullDuplex && size <= 4<<20
-			require.Equal(t, whole, decode.Headers.Get("Content-Length") != "", "%d bytes: one that is read as it comes goes on in chunks", size)
-			require.Greater(t, decode.BodyBytes, size)
+			for leg, q := range map[string]enginesim.Request{"prefill": prefill, "decode": decode} {
+				require.Equal(t, whole, q.Headers.Get("Content-Length") != "", "%s, %d bytes: what is read as it comes goes on in chunks", leg, size)
+				require.Greater(t, q.BodyBytes, size)
+			}
 		}
 	})
 }
