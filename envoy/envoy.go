@@ -28,7 +28,8 @@ type Params struct {
 
 	// FullDuplex streams bodies through the plugin (FULL_DUPLEX_STREAMED) as
 	// Gateway API implementations do. The buffered form is cheaper, and its
-	// running answers survive the plugin's death at any moment.
+	// running answers survive the plugin's death at any moment. It streams bodies
+	// over 4 MiB, or of unknown size, too.
 	FullDuplex bool
 
 	// Routing says whether requests may name their workers: "", no; "prerouted",

@@ -32,6 +32,7 @@ type crowd struct {
 	Rate    int64         // bytes in a second that reach Envoy, of all of them together
 	Slow    int64         // and of each slow one
 	Lasts   time.Duration // refused clients ask again until then
+	Within  time.Duration // in which all have begun, one after the other
 }
 
 // link is a line on which so many bytes a second pass.
@@ -106,7 +107,7 @@ func (o *outcomes) add(ctx context.Context, r *reply) (again time.Duration) {
 		what, again = "broken off", 5*time.Second // refused while it wrote
 	case r.status == 200:
 		what = "200"
-	case r.status == 503:
+	case r.status == 503 && strings.Contains(r.body, `"bodies_full"`):
 		if s, err := strconv.Atoi(r.header.Get("Retry-After")); err == nil {
 			what, again = "503", time.Duration(s)*time.Second
 		}
@@ -135,7 +136,7 @@ func (c *crowd) sendAll() *outcomes {
 			links = append(links, &link{rate: c.Slow})
 		}
 		wg.Go(func() {
-			for again := time.Duration(0); ; {
+			for again := c.Within * time.Duration(i) / time.Duration(c.Clients); ; {
 				select {
 				case <-time.After(again):
 				case <-ctx.Done():
@@ -163,8 +164,8 @@ func (c *crowd) ask(ctx context.Context, i int, links []*link, sized bool) *repl
 	return post(ctx, c.URL, body)
 }
 
-// sends has a process of its own send all, at a low priority: clients have machines of
-// their own in life. It returns what they got.
+// sends has a process of its own send all, only where no other wants to run: clients have
+// machines of their own in life. It returns what they got.
 func (c crowd) sends(t *testing.T, f *fleet) map[string]int {
 	c.URL = f.envoy.URL + "/v1/completions"
 	said, err := json.Marshal(c)
@@ -187,13 +188,21 @@ func (c crowd) sends(t *testing.T, f *fleet) map[string]int {
 // of the one that starts it.
 func giveWay(t *testing.T, pid int) {
 	t.Helper()
-	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-	require.NoError(t, err)
-	for _, thread := range threads {
-		tid, err := strconv.Atoi(thread.Name())
+	done := map[string]bool{}
+	for more := true; more; { // a thread may have started another meanwhile
+		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 		require.NoError(t, err)
-		if err := unix.SchedSetAttr(tid, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0); !errors.Is(err, unix.ESRCH) {
+		more = false
+		for _, thread := range threads {
+			if done[thread.Name()] {
+				continue
+			}
+			done[thread.Name()], more = true, true
+			tid, err := strconv.Atoi(thread.Name())
 			require.NoError(t, err)
+			if err := unix.SchedSetAttr(tid, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0); !errors.Is(err, unix.ESRCH) {
+				require.NoError(t, err)
+			}
 		}
 	}
 }

@@ -89,7 +89,7 @@ func (x *flood) meets(t *testing.T, judge func(t *testing.T, f *fleet, alone, be
 				config: fmt.Sprintf("request: {max_body_bytes: %d}\ntokens: {mode: estimate}\n", x.maxBody),
 				envoy:  envoy.Params{MaxBodyBytes: x.maxBody, MaxHeapBytes: x.heap}, alone: true,
 				threads:  2, // one for each of the processors, as Envoy has by itself
-				describe: func(f *fleet) { x.smallWorkers(t, f, engine) },
+				describe: func(f *fleet) { smallWorkers(f, engine) },
 			}
 			bodyModes(t, l, func(t *testing.T, l layout) {
 				cgroup := cgroupOf(t, x.memory)
@@ -102,7 +102,7 @@ func (x *flood) meets(t *testing.T, judge func(t *testing.T, f *fleet, alone, be
 				f := newFleet(t, l)
 				// Workers have machines of their own in life. So those of large bodies give way to
 				// all others, and no small request waits for one of them.
-				for _, w := range f.workers[:l.prefill+l.decode] {
+				for _, w := range slices.Concat(f.prefill, f.decode) {
 					giveWay(t, w.PID())
 				}
 				limit, _ := f.gauge("baton_body_bytes_limit")
@@ -138,10 +138,10 @@ func (x *flood) meets(t *testing.T, judge func(t *testing.T, f *fleet, alone, be
 
 // smallWorkers adds a worker of each role for small requests: what these take is not what the
 // workers take for large bodies.
-func (x *flood) smallWorkers(t *testing.T, f *fleet, engine string) {
+func smallWorkers(f *fleet, engine string) {
 	for i, role := range []string{"prefill", "decode"} {
 		w, err := stack.StartWorker(f.ctx, binDir, "--engine", engine, "--role", role, "--id", strconv.Itoa(400+i), "--model", "small")
-		require.NoError(t, err)
+		require.NoError(f.t, err)
 		f.workers = append(f.workers, w)
 	}
 }
@@ -224,7 +224,7 @@ func requireOnly(t *testing.T, got map[string]int) {
 func TestBodiesBeyondTheBudgetAreRefused(t *testing.T) {
 	x := flood{
 		memory: 384 << 20, heap: 224 << 20, maxBody: 8 << 20, small: 4,
-		crowd:   crowd{Clients: 32, Size: 4 << 20, Rate: 125 << 20, Slow: 12 << 20, Lasts: 8 * time.Second},
+		crowd:   crowd{Clients: 32, Size: 3 << 20, Rate: 125 << 20, Slow: 12 << 20, Lasts: 8 * time.Second},
 		engines: []string{"sglang"},
 	}
 	x.meets(t, func(t *testing.T, f *fleet, _, beside []time.Duration, got map[string]int) {
@@ -239,7 +239,7 @@ func TestBodiesBeyondTheBudgetAreRefused(t *testing.T) {
 func TestFiveHundredLargeBodiesInOneGibibyte(t *testing.T) {
 	x := flood{
 		memory: 1 << 30, heap: 576 << 20, maxBody: 64 << 20, small: 240,
-		crowd:   crowd{Clients: 500, Size: 10 << 20, Rate: 125 << 20, Slow: 1 << 20, Lasts: 60 * time.Second},
+		crowd:   crowd{Clients: 500, Size: 10 << 20, Rate: 125 << 20, Slow: 1 << 20, Lasts: 60 * time.Second, Within: 2 * time.Second},
 		engines: []string{"sglang", "vllm"},
 	}
 	x.meets(t, func(t *testing.T, _ *fleet, _, beside []time.Duration, got map[string]int) {

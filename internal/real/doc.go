@@ -14,10 +14,10 @@
 // [StartVLLM] and [StartSGLang] run one engine in a process group of its own and
 // return once it serves. It ends with Kill, with the context it was started under, or
 // with this process, however that ends. An engine that does not serve in time is an
-// error that has the last of what the engine said.
+// error that has the last of what the engine said. [VLLM] says how one is started elsewhere.
 //
 // # What it does not do
 //
 // It measures no speed: two cores and a tiny model say nothing of an engine's. It
-// talks to loopback addresses only, and installs nothing (package install does).
+// starts engines on loopback addresses only, and installs nothing (package install does).
 package real

@@ -74,7 +74,7 @@ type Command struct {
 	Args, Env []string
 }
 
-// VLLM returns how vLLM is started. Nothing but o.Args says what is not o's or at's.
+// VLLM returns how vLLM is started. Flags that neither o nor at has are in o.Args.
 func VLLM(o *Options, at *Place) Command {
 	venv := filepath.Join(o.Home, "vllm")
 	args := []string{

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -98,20 +97,18 @@ func vllm() (*engines, error) {
 		return nil, err
 	}
 	return &engines{
-		what: "real vLLM 0.32.0", model: "qwen3", answer: 300, ignoreEOS: true, start: 20 * time.Minute,
+		what: "real vLLM", model: "qwen3", answer: 300, ignoreEOS: true, start: 20 * time.Minute,
 		images: func(ctx context.Context, n *node.Node) error { return n.Import(ctx, node.Image{Name: enginesImage}) },
 		pod: func(role worker.Role) (string, error) {
-			// Python keeps what it has compiled beside the sources, so they may be written.
-			return vllmPod(home, role, map[string]bool{home: true, filepath.Dir(filepath.Dir(python)): true})
+			return vllmPod(home, filepath.Dir(filepath.Dir(python)), role)
 		},
 		counts: "/metrics",
 		count:  countVLLM,
 	}, nil
 }
 
-// vllmPod returns a pod that runs an engine of the node's files. written are folders that it may
-// write to.
-func vllmPod(home string, role worker.Role, written map[string]bool) (string, error) {
+// vllmPod returns a pod that runs an engine of the node's files: of home, and of a Python.
+func vllmPod(home, python string, role worker.Role) (string, error) {
 	command := real.VLLM(&real.Options{Home: home, Model: "qwen3", Role: role}, &real.Place{
 		Host: "0.0.0.0", Peers: "$(POD_IP)", Device: "eth0", Port: 8000, Events: 5557, Replay: 5558, Peer: 5600,
 	})
@@ -121,13 +118,10 @@ func vllmPod(home string, role worker.Role, written map[string]bool) (string, er
 		name, value, _ := strings.Cut(e, "=")
 		env = append(env, object{"name": name, "value": value})
 	}
-	paths := []string{"/bin", "/etc/ld.so.cache", "/lib", "/lib64", "/usr"}
-	for path := range written {
-		if !strings.HasPrefix(path, "/usr") {
-			paths = append(paths, path)
-		}
+	paths := []string{"/bin", "/etc/ld.so.cache", "/lib", "/lib64", "/usr", home}
+	if !strings.HasPrefix(python, "/usr") {
+		paths = append(paths, python)
 	}
-	slices.Sort(paths)
 	// vLLM asks for more shared memory than a container has.
 	volumes := []object{{"name": "shm", "emptyDir": object{"medium": "Memory", "sizeLimit": "1Gi"}}}
 	mounts := []object{{"name": "shm", "mountPath": "/dev/shm"}}
@@ -137,7 +131,8 @@ func vllmPod(home string, role worker.Role, written map[string]bool) (string, er
 		}
 		name := "node-" + strconv.Itoa(i)
 		volumes = append(volumes, object{"name": name, "hostPath": object{"path": path}})
-		mounts = append(mounts, object{"name": name, "mountPath": path, "readOnly": !written[path]})
+		// Python keeps what it has compiled beside the sources.
+		mounts = append(mounts, object{"name": name, "mountPath": path, "readOnly": path != home && path != python})
 	}
 	spec, err := json.Marshal(object{
 		"containers": []object{{

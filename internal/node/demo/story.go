@@ -280,8 +280,8 @@ func (s *story) served(ctx context.Context) (map[string]counts, error) {
 		if err != nil {
 			continue // a pod that has just begun or ended does not answer
 		}
-		if out[name], err = s.engines.count(page); err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+		if c, err := s.engines.count(page); err == nil {
+			out[name] = c // else it is not ready
 		}
 	}
 	return out, nil
