@@ -168,6 +168,10 @@ func TestThePatchedGatewayHasTheLegsOfOnesOwnEnvoy(t *testing.T) {
 			require.Contains(t, onlyRoute["typed_per_filter_config"], theirs[len(theirs)-2].(map[string]any)["name"])
 			delete(onlyRoute, "typed_per_filter_config")
 			require.Equal(t, []any{onlyRoute}, takeRoutes(t, got["listener main_leg"]))
+			// Of a gateway's prefill legs the size says nothing: all are read as one's own buffered Envoy reads the others.
+			routes = takeRoutes(t, want["listener prefill_leg"])
+			require.Len(t, routes, map[bool]int{true: 2, false: 1}[p.Buffered])
+			require.Equal(t, routes[len(routes)-1:], takeRoutes(t, got["listener prefill_leg"]))
 			hcm, standalone := managerOf(t, got["listener client"]), managerOf(t, want["listener client"])
 			for _, k := range []string{"early_header_mutation_extensions", "local_reply_config", "route_config", "stream_idle_timeout", "delayed_close_timeout", "always_set_request_id_in_response"} {
 				require.Equal(t, standalone[k], hcm[k], k)
