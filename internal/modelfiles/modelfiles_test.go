@@ -138,6 +138,12 @@ func (w *world) await(t *testing.T, models ...string) {
 	w.until(t, func() bool { return slices.Equal(slices.Sorted(maps.Keys(w.used)), models) })
 }
 
+// says waits until the log has the text: a line may follow what it tells of.
+func (w *world) says(t *testing.T, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return strings.Contains(w.said.String(), text) }, 30*time.Second, time.Millisecond, text)
+}
+
 // until waits for a fact of what is guarded by mu.
 func (w *world) until(t *testing.T, fact func() bool) {
 	t.Helper()
@@ -172,7 +178,7 @@ func TestWhatAWorkerServesIsUsedAndKept(t *testing.T) {
 	w.Changed([]*worker.Worker{named(t, at, local.Digest(a), "m", "own")})
 	w.await(t, "m")
 	require.Equal(t, map[string]int{"fetched": 1}, w.counted)
-	require.Contains(t, w.said.String(), "the files of a model are read")
+	w.says(t, "the files of a model are read")
 
 	// A plugin that starts anew reads the folder, also if nobody serves them.
 	again := follow(t, Config{Dir: dir})
@@ -267,7 +273,7 @@ func TestWorkersThatDifferHaveTheFilesOutOfUse(t *testing.T) {
 	w.await(t, "m")
 	w.Changed([]*worker.Worker{old, upgraded})
 	w.await(t)
-	require.Contains(t, w.said.String(), "its workers have different files")
+	w.says(t, "its workers have different files")
 	w.Changed([]*worker.Worker{upgraded})
 	w.await(t, "m")
 	c := packed(t, tokenizerOf("c"))
@@ -292,7 +298,7 @@ func TestAtMostSoManySetsAreHeld(t *testing.T) {
 	w.await(t, slices.Sorted(slices.Values([]string{ws[0].Models[0], ws[1].Models[0]}))...)
 	w.Changed(ws[1:]) // the first one makes room
 	w.await(t, slices.Sorted(slices.Values([]string{ws[1].Models[0], ws[2].Models[0]}))...)
-	require.Contains(t, w.said.String(), "others have all places")
+	w.says(t, "others have all places")
 	kept, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, kept, 2)
