@@ -34,8 +34,13 @@ func inCluster(name, from, to string) func(string) string {
 	}
 }
 
-// modifiable lets limits of Envoy's be changed while it runs.
+// modifiable lets limits of Envoy's be changed while it runs. Before 1.37 the configuration has
+// a layer of its own.
 func modifiable(y string) string {
+	if before, after, found := strings.Cut(y, "layered_runtime:"); found {
+		at := strings.Index(after, "- {name: baton,")
+		return before + "layered_runtime:" + after[:at] + "- {name: admin, admin_layer: {}}\n  " + after[at:]
+	}
 	return "layered_runtime: {layers: [{name: admin, admin_layer: {}}]}\n" + y
 }
 
