@@ -301,7 +301,7 @@ func (r *release) decoded() map[string]int {
 	r.t.Helper()
 	out := map[string]int{}
 	for _, p := range r.pods("part=decode") {
-		out[p.ip+":8000"] = r.state(p).OK
+		out[p.ip+":8000"] = int(r.state(p).OK)
 	}
 	return out
 }

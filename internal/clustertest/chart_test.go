@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim"
 )
 
 // TestTheChart: two replicas on Istio, as the chart installs them. No request fails that has a
@@ -157,7 +159,7 @@ func (r *release) readyPods(selector string) (out []string) {
 // running returns how many requests the pods run.
 func (r *release) running(selector string) int {
 	r.t.Helper()
-	return r.sum(selector, func(s state) int { return s.Running })
+	return r.sum(selector, func(s enginesim.State) int { return s.Running })
 }
 
 // evictAll evicts each pod in turn, as draining a node does, once its disruption is allowed

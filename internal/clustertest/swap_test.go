@@ -5,12 +5,12 @@ package clustertest
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/node"
 )
 
@@ -209,11 +209,11 @@ spec:
 // answered returns how many requests the pods have answered.
 func (r *release) answered(selector string) int {
 	r.t.Helper()
-	return r.sum(selector, func(s state) int { return s.OK })
+	return r.sum(selector, func(s enginesim.State) int { return int(s.OK) })
 }
 
 // sum adds up what the pods say of themselves.
-func (r *release) sum(selector string, of func(state) int) (n int) {
+func (r *release) sum(selector string, of func(enginesim.State) int) (n int) {
 	r.t.Helper()
 	for _, p := range r.pods(selector) {
 		n += of(r.state(p))
@@ -242,14 +242,9 @@ func (r *release) ready() {
 }
 
 // state is what a simulated worker says of itself.
-type state struct{ Running, OK int }
-
-func (r *release) state(p pod) (s state) {
+func (r *release) state(p pod) enginesim.State {
 	r.t.Helper()
-	resp, err := client().Get("http://" + p.ip + ":8000/sim/state")
+	s, err := enginesim.Client{BaseURL: "http://" + p.ip + ":8000", HTTP: client()}.State(r.t.Context(), false)
 	require.NoError(r.t, err)
-	defer resp.Body.Close()
-	require.Equal(r.t, http.StatusOK, resp.StatusCode)
-	require.NoError(r.t, json.NewDecoder(resp.Body).Decode(&s))
 	return s
 }

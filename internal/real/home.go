@@ -58,6 +58,9 @@ func Installed(home string) error {
 	return errors.Join(errs...)
 }
 
+// StartBytes is the memory that an engine takes with its processes while it starts.
+const StartBytes = 3 << 30
+
 // FreeMemory returns the bytes of memory that a new process may take.
 func FreeMemory() (uint64, error) {
 	info, err := os.ReadFile("/proc/meminfo")

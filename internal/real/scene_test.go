@@ -116,22 +116,19 @@ type fleet struct {
 	order []string // of those in has, the one that was used last at the end
 }
 
-// startBytes is the memory that an engine takes with its processes while it starts, and
-// decodeFree what SGLang's decode wants to be left: it does not start with less than 10 GiB.
-const (
-	startBytes = 3 << 30
-	decodeFree = 12 << 30
-)
+// decodeFree is the memory that SGLang's decode wants to be left: it does not start with less
+// than 10 GiB.
+const decodeFree = 12 << 30
 
 // makeRoom ends engines that no test uses, the one that was used longest ago first, until
 // there is memory to start so many of those that are kept, and to start one of them again.
 func (f *fleet) makeRoom(t *testing.T, starts int, kept []string) {
 	t.Helper()
-	want := uint64(starts+1) * startBytes
+	want := uint64(starts+1) * StartBytes
 	if slices.ContainsFunc(kept, func(name string) bool {
 		return specs[name].kind == worker.SGLang && specs[name].o.Role == worker.Decode
 	}) {
-		want = uint64(starts)*startBytes + decodeFree
+		want = uint64(starts)*StartBytes + decodeFree
 	}
 	for _, name := range slices.Clone(f.order) {
 		free, err := FreeMemory()

@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -210,21 +208,9 @@ func (l *lab) decisions(ctx context.Context, n int) ([]decision.Record, []int, e
 
 // ask reads one JSON page of a replica's.
 func ask(ctx context.Context, p *stack.Plugin, path string, to any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.Admin+path, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("status %d", resp.StatusCode)
-	}
+	page, err := p.Page(ctx, path)
 	if err == nil {
-		err = json.Unmarshal(b, to)
+		err = json.Unmarshal([]byte(page), to)
 	}
 	if err != nil {
 		return fmt.Errorf("the plugin's %s: %w", path, err)

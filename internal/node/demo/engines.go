@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/node"
 	"github.com/seed-60ae5743/baton/internal/real"
 	"github.com/seed-60ae5743/baton/internal/stack"
@@ -25,8 +26,7 @@ type engines struct {
 	model     string
 	images    func(context.Context, *node.Node) error
 	pod       func(worker.Role) (spec string, err error) // as YAML's flow
-	counts    string                                     // the path of the page that count reads
-	count     func(page []byte) (counts, error)
+	counts    func(ctx context.Context, url string) (counts, error)
 	answer    int           // tokens of the answer under which the picker dies
 	ignoreEOS bool          // the answer has them all
 	start     time.Duration // bounds the start of all pods
@@ -53,18 +53,11 @@ func simulated() *engines {
       env: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}], ports: [{containerPort: 8000}],
       readinessProbe: {httpGet: {path: /health, port: 8000}, periodSeconds: 1}}]}`, node.WorkerImage, role, args[role]), nil
 		},
-		counts: "/sim/state",
-		count: func(page []byte) (counts, error) {
-			var state struct {
-				OK    int
-				Ranks []struct {
-					Cached int `json:"cached_tokens"`
-				}
-			}
-			err := json.Unmarshal(page, &state)
-			c := counts{served: state.OK}
+		counts: func(ctx context.Context, url string) (counts, error) {
+			state, err := enginesim.Client{BaseURL: url}.State(ctx, false)
+			c := counts{served: int(state.OK)}
 			for _, r := range state.Ranks {
-				c.cached += r.Cached
+				c.cached += int(r.CachedTokens)
 			}
 			return c, err
 		},
@@ -73,9 +66,6 @@ func simulated() *engines {
 
 // enginesImage has no files: all that the real engines need is the node's.
 const enginesImage = "localhost/engines:node"
-
-// eachBytes is what one vLLM may take of the machine's memory while it starts.
-const eachBytes = 3 << 30
 
 // vllm are real vLLM on the node's processors, installed by make real-tools. Prefill hands over
 // by NIXL.
@@ -86,8 +76,8 @@ func vllm() (*engines, error) {
 	}
 	home := real.Home(root)
 	free, err := real.FreeMemory()
-	if err == nil && free < 5*eachBytes {
-		err = fmt.Errorf("%d MiB of memory are free, four vLLM and the cluster want %d", free>>20, 5*eachBytes>>20)
+	if err == nil && free < 5*real.StartBytes {
+		err = fmt.Errorf("%d MiB of memory are free, four vLLM and the cluster want %d", free>>20, 5*real.StartBytes>>20)
 	}
 	if err := errors.Join(real.CanRun(), real.Installed(home), err); err != nil {
 		return nil, err
@@ -96,20 +86,20 @@ func vllm() (*engines, error) {
 	if err != nil {
 		return nil, err
 	}
+	const model = "qwen3"
 	return &engines{
-		what: "real vLLM", model: "qwen3", answer: 300, ignoreEOS: true, start: 20 * time.Minute,
+		what: "real vLLM", model: model, answer: 300, ignoreEOS: true, start: 20 * time.Minute,
 		images: func(ctx context.Context, n *node.Node) error { return n.Import(ctx, node.Image{Name: enginesImage}) },
 		pod: func(role worker.Role) (string, error) {
-			return vllmPod(home, filepath.Dir(filepath.Dir(python)), role)
+			return vllmPod(&real.Options{Home: home, Model: model, Role: role}, filepath.Dir(filepath.Dir(python)))
 		},
-		counts: "/metrics",
-		count:  countVLLM,
+		counts: countVLLM,
 	}, nil
 }
 
-// vllmPod returns a pod that runs an engine of the node's files: of home, and of a Python.
-func vllmPod(home, python string, role worker.Role) (string, error) {
-	command := real.VLLM(&real.Options{Home: home, Model: "qwen3", Role: role}, &real.Place{
+// vllmPod returns a pod that runs an engine of the node's files: of o.Home, and of a Python.
+func vllmPod(o *real.Options, python string) (string, error) {
+	command := real.VLLM(o, &real.Place{
 		Host: "0.0.0.0", Peers: "$(POD_IP)", Device: "eth0", Port: 8000, Events: 5557, Replay: 5558, Peer: 5600,
 	})
 	type object = map[string]any
@@ -118,7 +108,7 @@ func vllmPod(home, python string, role worker.Role) (string, error) {
 		name, value, _ := strings.Cut(e, "=")
 		env = append(env, object{"name": name, "value": value})
 	}
-	paths := []string{"/bin", "/etc/ld.so.cache", "/lib", "/lib64", "/usr", home}
+	paths := []string{"/bin", "/etc/ld.so.cache", "/lib", "/lib64", "/usr", o.Home}
 	if !strings.HasPrefix(python, "/usr") {
 		paths = append(paths, python)
 	}
@@ -132,7 +122,7 @@ func vllmPod(home, python string, role worker.Role) (string, error) {
 		name := "node-" + strconv.Itoa(i)
 		volumes = append(volumes, object{"name": name, "hostPath": object{"path": path}})
 		// Python keeps what it has compiled beside the sources.
-		mounts = append(mounts, object{"name": name, "mountPath": path, "readOnly": path != home && path != python})
+		mounts = append(mounts, object{"name": name, "mountPath": path, "readOnly": path != o.Home && path != python})
 	}
 	spec, err := json.Marshal(object{
 		"containers": []object{{
@@ -147,7 +137,11 @@ func vllmPod(home, python string, role worker.Role) (string, error) {
 }
 
 // countVLLM reads vLLM's page of metrics.
-func countVLLM(page []byte) (counts, error) {
+func countVLLM(ctx context.Context, url string) (counts, error) {
+	page, err := stack.Get(ctx, url+"/metrics")
+	if err != nil {
+		return counts{}, err
+	}
 	m := stack.Metrics(page)
 	served, counted := m.Sum("vllm:request_success_total")
 	cached, found := m.Sum("vllm:prefix_cache_hits_total")

@@ -276,30 +276,13 @@ func (s *story) served(ctx context.Context) (map[string]counts, error) {
 	out := map[string]counts{}
 	for line := range strings.Lines(list) {
 		name, ip, _ := strings.Cut(strings.TrimSpace(line), " ")
-		page, err := s.get(ctx, "http://"+ip+":8000"+s.engines.counts)
-		if err != nil {
-			continue // a pod that has just begun or ended does not answer
+		short, cancel := context.WithTimeout(ctx, 2*time.Second)
+		if c, err := s.engines.counts(short, "http://"+ip+":8000"); err == nil {
+			out[name] = c // a pod that has just begun or ended does not answer
 		}
-		if c, err := s.engines.count(page); err == nil {
-			out[name] = c // else it is not ready
-		}
+		cancel()
 	}
 	return out, nil
-}
-
-func (s *story) get(ctx context.Context, url string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	return io.ReadAll(resp.Body)
 }
 
 type answer struct {
