@@ -249,7 +249,7 @@ type HealthConfig struct {
 	ServerErrors  int           `yaml:"server_errors"`  // in a row; default 3
 	MaxShare      float64       `yaml:"max_share"`      // of a pool, rounded up; default 0.5
 	ProbeInterval time.Duration `yaml:"probe_interval"` // default 1s
-	ProbeTimeout  time.Duration `yaml:"probe_timeout"`  // default 1s
+	ProbeTimeout  time.Duration `yaml:"probe_timeout"`  // default 5s
 	ProbePath     string        `yaml:"probe_path"`     // default /health
 	MaxProbes     int           `yaml:"max_probes"`     // begun within a second, over all workers; default 200
 }
@@ -299,7 +299,7 @@ func Default() Config {
 		Answer:       AnswerConfig{FirstToken: extproc.FirstTokenHold, OverdueBase: 10 * time.Second},
 		Tokens:       TokensConfig{Mode: "auto", Pictures: "estimate", Wait: 100 * time.Millisecond, BytesPerToken: 4, CacheBytes: 64 << 20},
 		Engines:      EnginesConfig{ReportInterval: 2 * time.Second},
-		Health:       HealthConfig{ServerErrors: 3, MaxShare: 0.5, ProbeInterval: time.Second, ProbeTimeout: time.Second, ProbePath: "/health", MaxProbes: 200},
+		Health:       HealthConfig{ServerErrors: 3, MaxShare: 0.5, ProbeInterval: time.Second, ProbeTimeout: 5 * time.Second, ProbePath: "/health", MaxProbes: 200},
 		Journal:      256,
 		DrainTimeout: 30 * time.Second,
 	}

@@ -37,7 +37,7 @@ func engineFlags(fs *flag.FlagSet) func(c *register.Config) error {
 	key := fs.String("engine-api-key-file", "", "`file` of the API key that the engine asks for (its --api-key), read again for each request; default: none")
 	path := fs.String("health-path", "/health", "`path` of health requests")
 	interval := fs.Duration("health-interval", time.Second, "time between two health requests")
-	timeout := fs.Duration("health-timeout", 5*time.Second, "time-out of one health request")
+	timeout := fs.Duration("health-timeout", 25*time.Second, "time-out of one health request; SGLang answers 503 after 20s by itself")
 	after := fs.Int("unhealthy-after", 3, "failed health requests in a row after which the worker is withdrawn; a refused connection withdraws it at once")
 	refresh := fs.Duration("refresh", 10*time.Second, "time between two readings of the engine's facts, of names and of annotations")
 	settle := fs.Duration("drain-settle", time.Second, "shortest drain, counted from when etcd has the worker as draining")

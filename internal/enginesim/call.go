@@ -235,7 +235,7 @@ func (c *call) compute(ctx context.Context, it *item, mid bool) error {
 	d := c.s.cfg.PrefillBase + time.Duration(len(it.prompt)-it.cached)*c.s.cfg.PrefillPerToken
 	d = it.rank.computeFor(c.scale(d), c.s.cfg.SerialPrefill)
 	if mid && c.fault.When == Mid && c.fault.Mode != FaultTruncate {
-		if err := pause(ctx, d/2); err != nil {
+		if err := it.rank.compute(ctx, d/2); err != nil {
 			return err
 		}
 		if err := c.strike(Mid); err != nil {
@@ -243,7 +243,7 @@ func (c *call) compute(ctx context.Context, it *item, mid bool) error {
 		}
 		d -= d / 2
 	}
-	return pause(ctx, d)
+	return it.rank.compute(ctx, d)
 }
 
 // computeNow computes the prompt and puts it into the cache.

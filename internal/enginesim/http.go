@@ -209,7 +209,33 @@ func (s *Sim) health(w http.ResponseWriter, r *http.Request) {
 		default:
 		}
 	}
+	if s.cfg.Engine == worker.SGLang && !s.generatesInTime(r.Context()) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
 	w.WriteHeader(http.StatusOK)
+}
+
+// SGLang's page asks for one token, and looks each second whether the scheduler has sent
+// any since (docs/engines.md#health).
+const (
+	healthLooks = time.Second
+	healthGives = 20 * time.Second
+)
+
+// generatesInTime waits as SGLang's page does. The token that it asks for comes as soon as
+// no prompt is being computed; of other requests, whenever one has been.
+func (s *Sim) generatesInTime(ctx context.Context) bool {
+	asked := time.Now()
+	for time.Since(asked) < healthGives {
+		if pause(ctx, healthLooks) != nil {
+			panic(http.ErrAbortHandler)
+		}
+		if slices.ContainsFunc(s.ranks, func(r *rank) bool { return r.heard(asked) }) {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *Sim) models(w http.ResponseWriter, _ *http.Request) {

@@ -23,6 +23,8 @@ type rank struct {
 	waiting     list.List // of *admission, first in first out
 	nextBlockID int       // see blockIDs
 	busy        time.Time // when the device has computed all admitted prompts
+	computing   int       // prompts that are computed, or wait for the device
+	computed    time.Time // when the last one ended
 
 	promptTokens, cachedTokens, outputTokens uint64
 }
@@ -172,6 +174,26 @@ func (h *hold) release() {
 	h.r.releaseLocked(h)
 	h.r.flushLocked()
 	h.r.wakeLocked()
+}
+
+// compute waits while a prompt is computed.
+func (r *rank) compute(ctx context.Context, d time.Duration) error {
+	r.mu.Lock()
+	r.computing++
+	r.mu.Unlock()
+	err := pause(ctx, d)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.computing--
+	r.computed = time.Now()
+	return err
+}
+
+// heard reports whether the rank has sent a token since then, or would send one now.
+func (r *rank) heard(since time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.computing == 0 || r.computed.After(since)
 }
 
 // computeFor returns how long the caller must wait for work that keeps the device busy

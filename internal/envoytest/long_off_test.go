@@ -2,7 +2,11 @@
 
 package envoytest
 
-import "time"
+import (
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
 
 // outage is how long etcd is away: longer than any lease.
 const outage = 3 * time.Second
@@ -27,3 +31,5 @@ var bookedRight = []bookedRun{{"sglang", true, true}}
 // bookedBesides is a further run: what it shows is told, since what is learned in its first
 // seconds is much of it.
 var bookedBesides = []bookedRun{{"vllm", false, false}}
+
+var lateRuns = []lateRun{{worker.SGLang, 2500 * time.Millisecond, false, 10}}

@@ -2,7 +2,11 @@
 
 package envoytest
 
-import "time"
+import (
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
 
 // outage is how long etcd is away: longer than rivals' fleets live without it.
 const outage = 60 * time.Second
@@ -27,3 +31,9 @@ var bookedRight = []bookedRun{{"sglang", true, true}, {"vllm", false, false}}
 
 // bookedBesides are further runs: what they show is told.
 var bookedBesides = []bookedRun{{"vllm", true, true}, {"sglang", false, true}, {"vllm", false, true}}
+
+// lateRuns are those of the report that 25 to 38 of 38 requests were refused in.
+var lateRuns = []lateRun{
+	{worker.SGLang, 1500 * time.Millisecond, false, 38}, {worker.SGLang, 2500 * time.Millisecond, true, 38}, {worker.SGLang, 4 * time.Second, false, 38},
+	{worker.SGLang, 1500 * time.Millisecond, true, 38}, {worker.VLLM, 2500 * time.Millisecond, false, 38}, {worker.SGLang, 4 * time.Second, true, 38},
+}

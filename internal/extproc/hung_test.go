@@ -80,14 +80,14 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 				tracker, err := health.New(health.Config{
 					Client: &http.Client{Transport: stoppedWorker("10.0.1.1:80")},
 					Hooks: health.Hooks{Transition: func(x health.Transition) {
-						if x.Silent() {
+						if x.Mute() {
 							gone <- x.Rank.ID
 						}
 					}},
 				})
 				require.NoError(t, err)
-				ws := routetest.Workers()[:1]
-				ws[0].Role = worker.Prefill
+				ws := routetest.Workers()[:2]
+				ws[0].Role, ws[1].Role = worker.Prefill, worker.Prefill
 				ws[0].Endpoint, err = worker.ParseEndpoint("10.0.1.1:80")
 				require.NoError(t, err)
 				snap, err := worker.NewSnapshot(1, ws)
@@ -118,7 +118,7 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 				for awaitsAnswer(m) {
 					select {
 					case id := <-gone:
-						send(&leg.Event{Kind: leg.EventGone, Rank: worker.Rank{ID: id}, Whole: true})
+						send(&leg.Event{Kind: leg.EventMute, Rank: worker.Rank{ID: id}, Whole: true})
 					case <-time.After(time.Until(m.WakeAt())):
 						send(&leg.Event{Kind: leg.EventTimer})
 					}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/patience"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
@@ -113,9 +114,17 @@ func (l *limited) learn(p *patience.Limits, now time.Time) {
 	}
 }
 
-// SetAside tells the attempts that wait for the rank that it was set aside, so that they
-// stop waiting. If ownPort is false, the ranks of the worker share a port, and attempts that
-// wait for any of these are told. SetAside returns at once, so health's hooks may call it.
-func (srv *Server) SetAside(r worker.Rank, ownPort bool) {
-	srv.engines.run(func() { srv.attempts.aside(r, ownPort) })
+// Away tells the attempts that wait for the rank of a transition that it was set aside, so that they stop
+// waiting, or that nothing of it answers while a mate is well, so that they go there if they
+// can. Away returns at once, so health's hooks may call it.
+func (srv *Server) Away(t *health.Transition) {
+	kind := leg.EventGone
+	switch {
+	case t.Mute():
+		kind = leg.EventMute
+	case !t.Silent():
+		return
+	}
+	rank, ownPort := t.Rank, t.OwnPort
+	srv.engines.run(func() { srv.attempts.away(kind, rank, ownPort) })
 }

@@ -321,7 +321,7 @@ func (s *mainStream) relay(now time.Time, e *leg.Effect) {
 	}
 	if s.m.ServesSoFar() {
 		s.decodeLimit.learn(&s.srv.patience, now)
-		s.srv.cfg.Health.Began(s.m.Plan().Decode)
+		s.srv.cfg.Health.Began(s.m.Plan().Decode, now)
 		if r := computing(s.m.Plan()); r.ID != 0 {
 			if w := s.srv.view.Load().Worker(r.ID); w != nil {
 				s.claim.Computed(r, w.Endpoint)

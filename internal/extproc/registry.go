@@ -84,10 +84,11 @@ func (r *registry) gone(ids []worker.ID) {
 	r.tell(leg.Event{Kind: leg.EventGone, Whole: true, Left: true}, func(x worker.Rank) bool { return left[x.ID] })
 }
 
-// aside tells each attempt that has the rank that it was set aside. If ownPort is false, the
-// ranks of the worker share a port, and each attempt that has any of them is told.
-func (r *registry) aside(rank worker.Rank, ownPort bool) {
-	r.tell(leg.Event{Kind: leg.EventGone, Whole: !ownPort}, func(x worker.Rank) bool { return x.In(rank, !ownPort) })
+// away tells each attempt that has the rank that it was set aside, or is silent. If ownPort
+// is false, the ranks of the worker share a port, and each attempt that has any of them is
+// told.
+func (r *registry) away(kind leg.EventKind, rank worker.Rank, ownPort bool) {
+	r.tell(leg.Event{Kind: kind, Whole: !ownPort}, func(x worker.Rank) bool { return x.In(rank, !ownPort) })
 }
 
 // tell posts the event to each attempt, once for each of its ranks for which the given

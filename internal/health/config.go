@@ -3,6 +3,7 @@ package health
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -29,7 +30,9 @@ type Config struct {
 	// more probes.
 	ProbeInterval time.Duration
 
-	// ProbeTimeout bounds one probe. Default 1 s.
+	// ProbeTimeout bounds one probe; after one that had no answer in time, the next may
+	// take twice as long. Default 5 s: SGLang answers when a prefill batch has ended. With
+	// a shorter one, a worker that is aside and answers more slowly does not come back.
 	ProbeTimeout time.Duration
 
 	// MaxProbes is how many begin in a second, over all workers. Default 200. A lower
@@ -68,7 +71,7 @@ func (c Config) withDefaults() Config {
 		c.ProbeInterval = time.Second
 	}
 	if c.ProbeTimeout == 0 {
-		c.ProbeTimeout = time.Second
+		c.ProbeTimeout = 5 * time.Second
 	}
 	if c.MaxProbes == 0 {
 		c.MaxProbes = 200
@@ -80,7 +83,7 @@ func (c Config) withDefaults() Config {
 		c.ProbePath = "/health"
 	}
 	if c.Client == nil {
-		var t http.RoundTripper = &http.Transport{DisableKeepAlives: true}
+		var t http.RoundTripper = &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{Timeout: connectWithin}).DialContext}
 		if c.Around != nil {
 			t = c.Around(t)
 		}

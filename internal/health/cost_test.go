@@ -74,8 +74,9 @@ func costs(t *testing.T, n int) map[string]int {
 	back(answered)
 	back(well)
 	report("served", Report{})
-	report("lost, proven", Report{Outcome: ConnectionLost, Proven: true})
-	back(silent)
+	report("stalled", Report{Outcome: Overdue, Request: 1})
+	report("stalled", Report{Outcome: Overdue, Request: 2})
+	back(unconnected)
 	back(well)
 	report("served", Report{})
 	report("error", Report{Outcome: ServerError})
@@ -87,7 +88,8 @@ func costs(t *testing.T, n int) map[string]int {
 	report("slow", Report{Outcome: Overdue, Request: 2})
 	report("served", Report{})
 	report("suspicion", Report{Outcome: BrokeOff})
-	back(silent)
+	back(late)
+	back(well)
 	for id := worker.ID(1); int(id) < n; id++ {
 		m.step("hand-off", func() { tr.HandoffFailed(rankOf(id), rankOf(id+1), now) })
 		m.step("mate", func() { tr.AskMate(rankOf(id)) })
@@ -141,7 +143,7 @@ func checkInvariants(t *testing.T, tr *Tracker) {
 	}
 	require.Equal(t, limited, tr.limited.Load())
 	for _, p := range tr.pools {
-		var healthy int32
+		var healthy, doubted int32
 		var aside, judged int
 		var sum tally
 		for _, e := range p.members {
@@ -150,6 +152,9 @@ func checkInvariants(t *testing.T, tr *Tracker) {
 			if e.is() == Healthy {
 				healthy++
 			}
+			if e.is() == Doubted {
+				doubted++
+			}
 			if e.is().aside() {
 				aside++
 				if !e.dead {
@@ -157,7 +162,7 @@ func checkInvariants(t *testing.T, tr *Tracker) {
 				}
 			}
 		}
-		require.Equal(t, healthy, p.healthy.Load())
+		require.Equal(t, []int32{healthy, doubted}, []int32{p.healthy.Load(), p.doubted.Load()})
 		require.Equal(t, []int{aside, judged}, []int{int(p.aside.Load()), p.judged})
 		require.LessOrEqual(t, judged, p.limit)
 		require.InDelta(t, sum.good, p.sum.good, 1e-6)
@@ -167,7 +172,7 @@ func checkInvariants(t *testing.T, tr *Tracker) {
 		require.Contains(t, tr.pools, p)
 		var serving []worker.Rank
 		for _, e := range p.members {
-			if !e.is().aside() {
+			if !e.is().aside() && e.is() != Doubted {
 				serving = append(serving, e.rank)
 			}
 		}

@@ -27,7 +27,8 @@ import (
 //	mate id=7                         may a request that it has refused be asked of another?
 //	mate-served
 //	probe [for=0]                     what begins now, and for so many seconds, and when the next will
-//	result id=7 as=well               of the probe under way: well, answered, unreachable, silent, unclear
+//	result id=7 as=well               of the probe under way: well, answered, unreachable, unconnected, late, unclear
+//	result id=7 silent-to=page-late   not yet: nothing has come, or not the page; or: silent
 //	allows                            who may be picked
 //	begin id=7 name=a                 a request was given to 7
 //	end name=a
@@ -72,6 +73,9 @@ func (s *scenario) start(c Config) {
 	c.Hooks = Hooks{
 		Transition: func(x Transition) {
 			fmt.Fprintf(&s.out, "%s: %v -> %v (%s)\n", s.name(x.Rank), x.From, x.To, x.Reason)
+			if x.Mute() {
+				fmt.Fprintf(&s.out, "%s: what waits for it may go elsewhere\n", s.name(x.Rank))
+			}
 		},
 		Spared: func(x worker.Rank, r Reason, _ time.Time) {
 			fmt.Fprintf(&s.out, "%s: spared (%s)\n", s.name(x), r)
@@ -189,7 +193,11 @@ func (s *scenario) do(d *datadriven.TestData) {
 	case "probe":
 		s.probe(s.seconds(args["for"]))
 	case "result":
-		v := slices.Index([]string{unclear: "unclear", well: "well", answered: "answered", unreachable: "unreachable", silent: "silent"}, args["as"])
+		if to := args["silent-to"]; to != "" {
+			s.tr.unanswered(id, s.probing[id], Reason(to), s.now)
+			return
+		}
+		v := slices.Index([]string{unclear: "unclear", well: "well", answered: "answered", unreachable: "unreachable", unconnected: "unconnected", late: "late"}, args["as"])
 		require.GreaterOrEqual(s.t, v, 0, d.Pos)
 		s.tr.probed(id, s.probing[id], verdict(v), s.now)
 	case "allows":
@@ -231,7 +239,10 @@ func (s *scenario) probe(within time.Duration) {
 	for at := s.now; ; {
 		if p, any := s.tr.begin(at); any {
 			s.probing[p.rank] = p.number
-			fmt.Fprintf(&s.out, "get %s", p.url)
+			fmt.Fprintf(&s.out, "get %s%s", p.at, p.path)
+			if p.within != s.tr.cfg.ProbeTimeout {
+				fmt.Fprintf(&s.out, " within %v", p.within)
+			}
 			if after := at.Sub(s.now); after > 0 {
 				fmt.Fprintf(&s.out, " after %v", after)
 			}

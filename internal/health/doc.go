@@ -3,6 +3,8 @@
 //
 // # States of a worker
 //
+//	doubted ◄── probe unanswered ── healthy ◄── heard from ── doubted
+//
 //	healthy ───── failure ─────► aside ◄──── due / probe failed ────► probing
 //	   ▲                          ▲  │                                  │
 //	   │                          │  └── a stalled one serves ───┐      │
@@ -12,6 +14,9 @@
 // What each state is for:
 //
 //   - healthy: in service.
+//   - doubted: in service, and picked only if its pools have no healthy worker. A worker
+//     that is silent may be stopped, or only busy: requests lose nothing at its mates, and
+//     without mates they wait, as they would have waited anyway.
 //   - aside, probing: not picked. Probing is aside while a probe is under way.
 //   - recovering: one request at a time may try the worker, as long as its pool has a
 //     healthy one; if it has none, all may. A probe alone does not make a worker healthy,
@@ -24,16 +29,20 @@
 // worker. Each kind counts only as far as it is evidence against the worker:
 //
 //   - A refused connection: sets aside at once. The worker could serve no request.
-//   - A probe that is refused, or not answered in time: sets aside at once, since no
-//     client can cause it. Suspects are probed while they are in service ([Suspect] and
-//     most failures ask for that). Any answer clears them, also a 404, since not every
-//     engine has /health.
+//   - A probe that is refused: sets aside at once, since no client can cause it. Suspects
+//     are probed while they are in service ([Suspect] and most failures ask for that). Any
+//     answer clears them, also a 404, since not every engine has /health.
+//   - A probe that gets no connection: sets aside together with what made the worker
+//     suspect, but for the last worker of a role.
+//   - A probe that gets a connection and no answer: shows nothing of the worker's health.
+//     It makes a healthy suspect doubted.
 //   - Server errors, answers that break off, lost connections: a run of them counts if
 //     the rate of the others in its pools does not explain it (rates.go), since failures
 //     that all workers have alike are caused by the requests. While the worker recovers,
 //     one is enough if the worker fails more than the others do. If another worker has
 //     served the same request ([Report].Proven), the fault is this worker's: then a few
-//     in a row are enough, refusals count as well, and one lost connection is enough.
+//     in a row are enough, and refusals count as well. One lost connection is never
+//     enough: the engine may close one that is idle while a request is sent on it.
 //   - Requests that are too slow: two different ones, with no served request between, and
 //     both asked after the latest that was served. One request alone is never enough,
 //     however many attempts it has.
@@ -58,7 +67,7 @@
 // aside. The share is rounded up, so that one of two can be. A worker that would exceed
 // it is kept in service, and shown so. A worker is in the pools of all its keys, and each
 // of them must have room. Workers that cannot be reached, after a refused connection or a
-// failed probe, need no room and take none: if ten of twelve are dead, all ten are aside.
+// probe without a connection, need no room and take none: if ten of twelve are dead, all ten are aside.
 //
 // Server errors do not set aside the last worker in service of a pool: some of its
 // answers may be right, and to refuse all requests would turn a partial fault into a full
@@ -106,7 +115,7 @@
 //
 // # Invariants
 //
-//   - Only moveLocked changes a state between healthy, aside and recovering. It keeps the
+//   - Only moveLocked changes a state between healthy, doubted, aside and recovering. It keeps the
 //     counters of the pools, the agenda and the ring in step.
 //   - The counters of a pool are those of its members. judged is at most the limit after
 //     each call, since a worker that finds no room is kept in service.

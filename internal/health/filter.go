@@ -14,7 +14,7 @@ type Standing uint8
 const (
 	Free   Standing = iota // healthy
 	Half                   // recovering: one request may try it
-	Tried                  // recovering, while a request tries it: more may only if its pool has no Free worker
+	Tried                  // doubted, or recovering while a request tries it: requests may be sent only if its pool has no Free worker
 	Barred                 // aside
 )
 
@@ -24,6 +24,8 @@ func (e *entry) standing() Standing {
 	switch e.is() {
 	case Healthy:
 		return Free
+	case Doubted:
+		return Tried
 	case Recovering:
 		if e.trial.Load() == 0 {
 			return Half
@@ -94,7 +96,7 @@ func (t *Tracker) AllowsSome(id worker.ID) bool {
 }
 
 // open reports whether a pool of e has no healthy worker: then all requests may try the
-// ones that recover.
+// ones that recover or are doubted.
 func (e *entry) open() bool {
 	for _, p := range *e.pools.Load() {
 		if p.healthy.Load() == 0 {
@@ -109,17 +111,18 @@ func (e *entry) open() bool {
 // request that tries it has booked it, and may be sent. It takes no lock.
 func (t *Tracker) Aside(r worker.Rank) bool { return t.Standing(r) == Barred }
 
-// Spare reports whether the pool of the key and role has a rank that is not aside, apart
-// from those given. It takes no lock, and looks only at the given ones.
+// Spare reports whether the pool of the key and role has a rank that is neither aside nor
+// doubted, apart from those given: what waits at a worker that may only be busy gains
+// nothing at another one of the kind. It takes no lock, and looks only at the given ones.
 func (t *Tracker) Spare(k worker.Key, role worker.Role, but ...worker.Rank) bool {
 	p := (*t.byRole.Load())[poolKey{k, role}]
 	if p == nil {
 		return false
 	}
-	n := len(p.members) - int(p.aside.Load())
+	n := len(p.members) - int(p.aside.Load()) - int(p.doubted.Load())
 	for i, r := range but {
 		e := t.find(r)
-		if e == nil || e.is().aside() || !slices.Contains(*e.pools.Load(), p) {
+		if e == nil || e.is().aside() || e.is() == Doubted || !slices.Contains(*e.pools.Load(), p) {
 			continue
 		}
 		if !slices.ContainsFunc(but[:i], func(x worker.Rank) bool { return x.In(r, !e.ownPort) }) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"sync"
 	"syscall"
@@ -121,7 +122,10 @@ type workersHTTP struct {
 func (w *workersHTTP) RoundTrip(r *http.Request) (*http.Response, error) {
 	w.mu.Lock()
 	w.seen = append(w.seen, time.Since(w.start).String()+" "+r.Method+" "+r.URL.String())
-	answer := w.answer[r.URL.Host]
+	answer := w.answer[r.URL.Host+r.URL.Path]
+	if answer == nil {
+		answer = w.answer[r.URL.Host]
+	}
 	w.mu.Unlock()
 	status, err := answer(r.Context())
 	if err != nil {
@@ -148,7 +152,27 @@ func status(code int) func(context.Context) (int, error) {
 
 func refused(context.Context) (int, error) { return 0, syscall.ECONNREFUSED }
 
+// hang takes the connection and does not answer.
 func hang(ctx context.Context) (int, error) {
+	httptrace.ContextClientTrace(ctx).GotConn(httptrace.GotConnInfo{})
+	return silence(ctx)
+}
+
+// comes answers well, after a while.
+func comes(d time.Duration) func(context.Context) (int, error) {
+	return func(ctx context.Context) (int, error) {
+		httptrace.ContextClientTrace(ctx).GotConn(httptrace.GotConnInfo{})
+		select {
+		case <-time.After(d):
+			return 200, nil
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// silence does not even take the connection.
+func silence(ctx context.Context) (int, error) {
 	<-ctx.Done()
 	return 0, ctx.Err()
 }
@@ -159,7 +183,7 @@ func pass(d time.Duration) { <-time.After(d) }
 func TestTheProberBringsWorkersBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := &workersHTTP{answer: map[string]func(context.Context) (int, error){}, start: time.Now()}
-		tr, err := New(Config{Client: &http.Client{Transport: net}, Seed: 1})
+		tr, err := New(Config{Client: &http.Client{Transport: net}, Seed: 1, ProbeTimeout: time.Second})
 		require.NoError(t, err)
 		tr.rng = newRand(noJitter{})
 		tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n3 decode\n4 decode\n"), time.Now())
@@ -191,7 +215,7 @@ func TestTheProberBringsWorkersBack(t *testing.T) {
 
 		net.set("10.0.0.7:8000", status(200))
 		net.set("10.0.0.3:8000", status(503))
-		pass(time.Second) // both at 3 s and a little
+		pass(time.Second) // 7 at 3 s and a little; 3, which was late, has two seconds now
 		synctest.Wait()
 		require.Equal(t, []State{Aside, Healthy, Recovering, Healthy}, states())
 

@@ -31,17 +31,9 @@ func (t *Tracker) Report(rank worker.Rank, r Report, now time.Time) {
 		if r.Proven {
 			t.erredLocked(e, true, now)
 		}
-	case BrokeOff:
+	case BrokeOff, ConnectionLost:
 		t.rateLocked(e, false)
 		t.erredLocked(e, r.Proven, now)
-		t.suspectLocked(e, r.Outcome, now)
-	case ConnectionLost:
-		t.rateLocked(e, false)
-		if r.Proven {
-			t.judgeLocked(e, reasonOf(r.Outcome), now)
-		} else {
-			t.erredLocked(e, false, now)
-		}
 		t.suspectLocked(e, r.Outcome, now)
 	case Overdue, Timeout:
 		t.slowLocked(e, r, now)
@@ -67,11 +59,12 @@ func (t *Tracker) rateLocked(e *entry, good bool) {
 // Began must be called when a worker's answer has begun and is no refusal. Without it a
 // run of refusals would look longer than it is when many requests run: answers end later
 // than refusals.
-func (t *Tracker) Began(r worker.Rank) {
+func (t *Tracker) Began(r worker.Rank, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e := t.find(r); e != nil {
 		e.refusals = 0
+		t.believeLocked(e, ReasonAnswered, now)
 	}
 }
 
@@ -84,6 +77,8 @@ func (t *Tracker) servedLocked(e *entry, now time.Time) {
 	case Recovering:
 		e.relapses = 0
 		t.moveLocked(e, Healthy, false, ReasonAnswered, now)
+	case Doubted:
+		t.believeLocked(e, ReasonAnswered, now)
 	case Aside, Probing:
 		if e.reason == reasonOf(Overdue) || e.reason == reasonOf(Timeout) {
 			t.moveLocked(e, Recovering, false, ReasonAnswered, now)
@@ -132,6 +127,24 @@ func (t *Tracker) judgeLocked(e *entry, r Reason, now time.Time) {
 		return
 	}
 	t.setAsideLocked(e, false, r, now)
+}
+
+// doubtLocked takes that the page of a worker in service does not come. That is silence
+// and no proof: SGLang's page waits until a prefill batch has ended, and any page waits
+// for an event loop that is late (docs/engines.md#health). A worker that recovers gets one
+// request at a time already.
+func (t *Tracker) doubtLocked(e *entry, r Reason, now time.Time) {
+	if e.is() == Healthy && !e.servedAt.After(e.asked) {
+		t.moveLocked(e, Doubted, false, r, now)
+	}
+}
+
+// believeLocked ends the doubt of a worker that has been heard from.
+func (t *Tracker) believeLocked(e *entry, r Reason, now time.Time) {
+	e.late = false
+	if e.is() == Doubted {
+		t.moveLocked(e, Healthy, false, r, now)
+	}
 }
 
 // condemnLocked sets aside a worker that cannot be reached. No share limits it, since

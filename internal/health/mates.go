@@ -77,11 +77,7 @@ func (t *Tracker) MateServed() {
 func (t *Tracker) hasMateLocked(e *entry) bool {
 	for _, p := range *e.pools.Load() {
 		t.touchLocked()
-		others := len(p.members) - int(p.aside.Load())
-		if !e.is().aside() {
-			others--
-		}
-		if others > 0 {
+		if p.others(e) > 0 {
 			return true
 		}
 	}

@@ -121,6 +121,16 @@ func (m *model) hasMate(p *patient) bool {
 	return false
 }
 
+// hasMates reports whether each pool of p has another worker in service.
+func (m *model) hasMates(p *patient) bool {
+	for _, members := range m.mates(p) {
+		if count(members, func(x *patient) bool { return x != p && !isAside(x) }) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
 func (m *model) update(s *worker.Snapshot, now time.Time) {
 	before := m.workers
 	m.snap, m.workers = s, map[worker.ID]*patient{}
@@ -218,10 +228,9 @@ func (m *model) report(id worker.ID, r Report, now time.Time) {
 		} else if p.State.aside() && stalled {
 			m.move(p, Recovering, ReasonAnswered, now)
 		}
+		m.believe(p, ReasonAnswered, now)
 	case r.Outcome == ConnectFailed:
 		m.aside(p, true, "connect-failed", now)
-	case r.Outcome == ConnectionLost && r.Proven:
-		m.aside(p, false, "connection-lost", now)
 	case bad && (r.Outcome != Refused || r.Proven):
 		p.ConsecutiveErrors++
 		trial := p.State == Recovering
@@ -324,8 +333,10 @@ func (m *model) begin(now time.Time) *patient {
 func (m *model) probed(p *patient, v verdict, now time.Time) {
 	on := p.flying
 	p.flying = grounded
-	dead := v == unreachable || v == silent
+	dead := v == unreachable || v == unconnected
 	switch {
+	case on == onSuspicion && (v == late || v == unconnected && !m.hasMates(p)):
+		m.doubt(p, ReasonPageLate, now)
 	case on == onSuspicion && dead:
 		r := Reason("timeout")
 		if v == unreachable {
@@ -334,11 +345,29 @@ func (m *model) probed(p *patient, v verdict, now time.Time) {
 			r = "overdue"
 		}
 		m.aside(p, true, r, now)
+		return
+	case on == onSuspicion && v != unclear:
+		m.believe(p, ReasonProbe, now)
 	case on == onSchedule && p.State == Probing && v == well:
 		p.ConsecutiveErrors = 0
 		m.move(p, Recovering, ReasonProbe, now)
 	case on == onSchedule && p.State == Probing:
 		p.State, p.due, p.dead = Aside, now.Add(m.cfg.ProbeInterval), p.dead || dead
+	}
+	if on == onSuspicion && p.State == Doubted {
+		p.wanted, p.due = true, now.Add(m.cfg.ProbeInterval)
+	}
+}
+
+func (m *model) doubt(p *patient, r Reason, now time.Time) {
+	if p.State == Healthy && !p.servedAt.After(p.asked) {
+		m.move(p, Doubted, r, now)
+	}
+}
+
+func (m *model) believe(p *patient, r Reason, now time.Time) {
+	if p.State == Doubted {
+		m.move(p, Healthy, r, now)
 	}
 }
 
@@ -348,7 +377,7 @@ func (m *model) standing(p *patient) Standing {
 		return Free
 	case p.State.aside():
 		return Barred
-	case p.tried:
+	case p.tried, p.State == Doubted:
 		return Tried
 	default:
 		return Half
@@ -484,9 +513,10 @@ func (d *duel) step() {
 func (d *duel) mate(id worker.ID, p *patient) {
 	switch d.rng.IntN(6) {
 	case 0:
-		d.tr.Began(rankOf(id))
+		d.tr.Began(rankOf(id), d.now)
 		if p != nil {
 			p.refusals = 0
+			d.m.believe(p, ReasonAnswered, d.now)
 		}
 		return
 	case 1:
@@ -527,7 +557,13 @@ func (d *duel) result() {
 	i := d.rng.IntN(len(d.flying))
 	f := d.flying[i]
 	d.flying = slices.Delete(d.flying, i, i+1)
-	v := verdict(d.rng.IntN(int(silent) + 1))
+	if d.rng.IntN(2) == 0 {
+		d.tr.unanswered(f.rank, f.number, ReasonSilent, d.now)
+		if d.m.workers[f.rank.ID] == f.p && f.p.flying == onSuspicion {
+			d.m.doubt(f.p, ReasonSilent, d.now)
+		}
+	}
+	v := verdict(d.rng.IntN(int(late) + 1))
 	d.tr.probed(f.rank, f.number, v, d.now)
 	if d.m.workers[f.rank.ID] == f.p {
 		d.m.probed(f.p, v, d.now)

@@ -13,7 +13,7 @@ import (
 // pool holds the entries of one key and role, without draining workers. Keys that exactly
 // the same workers serve share one pool.
 //
-// Invariants: healthy, aside and judged count the members that are so; sum is the sum of
+// Invariants: healthy, doubted, aside and judged count the members that are so; sum is the sum of
 // their tallies, apart from rounding.
 type pool struct {
 	// Set at construction, read-only.
@@ -22,6 +22,7 @@ type pool struct {
 
 	// Written under Tracker.mu, read by anyone.
 	healthy atomic.Int32
+	doubted atomic.Int32
 	aside   atomic.Int32 // with those that are probing
 
 	// Guarded by Tracker.mu.
@@ -38,6 +39,8 @@ func (p *pool) count(s State, dead bool, sign int) {
 	switch {
 	case s == Healthy:
 		p.healthy.Add(int32(sign))
+	case s == Doubted:
+		p.doubted.Add(int32(sign))
 	case s.aside():
 		p.aside.Add(int32(sign))
 		if !dead {
@@ -138,6 +141,25 @@ func (e *entry) room(r Reason) bool {
 		}
 	}
 	return true
+}
+
+// last reports whether a pool of e has no other worker in service.
+func (e *entry) last() bool {
+	for _, p := range *e.pools.Load() {
+		if p.others(e) == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// others returns how many members are in service, without e.
+func (p *pool) others(e *entry) int {
+	n := len(p.members) - int(p.aside.Load())
+	if !e.is().aside() {
+		n--
+	}
+	return n
 }
 
 // oddLocked reports whether a worker with that tally fails more than the others of each

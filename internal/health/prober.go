@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -16,7 +18,10 @@ import (
 type probe struct {
 	rank   worker.Rank
 	number uint64
-	url    string
+	of     flight
+	at     string // http://ip:port
+	path   string
+	within time.Duration
 }
 
 // flight says what the probe that is under way is for.
@@ -36,7 +41,25 @@ const (
 	well                       // the answer was a success
 	answered                   // the answer was something else
 	unreachable                // the connection was refused, or it broke
-	silent                     // there was no answer in time
+	unconnected                // the connection was not made in time
+	late                       // the connection was made, and the answer did not come in time
+)
+
+// How long a suspect may be silent before it is doubted, and how long a connection may
+// take. A probe's page may cost the engine work: SGLang's takes 1.0 to 1.1 s when nothing
+// runs, and waits for the end of a prefill batch. So a suspect whose page does not come at
+// once is also asked for knockPath, which costs nothing in any engine. If neither comes,
+// the whole process is silent. If one of these times is too short, requests go to the
+// mates of workers that are well; if it is too long, they go on to one that hangs. None
+// fails by it. connectWithin leaves TCP time for two more tries, 1 and 3 s after the first
+// (RFC 6298).
+const (
+	knockAfter    = 250 * time.Millisecond
+	silentAfter   = time.Second
+	lateAfter     = 1250 * time.Millisecond
+	connectWithin = 3500 * time.Millisecond
+
+	knockPath = "/v1/models"
 )
 
 // Run probes workers that are aside or suspect, until ctx ends. It returns nil after the
@@ -49,8 +72,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 	for {
 		if p, any := t.begin(time.Now()); any {
 			probes.Go(func() {
-				v := t.send(ctx, p)
-				t.probed(p.rank, p.number, v, time.Now())
+				t.probed(p.rank, p.number, t.ask(ctx, p), time.Now())
 			})
 		}
 		var fire <-chan time.Time
@@ -67,10 +89,51 @@ func (t *Tracker) Run(ctx context.Context) error {
 	}
 }
 
-func (t *Tracker) send(ctx context.Context, p probe) verdict {
-	within, cancel := context.WithTimeout(ctx, t.cfg.ProbeTimeout)
+// ask sends a probe and returns its result. It tells of a suspect that is silent before
+// that.
+func (t *Tracker) ask(ctx context.Context, p probe) verdict {
+	within, cancel := context.WithTimeout(ctx, p.within)
+	var sent sync.WaitGroup
+	defer sent.Wait()
 	defer cancel()
-	req, err := http.NewRequestWithContext(within, http.MethodGet, p.url, nil)
+	get := func(path string) <-chan verdict {
+		answer := make(chan verdict, 1)
+		sent.Go(func() { answer <- t.send(ctx, within, p.at+path) })
+		return answer
+	}
+	page := get(p.path)
+	if p.of == onSchedule {
+		return <-page
+	}
+	var knock <-chan verdict
+	doubt, begun := ReasonSilent, time.Now()
+	wake := time.NewTimer(knockAfter)
+	defer wake.Stop()
+	for {
+		select {
+		case v := <-page:
+			return v
+		case v := <-knock:
+			if v == well || v == answered {
+				doubt = ReasonPageLate
+				wake.Reset(lateAfter - time.Since(begun))
+			}
+		case <-wake.C:
+			if knock == nil {
+				knock = get(knockPath)
+				wake.Reset(silentAfter - knockAfter)
+				continue
+			}
+			t.unanswered(p.rank, p.number, doubt, time.Now())
+		}
+	}
+}
+
+// send asks for one page. The second context, of the first, ends in time.
+func (t *Tracker) send(ctx, within context.Context, url string) verdict {
+	var connected atomic.Bool
+	within = httptrace.WithClientTrace(within, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
+	req, err := http.NewRequestWithContext(within, http.MethodGet, url, nil)
 	if err != nil {
 		return unclear
 	}
@@ -79,6 +142,8 @@ func (t *Tracker) send(ctx context.Context, p probe) verdict {
 	case err == nil:
 	case ctx.Err() != nil:
 		return unclear // ctx has ended: the error says nothing about the worker
+	case errors.Is(err, context.DeadlineExceeded) && connected.Load():
+		return late
 	default:
 		return verdictOf(err)
 	}
@@ -94,7 +159,7 @@ func (t *Tracker) send(ctx context.Context, p probe) verdict {
 // machine: that no file descriptor is free does not mean that a worker is dead.
 func verdictOf(err error) verdict {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return silent
+		return unconnected
 	}
 	for _, sign := range [...]error{
 		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.EHOSTUNREACH,
@@ -140,7 +205,11 @@ func (t *Tracker) begin(now time.Time) (p probe, any bool) {
 	t.nextBegin = now.Add(t.gap)
 	t.probes++
 	e.probe = t.probes
-	return probe{e.rank, e.probe, "http://" + e.endpoint.String() + t.cfg.ProbePath}, true
+	within := t.cfg.ProbeTimeout
+	if e.late { // it may need longer: a prefill batch can
+		within *= 2
+	}
+	return probe{e.rank, e.probe, e.flight, "http://" + e.endpoint.String(), t.cfg.ProbePath, within}, true
 }
 
 // nextDue returns when the next probe is due, if there is one.
@@ -158,6 +227,15 @@ func (t *Tracker) nextDue() (at time.Time, any bool) {
 	return at, any
 }
 
+// unanswered takes that a suspect has been silent for a while, and to what.
+func (t *Tracker) unanswered(r worker.Rank, number uint64, to Reason, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.find(r); e != nil && e.flight == onSuspicion && e.probe == number {
+		t.doubtLocked(e, to, now)
+	}
+}
+
 // probed takes the result of a probe. It ignores a result that is not of the worker's
 // latest probe.
 func (t *Tracker) probed(r worker.Rank, number uint64, v verdict, now time.Time) {
@@ -168,17 +246,16 @@ func (t *Tracker) probed(r worker.Rank, number uint64, v verdict, now time.Time)
 		return
 	}
 	on := e.flight
-	e.flight = grounded
-	dead := v == unreachable || v == silent
+	e.flight, e.late = grounded, v == late || v == unconnected
 	switch {
-	case on == onSuspicion && dead:
-		t.condemnLocked(e, e.reasonFor(v), now)
-	case on == onSchedule && e.is() == Probing && v == well:
+	case on == onSuspicion:
+		t.judgeSuspectLocked(e, v, now)
+	case e.is() == Probing && v == well:
 		e.serverErrors = 0
 		t.moveLocked(e, Recovering, false, ReasonProbe, now)
-	case on == onSchedule && e.is() == Probing:
+	case e.is() == Probing:
 		e.state.Store(uint32(Aside))
-		if dead {
+		if v == unreachable || v == unconnected {
 			t.condemnLocked(e, e.reason, now)
 		}
 		t.scheduled.put(e, now.Add(t.jitterLocked(t.cfg.ProbeInterval)))
@@ -186,8 +263,27 @@ func (t *Tracker) probed(r worker.Rank, number uint64, v verdict, now time.Time)
 	}
 }
 
-// reasonFor returns why a suspect is set aside: if it is silent, the reason is the stall
-// that made it suspect.
+// judgeSuspectLocked takes the result of a probe on suspicion. That the connection is not
+// made is a second sign beside the one that made the worker suspect, of another kind: both
+// together set it aside, unless it is the last of its role.
+func (t *Tracker) judgeSuspectLocked(e *entry, v verdict, now time.Time) {
+	switch {
+	case v == well || v == answered:
+		t.believeLocked(e, ReasonProbe, now)
+	case v == unreachable, v == unconnected && !e.last():
+		t.condemnLocked(e, e.reasonFor(v), now)
+		return
+	case v != unclear:
+		t.doubtLocked(e, ReasonPageLate, now)
+	}
+	if e.is() == Doubted {
+		t.suspects.put(e, now.Add(t.jitterLocked(t.cfg.ProbeInterval)))
+		t.nudge()
+	}
+}
+
+// reasonFor returns why a suspect is set aside: if no connection is made, the reason is
+// the stall that made it suspect.
 func (e *entry) reasonFor(v verdict) Reason {
 	switch {
 	case v == unreachable:

@@ -42,28 +42,68 @@ func TestASuspectIsJudgedByItsProbeAlone(t *testing.T) {
 		{"unwell", status(503), ""},
 		{"refuses", broken(syscall.ECONNREFUSED), "connect-failed"},
 		{"breaks", broken(syscall.ECONNRESET), "connect-failed"},
-		{"hangs", hang, "overdue"},
+		{"hangs", hang, "page-late"},
+		{"makes no connection", silence, "overdue"},
 		{"no file descriptor for the probe", broken(syscall.EMFILE), ""},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			web := &workersHTTP{answer: map[string]func(context.Context) (int, error){"10.0.0.7:8000": row.answer}, start: time.Now()}
-			tr, err := New(Config{Client: &http.Client{Transport: web}})
+			tr, err := New(Config{Client: &http.Client{Transport: web}, MaxShare: 0.3})
 			require.NoError(t, err)
-			tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), time.Now())
-			tr.Report(rankOf(8), Report{Outcome: ConnectionLost, Proven: true}, time.Now()) // no room in the share
+			tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n9 prefill\n"), time.Now())
+			stall(tr, 8, time.Now()) // no room in the share
 			end := running(t, tr)
 			tr.Report(rankOf(7), Report{Outcome: Overdue, Request: 1}, time.Now())
 			tr.Report(rankOf(7), Report{Outcome: Overdue, Request: 1}, time.Now())
 			synctest.Wait()
 			require.Equal(t, []string{"0s GET http://10.0.0.7:8000/health"}, web.seen, row.what)
 			h, _ := tr.Lookup(rankOf(7))
-			require.Equal(t, row.what == "hangs", h.Suspected, row.what)
+			require.Equal(t, row.what == "hangs" || row.what == "makes no connection", h.Suspected, row.what)
 			web.set("10.0.0.8:8000", status(503))
 			web.set("10.0.0.7:8000", status(503))
-			pass(1100 * time.Millisecond)
+			pass(5400 * time.Millisecond)
 			h, _ = tr.Lookup(rankOf(7))
 			require.Equal(t, row.want, string(h.Reason), row.what)
-			require.Equal(t, row.want != "", h.State.aside(), row.what)
+			require.Equal(t, row.want != "" && row.what != "hangs", h.State.aside(), row.what)
+			require.Equal(t, row.what == "hangs", h.State == Doubted, row.what)
+			end()
+		})
+	}
+}
+
+// How long a suspect is waited for before it is doubted depends on whether anything of it
+// answers: SGLang's page takes a second while nothing runs, and until a prefill batch ends.
+func TestASuspectIsDoubtedWhenItsProcessOrItsPageIsSilent(t *testing.T) {
+	for _, row := range []struct {
+		what        string
+		page, knock func(context.Context) (int, error)
+		doubted     time.Duration // after the probe began; 0: never
+		reason      Reason
+	}{
+		{"SGLang while nothing runs", comes(1100 * time.Millisecond), status(200), 0, ""},
+		{"SGLang in a prefill batch of four seconds", comes(4 * time.Second), status(401), 1250 * time.Millisecond, ReasonPageLate},
+		{"a process that is stopped", hang, hang, time.Second, ReasonSilent},
+		{"an event loop that is late", comes(700 * time.Millisecond), comes(450 * time.Millisecond), 0, ""},
+		{"a network that drops packets", silence, silence, time.Second, ReasonSilent},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			web := &workersHTTP{answer: map[string]func(context.Context) (int, error){"10.0.0.7:8000": row.knock, "10.0.0.7:8000/health": row.page}}
+			var told []Transition
+			start := time.Now()
+			tr, err := New(Config{Client: &http.Client{Transport: web}, Hooks: Hooks{Transition: func(x Transition) { told = append(told, x) }}})
+			require.NoError(t, err)
+			tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), start)
+			end := running(t, tr)
+			tr.Suspect(rankOf(7), Overdue, start)
+			pass(4500 * time.Millisecond)
+			synctest.Wait()
+			if row.doubted == 0 {
+				require.Empty(t, told, row.what)
+			} else {
+				require.NotEmpty(t, told, row.what)
+				require.Equal(t, Transition{Rank: rankOf(7), To: Doubted, Reason: row.reason, At: start.Add(row.doubted), Mates: true}, told[0], row.what)
+				require.Equal(t, row.reason == ReasonSilent, told[0].Mute(), row.what)
+			}
 			end()
 		})
 	}
@@ -80,7 +120,7 @@ func TestAProbeThatIsCutOffByTheEndBlamesNobody(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 		defer cancel()
 		require.NoError(t, tr.Run(ctx))
-		require.Equal(t, 1, web.probes())
+		require.Equal(t, 2, web.probes())
 		h, _ := tr.Lookup(rankOf(7))
 		require.Equal(t, RankHealth{Rank: rankOf(7)}, h)
 	})

@@ -12,13 +12,14 @@ type State uint8
 // The states. The zero value is Healthy.
 const (
 	Healthy State = iota
+	Doubted
 	Aside
 	Probing
 	Recovering
 	numStates
 )
 
-var stateNames = [...]string{Healthy: "healthy", Aside: "aside", Probing: "probing", Recovering: "recovering"}
+var stateNames = [...]string{Healthy: "healthy", Doubted: "doubted", Aside: "aside", Probing: "probing", Recovering: "recovering"}
 
 // String returns the label of the state.
 func (s State) String() string {
@@ -81,12 +82,14 @@ type Report struct {
 type Reason string
 
 // The reasons that are not the label of an Outcome. Outcomes that are reasons, too:
-// connect-failed, connection-lost, overdue and timeout.
+// connect-failed, overdue and timeout.
 const (
 	ReasonServerErrors Reason = "server-errors" // several in a row
 	ReasonHandoff      Reason = "handoff"       // hand-offs failed with different partners
 	ReasonAnswered     Reason = "answered"      // a request was answered
-	ReasonProbe        Reason = "probe"         // a probe succeeded
+	ReasonProbe        Reason = "probe"         // a probe succeeded, or the page of a doubted worker came
+	ReasonPageLate     Reason = "page-late"     // the page that a probe asks for does not come
+	ReasonSilent       Reason = "silent"        // nor does any other
 	ReasonShare        Reason = "share"         // brought back, since more than the share of a pool was aside
 )
 
@@ -100,6 +103,9 @@ type Transition struct {
 	From, To State
 	Reason   Reason
 	At       time.Time
+
+	// Mates says that each pool of the worker has another worker that is healthy.
+	Mates bool
 }
 
 // Silent reports whether the worker was set aside because it does not answer: legs that
@@ -107,6 +113,10 @@ type Transition struct {
 func (t *Transition) Silent() bool {
 	return t.To == Aside && (t.Reason == reasonOf(ConnectFailed) || t.Reason == reasonOf(Overdue) || t.Reason == reasonOf(Timeout))
 }
+
+// Mute reports whether the worker is doubted since nothing of it answers, while a mate is
+// healthy: legs that wait for it may do better there.
+func (t *Transition) Mute() bool { return t.To == Doubted && t.Reason == ReasonSilent && t.Mates }
 
 // Hooks are called when something happens, in order, under the Tracker's lock: they must
 // be quick and must not call the Tracker. Each may be nil.

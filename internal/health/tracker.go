@@ -63,7 +63,7 @@ type entry struct {
 
 	reason    Reason
 	since     time.Time
-	dead      bool // aside on evidence to which no share applies: a refused connection, a failed probe
+	dead      bool // aside on evidence to which no share applies: a connection that was refused or not made
 	relapses  int
 	sparedFor Reason // why it should be aside, if there is no room
 
@@ -81,6 +81,7 @@ type entry struct {
 	row    int // in the agenda
 	due    time.Time
 	flight flight
+	late   bool      // its last probe had no answer in time
 	probe  uint64    // the number of its last probe
 	asked  time.Time // when its last probe on suspicion began
 	why    Outcome   // of the suspicion
@@ -169,7 +170,8 @@ func (t *Tracker) moveLocked(e *entry, to State, dead bool, r Reason, now time.T
 		from = Aside
 	}
 	if t.cfg.Hooks.Transition != nil {
-		t.cfg.Hooks.Transition(Transition{Rank: e.rank, OwnPort: e.ownPort, From: from, To: to, Reason: r, At: now})
+		mates := !slices.ContainsFunc(*e.pools.Load(), func(p *pool) bool { return p.healthy.Load() == 0 })
+		t.cfg.Hooks.Transition(Transition{Rank: e.rank, OwnPort: e.ownPort, From: from, To: to, Reason: r, At: now, Mates: mates})
 	}
 }
 

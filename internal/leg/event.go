@@ -30,6 +30,7 @@ const (
 	EventTimer
 	EventAbort     // the owner of this prefill leg wants it to end
 	EventGone      // a rank of the attempt has left discovery, or was set aside: Rank, Whole, Left
+	EventMute      // a rank of the attempt is silent, and another worker is well: Rank, Whole
 	EventDrain     // the process is about to end: the machine leaves its stream if it can
 	EventPrefilled // a prefill leg that the plugin itself sent has ended: Answer, Moved
 	EventCollected // a collecting leg has ended
@@ -53,7 +54,7 @@ type Event struct {
 	AnswerDuplex bool            // the first message: the filter streams the bodies of answers
 	Unnamed      bool            // EventRequestHeaders: the request came without an id, and the plugin made the one in Headers
 	Ending       bool            // EventClosed: the process itself ends its streams
-	Whole        bool            // EventGone: all ranks of the worker are gone
+	Whole        bool            // EventGone, EventMute: all ranks of the worker are
 	Left         bool            // EventGone: the worker has left discovery; false: it was set aside
 	Odd          bool            // EventResponseHeaders, EventFound: decode refuses more than its pool
 	Reached      bool            // EventLogged: decode has seen the request
@@ -67,7 +68,7 @@ type Event struct {
 	Moved        *Seat           // EventPrefilled: decode's new place, if the booked worker is of no use any more; else nil
 	Imm          *wire.Immediate // EventAnswered
 	Seen         blame.Sight     // EventLogged: how the answer ended; EventFound: what its first events say
-	Rank         worker.Rank     // EventGone
+	Rank         worker.Rank     // EventGone, EventMute
 	Status       int             // EventLogged: the status that Envoy has sent to the client; EventFound: the one that the events name
 	Answerer     *Answerer       // EventResponseHeaders: who has answered in place of the picked worker; else nil
 }

@@ -56,7 +56,7 @@ func (m *Main) Step(now time.Time, ev *Event) []Effect {
 		if ev.Leg.State == Started || m.plan == nil || !m.plan.Kind.PrefillFirst() {
 			m.onLeg(now, ev.Leg) // the end of a leg that the plugin sent comes with EventPrefilled
 		}
-	case EventGone:
+	case EventGone, EventMute:
 		if ev.Left || m.charges.probed {
 			m.onGone(now, ev)
 		}
@@ -453,23 +453,41 @@ func (m *Main) onSilent(now time.Time) {
 	if m.phase != mainRouted {
 		return
 	}
-	f := failDecodeSilent
-	f.Fresh = mayDoBetter(blame.Of(m.decodeLeg(), blame.Overdue), m.plan, m.plan.Spare.Decode, false)
-	if m.mayRetry(&f) {
-		m.decodeFailed(now, blame.Overdue, false, &f)
+	if m.leaveDecode(now, blame.Overdue) {
 		return
 	}
 	m.chargeStuck(blame.Of(m.decodeLeg(), blame.Stuck), m.plan.Decode)
 	m.timers.set(timerAnswer, now.Add(m.plan.AnswerWithin))
 }
 
-// onGone acts when a rank of the attempt has left discovery, or was set aside after the
-// attempt had asked for a probe: the attempt does not wait for that rank any more.
+// leaveDecode ends an attempt whose decode is silent if another worker can be tried.
+func (m *Main) leaveDecode(now time.Time, seen blame.Sight) (left bool) {
+	f := failDecodeSilent
+	f.Fresh = mayDoBetter(blame.Of(m.decodeLeg(), blame.Overdue), m.plan, m.plan.Spare.Decode, false)
+	if !m.mayRetry(&f) {
+		return false
+	}
+	m.decodeFailed(now, seen, false, &f)
+	return true
+}
+
+// onGone acts when a rank of the attempt has left discovery, or was set aside or is silent
+// after the attempt had asked for a probe. The attempt does not wait for that rank any more;
+// but one that is silent may only be busy, and is waited for if no other worker can be tried.
 func (m *Main) onGone(now time.Time, ev *Event) {
 	if m.plan == nil {
 		return
 	}
 	gone := func(r worker.Rank) bool { return r.In(ev.Rank, ev.Whole) }
+	if ev.Kind == EventMute {
+		switch {
+		case m.far.awaited() && gone(m.plan.Prefill):
+			m.leavePrefill(now, blame.Gone)
+		case m.phase == mainRouted && gone(m.plan.Decode):
+			m.leaveDecode(now, blame.Gone)
+		}
+		return
+	}
 	if m.plan.Disaggregated && gone(m.plan.Prefill) {
 		m.onLegFailed(now, Report{State: Failed, Reason: blame.Gone})
 	}

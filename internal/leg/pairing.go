@@ -203,15 +203,22 @@ func (m *pairing) onOverdue(now time.Time) {
 		}
 		return
 	}
-	row, f := blame.Of(m.prefillLeg(), blame.Overdue), failPrefill
-	f.Fresh = mayDoBetter(row, m.plan, m.plan.Spare.Prefill, false)
-	late := Report{State: Failed, Reason: blame.Overdue}
-	if m.mayRetry(&f) || m.phase == mainPrefilling && m.mayServeAlone(&failPrefill, late) {
-		m.onLegFailed(now, late)
+	if m.leavePrefill(now, blame.Overdue) {
 		return
 	}
 	m.chargeStuck(blame.Of(m.prefillLeg(), blame.Stuck), m.plan.Prefill)
 	m.timers.set(timerLate, now.Add(m.plan.OverdueAfter))
+}
+
+// leavePrefill ends a prefill leg that is silent if another worker can be tried.
+func (m *pairing) leavePrefill(now time.Time, seen blame.Sight) (left bool) {
+	f, end := failPrefill, Report{State: Failed, Reason: seen}
+	f.Fresh = mayDoBetter(blame.Of(m.prefillLeg(), blame.Overdue), m.plan, m.plan.Spare.Prefill, false)
+	if !m.mayRetry(&f) && !(m.phase == mainPrefilling && m.mayServeAlone(&failPrefill, end)) {
+		return false
+	}
+	m.onLegFailed(now, end)
+	return true
 }
 
 // orphanAgain is the shortest time between two aborts of a leg that does not end.

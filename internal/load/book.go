@@ -305,7 +305,7 @@ func (b *Book) LeastQueuedISLTokens(ranks []worker.Rank, f Filter, now time.Time
 	b.tellLocked(now)
 	t := b.tableLocked(ranks)
 	t.refresh(b.now)
-	t.bar(b, &Request{Filter: f})
+	t.bar(b, &Request{Filter: f}, false)
 	return picker.LeastQueuedTokens(&t.cols)
 }
 
@@ -321,6 +321,6 @@ func (b *Book) QueuedISLTokens(ranks []worker.Rank, f Filter, now time.Time) int
 	b.tellLocked(now)
 	t := b.tableLocked(ranks)
 	t.refresh(b.now)
-	t.bar(b, &Request{Filter: f})
+	t.bar(b, &Request{Filter: f}, false)
 	return picker.QueuedTokens(&t.cols)
 }

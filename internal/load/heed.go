@@ -1,17 +1,16 @@
 package load
 
 import (
+	"slices"
+
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/invariants"
-	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// heed brings the table in step with the filter and returns the ranks that may not be
-// picked. A pick applies the changes since the last one. It looks at every rank only if
-// the filter no longer knows these changes. If no rank of the list is free, recovering
-// ranks may be picked even while another request tries them.
-func (t *table) heed(b *Book, f Filter) picker.Bits {
+// heed brings the table in step with the filter. A pick applies the changes since the last
+// one. It looks at every rank only if the filter no longer knows these changes.
+func (t *table) heed(b *Book, f Filter) {
 	if t.filter != f {
 		t.filter, t.version = f, 0
 	}
@@ -24,10 +23,12 @@ func (t *table) heed(b *Book, f Filter) picker.Bits {
 			t.apply(b, id, f)
 		}
 	}
-	if t.free == 0 {
-		return t.barred
-	}
-	return t.closed
+}
+
+// narrow reports whether the table has ranks that are health.Tried beside others that are
+// free.
+func (t *table) narrow() bool {
+	return t.free > 0 && !slices.Equal(t.closed, t.barred)
 }
 
 // learn notes the filter's standing of each rank.

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"errors"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/health"
@@ -142,6 +143,16 @@ func (b *Book) tellLocked(now time.Time) {
 }
 
 func (b *Book) pickLocked(req *Request) (picker.Decision, error) {
+	d, err := b.pickOfLocked(req, false)
+	if errors.Is(err, picker.ErrNoCandidate) && req.Filter != nil && b.tableLocked(req.Ranks).narrow() {
+		return b.pickOfLocked(req, true)
+	}
+	return d, err
+}
+
+// pickOfLocked picks. With wide it also considers ranks that are picked only if there is
+// no other: those that are health.Tried.
+func (b *Book) pickOfLocked(req *Request, wide bool) (picker.Decision, error) {
 	b.tellLocked(req.Now)
 	n := len(req.Ranks)
 	if n == 0 {
@@ -153,7 +164,7 @@ func (b *Book) pickLocked(req *Request) (picker.Decision, error) {
 	b.growLocked()
 	t := b.tableLocked(req.Ranks)
 	t.refresh(b.now)
-	t.bar(b, req)
+	t.bar(b, req, wide)
 	c := &t.cols
 	c.Overlap, c.Host, c.Disk = column(req.Overlaps, n), column(req.Host, n), column(req.Disk, n)
 	if c.Overlap == nil {

@@ -199,10 +199,14 @@ func (t *table) grow(now time.Duration) {
 }
 
 // bar marks the ranks that may not be picked for a request.
-func (t *table) bar(b *Book, req *Request) {
+func (t *table) bar(b *Book, req *Request, wide bool) {
 	base := t.unknown
 	if req.Filter != nil {
-		base = t.heed(b, req.Filter)
+		t.heed(b, req.Filter)
+		base = t.closed
+		if wide || t.free == 0 {
+			base = t.barred
+		}
 	}
 	if len(req.Exclude) == 0 && req.Within == nil {
 		t.cols.Out = base

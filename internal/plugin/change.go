@@ -159,9 +159,7 @@ func (p *plugin) onHealth(t health.Transition) {
 		what, at = fmt.Sprintf("rank %d of %s", t.Rank.DPRank, what), append(at, logkey.DPRank, t.Rank.DPRank)
 	}
 	p.log.Info("worker "+t.To.String(), append(at, logkey.From, t.From.String(), logkey.Reason, string(t.Reason))...)
-	if t.Silent() {
-		p.server.SetAside(t.Rank, t.OwnPort)
-	}
+	p.server.Away(&t)
 	if t.From == health.Aside { // what answers there again may be another process
 		p.askAgain(t.Rank.ID)
 	}

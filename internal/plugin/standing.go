@@ -27,6 +27,8 @@ func standingOf(h *health.RankHealth) standing {
 		s.Health, s.why = admin.Recovering, string(h.Reason)
 	case h.SparedFor != "":
 		s.why = "failing (" + string(h.SparedFor) + "), kept in service: too many are set aside"
+	case h.State == health.Doubted:
+		s.why = "doubted: its health page does not come; it is picked only where no mate is healthy"
 	case h.Suspected:
 		s.why = "suspected: it is probed"
 	}

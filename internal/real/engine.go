@@ -149,7 +149,7 @@ func StartSGLang(ctx context.Context, o Options) (*Engine, error) {
 			args = append(args, "--hicache-ratio", "2")
 		}
 	}
-	env := append(common("lo"), "SGLANG_USE_CPU_ENGINE=1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0")
+	env := append(common("lo"), "SGLANG_USE_CPU_ENGINE=1")
 	return e.start(ctx, o.Name, ports[0], Command{Path: filepath.Join(venv, "bin", "python"), Args: append(args, o.Args...), Env: append(env, o.Env...)})
 }
 

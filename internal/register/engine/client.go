@@ -47,8 +47,9 @@ type Config struct {
 	// HealthPath is the path that is asked for health; default /health. SGLang computes a
 	// token for each such request, unless configured otherwise.
 	HealthPath string
-	// HealthTimeout bounds a request for health; default 5 s. A longer one tolerates a
-	// busy engine, and finds a stuck one later.
+	// HealthTimeout bounds a request for health; default 25 s, since SGLang's page waits
+	// while a prompt is computed and gives up by itself after 20 s. A longer one finds a
+	// stuck engine later.
 	HealthTimeout time.Duration
 }
 
@@ -69,7 +70,7 @@ func (c Config) withDefaults() Config {
 		c.HealthPath = "/health"
 	}
 	if c.HealthTimeout == 0 {
-		c.HealthTimeout = 5 * time.Second
+		c.HealthTimeout = 25 * time.Second
 	}
 	return c
 }
