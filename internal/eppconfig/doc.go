@@ -5,16 +5,19 @@
 //
 // # Contract
 //
-// [Read] accepts a configuration whose plugins are all known: each has a counterpart here,
-// or [Config.Warning] says what Baton does instead. [Config.Splits] reports whether it has
-// prefill and decode on separate workers. Read returns every fault at once, each with its
-// line: an unknown key, apiVersion, kind or plugin, a reference to a plugin that is not
-// there, and a part whose loss would let other workers serve or other requests in.
+// [Read] accepts a configuration of which no part can leave a worker out that Baton would
+// let serve: each part has a counterpart here, or [Config.Warning] says what Baton does
+// instead. A scorer or a producer only orders workers, also one of which nothing is known.
+// [Config.Splits] reports whether the configuration has prefill and decode on separate
+// workers. Read returns every fault at once, each with its line: an unknown key, apiVersion,
+// kind or plugin, a reference to a plugin that is not there, and a part that leaves workers
+// out or brings workers of its own, with what to do.
 //
 // # Invariants
 //
-//   - What is accepted loses no restriction: the plugins in the table only order workers,
-//     or restrict them by what Baton restricts them by as well (role, adapter).
+//   - What is accepted loses no restriction of who serves: what is in the table only orders
+//     workers, judges requests, or restricts workers by what Baton restricts them by as well
+//     (role, adapter).
 //   - A fault shows at most 60 characters of what was read.
 //
 // # What it does not do

@@ -1,6 +1,9 @@
 package eppconfig
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // fate says what becomes of a plugin.
 type fate uint8
@@ -13,7 +16,7 @@ const (
 
 // row says what becomes of some types of plugins.
 type row struct {
-	types  []string
+	types  []string // "*-scorer": those that end so and stand in no other row
 	fate   fate
 	text   string // what Baton does, or why the configuration is refused
 	splits bool   // with it prefill and decode are on separate workers
@@ -21,7 +24,8 @@ type row struct {
 
 // table lists the plugins that are known: those that the charts of llm-d-router (v0.8 to
 // v0.10) and of the inference extension (v1.5), llm-d's samples and KServe's controller
-// (v0.17 to v0.20) write, with their options. docs/gateway-api.md shows it.
+// (v0.17 to v0.20) write, with their options, and those kinds of which no plugin can leave
+// a worker out, by the interface that it implements there. docs/gateway-api.md shows it.
 func table() []row {
 	return []row{
 		{types: []string{"single-profile-handler", "max-score-picker"}, text: "the lowest cost wins"},
@@ -36,36 +40,72 @@ func table() []row {
 		},
 		{types: []string{"token-producer", "tokenizer"}, text: "engines are asked for a prompt's tokens"},
 		{
-			types: []string{"queue-scorer", "active-request-scorer", "running-requests-size-scorer", "kv-cache-utilization-scorer", "inflight-load-producer"},
+			types: []string{"queue-scorer", "active-request-scorer", "running-requests-size-scorer", "kv-cache-utilization-scorer", "token-load-scorer", "load-aware-scorer", "inflight-load-producer"},
 			text:  "what is booked on a worker",
 		},
 		{types: []string{"metrics-data-source", "core-metrics-extractor"}, text: "engines' reports of what they run"},
+		{types: []string{"endpoint-notification-source", "k8s-notification-source"}, text: "the pool's pods are watched"},
 		{types: []string{"lora-affinity-scorer"}, text: "an adapter's requests go to the workers that have loaded it"},
 		{types: []string{"openai-parser"}, text: "the paths that are read"},
 		{types: []string{"prefix-based-pd-decider"}, fate: lacking, text: "each request is split, unless routing.conditional says otherwise"},
 		{types: []string{"no-hit-lru-scorer"}, fate: lacking, text: "a prompt of which nothing is cached goes by load"},
+		{types: []string{"data-parallel-profile-handler"}, fate: lacking, text: "a rank is picked by its own port, one of the pool's"},
 		{types: []string{"session-affinity-scorer"}, fate: lacking, text: "a conversation goes where its blocks are, and by load"},
 		{types: []string{"weighted-random-picker"}, fate: lacking, text: "the lowest cost wins, unless routing.ROLE.temperature draws by cost"},
 		{types: []string{"random-picker"}, fate: lacking, text: "the lowest cost wins, unless routing.ROLE.mode is random"},
 		{types: []string{"prefix-cache-affinity-filter"}, fate: lacking, text: "overlap lowers a worker's cost, and leaves no worker out"},
 		{types: []string{"predicted-latency-producer", "latency-scorer", "slo-headroom-tier-filter"}, fate: lacking, text: "no latency is predicted: load and overlap decide"},
-		{types: []string{"latency-slo-admitter"}, fate: lacking, text: "no request is refused for its latency: prefill.max_queued_isl_tokens bounds what waits"},
 		{
-			types: []string{"anthropic-parser", "vllmhttp-parser", "sglanghttp-parser", "passthrough-parser"}, fate: lacking,
+			types: []string{"topology-affinity-filter"}, fate: lacking,
+			text: "prefill and decode are paired in any domain, unless the prefill worker binds its KV to one of its own",
+		},
+		{
+			types: []string{"encode-filter", "always-disagg-multimodal-decider"}, fate: lacking,
+			text: "who prefills a prompt encodes its pictures: a pod that only encodes is no worker",
+		},
+		{types: []string{"latency-slo-admitter"}, fate: lacking, text: "no request is refused for its latency: prefill.max_queued_isl_tokens bounds what waits"},
+		{types: []string{"*-admitter", "*-detector"}, fate: lacking, text: noDetector},
+		{types: []string{"agent-identity", "program-aware-fairness", "sheddable-eviction-filter", "*-policy"}, fate: lacking, text: noPriorities},
+		{types: []string{"request-attribute-reporter"}, fate: lacking, text: "no use of tokens is told to the gateway, so a rate limit by it counts nothing"},
+		{
+			types: []string{"anthropic-parser", "vertexai-parser", "vllmhttp-parser", "sglanghttp-parser", "passthrough-parser"}, fate: lacking,
 			text: "requests on other paths than OpenAI's completions and SGLang's /generate go to one worker, by load",
 		},
-		{types: []string{"vllmgrpc-parser"}, fate: refused, text: "requests over gRPC are not read here"},
+		{types: []string{"*-scorer", "*-producer", "*-source", "*-extractor"}, fate: lacking, text: "nothing is known here of it: load and overlap decide"},
+		{types: []string{"vllmgrpc-parser"}, fate: refused, text: "requests over gRPC are not read here: remove it if all come over HTTP"},
 		{
-			types: []string{"label-selector-filter", "by-label-selector", "by-label", "encode-filter"}, fate: refused,
-			text: "it selects workers by their labels, and without it others would serve",
+			types: []string{"label-selector-filter", "by-label-selector", "by-label"}, fate: refused,
+			text: "it selects workers by their labels, and without it others would serve: have the pool, or --endpoint-selector, select them, and remove it",
+		},
+		{
+			types: []string{"utilization-filter", "endpoint-attribute-filter"}, fate: refused,
+			text: "it leaves workers out by what they report: use active_prefill_tokens_threshold and active_decode_blocks_threshold of routing.ROLE, and remove it",
+		},
+		{
+			types: []string{"file-discovery", "multicluster-file-discovery"}, fate: refused,
+			text: "its workers would not serve: list them for --workers, and remove it",
 		},
 	}
 }
+
+// What Baton does instead of what a configuration turns on beside its plugins.
+const (
+	noPriorities = "requests have no priorities here and do not wait in the picker: prefill.max_queued_isl_tokens refuses what would wait too long"
+	noDetector   = "prefill.max_queued_isl_tokens says when requests are refused"
+)
 
 // rowOf returns the row of a type, and whether the type is known.
 func rowOf(kind string) (row, bool) {
 	all := table()
 	i := slices.IndexFunc(all, func(r row) bool { return slices.Contains(r.types, kind) })
+	if i < 0 {
+		i = slices.IndexFunc(all, func(r row) bool {
+			return slices.ContainsFunc(r.types, func(t string) bool {
+				end, isEnd := strings.CutPrefix(t, "*")
+				return isEnd && strings.HasSuffix(kind, end)
+			})
+		})
+	}
 	if i < 0 {
 		return row{}, false
 	}

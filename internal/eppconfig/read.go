@@ -15,7 +15,7 @@ import (
 // Config is what Baton takes from a scheduler's configuration. A nil *Config is none.
 type Config struct {
 	splits bool
-	lacks  []string // the types of plugins without a counterpart, sorted
+	lacks  []string // what has no counterpart, each with what Baton does instead; sorted
 }
 
 // file is the form of the configuration. Parts of type any are not read.
@@ -28,7 +28,8 @@ type file struct {
 	RequestHandler     handler   `yaml:"requestHandler"`
 	Parser             ref       `yaml:"parser"`
 	FeatureGates       []string  `yaml:"featureGates"`
-	DataLayer          any       `yaml:"dataLayer"`
+	DataLayer          dataLayer `yaml:"dataLayer"`
+	Data               dataLayer `yaml:"data"` // its name in the inference extension up to v1.4
 	FlowControl        any       `yaml:"flowControl"`
 	SaturationDetector any       `yaml:"saturationDetector"`
 }
@@ -45,8 +46,28 @@ type profile struct {
 }
 
 type handler struct {
-	Parsers []ref `yaml:"parsers"`
-	Parser  ref   `yaml:"parser"`
+	Parsers           []ref `yaml:"parsers"`
+	Parser            ref   `yaml:"parser"`
+	PropagatePriority any   `yaml:"propagatePriority"`
+}
+
+// dataLayer says where what is known of the pool's pods comes from; only discovery may
+// name other workers than those pods. The rest is of the picker's replicas.
+type dataLayer struct {
+	InjectDefaults any       `yaml:"injectDefaults"`
+	Sources        any       `yaml:"sources"`
+	Discovery      discovery `yaml:"discovery"`
+	PeerDiscovery  any       `yaml:"peerDiscovery"`
+	CrossReplica   any       `yaml:"crossReplica"`
+	Syncer         any       `yaml:"crossReplicaSyncerPluginRef"`
+	SyncInterval   any       `yaml:"crossReplicaSyncInterval"`
+	PublishTimeout any       `yaml:"crossReplicaPublishTimeout"`
+}
+
+type discovery struct {
+	PluginRef any `yaml:"pluginRef"`
+	Endpoints any `yaml:"endpoints"`
+	Peers     any `yaml:"peers"`
 }
 
 type ref struct {
@@ -58,7 +79,7 @@ type ref struct {
 const kindOfConfig = "EndpointPickerConfig"
 
 func apiVersions() []string {
-	return []string{"llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"}
+	return []string{"llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"}
 }
 
 // Read reads a configuration. name is what faults call it; their lines in JSON are those of
@@ -76,6 +97,7 @@ func Read(name string, data []byte) (*Config, error) {
 	c := new(Config)
 	found := f.faults(name, places)
 	found = append(found, c.take(f.Plugins)...)
+	found = append(found, c.takeParts(&f, places)...)
 	found = append(found, f.refs()...)
 	err := places.InOrder(errors.Join(fault, places.Explain(errors.Join(found...))))
 	if err != nil {
@@ -100,20 +122,6 @@ func (f *file) faults(name string, places strictyaml.Places) (errs []error) {
 	if places.Given("kind") && f.Kind != kindOfConfig {
 		bad("kind %q: expected %s", clip(f.Kind), kindOfConfig)
 	}
-	for _, x := range [...]struct{ key, why string }{
-		{"dataLayer", "it names another source of workers or of their metrics: workers come from the pool, or as Baton's own flags say"},
-		{"flowControl", "requests have no priorities here and do not wait in the picker; prefill.max_queued_isl_tokens refuses what would wait too long"},
-		{"saturationDetector", "prefill.max_queued_isl_tokens says when requests are refused"},
-	} {
-		if places.Given(x.key) {
-			bad("%s is refused: %s", x.key, x.why)
-		}
-	}
-	for i, gate := range f.FeatureGates {
-		if name, value, said := strings.Cut(gate, "="); !said || value != "false" {
-			bad("featureGates[%d] %q is refused: what it turns on is not here", i, clip(name))
-		}
-	}
 	return errs
 }
 
@@ -126,17 +134,49 @@ func (c *Config) take(plugins []plugin) (errs []error) {
 		case p.Type == "":
 			errs = append(errs, fmt.Errorf("plugins[%d].type: expected the type of a plugin", i))
 		case !known:
-			errs = append(errs, fmt.Errorf("plugins[%d].type %q is refused: nothing is known here of this plugin, nor of who would serve without it", i, clip(p.Type)))
+			errs = append(errs, fmt.Errorf("plugins[%d].type %q is refused: nothing is known here of this plugin, nor of who would serve without it: "+
+				"have the pool, or --endpoint-selector, select those who may, and remove it", i, clip(p.Type)))
 		case r.fate == refused:
 			errs = append(errs, fmt.Errorf("plugins[%d].type %q is refused: %s", i, clip(p.Type), r.text))
 		case r.fate == lacking:
-			c.lacks = append(c.lacks, p.Type)
+			c.lack(p.Type, r.text)
 		}
 		c.splits = c.splits || r.splits
+	}
+	return errs
+}
+
+// takeParts does the same for what the configuration has beside its plugins.
+func (c *Config) takeParts(f *file, places strictyaml.Places) (errs []error) {
+	for _, layer := range [...]string{"dataLayer", "data"} {
+		if key := layer + ".discovery"; places.Given(key+".pluginRef") || places.Given(key+".endpoints") {
+			errs = append(errs, fmt.Errorf("%s is refused: it names another source of workers: list them for --workers, or have --pool-name name their pool, and remove it", key))
+		}
+	}
+	if places.Given("flowControl") {
+		c.lack("flowControl", noPriorities)
+	}
+	if places.Given("saturationDetector") {
+		c.lack("saturationDetector", noDetector)
+	}
+	for i, gate := range f.FeatureGates {
+		name, value, said := strings.Cut(gate, "=")
+		switch {
+		case said && value == "false":
+		case name == "flowControl":
+			c.lack(name, noPriorities)
+		case !slices.Contains([]string{"dataLayer", "prepareDataPlugins", "enableLegacyMetrics", "haPopulateNonLeaderDatastore"}, name):
+			errs = append(errs, fmt.Errorf("featureGates[%d] %q is refused: nothing is known here of what it turns on: remove it if all of the pool's workers may serve without it", i, clip(name)))
+		}
 	}
 	slices.Sort(c.lacks)
 	c.lacks = slices.Compact(c.lacks)
 	return errs
+}
+
+// lack notes that name has no counterpart, and what Baton does instead.
+func (c *Config) lack(name, instead string) {
+	c.lacks = append(c.lacks, clip(name)+" ("+instead+")")
 }
 
 // refs returns a fault for each reference to a plugin that is not there.
@@ -170,8 +210,8 @@ func (f *file) refs() (errs []error) {
 // Splits reports whether the configuration has prefill and decode on separate workers.
 func (c *Config) Splits() bool { return c != nil && c.splits }
 
-// Warning says in one line what has no effect, and names each plugin that has no
-// counterpart with what Baton does instead.
+// Warning says in one line what has no effect, and names what has no counterpart, each
+// with what Baton does instead.
 func (c *Config) Warning() string {
 	if c == nil {
 		return ""
@@ -180,11 +220,7 @@ func (c *Config) Warning() string {
 	if len(c.lacks) == 0 {
 		return text + "; each of its plugins has a counterpart"
 	}
-	for i, kind := range c.lacks {
-		r, _ := rowOf(kind)
-		text += map[bool]string{true: "; without a counterpart: ", false: "; "}[i == 0] + kind + " (" + r.text + ")"
-	}
-	return text
+	return text + "; without a counterpart: " + strings.Join(c.lacks, "; ")
 }
 
 // clip bounds what is shown of a text that was read.
