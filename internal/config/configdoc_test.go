@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // documented is a row of docs/config.md.
@@ -65,14 +66,14 @@ func keysOf(v reflect.Value, prefix string, into map[string]reflect.Value) {
 
 // elsewhere are defaults that other packages hold.
 func elsewhere() map[string]string {
-	p := picker.DefaultParams()
+	p, whole := picker.DefaultParams(), picker.DefaultParamsFor(worker.Aggregated)
 	return map[string]string{
 		"models.NAME.disaggregation":                     "auto",
 		"discovery.poll":                                 "2s", // file.Config
 		"routing.<role>.mode":                            p.Mode.String(),
-		"routing.<role>.overlap_score_credit":            fmt.Sprint(p.OverlapScoreCredit),
+		"routing.<role>.overlap_score_credit":            fmt.Sprintf("%v`, aggregated `%v", p.OverlapScoreCredit, whole.OverlapScoreCredit),
 		"routing.<role>.overlap_score_credit_decay":      fmt.Sprint(p.OverlapScoreCreditDecay),
-		"routing.<role>.prefill_load_scale":              fmt.Sprint(p.PrefillLoadScale),
+		"routing.<role>.prefill_load_scale":              fmt.Sprintf("%v`, aggregated `%v", p.PrefillLoadScale, whole.PrefillLoadScale),
 		"routing.<role>.decode_active_request_weight":    fmt.Sprint(p.DecodeActiveRequestWeight),
 		"routing.<role>.host_cache_hit_weight":           fmt.Sprint(p.HostHitWeight),
 		"routing.<role>.disk_cache_hit_weight":           fmt.Sprint(p.DiskHitWeight),

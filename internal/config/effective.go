@@ -8,6 +8,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/seed-60ae5743/baton/internal/budget"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Effective prints a configuration as a file that reads back as itself. The caller sets
@@ -16,9 +17,8 @@ import (
 func (c Config) Effective() (string, error) {
 	c.Prefill.Listener, c.Models = c.prefillListener(), c.filledModels()
 	c.Request.MaxBodyBytes = int(min(int64(c.Request.MaxBodyBytes), budget.New(c.Request.MaxBodiesBytes).Large()))
-	for _, p := range []*PickConfig{&c.Routing.Prefill, &c.Routing.Decode, &c.Routing.Aggregated} {
-		*p = p.filled()
-	}
+	r := &c.Routing
+	r.Prefill, r.Decode, r.Aggregated = r.Prefill.filled(worker.Prefill), r.Decode.filled(worker.Decode), r.Aggregated.filled(worker.Aggregated)
 	b, err := yaml.Marshal(c)
 	if err != nil {
 		return "", fmt.Errorf("config: %w", err)

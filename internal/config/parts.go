@@ -8,6 +8,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // This file converts to the settings of parts. internal/plugin, which makes the parts,
@@ -36,9 +37,9 @@ func (c *Config) Server() (extproc.Config, error) {
 	}
 	var errs [4]error
 	out.Names, errs[0] = prefill.NamesOf(c.Routing.Headers)
-	out.Prefill, errs[1] = c.Routing.Prefill.Params()
-	out.Decode, errs[2] = c.Routing.Decode.Params()
-	out.Aggregated, errs[3] = c.Routing.Aggregated.Params()
+	out.Prefill, errs[1] = c.Routing.Prefill.Params(worker.Prefill)
+	out.Decode, errs[2] = c.Routing.Decode.Params(worker.Decode)
+	out.Aggregated, errs[3] = c.Routing.Aggregated.Params(worker.Aggregated)
 	return out, errors.Join(errs[:]...)
 }
 

@@ -1,6 +1,9 @@
 package config
 
-import "github.com/seed-60ae5743/baton/pkg/picker"
+import (
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
 
 // knob pairs one setting of a PickConfig with its field in picker.Params.
 type knob struct {
@@ -52,18 +55,18 @@ func settle[T any](given **T, param *T) {
 	*param = **given
 }
 
-// filled returns p with the default for each setting that is not given.
-func (p PickConfig) filled() PickConfig {
-	d := picker.DefaultParams()
+// filled returns p with the role's default for each setting that is not given.
+func (p PickConfig) filled(role worker.Role) PickConfig {
+	d := picker.DefaultParamsFor(role)
 	for _, k := range p.knobs(&d) {
 		k.apply()
 	}
 	return p
 }
 
-// Params converts to the parameters of a pick. The error names every fault.
-func (p PickConfig) Params() (picker.Params, error) {
-	out := picker.DefaultParams()
+// Params converts to the parameters of a pick for the role. The error names every fault.
+func (p PickConfig) Params(role worker.Role) (picker.Params, error) {
+	out := picker.DefaultParamsFor(role)
 	if p.Mode != "" {
 		mode, err := picker.ParseMode(p.Mode)
 		if err != nil {

@@ -7,12 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Every setting but the mode reaches a parameter of its own.
 func TestEveryKnobOfAPickTurnsOneParameter(t *testing.T) {
 	fields := reflect.TypeFor[PickConfig]().NumField()
-	defaults := picker.DefaultParams()
+	const role = worker.Aggregated
+	defaults := picker.DefaultParamsFor(role)
 	changed := map[int]string{}
 	for i := range fields {
 		name := reflect.TypeFor[PickConfig]().Field(i).Name
@@ -27,11 +29,11 @@ func TestEveryKnobOfAPickTurnsOneParameter(t *testing.T) {
 		case reflect.Int64:
 			v.Elem().SetInt(7)
 		case reflect.Bool: // the other way round
-			full := c.filled()
+			full := c.filled(role)
 			v.Elem().SetBool(!reflect.ValueOf(full).Field(i).Elem().Bool())
 		}
 		reflect.ValueOf(&c).Elem().Field(i).Set(v)
-		p, err := c.Params()
+		p, err := c.Params(role)
 		require.NoError(t, err, name)
 		was, is := reflect.ValueOf(defaults), reflect.ValueOf(p)
 		n := 0
@@ -43,13 +45,29 @@ func TestEveryKnobOfAPickTurnsOneParameter(t *testing.T) {
 			}
 		}
 		require.Equal(t, 1, n, name)
-		require.Equal(t, p, mustParams(t, c.filled()), "what is filled in reads back")
+		require.Equal(t, p, mustParams(t, c.filled(role)), "what is filled in reads back")
 	}
 	require.Len(t, changed, fields-1)
 }
 
+// TestWhatIsSetForWholeRequestsWins over their own defaults, which a pair's picks do not have.
+func TestWhatIsSetForWholeRequestsWins(t *testing.T) {
+	params := func(c PickConfig, role worker.Role) []float64 {
+		p, err := c.Params(role)
+		require.NoError(t, err)
+		return []float64{p.PrefillLoadScale, p.OverlapScoreCredit}
+	}
+	require.Equal(t, []float64{10, 2}, params(PickConfig{}, worker.Aggregated))
+	for _, role := range []worker.Role{worker.Prefill, worker.Decode} {
+		require.Equal(t, []float64{1, 1}, params(PickConfig{}, role))
+	}
+	one, none := 1.0, 0.0
+	require.Equal(t, []float64{1, 2}, params(PickConfig{PrefillLoadScale: &one}, worker.Aggregated))
+	require.Equal(t, []float64{10, 0}, params(PickConfig{OverlapScoreCredit: &none}, worker.Aggregated))
+}
+
 func mustParams(t *testing.T, c PickConfig) picker.Params {
-	p, err := c.Params()
+	p, err := c.Params(worker.Aggregated)
 	require.NoError(t, err)
 	return p
 }

@@ -45,7 +45,7 @@ func (c *Config) Validate() error {
 		role worker.Role
 		pick PickConfig
 	}{{worker.Prefill, c.Routing.Prefill}, {worker.Decode, c.Routing.Decode}, {worker.Aggregated, c.Routing.Aggregated}} {
-		p, err := role.pick.Params()
+		p, err := role.pick.Params(role.role)
 		if err == nil {
 			err = p.ValidateFor(role.role)
 		}

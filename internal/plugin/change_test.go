@@ -207,7 +207,7 @@ func TestWhatTheIndexDropsAndWhatIsQueuedIsShown(t *testing.T) {
 		}
 		require.NoError(t, x.index.Store(rank, e))
 	}
-	params, _ := x.cfg.Routing.Prefill.Params()
+	params, _ := x.cfg.Routing.Prefill.Params(worker.Prefill)
 	var r load.Reservation
 	req := &load.Request{Params: &params}
 	req.Pick.Role, req.Pick.ISLTokens = worker.Prefill, 64

@@ -9,7 +9,7 @@ import (
 )
 
 // Params are the parameters of a pick. Zero is a value like others, not the default:
-// start from [DefaultParams].
+// start from [DefaultParamsFor] the role that is picked.
 type Params struct {
 	// Mode is how the candidate is chosen. Default kv.
 	Mode Mode
@@ -19,8 +19,8 @@ type Params struct {
 	BlockSize int
 
 	// OverlapScoreCredit is how many blocks one cached block takes off the prefill
-	// term. Default 1. A higher value keeps conversations on the same ranks, with less
-	// even load; 0 ignores the cache.
+	// term. Default 1, for whole requests 2. A higher value keeps conversations on the
+	// same ranks, with less even load; 0 ignores the cache.
 	OverlapScoreCredit float64
 
 	// OverlapScoreCreditDecay reduces the credit of ranks that have more prompt tokens
@@ -28,8 +28,8 @@ type Params struct {
 	// warm but busy rank is left sooner.
 	OverlapScoreCreditDecay float64
 
-	// PrefillLoadScale multiplies the prefill term. Default 1. With a higher value
-	// prompts count more, compared with running answers.
+	// PrefillLoadScale multiplies the prefill term. Default 1, for whole requests 10. With
+	// a higher value prompts count more, compared with running answers.
 	PrefillLoadScale float64
 
 	// DecodeActiveRequestWeight is how many blocks each request in flight adds to the
@@ -100,7 +100,7 @@ type Params struct {
 
 const maxPrefillRate = 1e8
 
-// DefaultParams returns the documented defaults.
+// DefaultParams returns the documented defaults of the picks of a pair.
 func DefaultParams() Params {
 	return Params{
 		Mode:                   KV,
@@ -115,6 +115,19 @@ func DefaultParams() Params {
 		DegradedOverlapWeight:  0.5,
 		TrackPrefillTokens:     true,
 	}
+}
+
+// DefaultParamsFor returns the documented defaults of picks for the role. A whole request is
+// booked as prompt tokens and, with all of its prompt, as blocks of a running answer. Such a
+// block costs the next prompt a small part of what a queued one does, so prompt work has a
+// scale; and cached work is worth more than its own time, since others wait for what is
+// computed again (docs/routing-quality.md#whole-requests).
+func DefaultParamsFor(role worker.Role) Params {
+	p := DefaultParams()
+	if role == worker.Aggregated {
+		p.PrefillLoadScale, p.OverlapScoreCredit = 10, 2
+	}
+	return p
 }
 
 // DecodeOverride returns p for the decode pick of a disaggregated request. Since the
@@ -133,7 +146,7 @@ func DecodeOverride(p Params) Params {
 // default, since whoever sets it expects an effect. The decode pick uses
 // DecodeOverride, and only decode fetches KV.
 func (p *Params) ValidateFor(role worker.Role) error {
-	d := DefaultParams()
+	d := DefaultParamsFor(role)
 	const elsewhere, fetches = "the prompt is prefilled elsewhere", "only a decode worker fetches KV"
 	idle := []param{{"fetch_cost", p.FetchCost, d.FetchCost, fetches}}
 	switch role {
