@@ -82,8 +82,8 @@ build: ## compile the commands into bin/
 
 dist: ## what people install into dist/: static binaries and an OCI image for amd64 and arm64, lists of what is in them
 	go run ./internal/dist $${SOURCE_DATE_EPOCH:+-time $$SOURCE_DATE_EPOCH}
-	@for arch in amd64 arm64; do echo "listing what is in extproc-linux-$$arch"; \
-	  go run github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$(SBOM_VERSION) bin -json -verbose=false -output dist/extproc-linux-$$arch.cdx.json dist/extproc-linux-$$arch; done
+	@for p in dist/extproc-*-linux-*; do echo "listing what is in $$p"; \
+	  go run github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$(SBOM_VERSION) bin -json -verbose=false -output $$p.cdx.json $$p; done
 
 # step is a recipe: a command that prints nothing unless it fails. What it said then is
 # kept, and told again at the end. Its arguments are a name and the command.

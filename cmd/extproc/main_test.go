@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/seed-60ae5743/baton"
 	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/plugin"
@@ -99,7 +100,7 @@ func (s *script) run(args ...string) string {
 	return out
 }
 
-var version = regexp.MustCompile(`(?m)^extproc (devel|v\S+|unknown|\(devel\))( \([0-9a-f]+\))?$`)
+var version = regexp.MustCompile(`(?m)^extproc ` + regexp.QuoteMeta(baton.Version()) + `(\+dirty)?( \([0-9a-f]+\))?$`)
 
 // steady removes what differs from run to run, and blank lines, which end an
 // expectation.

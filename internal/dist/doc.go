@@ -3,10 +3,11 @@
 //
 // # Contract
 //
-// It writes extproc-linux-ARCH, the folder image (an OCI image layout with one index), and
-// SHA256SUMS into the folder of -out, which it empties first. A binary is static and
-// stripped, or the command fails. The version in a binary and in the image is the one that
-// Go's toolchain has recorded, so a tree with changes that are not committed says so.
+// It writes extproc-VERSION-linux-ARCH, the folder image-VERSION (an OCI image layout with
+// one index), and SHA256SUMS into the folder of -out, which it empties first. A binary is
+// static and stripped, or the command fails. VERSION is the content of the module's file of
+// that name; a binary says it with the commit that Go's toolchain has recorded, and +dirty
+// for a tree with changes that are not committed.
 //
 // The image has the binary as /extproc, and the names by which endpoint pickers are started
 // elsewhere, /app/epp (llm-d, KServe) and /lwepp (the inference extension), as links to it.

@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 
+	"github.com/seed-60ae5743/baton"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -67,13 +68,13 @@ func run(ctx context.Context, out, epoch string, say io.Writer) error {
 	var binaries []binary
 	for _, arch := range architectures {
 		fmt.Fprintf(say, "building extproc for linux/%s\n", arch)
-		b, err := build(ctx, root, filepath.Join(dir, "extproc-linux-"+arch), arch)
+		b, err := build(ctx, root, filepath.Join(dir, programOf(arch)), arch)
 		if err != nil {
 			return fmt.Errorf("linux/%s: %w", arch, err)
 		}
 		binaries = append(binaries, b)
 	}
-	digest, err := writeImage(filepath.Join(dir, "image"), binaries, at)
+	digest, err := writeImage(filepath.Join(dir, "image-"+baton.Version()), binaries, at)
 	if err != nil {
 		return fmt.Errorf("image: %w", err)
 	}
@@ -83,6 +84,9 @@ func run(ctx context.Context, out, epoch string, say io.Writer) error {
 	fmt.Fprintf(say, "%s: version %s, image %s\n", out, binaries[0].version, digest)
 	return nil
 }
+
+// programOf is the file of an architecture's program.
+func programOf(arch string) string { return "extproc-" + baton.Version() + "-linux-" + arch }
 
 // build compiles extproc for an architecture into a file, and checks what came of it.
 func build(ctx context.Context, root, file, arch string) (binary, error) {
@@ -104,12 +108,8 @@ func build(ctx context.Context, root, file, arch string) (binary, error) {
 	if err != nil {
 		return binary{}, fmt.Errorf("read the version: %w", err)
 	}
-	b := binary{arch: arch, content: content, version: info.Main.Version}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			b.revision = s.Value
-		}
-	}
+	b := binary{arch: arch, content: content}
+	b.version, b.revision = baton.Built(info)
 	return b, nil
 }
 
@@ -155,14 +155,12 @@ func writeImage(dir string, binaries []binary, at time.Time) (v1.Hash, error) {
 
 // tag returns a version as the tag of an image: a tag has no plus sign, which stands in
 // the version of a tree with changes (OCI distribution specification, "Pulling manifests").
-func tag(version string) string {
-	return strings.ReplaceAll(strings.Trim(version, "()"), "+", "-")
-}
+func tag(version string) string { return strings.ReplaceAll(version, "+", "-") }
 
 func writeSums(dir string, binaries []binary) error {
 	var sums strings.Builder
 	for _, b := range binaries {
-		fmt.Fprintf(&sums, "%x  extproc-linux-%s\n", sha256.Sum256(b.content), b.arch)
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(b.content), programOf(b.arch))
 	}
 	return os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(sums.String()), 0o644)
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 
+	"github.com/seed-60ae5743/baton"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -35,7 +36,7 @@ func (n *Node) ImportBaton(ctx context.Context) (program string, err error) {
 		return "", fmt.Errorf("node: what people install: %w\n%s", err, said)
 	}
 	archive := n.file("baton.tar")
-	if said, err := exec.CommandContext(ctx, "tar", "-C", filepath.Join(root, out, "image"), "-cf", archive, ".").CombinedOutput(); err != nil {
+	if said, err := exec.CommandContext(ctx, "tar", "-C", filepath.Join(root, out, "image-"+baton.Version()), "-cf", archive, ".").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("node: the image's archive: %w\n%s", err, said)
 	}
 	if err := n.importFile(ctx, archive); err != nil {
@@ -45,7 +46,7 @@ func (n *Node) ImportBaton(ctx context.Context) (program string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(root, out, "extproc-linux-"+runtime.GOARCH), n.tag(ctx, name, BatonImage)
+	return filepath.Join(root, out, "extproc-"+baton.Version()+"-linux-"+runtime.GOARCH), n.tag(ctx, name, BatonImage)
 }
 
 // ImportWorkers makes the image of simulated workers.

@@ -1,9 +1,13 @@
 package plugin
 
-import "runtime/debug"
+import (
+	"runtime/debug"
 
-// Version is the module's version with the commit from which it was built, as far as the
-// toolchain recorded them.
+	"github.com/seed-60ae5743/baton"
+)
+
+// Version is Baton's version with the commit from which it was built, as far as the
+// toolchain recorded it.
 func Version() string {
 	v, rev := buildVersion()
 	if rev != "" {
@@ -15,16 +19,7 @@ func Version() string {
 func buildVersion() (version, revision string) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "unknown", ""
+		return baton.Version(), ""
 	}
-	version = info.Main.Version
-	if version == "" || version == "(devel)" {
-		version = "devel"
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			revision = s.Value
-		}
-	}
-	return version, revision
+	return baton.Built(info)
 }
