@@ -325,6 +325,12 @@ func TestWhatIsNotConfiguredIsNotThere(t *testing.T) {
 	require.Equal(t, 200, get(s, "/assets/page.js").Code)
 }
 
+// What a screen reader alone reads has an absolute position: a box that does not hold it
+// lets it stand out to the right, and a phone then scrolls the whole page sideways.
+func TestATableThatScrollsHoldsAllThatIsInIt(t *testing.T) {
+	require.Regexp(t, `(?m)^\.scroll \{[^}]*position: relative;`, get(newServer(t, nil), "/assets/page.css").Body.String())
+}
+
 func TestExplain(t *testing.T) {
 	j := nightJournal(t)
 	s := newServer(t, func(c *Config) {
