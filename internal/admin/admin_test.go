@@ -285,6 +285,42 @@ func TestManyWorkersAreCutWithTroubleKept(t *testing.T) {
 	require.Contains(t, page, "And 4 more like these: see the table.")
 }
 
+func TestSilentEventsAreOneLineOfTheBanner(t *testing.T) {
+	silent := func(n int, change ...func(w *WorkerRow)) string {
+		st := nightState()
+		st.BodyBytes, st.BodiesTight, st.View.Stale, st.Keys, st.Channels = 0, false, false, nil, nil
+		st.Workers = nil
+		for i := range n {
+			w := WorkerRow{ID: worker.ID(i + 1), Role: worker.Prefill, Endpoint: "10.0.0.1:8000", Health: Healthy, Ranks: []RankRow{{Events: EventStream{
+				State: Connecting, Degraded: true, Late: true, Since: ago(time.Duration(i+1) * time.Minute), Reason: "connect to 10.0.0.1:5560: connection refused",
+			}}}}
+			for _, f := range change {
+				f(&w)
+			}
+			st.Workers = append(st.Workers, w)
+		}
+		return get(newServer(t, func(c *Config) { c.Journal, c.State = nil, func() State { return st } }), "/").Body.String()
+	}
+	page := silent(300)
+	require.Contains(t, page, "KV events of 300 of 300 workers have not come for 5 h 00 min: 10.0.0.1:8000 (1/0) (connect to 10.0.0.1:5560: connection refused); ")
+	require.Contains(t, page, "(3/0) (connect to 10.0.0.1:5560: connection refused); and 297 more. ")
+	require.Equal(t, 1, strings.Count(page, `<li class="warn">`))
+	require.NotContains(t, page, `<li class="bad">`)
+	require.Contains(t, page, `<span class="warn">connecting, degraded</span>`)
+
+	for name, change := range map[string]func(w *WorkerRow){
+		"an engine may be starting":          func(w *WorkerRow) { w.Ranks[0].Events.Late = false },
+		"a stream that catches up":           func(w *WorkerRow) { w.Ranks[0].Events = EventStream{State: Replaying, Degraded: true} },
+		"a worker that leaves has no events": func(w *WorkerRow) { w.Health, w.Ranks[0].Events = Draining, EventStream{State: Lost, Degraded: true} },
+	} {
+		require.Contains(t, silent(1, change), "Nothing is wrong.", name)
+	}
+	lost := silent(1, func(w *WorkerRow) {
+		w.Ranks[0].Events = EventStream{State: Lost, Degraded: true, Since: ago(2 * time.Second), Reason: "EOF"}
+	})
+	require.Contains(t, lost, "KV events of 1 of 1 workers have not come for 2.00 s: 10.0.0.1:8000 (1/0) (EOF). ")
+}
+
 func TestReadiness(t *testing.T) {
 	s := newServer(t, nil)
 	w := get(s, "/readyz")

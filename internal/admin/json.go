@@ -110,6 +110,7 @@ type rankJSON struct {
 
 type streamJSON struct {
 	State        string     `json:"state"`
+	Since        *time.Time `json:"since,omitempty"`
 	LastSequence *uint64    `json:"last_sequence,omitempty"`
 	LastAt       *time.Time `json:"last_at,omitempty"`
 	AsOf         *time.Time `json:"as_of,omitempty"`
@@ -194,7 +195,7 @@ func newWorkerJSON(w *WorkerRow) workerJSON {
 			DecodeBlocks: r.DecodeBlocks, IndexBlocks: r.IndexBlocks, ShedBlocks: r.ShedBlocks, CapacityBlocks: r.CapacityBlocks,
 		}
 		if e := r.Events; e.State != NoStream {
-			rj.Events = &streamJSON{State: string(e.State), Degraded: e.Degraded, Reason: e.Reason, Via: e.Via, Refused: e.Refused, AsOf: moment(e.AsOf)}
+			rj.Events = &streamJSON{State: string(e.State), Since: moment(e.Since), Degraded: e.Degraded, Reason: e.Reason, Via: e.Via, Refused: e.Refused, AsOf: moment(e.AsOf)}
 			if e.Any {
 				seq := e.LastSequence
 				rj.Events.LastSequence, rj.Events.LastAt = &seq, moment(e.LastAt)

@@ -165,7 +165,7 @@ func severity(w *WorkerRow) int {
 		return 3
 	case Healthy:
 	}
-	if w.degraded() != nil {
+	if w.inTrouble((*EventStream).silent) != nil || w.inTrouble((*EventStream).partial) != nil {
 		return 2
 	}
 	return 4
@@ -249,7 +249,7 @@ func newStreamView(e *EventStream, now time.Time) streamView {
 		return streamView{Class: "quiet", Text: "none"}
 	case Connected:
 		v.Class = "good"
-	case Connecting:
+	case Connecting, Replaying:
 		v.Class = "warn"
 	case Lost:
 		v.Class = "bad"

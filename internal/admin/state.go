@@ -103,10 +103,13 @@ type FactsRow struct {
 // knownFacts is the state in which nothing has to be said on the page.
 const knownFacts = "known"
 
+// Answered reports whether the engine answers, as far as it is asked.
+func (f *FactsRow) Answered() bool { return f.State == "" || f.State == knownFacts }
+
 // text says what is wrong with the facts; "": nothing.
 func (f *FactsRow) text(now time.Time) string {
 	switch {
-	case f.State == "" || f.State == knownFacts:
+	case f.Answered():
 		return ""
 	case f.Error != "":
 		return fmt.Sprintf("facts %s for %s: %s", f.State, duration(now.Sub(f.Since)), f.Error)
@@ -137,14 +140,17 @@ type StreamState string
 // The states of a stream. The zero value means that the worker publishes no events.
 const (
 	NoStream   StreamState = ""
-	Connecting StreamState = "connecting"
+	Connecting StreamState = "connecting" // no event has come yet
+	Replaying  StreamState = "replaying"  // connected, and catching up
 	Connected  StreamState = "connected"
-	Lost       StreamState = "lost"
+	Lost       StreamState = "lost" // not connected any more
 )
 
 // EventStream is the KV event stream of one rank.
 type EventStream struct {
 	State        StreamState
+	Since        time.Time // of State
+	Late         bool      // its events are to come, and it has not been connected for too long
 	LastSequence uint64
 	Any          bool      // LastSequence and LastAt are set
 	LastAt       time.Time // when the last batch came
@@ -213,10 +219,20 @@ func (s *State) shed() (blocks int64, ranks int) {
 	return blocks, ranks
 }
 
-// degraded returns the first rank whose stream is lost or degraded, or nil.
-func (w *WorkerRow) degraded() *RankRow {
+// silent reports whether the stream is trouble since nothing comes by it.
+func (e *EventStream) silent() bool { return e.Late || e.State == Lost }
+
+// partial reports whether the stream is trouble since something of it was lost.
+func (e *EventStream) partial() bool { return e.Degraded && e.State == Connected }
+
+// inTrouble returns the first rank whose stream is in a kind of trouble, or nil. A worker
+// that is aside or leaves has no stream of events: that needs no line of its own.
+func (w *WorkerRow) inTrouble(is func(*EventStream) bool) *RankRow {
+	if w.Health == Aside || w.Health == Draining {
+		return nil
+	}
 	for i := range w.Ranks {
-		if e := &w.Ranks[i].Events; e.Degraded || e.State == Lost {
+		if is(&w.Ranks[i].Events) {
 			return &w.Ranks[i]
 		}
 	}

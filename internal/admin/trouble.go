@@ -66,6 +66,7 @@ func troubles(s *State, recs []decision.Record) []trouble {
 		add(false, "", "For want of memory (index.max_bytes) the index has dropped %s blocks; the overlap of the ranks concerned, %d, counts too little.",
 			grouped(blocks), ranks)
 	}
+	ts = append(ts, silentTroubles(s)...)
 	ts = append(ts, workerTroubles(s)...)
 	if t, ok := recentTrouble(recs); ok {
 		ts = append(ts, t)
@@ -107,10 +108,9 @@ func workerTroubles(s *State) []trouble {
 			add(false, fmt.Sprintf("Worker %s (%s, id %d) is coming back%s%s.", w.Endpoint, w.Role, w.ID, since, because(w.Reason)))
 		case Healthy, Draining:
 		}
-		// A worker that is aside has no stream of events: that needs no line of its own.
-		if r := w.degraded(); r != nil && w.Health != Aside {
-			add(false, fmt.Sprintf("KV events of %s (%d/%d) are %s%s: its overlap may be wrong.",
-				w.Endpoint, w.ID, r.DPRank, streamWord(&r.Events), because(r.Events.Reason)))
+		if r := w.inTrouble((*EventStream).partial); r != nil {
+			add(false, fmt.Sprintf("KV events of %s (%d/%d) are degraded%s: its overlap may be wrong.",
+				w.Endpoint, w.ID, r.DPRank, because(r.Events.Reason)))
 		}
 	}
 	if left > 0 {
@@ -119,12 +119,36 @@ func workerTroubles(s *State) []trouble {
 	return ts
 }
 
-func streamWord(e *EventStream) string {
-	if e.State == Lost {
-		return "lost"
+// silentTroubles is one line for all workers whose KV events do not come: a port that is
+// wrong is so at each worker of a deployment.
+func silentTroubles(s *State) []trouble {
+	n, since, first := 0, s.Now, []string(nil)
+	for i := range s.Workers {
+		w := &s.Workers[i]
+		r := w.inTrouble((*EventStream).silent)
+		if r == nil {
+			continue
+		}
+		n++
+		if at := r.Events.Since; !at.IsZero() && at.Before(since) {
+			since = at
+		}
+		if len(first) < maxSilent {
+			first = append(first, fmt.Sprintf("%s (%d/%d)%s", w.Endpoint, w.ID, r.DPRank, because(r.Events.Reason)))
+		}
 	}
-	return "degraded"
+	if n == 0 {
+		return nil
+	}
+	if n > len(first) {
+		first = append(first, fmt.Sprintf("and %d more", n-len(first)))
+	}
+	return []trouble{{Text: fmt.Sprintf("KV events of %d of %d workers have not come for %s: %s. What these workers hold counts for less: compare kv_events in discovery with the ports at which their engines publish.",
+		n, len(s.Workers), duration(s.Now.Sub(since)), strings.Join(first, "; "))}}
 }
+
+// maxSilent is how many workers that line names.
+const maxSilent = 3
 
 // recentTrouble sums up the latest decisions that went wrong.
 func recentTrouble(recs []decision.Record) (trouble, bool) {

@@ -80,9 +80,13 @@ func (p *plugin) onWritten(r worker.Rank, blocks int, live bool) {
 	}
 }
 
-// eventStream is what the page shows of a rank's events.
-func eventStream(r kvevents.RankStatus) admin.EventStream {
-	e := admin.EventStream{LastSequence: r.LastSeq, Any: r.Seen, LastAt: r.LastAt, AsOf: r.AsOf, Via: r.Via, Refused: r.Refused.Map()}
+// eventStream is what the page and a gauge show of a rank's events. A stream is degraded
+// there whenever it is for a pick.
+func eventStream(r *kvevents.RankStatus) admin.EventStream {
+	e := admin.EventStream{
+		LastSequence: r.LastSeq, Any: r.Seen, LastAt: r.LastAt, AsOf: r.AsOf, Via: r.Via, Refused: r.Refused.Map(),
+		Since: r.Since, Degraded: doubtful(r.State),
+	}
 	switch r.State {
 	case kvevents.StateNone:
 		if r.Kept == 0 {
@@ -90,12 +94,14 @@ func eventStream(r kvevents.RankStatus) admin.EventStream {
 		}
 		e.State = admin.Connecting
 	case kvevents.StateConnecting:
-		e.State, e.Reason = admin.Connecting, r.LastError
+		e.State, e.Reason = admin.Connecting, eventError(r)
 		if r.Messages > 0 {
 			e.State = admin.Lost
 		}
+	case kvevents.StateReplaying:
+		e.State, e.Reason = admin.Replaying, "it catches up"
 	case kvevents.StateDegraded:
-		e.State, e.Degraded, e.Reason = admin.Connected, true, "some events were lost"
+		e.State, e.Reason = admin.Connected, "some events were lost"
 	default:
 		e.State = admin.Connected
 	}

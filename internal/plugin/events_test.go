@@ -3,7 +3,10 @@ package plugin
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -14,6 +17,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/syncbuf"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -78,9 +82,9 @@ func TestWhatThePageSaysOfEvents(t *testing.T) {
 			admin.EventStream{State: admin.Connecting, Degraded: true, Reason: "5 blocks from before the restart are not used until the events confirm them"},
 		},
 		"in step":     {kvevents.RankStatus{State: kvevents.StateConnected, LastSeq: 4, Seen: true, Via: "x"}, admin.EventStream{State: admin.Connected, LastSequence: 4, Any: true, Via: "x"}},
-		"replaying":   {kvevents.RankStatus{State: kvevents.StateReplaying}, admin.EventStream{State: admin.Connected}},
-		"never there": {kvevents.RankStatus{State: kvevents.StateConnecting, LastError: "refused"}, admin.EventStream{State: admin.Connecting, Reason: "refused"}},
-		"gone":        {kvevents.RankStatus{State: kvevents.StateConnecting, LastError: "EOF", Messages: 1}, admin.EventStream{State: admin.Lost, Reason: "EOF"}},
+		"replaying":   {kvevents.RankStatus{State: kvevents.StateReplaying}, admin.EventStream{State: admin.Replaying, Degraded: true, Reason: "it catches up"}},
+		"never there": {kvevents.RankStatus{State: kvevents.StateConnecting, LastError: "kvevents: connect to x: refused"}, admin.EventStream{State: admin.Connecting, Degraded: true, Reason: "connect to x: refused"}},
+		"gone":        {kvevents.RankStatus{State: kvevents.StateConnecting, LastError: "EOF", Messages: 1}, admin.EventStream{State: admin.Lost, Degraded: true, Reason: "EOF"}},
 		"degraded":    {kvevents.RankStatus{State: kvevents.StateDegraded}, admin.EventStream{State: admin.Connected, Degraded: true, Reason: "some events were lost"}},
 		"partial blocks are normal": {
 			kvevents.RankStatus{State: kvevents.StateConnected, Refused: kvevents.Refusals{kvevents.PartialBlock: 3}},
@@ -107,7 +111,7 @@ func TestWhatThePageSaysOfEvents(t *testing.T) {
 			admin.EventStream{State: admin.Connected, Degraded: true, Reason: "events refused: eagle_mismatch", Refused: map[string]uint64{"eagle_mismatch": 1}},
 		},
 	} {
-		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, eventStream(c.status)) })
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, eventStream(&c.status)) })
 	}
 }
 
@@ -117,5 +121,104 @@ func TestOnlyAWholeStreamIsBelieved(t *testing.T) {
 		kvevents.StateConnecting: true, kvevents.StateReplaying: true, kvevents.StateDegraded: true,
 	} {
 		require.Equal(t, want, doubtful(s), s.String())
+		require.Equal(t, want, eventStream(&kvevents.RankStatus{State: s}).Degraded, "the page says of %s what the pick counts", s)
 	}
+}
+
+// TestEventsThatDoNotComeAreTrouble: nothing listens at the port that a worker names.
+func TestEventsThatDoNotComeAreTrouble(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	at := l.Addr().String()
+	require.NoError(t, l.Close())
+	_, port, _ := net.SplitHostPort(at)
+	r := startPlugin(t, "")
+	r.writeWorkers("workers:\n- {id: 7, role: decode, engine: vllm, models: [m], endpoint: \"127.0.0.1:1\", block_size: 16, kv_events: {port: " + port + "}}\n" +
+		"- {id: 8, role: decode, engine: vllm, models: [m], endpoint: \"127.0.0.1:2\", block_size: 16}\n")
+	const refused = "connection refused"
+	require.Eventually(t, func() bool { return strings.Contains(r.get("/debug/state"), refused) }, 20*time.Second, 5*time.Millisecond)
+	metrics := r.get("/metrics")
+	require.Contains(t, metrics, `baton_kv_event_streams{state="connecting"} 1`)
+	require.Contains(t, metrics, `baton_kv_event_streams{state="none"} 1`)
+	require.Contains(t, metrics, `baton_kv_event_streams{state="lost"} 0`)
+
+	snap, now := r.plugin.board.Load().Snapshot, time.Now()
+	require.Empty(t, silentWorkers(r.plugin, snap, now), "an engine may still be starting")
+	silent := silentWorkers(r.plugin, snap, now.Add(eventsGrace))
+	require.Len(t, silent, 1)
+	require.Contains(t, silent[7], at)
+	require.Contains(t, silent[7], refused)
+	var s admin.WorkerRow
+	for _, x := range r.plugin.events.Status() {
+		if x.Rank.ID == 7 {
+			s = r.plugin.workerRow(snap.Worker(7), nil, map[worker.Rank]kvevents.RankStatus{x.Rank: x}, admin.FactsRow{}, now.Add(eventsGrace))
+		}
+	}
+	require.True(t, s.Ranks[0].Events.Late)
+	require.True(t, s.Ranks[0].Events.Degraded)
+}
+
+func TestOnlyOfWorkersThatAnswerEventsAreExpected(t *testing.T) {
+	for name, c := range map[string]struct {
+		draining bool
+		health   admin.Health
+		facts    string
+		want     bool
+	}{
+		"one in service":                    {health: admin.Healthy, want: true},
+		"one whose facts are known":         {health: admin.Healthy, facts: "known", want: true},
+		"one that is set aside":             {health: admin.Aside},
+		"one that leaves":                   {health: admin.Draining, draining: true},
+		"one that has not said what it is":  {health: admin.Healthy, facts: "unknown"},
+		"one that does not answer any more": {health: admin.Healthy, facts: "failing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := expected(&worker.Worker{Draining: c.draining}, &standing{Health: c.health}, &admin.FactsRow{State: c.facts})
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+// TestSilentEventsAreToldOnce: whatever the number of workers is, what is found at one time
+// is one line, and so is its end.
+func TestSilentEventsAreToldOnce(t *testing.T) {
+	var b syncbuf.Buffer
+	watch := eventWatch{log: slog.New(slog.NewTextHandler(&b, nil))}
+	lines := func() []string {
+		out := strings.FieldsFunc(b.String(), func(r rune) bool { return r == '\n' })
+		b.Reset()
+		return out
+	}
+	var ws []*worker.Worker
+	all := map[worker.ID]string{}
+	for id := worker.ID(1); id <= 300; id++ {
+		at, err := worker.ParseEndpoint(fmt.Sprintf("10.0.%d.%d:8000", id/256, id%256))
+		require.NoError(t, err)
+		ws = append(ws, &worker.Worker{ID: id, Role: worker.Decode, Engine: worker.VLLM, Endpoint: at, Models: []string{"m"}, BlockSize: 16, DPSize: 1})
+		all[id] = "connect to 10.0.0.1:5560: connection refused"
+	}
+	snapshot := func(ws []*worker.Worker) *worker.Snapshot {
+		snap, err := worker.NewSnapshot(1, ws)
+		require.NoError(t, err)
+		return snap
+	}
+	snap := snapshot(ws)
+	watch.look(snap, nil)
+	require.Empty(t, lines())
+	watch.look(snap, all)
+	got := lines()
+	require.Len(t, got, 1)
+	for _, want := range []string{"level=WARN", "workers=300", "and 292 more", "connect to 10.0.0.1:5560: connection refused"} {
+		require.Contains(t, got[0], want)
+	}
+	require.Less(t, len(got[0]), 1000)
+	watch.look(snap, all)
+	require.Empty(t, lines(), "it is told once")
+	watch.look(snap, map[worker.ID]string{1: "x"})
+	got = lines()
+	require.Len(t, got, 1)
+	require.Contains(t, got[0], "level=INFO")
+	require.Contains(t, got[0], "workers=1 heard=\"2 ")
+	watch.look(snapshot(ws[1:]), nil)
+	require.Empty(t, lines(), "a worker that has left is not heard again")
 }

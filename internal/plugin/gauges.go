@@ -4,7 +4,9 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -22,6 +24,7 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	for _, r := range p.factRows() {
 		o.Facts[r.State]++
 	}
+	o.Streams = streamCounts(p.events.Status())
 	keys := make(map[telemetry.StandingCount]int64)
 	o.Problems = int64(len(found.Problems) + len(p.mixed(snap)) + len(unheard(snap.Workers(), p.cfg.Policy().Rules.Listener)))
 	for _, k := range snap.AllKeys(time.Now()) {
@@ -56,4 +59,24 @@ func (p *plugin) observe(o *telemetry.Observation) {
 		k.Count = n
 		o.Workers = append(o.Workers, k)
 	}
+}
+
+// streamCounts counts ranks by the state of their KV events, as the page shows it.
+func streamCounts(ranks []kvevents.RankStatus) map[string]int64 {
+	const none, degraded = "none", "degraded"
+	out := map[string]int64{
+		none: 0, string(admin.Connecting): 0, string(admin.Lost): 0, string(admin.Replaying): 0, degraded: 0, string(admin.Connected): 0,
+	}
+	for i := range ranks {
+		e := eventStream(&ranks[i])
+		switch {
+		case e.State == admin.NoStream:
+			out[none]++
+		case e.State == admin.Connected && e.Degraded:
+			out[degraded]++
+		default:
+			out[string(e.State)]++
+		}
+	}
+	return out
 }

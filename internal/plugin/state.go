@@ -72,9 +72,7 @@ func (p *plugin) state() admin.State {
 	}
 	asked := p.factRows()
 	for _, w := range snap.Workers() {
-		row := p.workerRow(w, healths[w.ID], streams)
-		row.Facts = asked[w.ID]
-		s.Workers = append(s.Workers, row)
+		s.Workers = append(s.Workers, p.workerRow(w, healths[w.ID], streams, asked[w.ID], s.Now))
 	}
 	s.Channels = p.channelRows()
 	for _, c := range p.server.ClocksOff() {
@@ -144,11 +142,11 @@ func (p *plugin) healths() map[worker.ID][]health.RankHealth {
 	return out
 }
 
-func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map[worker.Rank]kvevents.RankStatus) admin.WorkerRow {
+func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map[worker.Rank]kvevents.RankStatus, f admin.FactsRow, now time.Time) admin.WorkerRow {
 	s := stateOf(w, hs)
 	row := admin.WorkerRow{
 		ID: w.ID, Role: w.Role, Engine: w.Engine, Endpoint: w.Endpoint.String(), Models: w.Models, Namespace: w.Namespace,
-		Health: s.Health, Reason: s.why, Since: s.since,
+		Health: s.Health, Reason: s.why, Since: s.since, Facts: f,
 	}
 	if why := discovery.Ineligible(w); why != "" && row.Reason == "" {
 		row.Reason = why
@@ -164,11 +162,14 @@ func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map
 			}
 		}
 		blocks, shed := p.indexed(w, r)
+		stream := streams[r]
+		events := eventStream(&stream)
+		events.Late = late(&stream, now) && expected(w, &s, &f)
 		row.Ranks = append(row.Ranks, admin.RankRow{
 			DPRank: dp, Health: own.Health, Reason: own.why, Requests: int(l.PrefillRequests + l.DecodeRequests), PrefillTokens: l.PrefillTokens,
 			DecodeBlocks: l.DecodeBlocks, IndexBlocks: blocks, CapacityBlocks: int64(w.CapacityBlocks),
 			ShedBlocks: shed,
-			Events:     eventStream(streams[r]),
+			Events:     events,
 		})
 	}
 	return row

@@ -42,6 +42,7 @@ const (
 	MetricKVGaps    = "baton_kv_gaps_total"
 	MetricKVReplays = "baton_kv_replays_total"
 	MetricKVResets  = "baton_kv_resets_total"
+	MetricKVStreams = "baton_kv_event_streams"
 
 	MetricKVRestores = "baton_kv_restores_total"
 	MetricIndexDumps = "baton_index_dumps_total"
@@ -209,6 +210,8 @@ func stateMetrics() []Metric {
 		{MetricCompared, Counter, "{prompt}", l(LabelOutcome), "Prompts whose tokens were made from a model's files, and compared with those of the engine that computed them.", nil},
 		{MetricFacts, Gauge, "{worker}", l(LabelState), "Workers whose engines are asked for facts, by what is known: `unknown`, no answer yet; `known`; `failing`, the last questions brought no answer.", nil},
 
+		{MetricKVStreams, Gauge, "{rank}", l(LabelState), "Ranks by their KV events: `none` are expected; `connecting`, none has come yet; `lost`, not connected any more; `replaying`, catching up; `degraded`, some are missing; `connected`.", nil},
+
 		{MetricAside, Counter, "{transition}", l(LabelTo, LabelReason), "Changes of a worker's health.", nil},
 		{MetricActivation, Counter, "{transition}", l(LabelFrom, LabelTo, LabelCause), "Changes of a key's prefill activation.", nil},
 
@@ -266,7 +269,7 @@ func Labels() []Label {
 		{LabelErrorType, "`none`, or as code"},
 		{LabelWhere, "of a panic: `main_leg`, `prefill_leg`, or the name of a task; of an answer by another endpoint: `other`, `unknown`"},
 		{LabelSource, "as token_source"},
-		{LabelState, "`healthy`, `aside`, `partly aside` (ranks with ports of their own, some of them), `recovering`, `draining`"},
+		{LabelState, "`healthy`, `aside`, `partly aside` (ranks with ports of their own, some of them), `recovering`, `draining`; of facts and of KV events, as the metric says"},
 		{LabelActivation, "an activation state: `absent`, `decode-waiting`, `prefill-pending`, `prefill-ready`, `deactivated`"},
 		{LabelCanServe, "`true`, `false`"},
 		{LabelFrom, "as activation"},

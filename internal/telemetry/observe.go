@@ -57,6 +57,7 @@ type Observation struct {
 	Queues   []Queue
 	Problems int64
 	Facts    map[string]int64 // workers whose engines are asked for facts, by state
+	Streams  map[string]int64 // ranks, by the state of their KV events
 
 	BodyBytes, BodyLimit int64 // of request bodies: in flight, and the most that may be
 
@@ -72,7 +73,7 @@ type observables struct {
 	age                               metric.Float64ObservableGauge
 	prefillTokens, prefillRequests    metric.Int64ObservableGauge
 	decodeBlocks, decodeRequests, idx metric.Int64ObservableGauge
-	decodingBlocks                    metric.Int64ObservableGauge
+	decodingBlocks, streams           metric.Int64ObservableGauge
 	shed                              metric.Int64ObservableCounter
 }
 
@@ -86,6 +87,7 @@ func (b *builder) observables() observables {
 		keys:            b.gauge(MetricKeys),
 		problems:        b.gauge(MetricProblems),
 		facts:           b.gauge(MetricFacts),
+		streams:         b.gauge(MetricKVStreams),
 		age:             b.floatGauge(MetricViewAge),
 		queued:          b.gauge(MetricQueuedTokens),
 		queueLimit:      b.gauge(MetricQueueLimit),
@@ -120,7 +122,7 @@ func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err
 		read(&o)
 		g.show(w, &o)
 		return nil
-	}, g.ready, g.revision, g.stale, g.workers, g.keys, g.problems, g.facts, g.age, g.queued, g.queueLimit, g.bodyBytes, g.bodyLimit,
+	}, g.ready, g.revision, g.stale, g.workers, g.keys, g.problems, g.facts, g.streams, g.age, g.queued, g.queueLimit, g.bodyBytes, g.bodyLimit,
 		g.prefillTokens, g.prefillRequests, g.decodeBlocks, g.decodingBlocks, g.decodeRequests, g.idx, g.shed)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: register gauges: %w", err)
@@ -136,6 +138,9 @@ func (g *observables) show(w metric.Observer, o *Observation) {
 	w.ObserveFloat64(g.age, o.Age.Seconds())
 	for state, n := range o.Facts {
 		w.ObserveInt64(g.facts, n, metric.WithAttributeSet(attributeSet([]string{LabelState}, labels{state})))
+	}
+	for state, n := range o.Streams {
+		w.ObserveInt64(g.streams, n, metric.WithAttributeSet(attributeSet([]string{LabelState}, labels{state})))
 	}
 	for _, c := range o.Workers {
 		set := attributeSet([]string{LabelRole, LabelState}, labels{c.Role.String(), c.State})

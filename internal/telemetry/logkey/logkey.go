@@ -48,6 +48,7 @@ const (
 	Flag            = "flag"
 	From            = "from"
 	GoMemLimit      = "gomemlimit"
+	Heard           = "heard"
 	Instead         = "instead"
 	Joined          = "joined"
 	Key             = "key"
@@ -88,6 +89,7 @@ const (
 	Revision        = "revision"
 	Role            = "role"
 	RuntimeLimit    = "runtime_limit"
+	Silent          = "silent"
 	Since           = "since"
 	Source          = "source"
 	Stack           = "stack"
@@ -148,6 +150,8 @@ func ofRequests() []Def {
 		{Joined, "workers that have come"},
 		{Left, "workers that have gone"},
 		{Changed, "workers whose facts have changed"},
+		{Silent, "workers whose KV events do not come"},
+		{Heard, "workers whose KV events did not come before"},
 		{Activated, "decode sides that were activated"},
 		{Reactivated, "decode sides that were activated again"},
 		{Deactivated, "decode sides that were deactivated"},
