@@ -2,6 +2,7 @@ package activation
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -53,6 +54,8 @@ type Outlook struct {
 	Reason Reason // why Refused, or why Alone
 	// Fallback says that one worker serves in place of an error, whose reason is Reason.
 	Fallback bool
+	// Aside says that Reason would not hold if no worker was set aside ([Policy.Now]).
+	Aside bool
 }
 
 // Judge says whether and how a model can be served, from the standing of its prefill
@@ -151,6 +154,9 @@ func (o Outlook) How(p *worker.Pool) string {
 }
 
 func (o Outlook) because(p *worker.Pool) string {
+	if o.Aside {
+		return o.aside(p)
+	}
 	switch o.Reason {
 	case NoReason:
 		return ""
@@ -179,6 +185,36 @@ func (o Outlook) because(p *worker.Pool) string {
 		return "no prefill worker, and no worker that can do without"
 	default:
 		return "its disaggregation is off"
+	}
+}
+
+// aside says in words which workers are set aside, so that the model is refused, or served
+// in another way.
+func (o Outlook) aside(p *worker.Pool) string {
+	n, which := len(o.Needs(p)), "workers that could serve it as a pair"
+	switch o.Reason {
+	case NoPrefill:
+		which = "prefill workers"
+	case NoDecode:
+		which = "decode workers"
+	case NoAggregated, PrefillGone:
+		which = "workers that can serve it alone"
+	}
+	return "all its " + which + " (" + strconv.Itoa(n) + ") are set aside"
+}
+
+// Needs returns the workers of the pool that would have to take new requests again, so that
+// the model is not refused.
+func (o Outlook) Needs(p *worker.Pool) []*worker.Worker {
+	switch o.Reason {
+	case NoPrefill:
+		return p.Prefill
+	case NoDecode:
+		return p.Decode
+	case NoAggregated, PrefillGone:
+		return p.Aggregated
+	default:
+		return slices.Concat(p.Prefill, p.Decode)
 	}
 }
 
@@ -217,6 +253,23 @@ func (p *Policy) RulesOf(pool *worker.Pool) Rules {
 		}
 	}
 	return r
+}
+
+// Now is Outlook for people: it leaves out the workers that are set aside, of which free
+// returns false. A decision learns of them only when it picks.
+func (p *Policy) Now(w *World, k worker.Key, free func(*worker.Worker) bool) Outlook {
+	all := p.Outlook(w, k)
+	if all.Way == Refused {
+		return all
+	}
+	pool := w.Pool(k)
+	aside := func(w *worker.Worker) bool { return !free(w) }
+	if !slices.ContainsFunc(pool.Prefill, aside) && !slices.ContainsFunc(pool.Decode, aside) && !slices.ContainsFunc(pool.Aggregated, aside) {
+		return all
+	}
+	now := Judge(w.Standing(k).State, pool.Only(free), p.RulesOf(pool))
+	now.Aside = now.Way != all.Way
+	return now
 }
 
 // Outlook says whether and how the key can be served in the world.

@@ -14,7 +14,12 @@ import (
 // prefill (A), and in lower case the same with another engine.
 func poolOf(t *testing.T, letters string) *worker.Pool {
 	t.Helper()
-	var ws []*worker.Worker
+	drains := make1(t, 100, worker.Prefill, func(w *worker.Worker) { w.Draining = true }) // a pool, if an empty one
+	return snapshotOf(t, letters, drains).Pool(worker.Key{Model: "m"})
+}
+
+func snapshotOf(t *testing.T, letters string, ws ...*worker.Worker) *worker.Snapshot {
+	t.Helper()
 	for i, c := range letters {
 		engine, role := worker.VLLM, worker.Decode
 		if c >= 'a' {
@@ -25,8 +30,7 @@ func poolOf(t *testing.T, letters string) *worker.Pool {
 		}
 		ws = append(ws, make1(t, worker.ID(i+1), role, func(w *worker.Worker) { w.Engine, w.AcceptsAggregated = engine, c == 'A' }))
 	}
-	ws = append(ws, make1(t, 100, worker.Prefill, func(w *worker.Worker) { w.Draining = true })) // a pool, if an empty one
-	return set(t, 1, ws...).Pool(worker.Key{Model: "m"})
+	return set(t, 1, ws...)
 }
 
 // The standing of the prefill workers, who may be picked, the settings, and what comes of
@@ -91,6 +95,41 @@ func TestWhatAModelIsServedWithFollowsFromTheStateOfItsKey(t *testing.T) {
 		}
 	}
 	require.Equal(t, "it has no worker", Judge(prefill.Absent, nil, free).Why(nil))
+}
+
+// Who is set aside is no change of what discovery knows: the outlook is that of requests
+// while it lasts.
+func TestWhoIsSetAsideIsLeftOutOfTheOutlookForPeople(t *testing.T) {
+	free := Rules{Listener: true}
+	for _, row := range []struct {
+		workers, aside string // by role, as letters of poolOf; aside in the same places
+		rules          Rules
+		want           Outlook
+		says           string
+	}{
+		{"PDD", "...", free, Outlook{Way: Apart}, "prefill and decode apart (vllm)"},
+		{"PDD", "..x", free, Outlook{Way: Apart}, "prefill and decode apart (vllm)"},
+		{"PDD", ".xx", free, Outlook{Reason: NoDecode, Aside: true}, "all its decode workers (2) are set aside"},
+		{"PDA", "x..", free, Outlook{Reason: NoPrefill, Aside: true}, "all its prefill workers (1) are set aside"},
+		{"PDA", "x..", Rules{Listener: true, Fallback: true}, Outlook{Way: Alone, Reason: NoPrefill, Fallback: true, Aside: true}, "one worker, as the fallback: all its prefill workers (1) are set aside"},
+		{"AD", "x.", free, Outlook{Reason: NoAggregated, Aside: true}, "all its workers that can serve it alone (1) are set aside"},
+		{"PdDp", "x..x", free, Outlook{Reason: NoPrefill, Aside: true}, "all its prefill workers (2) are set aside"},
+		{"PDdp", "x.x.", free, Outlook{Reason: NoCommon, Aside: true}, "all its workers that could serve it as a pair (4) are set aside"},
+		{"PD", "xx", Rules{Listener: true, NeverSplit: true}, Outlook{Reason: NoAggregated}, "its disaggregation is off, and no worker can serve it alone"},
+	} {
+		b := New()
+		key := worker.Key{Model: "m"}
+		b.Follow(snapshotOf(t, row.workers), discovery.Change{}, noon)
+		policy := Policy{Rules: row.rules}
+		if row.rules.NeverSplit {
+			policy.NeverSplit = map[string]bool{"m": true}
+		}
+		got := policy.Now(b.Load(), key, func(w *worker.Worker) bool { return row.aside[w.ID-1] != 'x' })
+		require.Equal(t, row.want, got, "%s %s", row.workers, row.aside)
+		pool := b.Load().Pool(key)
+		require.Equal(t, row.says, got.Why(pool)+got.How(pool))
+	}
+	require.Equal(t, Outlook{Reason: NoWorker}, (&Policy{}).Now(New().Load(), worker.Key{Model: "x"}, nil))
 }
 
 // An adapter is served as the model that its workers serve it with; another model of

@@ -43,6 +43,7 @@ func nightState() State {
 		Keys: []KeyRow{
 			{Key: worker.Key{Model: "llama-3.1-70b"}, Activation: "prefill-ready", CanServe: true, How: "prefill and decode apart (sglang)", Prefill: 1, Decode: 2, QueuedTokens: 12480, MaxQueuedTokens: 12000},
 			{Key: worker.Key{Model: `<script>alert("m")</script>`, Namespace: "lab"}, Activation: "decode-waiting", Reason: "no prefill worker"},
+			{Key: worker.Key{Model: "qwen3-8b"}, Activation: "prefill-ready", Reason: "all its decode workers (2) are set aside: connect-failed", Since: ago(95 * time.Second), Prefill: 1, Decode: 2},
 		},
 		Workers: []WorkerRow{
 			{
@@ -225,6 +226,7 @@ func TestThePageSaysWhatIsWrong(t *testing.T) {
 	for _, want := range []string{ // in this order: the worst first
 		"<title>STALE · Baton</title>",
 		"Model &lt;script&gt;alert(&#34;m&#34;)&lt;/script&gt; in lab cannot be served: no prefill worker.",
+		"Model qwen3-8b cannot be served for 1 min 35 s: all its decode workers (2) are set aside: connect-failed.",
 		"Worker 10.0.0.8:8000 (prefill, id 8) is set aside for 4 min 11 s (connection refused).",
 		"<strong>STALE</strong> The view was last confirmed 3 min 10 s ago (the file cannot be read). Requests go on with it, revision 418.",
 		"For want of memory (index.max_bytes) the index has dropped 1,234 blocks; the overlap of the ranks concerned, 1, counts too little.",

@@ -54,15 +54,16 @@ type viewJSON struct {
 }
 
 type keyJSON struct {
-	Model      string `json:"model"`
-	Namespace  string `json:"namespace"`
-	Activation string `json:"activation,omitempty"`
-	CanServe   bool   `json:"can_serve"`
-	Reason     string `json:"reason,omitempty"`
-	How        string `json:"how,omitempty"`
-	Prefill    int    `json:"prefill_workers"`
-	Decode     int    `json:"decode_workers"`
-	Aggregated int    `json:"aggregated_workers"`
+	Model      string     `json:"model"`
+	Namespace  string     `json:"namespace"`
+	Activation string     `json:"activation,omitempty"`
+	CanServe   bool       `json:"can_serve"`
+	Reason     string     `json:"reason,omitempty"`
+	Since      *time.Time `json:"since,omitempty"`
+	How        string     `json:"how,omitempty"`
+	Prefill    int        `json:"prefill_workers"`
+	Decode     int        `json:"decode_workers"`
+	Aggregated int        `json:"aggregated_workers"`
 
 	QueuedTokens    int64 `json:"queued_isl_tokens"`
 	MaxQueuedTokens int64 `json:"max_queued_isl_tokens,omitempty"`
@@ -161,7 +162,7 @@ func stateJSON(s *State) *stateDoc {
 	}
 	for _, k := range s.Keys {
 		d.Keys = append(d.Keys, keyJSON{
-			k.Key.Model, k.Key.Namespace, k.Activation, k.CanServe, k.Reason, k.How, k.Prefill, k.Decode, k.Aggregated,
+			k.Key.Model, k.Key.Namespace, k.Activation, k.CanServe, k.Reason, moment(k.Since), k.How, k.Prefill, k.Decode, k.Aggregated,
 			k.QueuedTokens, k.MaxQueuedTokens,
 		})
 	}

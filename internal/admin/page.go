@@ -110,7 +110,7 @@ func newPageView(s *State, recs []decision.Record, size int) *pageView {
 	}
 	p.Bad = slices.ContainsFunc(p.Troubles, func(t trouble) bool { return t.Bad })
 	for _, k := range s.Keys {
-		p.Keys = append(p.Keys, newKeyView(&k))
+		p.Keys = append(p.Keys, newKeyView(&k, s.Now))
 	}
 	ws := slices.Clone(s.Workers)
 	slices.SortStableFunc(ws, func(a, b WorkerRow) int {
@@ -146,8 +146,9 @@ func newPageView(s *State, recs []decision.Record, size int) *pageView {
 	return p
 }
 
-func newKeyView(k *KeyRow) keyView {
+func newKeyView(k *KeyRow, now time.Time) keyView {
 	v := keyView{KeyRow: *k, Name: keyName(k.Key), Queued: grouped(k.QueuedTokens), Full: k.full()}
+	v.Reason += forTime(k.Since, now)
 	if k.MaxQueuedTokens > 0 {
 		v.Queued += " of " + grouped(k.MaxQueuedTokens)
 	}

@@ -45,9 +45,10 @@ type KeyRow struct {
 	Key        worker.Key
 	Activation string // state of the prefill activation
 	CanServe   bool
-	Reason     string // why it cannot serve
-	How        string // how it is served: by two workers or one
-	Prefill    int    // workers that can be picked for the role
+	Reason     string    // why it cannot serve
+	Since      time.Time // of Reason; zero: not known
+	How        string    // how it is served: by two workers or one
+	Prefill    int       // workers that can be picked for the role
 	Decode     int
 	Aggregated int
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/seed-60ae5743/baton/internal/decision"
 )
@@ -33,7 +34,7 @@ func troubles(s *State, recs []decision.Record) []trouble {
 	}
 	for _, k := range s.Keys {
 		if !k.CanServe {
-			add(true, "", "Model %s cannot be served: %s.", keyName(k.Key), cmp.Or(k.Reason, "no reason given"))
+			add(true, "", "Model %s cannot be served%s: %s.", keyName(k.Key), forTime(k.Since, s.Now), cmp.Or(k.Reason, "no reason given"))
 		}
 	}
 	for i := range s.Keys {
@@ -95,10 +96,7 @@ func workerTroubles(s *State) []trouble {
 	}
 	for i := range s.Workers {
 		w := &s.Workers[i]
-		since := ""
-		if !w.Since.IsZero() {
-			since = " for " + duration(s.Now.Sub(w.Since))
-		}
+		since := forTime(w.Since, s.Now)
 		switch w.Health {
 		case Aside:
 			add(true, fmt.Sprintf("Worker %s (%s, id %d) is set aside%s%s.", w.Endpoint, w.Role, w.ID, since, because(w.Reason)))
@@ -193,6 +191,14 @@ func bodyTroubles(s *State) []trouble {
 	}
 	return []trouble{{true, "FULL", fmt.Sprintf("New requests get 503, first those with a body over 1 MiB or of unknown size: %s of bodies are in flight, and %s may be (request.max_bodies_bytes).",
 		bytesText(s.BodyBytes), bytesText(s.BodyLimit))}}
+}
+
+// forTime says for how long something has been so, if that is known.
+func forTime(since, now time.Time) string {
+	if since.IsZero() {
+		return ""
+	}
+	return " for " + duration(now.Sub(since))
 }
 
 func because(reason string) string {

@@ -14,10 +14,11 @@ import (
 )
 
 // Outlook says whether and how requests for the key can be served in the world, and why not.
-// It is for probes and pages, and judges by the same policy as decisions do.
+// It is for probes and pages, and judges by the same policy as decisions do, without the
+// workers that are set aside at present.
 func (srv *Server) Outlook(world *activation.World, k worker.Key) activation.Outlook {
 	policy := srv.policy()
-	return policy.Outlook(world, k)
+	return policy.Now(world, k, func(w *worker.Worker) bool { return srv.cfg.Health.AllowsSome(w.ID) })
 }
 
 // policy returns the settings by which it is judged how a model can be served.
@@ -94,7 +95,7 @@ type modelJSON struct {
 // (docs/behaviour.md#can-serve), or, if only is not empty, with that model. The plugin
 // answers, since a worker lists only its own models, and a prefill or decode worker could
 // not serve them alone. Unless disaggregation is enforced, a model whose workers are away
-// for a moment stays on the list, with the reason why it cannot be served: clients would
+// for a moment, or set aside, stays on the list, with the reason why it cannot be served: clients would
 // conclude from a missing model that it does not exist. If retry is true, a replica without
 // a view asks for a fresh attempt.
 func (srv *Server) models(only string, retry bool) *wire.Immediate {
@@ -112,7 +113,7 @@ func (srv *Server) models(only string, retry bool) *wire.Immediate {
 		if only != "" && k.Model != only || !world.Standing(k).CanServe(rules.Enforced && !rules.NeverSplit) {
 			continue
 		}
-		o := policy.Outlook(world, k)
+		o := srv.Outlook(world, k)
 		m := modelJSON{ID: k.Model, Object: "model", Created: world.Since(k).Unix(), OwnedBy: "baton", MaxModelLen: pool.MaxModelLen}
 		if why := o.Why(pool); why != "" {
 			m.Status = "cannot be served: " + why

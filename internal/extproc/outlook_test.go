@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/route"
@@ -29,7 +30,7 @@ import (
 // (docs/behaviour.md#can-serve).
 func TestModelsAreOfferedWhenTheyCanBeServed(t *testing.T) {
 	offered := func(enforced bool, workers []*worker.Worker) int {
-		srv := &Server{cfg: Config{Board: routetest.Board(time.Now(), workers), EnforceDisagg: enforced}}
+		srv := &Server{cfg: Config{Board: routetest.Board(time.Now(), workers), EnforceDisagg: enforced, Health: healthOf(t)}}
 		im := srv.models("", true)
 		require.Equal(t, 200, im.Status)
 		var list struct{ Data []struct{ ID string } }
@@ -54,6 +55,14 @@ func TestModelsAreOfferedWhenTheyCanBeServed(t *testing.T) {
 	}
 }
 
+// healthOf returns a tracker that knows no worker.
+func healthOf(t *testing.T) *health.Tracker {
+	t.Helper()
+	h, err := health.New(health.Config{})
+	require.NoError(t, err)
+	return h
+}
+
 // askedFor returns the model that a GET of the path asks for. It returns false if the path is
 // not about models.
 func askedFor(path string) (model string, ok bool) {
@@ -73,7 +82,8 @@ func TestWhatIsToldOfAModel(t *testing.T) {
 	ws[2].Models = []string{"m", "org/served"}
 	ws[0].MaxModelLen, ws[2].MaxModelLen = 8192, 4096
 	ws[1].Models, ws[3].Models, ws[3].Engine = []string{"odd"}, []string{"odd"}, worker.SGLang
-	srv := &Server{cfg: Config{Board: routetest.Board(time.Now(), ws)}, legClient: new(legClient)}
+	tracker := healthOf(t)
+	srv := &Server{cfg: Config{Board: routetest.Board(time.Now(), ws), Health: tracker}, legClient: new(legClient)}
 	told := func(path string) (status int, got map[string]any) {
 		only, ok := askedFor(path)
 		require.True(t, ok, path)
@@ -95,6 +105,11 @@ func TestWhatIsToldOfAModel(t *testing.T) {
 	require.Equal(t, "cannot be served: no common hand-off: its prefill workers are vllm, its decode workers sglang", got["status"])
 	_, got = told("/v1/models/")
 	require.Len(t, got["data"], 3)
+	tracker.Update(srv.cfg.Board.Load().Snapshot, time.Now()) // ws[2], a decode worker, is the only one of org/served
+	tracker.Report(worker.Rank{ID: ws[2].ID}, health.Report{Outcome: health.ConnectFailed}, time.Now())
+	status, got = told("/v1/models/org%2Fserved")
+	require.Equal(t, 200, status, "who is set aside comes back: a client must not conclude that the model does not exist")
+	require.Equal(t, "cannot be served: all its decode workers (1) are set aside", got["status"])
 	status, got = told("/v1/models/no\"body\n")
 	require.Equal(t, 404, status)
 	require.Equal(t, `The model "no\"body\n" does not exist here. Known: "m", "odd", "org/served".`, got["error"].(map[string]any)["message"])

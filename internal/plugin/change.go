@@ -80,13 +80,14 @@ func placed(snap *worker.Snapshot, id worker.ID) string {
 	return id.String() + " (" + w.Role.String() + " " + w.Endpoint.String() + ")"
 }
 
-// judgeKeys reports which models can be served again, and which can be served no more.
+// judgeKeys reports which models can be served again, and which can be served no more, as
+// discovery tells: of workers that are set aside and come back there is a line for each.
 func (p *plugin) judgeKeys() {
-	world := p.board.Load()
+	world, policy := p.board.Load(), p.cfg.Policy()
 	now := make(map[worker.Key]string)
 	for _, k := range world.AllKeys(time.Now()) {
 		if k.Namespace == p.cfg.Namespace && k.Model != worker.NoModel {
-			now[k] = p.server.Outlook(world, k).Why(world.Pool(k))
+			now[k] = policy.Outlook(world, k).Why(world.Pool(k))
 		}
 	}
 	for k, why := range now {

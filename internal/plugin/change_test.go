@@ -155,6 +155,18 @@ func TestAModelThatCannotBeServedIsSeen(t *testing.T) {
 	require.Contains(t, x.log.String(), `msg="model is served again" model=m`)
 	ready, _ = x.isKeyReady(worker.Key{Model: "m"})
 	require.True(t, ready)
+
+	at := time.Now()
+	x.plugin.health.Report(worker.Rank{ID: 1}, health.Report{Outcome: health.ConnectFailed}, at)
+	const aside = "all its decode workers (1) are set aside"
+	m := x.state().Keys[0]
+	require.False(t, m.CanServe)
+	require.Equal(t, aside+": connect-failed", m.Reason)
+	require.True(t, at.Equal(m.Since))
+	ready, why = x.isKeyReady(worker.Key{Model: "m"})
+	require.False(t, ready)
+	require.Equal(t, aside, why)
+	require.Contains(t, x.metrics(), `baton_keys{activation="prefill-ready",can_serve="false"} 1`)
 }
 
 // A deactivation says what it means for requests: whether one worker may serve them.

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,6 +74,20 @@ func stateOf(w *worker.Worker, hs []health.RankHealth) standing {
 		out.Health, out.since = admin.Recovering, recovering.first
 	}
 	return out
+}
+
+// asideOf says of workers that are set aside since when all of them are, and why.
+func asideOf(ws []*worker.Worker, healths map[worker.ID][]health.RankHealth) (since time.Time, why string) {
+	var all span
+	var whys []string
+	for _, w := range ws {
+		if s := stateOf(w, healths[w.ID]); s.Health == admin.Aside {
+			all.add(s.since)
+			whys = append(whys, s.why)
+		}
+	}
+	slices.Sort(whys)
+	return all.last, strings.Join(slices.Compact(whys), ", ")
 }
 
 // span holds of some times their number, the first and the last.

@@ -60,7 +60,7 @@ func (p *plugin) state() admin.State {
 		if k.Model == worker.NoModel {
 			continue // its workers are shown; as a model it is none
 		}
-		s.Keys = append(s.Keys, p.keyRow(snap, k))
+		s.Keys = append(s.Keys, p.keyRow(snap, k, healths))
 	}
 	for _, x := range found.Problems {
 		s.Problems = append(s.Problems, strings.TrimSpace(x.Source+" "+cut(x.Key))+": "+cut(x.Text))
@@ -107,7 +107,7 @@ func viewState(found *discovery.Status, snap *worker.Snapshot, now time.Time) ad
 	return v
 }
 
-func (p *plugin) keyRow(world *activation.World, k worker.Key) admin.KeyRow {
+func (p *plugin) keyRow(world *activation.World, k worker.Key, healths map[worker.ID][]health.RankHealth) admin.KeyRow {
 	pool := cmp.Or(world.Pool(k), &worker.Pool{})
 	row := admin.KeyRow{
 		Key: k, Activation: world.Standing(k).State.String(),
@@ -115,6 +115,11 @@ func (p *plugin) keyRow(world *activation.World, k worker.Key) admin.KeyRow {
 	}
 	o := p.server.Outlook(world, k)
 	row.CanServe, row.Reason, row.How = o.Way != activation.Refused, o.Why(world.Pool(k)), o.How(world.Pool(k))
+	if o.Aside && !row.CanServe {
+		var why string
+		row.Since, why = asideOf(o.Needs(pool), healths)
+		row.Reason += ": " + why
+	}
 	if k.Namespace == p.cfg.Namespace {
 		row.QueuedTokens, row.MaxQueuedTokens = p.server.Backlog(world, k)
 	}

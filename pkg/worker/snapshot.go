@@ -248,6 +248,10 @@ func (s *Snapshot) addToPool(k Key, w *Worker) {
 		p = &Pool{Key: k}
 		s.pools[k] = p
 	}
+	p.add(w)
+}
+
+func (p *Pool) add(w *Worker) {
 	add := func(r Role, ws *[]*Worker, ranks *[]Rank) {
 		if !w.CanServe(r) {
 			return
@@ -263,6 +267,22 @@ func (s *Snapshot) addToPool(k Key, w *Worker) {
 	add(Prefill, &p.Prefill, &p.PrefillRanks)
 	add(Decode, &p.Decode, &p.DecodeRanks)
 	add(Aggregated, &p.Aggregated, &p.AggregatedRanks)
+}
+
+// Only returns a pool of those workers of p for which keep returns true. It looks at all
+// of them: it is for people, not for requests.
+func (p *Pool) Only(keep func(*Worker) bool) *Pool {
+	out, seen := &Pool{Key: p.Key}, make(map[ID]bool)
+	for _, ws := range [...][]*Worker{p.Prefill, p.Decode, p.Aggregated} {
+		for _, w := range ws {
+			if !seen[w.ID] && keep(w) {
+				out.add(w)
+			}
+			seen[w.ID] = true
+		}
+	}
+	out.sortByEngine()
+	return out
 }
 
 // WithStale returns a snapshot of the same workers that is marked stale or fresh.
