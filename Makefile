@@ -368,7 +368,7 @@ envoy-configs: ## write envoy/*.yaml from their templates
 
 envoy-validate: tools ## let Envoy check envoy/*.yaml
 	@e="$${ENVOY:-}"; [ -n "$$e" ] || e=$$(command -v envoy || echo $(ENVOY_BIN)); \
-	for f in $$(ls envoy/*.yaml | grep -v patch); do $$e --mode validate --log-level warning -c $$f; done
+	for f in $$(ls envoy/*.yaml | grep -v -e patch -e istio); do $$e --mode validate --log-level warning -c $$f; done
 
 clean: ## remove what was built and what runs have left
 	rm -rf bin .run

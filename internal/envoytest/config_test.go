@@ -221,6 +221,7 @@ func TestEveryPartOfEveryConfigurationHasItsLimits(t *testing.T) {
 				l.walk(func(n node) {
 					if n.get("@type").text() == connectionManager {
 						managers++
+						requireHeaderLimits(t, l.get("name").text(), n)
 						require.NotNil(t, n.get("local_reply_config").v, "%s: its refusals are not in OpenAI's shape", l.get("name").text())
 						require.Equal(t, "0s", n.get("stream_idle_timeout").text(), l.get("name").text())
 					}
@@ -263,6 +264,21 @@ func requireBuffer(t *testing.T, name string, of node) {
 		want = "32768"
 	}
 	require.Equal(t, want, of.get("per_connection_buffer_limit_bytes").text(), name)
+}
+
+// requireHeaderLimits checks that a client's headers are judged once: a leg takes more of
+// them than the client's listener, whose limits are Envoy's own.
+func requireHeaderLimits(t *testing.T, name string, hcm node) {
+	t.Helper()
+	count, kb := "1100", "640"
+	switch name {
+	case "client":
+		count, kb = "<nil>", "<nil>"
+	case "main_leg":
+		count, kb = "1000", "512"
+	}
+	require.Equal(t, count, hcm.get("common_http_protocol_options", "max_headers_count").text(), name)
+	require.Equal(t, kb, hcm.get("max_request_headers_kb").text(), name)
 }
 
 // TestEveryExternalProcessorFailsOpenAndByDestinationClosed: answers survive

@@ -272,6 +272,7 @@ func TestEveryPartOfAGatewayHasItsLimits(t *testing.T) {
 					}
 					hcm := node{managerOf(t, r)}
 					require.Equal(t, "0s", hcm.get("stream_idle_timeout").text(), name)
+					requireHeaderLimits(t, strings.TrimPrefix(name, "listener "), hcm)
 					requireBuffer(t, strings.TrimPrefix(name, "listener "), node{r})
 					hosts := hcm.get("route_config", "virtual_hosts").list()
 					require.Len(t, hosts, 1)

@@ -29,5 +29,6 @@ func TestAGatewayWithTwoLegsServesAsOnesOwnEnvoyDoes(t *testing.T) {
 			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, true)), prompt, 4)
 		}
 		require.EqualValues(t, 1, f.metric("baton_fresh_picks_total"))
+		f.serveManyHeaders()
 	})
 }

@@ -393,6 +393,41 @@ func TestRequestsThatEnvoyItselfRefuses(t *testing.T) {
 	require.Empty(t, f.gotAll(f.workers))
 }
 
+// withHeaders sends a request with n more headers of size bytes each.
+func (f *fleet) withHeaders(n, size int) *reply {
+	h := http.Header{"Content-Type": {"application/json"}}
+	for i := range n {
+		h.Set(fmt.Sprintf("x-own-%d", i), strings.Repeat("v", size))
+	}
+	return f.do(http.MethodPost, "/v1/completions", strings.NewReader(completion("many headers", 2, n%2 == 0)), h)
+}
+
+// serveManyHeaders checks that what the client listener lets in is served: it has Envoy's
+// limits of 100 headers and 60 KiB, and others are added on the way.
+func (f *fleet) serveManyHeaders() {
+	f.t.Helper()
+	for _, c := range [][2]int{{75, 1}, {96, 1}, {1, 60_900}, {50, 1_190}} {
+		requireAnswer(f.t, f.withHeaders(c[0], c[1]), "many headers", 2)
+	}
+}
+
+// TestMoreHeadersThanALegTakesAreRefused: with what the plugin adds they are over the
+// limit of the main leg, which here is the client's.
+func TestMoreHeadersThanALegTakesAreRefused(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, layout{prefill: 1, decode: 1, config: "prefill: {start_timeout: 1m}\n", patch: func(config string) string {
+		return strings.NewReplacer("max_headers_count: 1000}", "max_headers_count: 100}", "max_request_headers_kb: 512", "max_request_headers_kb: 60").Replace(config)
+	}})
+	for _, r := range []*reply{f.withHeaders(85, 1), f.withHeaders(86, 1), f.withHeaders(1, 60_900)} {
+		requireError(t, r, http.StatusRequestHeaderFieldsTooLarge, "proxy_refused")
+	}
+	require.Empty(t, f.gotAll(f.workers))
+	f.await("the refusals to be counted, and nothing to be booked", func() bool {
+		return f.metric("baton_failures_total", `code="proxy_refused"`) == 3 && f.metric("baton_worker_prefill_requests") == 0
+	})
+	require.Zero(t, f.metric("baton_requests_total", `outcome="client_left"`))
+}
+
 // TestARequestInTheFormOfAnotherHostStaysHere: neither the Host header nor a
 // request line with an address chooses where a request goes.
 func TestARequestInTheFormOfAnotherHostStaysHere(t *testing.T) {
@@ -432,6 +467,7 @@ func TestTrailersOfTheRequestDoNotDisturb(t *testing.T) {
 		req.Trailer = http.Header{"X-Gateway-Destination-Endpoint": {c.addr}, "X-Prefill-Cluster": {"decode"}, "X-Own": {"1"}}
 		r := roundTrip(&http.Client{Transport: tr}, req)
 		requireAnswer(t, r, "with trailers", 3)
+		f.serveManyHeaders()
 		require.Zero(t, c.contacts.Load())
 	})
 }

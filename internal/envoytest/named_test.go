@@ -76,6 +76,9 @@ func TestARequestMayNameItsWorkers(t *testing.T) {
 				}
 			}
 			last := f.decisions()[0]
+			if routing == "prerouted" {
+				f.serveManyHeaders()
+			}
 			require.Equal(t, map[string]string{"prerouted": "pre-routed", "direct": "direct"}[routing], last.Decode.Mode)
 			require.Equal(t, "named", last.Prefill.Reason)
 			require.Positive(t, f.metric("baton_decisions_total", `mode="`+last.Decode.Mode+`"`, `reason="named"`, `role="decode"`))

@@ -20,7 +20,8 @@ import (
 // answer ended, also if the plugin had left the answer's stream before.
 type accessLog struct{ srv *Server }
 
-// logged returns how the answer of the entry ended, if that answer had begun.
+// logged returns how the answer of the entry ended, if that answer had begun. An error that
+// reached no upstream is Envoy's own.
 func logged(e *wire.Entry) blame.Sight {
 	switch {
 	case e.TimedOut:
@@ -29,6 +30,8 @@ func logged(e *wire.Entry) blame.Sight {
 		return blame.BrokeOff
 	case e.ClientLeft:
 		return blame.ClientLeft
+	case e.Status >= 400 && !e.Reached:
+		return blame.NotSent
 	case e.Bytes == 0:
 		return blame.Empty
 	case e.Said.Errored:

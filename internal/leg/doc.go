@@ -65,6 +65,7 @@
 //	                 decode's time is over    retry, or wait on                           rejected, routed
 //	                 a worker is gone         retry, or refuse                            rejected
 //	                 Envoy's own reply        retry, or refuse                            rejected
+//	                 the stream's end         release decode                              ended
 //	routed, holding  first events are an error,
 //	                 or none has a token      retry, or let them pass                     rejected, streaming
 //	holding          prefill well             relay the headers                           streaming
@@ -78,7 +79,8 @@
 //	                 Envoy's or a filter's    let it pass                                 rejected
 //	                 anything else            ignored
 //	                 the stream's end         release decode                              ended
-//	ended            Envoy's access log       note how the answer ended                   lingering, done
+//	ended            Envoy's access log       note how the answer ended, or that Envoy
+//	                                          has refused the routed request              lingering, done
 //	any other        the stream's end         release decode                              lingering, done
 //	lingering        prefill's answer         collect the KV that prefill holds           lingering
 //	                 collected                release decode                              done

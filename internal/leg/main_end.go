@@ -34,7 +34,7 @@ func (m *Main) onClosed(now time.Time) {
 	case mainResolving: // EventPicked or EventRefused is still to come
 		m.finish(blame.Left, nil)
 	default:
-		if m.phase == mainRouted && m.plan.Looks { // another stream may hold an answer that has begun
+		if m.phase == mainRouted && !m.way.Plain() { // another stream may hold an answer that has begun, or Envoy has refused the request
 			m.awaitLog(now)
 			return
 		}
@@ -61,7 +61,9 @@ func (m *Main) onLeft(now time.Time) {
 
 // awaitLog waits for the access log, which says how the answer has ended.
 func (m *Main) awaitLog(now time.Time) {
-	m.releaseDecode()
+	if !m.handover.unsure() { // else decode may have to collect the KV
+		m.releaseDecode()
+	}
 	m.phase = mainEnded
 	if m.way.Plain() { // a plain gateway sends no access log
 		m.conclude(now, m.answer.end())
@@ -103,8 +105,24 @@ func (m *Main) concludeLogged(now time.Time, ev *Event) {
 		if ev.Reached {
 			m.taken()
 		}
+		if ev.Seen == blame.NotSent {
+			m.unsent(ev.Status)
+		}
 	}
 	m.conclude(now, ev.Seen)
+}
+
+// unsent notes that Envoy has answered the request itself after the plugin had routed it,
+// with this status. Such a request is not mirrored either.
+func (m *Main) unsent(status int) {
+	if m.far.state == Dispatched && !m.plan.Kind.PrefillFirst() {
+		m.far.state = Ended
+		m.timers.stop(timerBegin, timerLate)
+		m.releasePrefill()
+	}
+	if status < 500 {
+		m.finish(Refused, &failProxy)
+	}
 }
 
 // learnt ends the attempt of a client that left before an answer, now that it is known
