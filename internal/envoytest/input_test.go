@@ -63,6 +63,8 @@ func badInputs() []badInput {
 		{"a field twice", post, "/v1/completions", `{"model":"m","prompt":"x","prompt":"y"}`, nil, 400, "duplicate_field", "invalid_request_error"},
 		{"a field of the router's", post, "/v1/completions", `{"model":"m","prompt":"x","bootstrap_room":1}`, nil, 400, "forbidden_field", "invalid_request_error"},
 		{"an unknown model", post, "/v1/completions", `{"model":"nobody","prompt":"x"}`, nil, 404, "model_not_found", "not_found_error"},
+		{"a body in gzip", post, "/v1/chat/completions", "\x1f\x8b\x08\x00", []string{"Content-Encoding", "gzip"}, 415, "encoded_body", "invalid_request_error"},
+		{"another path, a body in zstd", post, "/v1/embeddings", "\x28\xb5\x2f\xfd", []string{"Content-Encoding", "zstd"}, 415, "encoded_body", "invalid_request_error"},
 		{"a time-out that is no number", post, "/v1/completions", good, []string{"x-request-timeout-ms", "soon"}, 400, "invalid_timeout", "invalid_request_error"},
 		{"a time-out of nothing", post, "/v1/completions", good, []string{"x-request-timeout-ms", "0"}, 400, "invalid_timeout", "invalid_request_error"},
 		{"a negative time-out", post, "/v1/completions", good, []string{"x-request-timeout-ms", "-5"}, 400, "invalid_timeout", "invalid_request_error"},

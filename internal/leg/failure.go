@@ -38,8 +38,8 @@ type Failure struct {
 	OfPrefill bool
 	// Ends is the outcome of a request that ends with this failure; "": Refused.
 	Ends Outcome
-	// Allow, if any, is the header that lists the methods of the path.
-	Allow string
+	// Header, if it has a name, is sent with the answer.
+	Header wire.Header
 	// Taint, if any, is the required taint that no worker carries; the body tells it.
 	Taint string
 }
@@ -60,9 +60,10 @@ const (
 // The failure table.
 var (
 	FailUnknownPath  = Failure{Code: "unknown_path", Status: 404, Kind: kindNotFound, Message: "This path is not served here."}
-	failMethod       = Failure{Code: "method_not_allowed", Status: 405, Kind: kindInvalid, Message: "Use POST on this path.", Allow: "POST"}
+	failMethod       = Failure{Code: "method_not_allowed", Status: 405, Kind: kindInvalid, Message: "Use POST on this path.", Header: wire.Header{Name: "allow", Value: "POST"}}
 	failNoBody       = Failure{Code: "missing_body", Status: 400, Kind: kindInvalid, Message: "The request has no body."}
 	failBodyTooLarge = Failure{Code: "body_too_large", Status: 413, Kind: kindInvalid, Message: "The request body is too large."}
+	failEncoded      = Failure{Code: "encoded_body", Status: 415, Kind: kindInvalid, Message: "The body is encoded, as its header content-encoding says: send it as it is, without that header.", Param: "content-encoding", Header: wire.Header{Name: "accept-encoding", Value: "identity"}}
 	failBodiesFull   = Failure{Code: "bodies_full", Status: 503, Kind: kindUnavailable, Message: "The router has as many bytes of requests in flight as it may; try again.", RetryAfter: time.Second}
 	FailUnknownModel = Failure{Code: "model_not_found", Status: 404, Kind: kindNotFound, Message: "The model does not exist here.", Param: "model"}
 	failTooSlow      = Failure{Code: "request_timeout", Status: 408, Kind: kindInvalid, Message: "The request did not arrive in time."}
@@ -122,7 +123,7 @@ var (
 // failures returns every row of the failure table.
 func failures() []Failure {
 	return []Failure{
-		FailUnknownPath, failMethod, failNoBody, failBodyTooLarge, failBodiesFull, FailUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
+		FailUnknownPath, failMethod, failNoBody, failBodyTooLarge, failEncoded, failBodiesFull, FailUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
 		FailNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failPrefillGone, failNoCommon, failNoListener, failNoHandoff, FailSaturated, failNoTaint, FailOutside, failEnforced,
 		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
 		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
@@ -229,8 +230,8 @@ func ImmediateOf(f *Failure, retry bool) *wire.Immediate {
 	} else if f.RetryAfter > 0 {
 		im.Headers = append(im.Headers, wire.Header{Name: "retry-after", Value: strconv.Itoa(int(f.RetryAfter.Seconds()))})
 	}
-	if f.Allow != "" {
-		im.Headers = append(im.Headers, wire.Header{Name: "allow", Value: f.Allow})
+	if f.Header.Name != "" {
+		im.Headers = append(im.Headers, f.Header)
 	}
 	if retry {
 		im.Headers = append(im.Headers, wire.Header{Name: prefill.HeaderRetry, Value: "1"})

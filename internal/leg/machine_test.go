@@ -21,7 +21,7 @@ import (
 // The scenario files drive a machine as its stream does. Verbs of testdata/main:
 //
 //	new [attempt=N] [full-duplex] [no-hold] [first=hold|off] [fallback] [gateway] [plain] [replicas]
-//	request-headers [method=POST] [path=…] [eos] [length=N] [timeout=MS] [start=D]   D: so long ago
+//	request-headers [method=POST] [path=…] [eos] [length=N] [encoded] [timeout=MS] [start=D]   D: so long ago
 //	     [answers] [answers-duplex]      the filter sends the bodies of answers, or streams them
 //	     [strange=NAME]                  a header that only routers may set
 //	request-body [more]          the input is the body
@@ -117,6 +117,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		ev.Headers = &wire.Headers{
 			Method: str(d, "method", "POST"), Path: str(d, "path", "/v1/completions"),
 			Length: wire.LengthOf(str(d, "length", "")), Timeout: str(d, "timeout", ""),
+			Encoded:      d.HasArg("encoded"),
 			AttemptCount: strconv.Itoa(dr.m.req.Attempt),
 		}
 		if name := str(d, "strange", ""); name != "" {

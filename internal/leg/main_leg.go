@@ -182,7 +182,7 @@ func (m *Main) onRequestHeaders(now time.Time, ev *Event) {
 func (m *Main) onModels(model string) {
 	if m.req.Headers.Method != "GET" && m.req.Headers.Method != "HEAD" {
 		f := failMethod
-		f.Message, f.Allow = "Use GET on this path.", "GET, HEAD"
+		f.Message, f.Header.Value = "Use GET on this path.", "GET, HEAD"
 		m.reject(&f, false)
 		return
 	}

@@ -123,6 +123,8 @@ func (q *Request) accept(ev *Event, w Way, r *Rules) *Failure {
 		return &failMethod
 	case ev.EndOfStream:
 		return &failNoBody
+	case q.Headers.Encoded:
+		return &failEncoded
 	case q.Headers.Length.N > int64(r.MaxBodyBytes):
 		return &failBodyTooLarge
 	case ev.Full:

@@ -51,7 +51,7 @@ func becomes(w Way, method, path string, bare bool) string {
 		case e.Fail == nil:
 		case e.Fail.Code == FailUnknownPath.Code:
 			return routetable.Never
-		case e.Fail.Code == failMethod.Code && e.Fail.Allow != failMethod.Allow:
+		case e.Fail.Code == failMethod.Code && e.Fail.Header != failMethod.Header:
 			return routetable.Ours
 		default:
 			return e.Fail.Code

@@ -95,6 +95,9 @@ func headersOf(m *corev3.HeaderMap, timeoutHeader string) *Headers {
 		case "content-length":
 			h.Length = LengthOf(kv.Value + string(kv.RawValue))
 			continue
+		case "content-encoding":
+			h.Encoded = true // no value of wiretest is identity
+			continue
 		case "x-request-id":
 			dst = &h.RequestID
 		case "traceparent":
@@ -408,4 +411,33 @@ func TestALargeMessageIsReadIntoItsOwnSize(t *testing.T) {
 	require.Len(t, in.Body, size)
 	require.GreaterOrEqual(t, cap(in.Body), size+BodyRoom)
 	require.LessOrEqual(t, cap(in.Body), size*11/10)
+}
+
+// TestABodyIsEncodedUnlessItsCodingIsIdentity: each of several headers counts, and each coding in one.
+func TestABodyIsEncodedUnlessItsCodingIsIdentity(t *testing.T) {
+	for _, c := range []struct {
+		values []string
+		want   bool
+	}{
+		{nil, false},
+		{[]string{""}, false},
+		{[]string{"identity"}, false},
+		{[]string{" Identity, identity,"}, false},
+		{[]string{"gzip"}, true},
+		{[]string{"GZIP"}, true},
+		{[]string{"identity, br"}, true},
+		{[]string{"zstd", "identity"}, true},
+	} {
+		m := &corev3.HeaderMap{}
+		for _, v := range c.values {
+			m.Headers = append(m.Headers, &corev3.HeaderValue{Key: "content-encoding", RawValue: []byte(v)})
+		}
+		var got Message
+		raw, err := proto.Marshal(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{
+			RequestHeaders: &extprocv3.HttpHeaders{Headers: m},
+		}})
+		require.NoError(t, err)
+		require.NoError(t, NewCodec(new(Pool), Config{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(raw)}, &got))
+		require.Equal(t, c.want, got.Headers.Encoded, "%q", c.values)
+	}
 }

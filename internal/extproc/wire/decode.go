@@ -324,6 +324,8 @@ func (d *decoder) headerMap(b []byte) error {
 			*dst = string(raw)
 		case string(key) == "content-length":
 			h.Length = LengthOf(string(raw))
+		case string(key) == "content-encoding":
+			h.Encoded = h.Encoded || encoded(raw)
 		case d.c.cfg.Named(key):
 			h.Named = append(h.Named, Header{Name: string(key), Value: string(raw)})
 		case string(key) == HeaderSelection:

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -145,6 +146,17 @@ func (h *Headers) field(key []byte, timeoutHeader string) *string {
 	default:
 		return nil
 	}
+}
+
+// encoded reports whether a content-encoding, a list, names another encoding than identity.
+func encoded(list []byte) bool {
+	for coding := range bytes.SplitSeq(list, []byte(",")) {
+		coding = bytes.TrimSpace(coding)
+		if len(coding) > 0 && !bytes.EqualFold(coding, []byte("identity")) {
+			return true
+		}
+	}
+	return false
 }
 
 // Strange reports whether only routers and proxies may set the header. If a client has

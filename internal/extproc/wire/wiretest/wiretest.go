@@ -46,7 +46,7 @@ func Pieces(r *rand.Rand, b []byte) mem.BufferSlice {
 
 func randomHeaders(r *rand.Rand) *corev3.HeaderMap {
 	names := []string{
-		":method", ":path", ":status", "content-length", "x-request-id", "traceparent", "tracestate", "x-envoy-attempt-count",
+		":method", ":path", ":status", "content-length", "content-encoding", "x-request-id", "traceparent", "tracestate", "x-envoy-attempt-count",
 		prefill.HeaderStart, prefill.HeaderLeg, prefill.HeaderDebug, prefill.HeaderLocalReply, "x-timeout", "x-worker-instance-id", "x-prefiller-host-port", "cookie", "x-other", "",
 		prefill.HeaderPrefillCluster, "x-baton-other", selection,
 	}
