@@ -46,6 +46,7 @@ const (
 	Busy        Sight = "busy"         // 408 or 429
 	Rejected    Sight = "rejected"
 	Unfetched   Sight = "handoff_failed" // decode: 5xx, or 2xx with nothing
+	Redirected  Sight = "redirected"     // 3xx
 	Errored     Sight = "status"         // 5xx, and any status that is no answer
 	BrokeOff    Sight = "broke_off"
 	Unsent      Sight = "broke_off_unsent"

@@ -68,7 +68,8 @@ var groups = []group{
 	// The worker's own answer, before any byte of it has gone to the client.
 	{Busy, all, "the worker: 408, 429; here and below as the status, or as an error at the beginning of an event stream", Row{Charge: Refusal, Fresh: IfSpare, Avoid: It, Outcome: OfWorker}},
 	{Rejected, all, "the worker: another 4xx", Row{Charge: Refusal, Fresh: IfOdd, Avoid: It, Outcome: OfWorker}},
-	{Errored, []Leg{Mirrored, First, Alone}, "the worker: 5xx, 1xx, 3xx, an error without a status", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
+	{Redirected, all, "the worker: 3xx", Row{Outcome: OfWorker}},
+	{Errored, []Leg{Mirrored, First, Alone}, "the worker: 5xx, 1xx, an error without a status", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{Unfetched, []Leg{Decode}, "the worker: 5xx, or 2xx with nothing, by its own fault or its hand-off's", Row{Charge: Error, Pair: true, Fresh: IfSpare, Avoid: Both, Outcome: Failed}},
 	{Empty, all, "the worker: 2xx without a body, or an event stream that ends before a token; for decode, if only the answer's end shows it", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{Failing, prefills, "the worker: 2xx that says error or abort", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},

@@ -66,7 +66,7 @@ const (
 type Fault struct {
 	Mode    Mode    `json:"mode"`
 	When    Moment  `json:"when,omitempty"`     // default: mid for die and truncate, else before
-	Status  int     `json:"status,omitempty"`   // of mode error; default 500
+	Status  int     `json:"status,omitempty"`   // of mode error; default 500. 3xx: to the path /elsewhere
 	After   string  `json:"after,omitempty"`    // of mode error: the answer's Retry-After
 	Reason  string  `json:"reason,omitempty"`   // of mode finish: stop, content_filter or length; default stop
 	Form    Form    `json:"form,omitempty"`     // of mode bad_handoff
@@ -109,8 +109,8 @@ func (f Fault) Validate() error {
 	if !slices.Contains([]Moment{"", Before, Begun, Mid, After}, f.When) {
 		errs = append(errs, fmt.Errorf("when %q: expected before, begun, mid or after", f.When))
 	}
-	if f.Status != 0 && (f.Status < 400 || f.Status > 599) {
-		errs = append(errs, fmt.Errorf("status %d: expected 400 to 599", f.Status))
+	if f.Status != 0 && (f.Status < 300 || f.Status > 599) {
+		errs = append(errs, fmt.Errorf("status %d: expected 300 to 599", f.Status))
 	}
 	if !slices.Contains([]string{"", "stop", "content_filter", "length"}, f.Reason) {
 		errs = append(errs, fmt.Errorf("reason %q: expected stop, content_filter or length (abort is mode finish_abort)", f.Reason))

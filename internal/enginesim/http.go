@@ -188,6 +188,9 @@ func (s *Sim) refuse(w http.ResponseWriter, e *apiError) {
 	if e.retryAfter != "" {
 		w.Header().Set("Retry-After", e.retryAfter)
 	}
+	if e.status/100 == 3 {
+		w.Header().Set("Location", "/elsewhere")
+	}
 	writeJSON(w, e.status, s.engine.errorBody(e, false))
 }
 

@@ -76,6 +76,7 @@ func theWalk() []step {
 		{sight: blame.Busy, legs: anyLeg, fault: saying(http.StatusTooManyRequests)},
 		{sight: blame.Busy, legs: anyLeg, fault: saying(http.StatusRequestTimeout)},
 		{sight: blame.Rejected, legs: anyLeg, fault: saying(http.StatusNotFound)},
+		{sight: blame.Redirected, legs: anyLeg, fault: saying(http.StatusTemporaryRedirect)},
 		{sight: blame.Errored, legs: whole, fault: saying(http.StatusBadGateway)},
 		{sight: blame.Unfetched, legs: decode, fault: enginesim.Fault{Mode: enginesim.FaultError, When: enginesim.After, DelayMS: 300}},
 		{sight: blame.Empty, legs: whole, fault: enginesim.Fault{Mode: enginesim.FaultEmpty}},

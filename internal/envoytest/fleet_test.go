@@ -345,7 +345,10 @@ func (r *reply) text() string {
 	return out.String()
 }
 
-var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 512, DisableCompression: true}}
+var client = &http.Client{
+	Transport:     &http.Transport{MaxIdleConnsPerHost: 512, DisableCompression: true},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
 
 // send makes one request through Envoy. headers are name, value, name, value…
 func (f *fleet) send(ctx context.Context, path, body string, headers ...string) *reply {

@@ -323,8 +323,8 @@ func TestAFailedLegThatCannotBeRepeatedIsSaidWithItsOwnCode(t *testing.T) {
 	}
 }
 
-// TestAWorkersRefusalOfTheRequestIsPassedOn: a 4xx would meet any worker, so it
-// is neither repeated nor hidden.
+// TestAWorkersRefusalOfTheRequestIsPassedOn: a 4xx would meet any worker, and a redirect
+// is the client's, so neither is repeated or hidden.
 func TestAWorkersRefusalOfTheRequestIsPassedOn(t *testing.T) {
 	t.Parallel()
 	for name, leg := range map[string]func(*fleet) *stack.Worker{
@@ -334,12 +334,15 @@ func TestAWorkersRefusalOfTheRequestIsPassedOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			both(t, layout{prefill: 1, decode: 1, config: "prefill: {orphan_grace: 50ms}\n"}, func(t *testing.T, f *fleet) {
-				require.NoError(t, leg(f).Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultError, Status: 422}))
-				r := f.send(t.Context(), "/v1/completions", completion("hello", 2, true))
-				require.NoError(t, r.err)
-				require.Equal(t, http.StatusUnprocessableEntity, r.status, r.body)
-				require.Contains(t, r.body, "injected error", "the worker's own words")
-				require.True(t, strings.HasPrefix(r.header.Get("Content-Type"), "application/json"))
+				for status, location := range map[int]string{http.StatusUnprocessableEntity: "", http.StatusTemporaryRedirect: "/elsewhere"} {
+					require.NoError(t, leg(f).Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultError, Status: status}))
+					r := f.send(t.Context(), "/v1/completions", completion("hello", 2, true))
+					require.NoError(t, r.err)
+					require.Equal(t, status, r.status, r.body)
+					require.Contains(t, r.body, "injected error", "the worker's own words")
+					require.True(t, strings.HasPrefix(r.header.Get("Content-Type"), "application/json"))
+					require.Equal(t, location, r.header.Get("Location"))
+				}
 				require.Zero(t, f.metric("baton_fresh_picks_total"))
 				require.Zero(t, f.metric("baton_aside_transitions_total", `to="aside"`))
 			})

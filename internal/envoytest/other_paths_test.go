@@ -22,11 +22,16 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// echoing is a worker that answers with what it was asked, byte by byte accounted for.
+// echoing is a worker that answers with what it was asked, byte by byte accounted for. As
+// engines do, it redirects a path with a slash too many at its end.
 func echoing(t *testing.T, like *worker.Worker, id worker.ID, model string) *stack.Worker {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
+		if path, slash := strings.CutSuffix(r.URL.Path, "/"); slash {
+			http.Redirect(w, r, path, http.StatusTemporaryRedirect)
+			return
+		}
 		_, _ = fmt.Fprint(w, model, " ", told(r.Method, r.URL.String(), body))
 	}))
 	t.Cleanup(s.Close)
@@ -72,6 +77,12 @@ func TestOtherPathsArePassedOn(t *testing.T) {
 		require.Equal(t, http.StatusOK, r.status, r.body)
 		require.Contains(t, r.body, `"tokens"`, "a decode worker counts tokens though it cannot serve alone")
 		f.await("the requests to be counted", func() bool { return f.metric("baton_requests_total", `outcome="ok"`) == 5 })
+		r = f.do(http.MethodPost, "/v1/responses/", strings.NewReader(`{"model":"whisper"}`), nil)
+		require.Equal(t, http.StatusTemporaryRedirect, r.status, r.body)
+		require.Equal(t, "/v1/responses", r.header.Get("Location"))
+		f.await("it to be counted as refused by its worker, without a fresh attempt", func() bool {
+			return f.metric("baton_requests_total", `outcome="rejected"`, `code="decode_rejected"`) == 1 && f.metric("baton_requests_total") == 6
+		})
 		f.await("nothing to be booked", func() bool { return f.metric("baton_worker_decode_requests") == 0 })
 
 		requireError(t, f.do(http.MethodPost, "/v1/responses", strings.NewReader(`{"model":"m"}`), nil), 503, "no_aggregated_worker")

@@ -49,7 +49,7 @@ func (a ailment) asks(n int) (stream bool) { return a.streams || !a.plain && n%2
 
 // ailments are the ways, thirty and more for each engine.
 func ailments() (out []ailment) {
-	for _, status := range []int{302, 400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 500, 501, 502, 503, 504} {
+	for _, status := range []int{400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 500, 501, 502, 503, 504} {
 		out = append(out, ailment{mode: "error", when: "before", status: status})
 	}
 	return append(out,

@@ -96,7 +96,8 @@ func TestWhenNoPrefillWorkerCanTheClientGetsOneError(t *testing.T) {
 }
 
 // TestThePrefillWorkersRefusalIsTheAnswer: a 4xx that a mate gives, too, is the
-// request's. Mates are asked while nothing is known of the pool, and rarely later.
+// request's. Mates are asked while nothing is known of the pool, and rarely later. A
+// redirect is the client's at once.
 func TestThePrefillWorkersRefusalIsTheAnswer(t *testing.T) {
 	t.Parallel()
 	eachSync(t, layout{prefill: 2, decode: 1}, func(t *testing.T, f *fleet, _ worker.Engine) {
@@ -108,6 +109,10 @@ func TestThePrefillWorkersRefusalIsTheAnswer(t *testing.T) {
 			require.Contains(t, r.body, "injected error", "the worker's own words")
 			require.Equal(t, "application/json", r.header.Get("Content-Type"))
 		}
+		f.faultAll(f.prefill, enginesim.Fault{Mode: enginesim.FaultError, Status: http.StatusPermanentRedirect})
+		r := f.send(t.Context(), "/v1/completions", completion("not here", 8, false))
+		require.Equal(t, http.StatusPermanentRedirect, r.status, r.body)
+		require.Equal(t, "/elsewhere", r.header.Get("Location"))
 		require.LessOrEqual(t, f.metric("baton_fresh_picks_total"), 2.0)
 		require.Zero(t, f.setAside())
 		require.Empty(t, f.gotAll(f.decode))

@@ -116,7 +116,7 @@ func (c *legClient) send(ctx context.Context, path string, set []wire.Header, bo
 	}
 	defer resp.Body.Close()
 	a := &leg.OwnAnswer{Status: resp.StatusCode, Sent: true, LocalReply: resp.Header.Get(prefill.HeaderLocalReply)}
-	a.RetryAfter = resp.Header.Get("retry-after")
+	a.RetryAfter, a.Location = resp.Header.Get("retry-after"), resp.Header.Get("location")
 	a.Body, a.Err = readAnswer(resp)
 	a.Canceled = a.Err != nil && errors.Is(context.Cause(ctx), errLegAborted)
 	a.Spent = a.Err == nil && src.spent()

@@ -47,6 +47,7 @@ type peerReport struct {
 	State   leg.State   `json:"state,omitempty"`
 	Reason  blame.Sight `json:"reason,omitempty"`
 	Retry   string      `json:"retry_after,omitempty"`
+	Moved   string      `json:"location,omitempty"`
 	Status  int         `json:"status,omitempty"`
 	Cached  int64       `json:"cached,omitempty"`
 	Counted bool        `json:"counted,omitempty"`
@@ -130,7 +131,7 @@ func (p *peers) report(owner, token string, r leg.Report, over func(), before <-
 			<-before
 		}
 		defer func() { <-p.calls }()
-		body, err := json.Marshal(peerReport{From: p.self, Life: p.life, Token: token, State: r.State, Reason: r.Reason, Status: r.Status, Retry: r.RetryAfter, Cached: r.Cached, Counted: r.Counted})
+		body, err := json.Marshal(peerReport{From: p.self, Life: p.life, Token: token, State: r.State, Reason: r.Reason, Status: r.Status, Retry: r.RetryAfter, Moved: r.Location, Cached: r.Cached, Counted: r.Counted})
 		if err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
 			defer cancel()
@@ -371,6 +372,6 @@ func (in inbox) report(body []byte) error {
 	case r.State == leg.Started:
 		in.srv.carriedBy(s, carrier{r.From, r.Life})
 	}
-	s.post(just(leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: r.State, Reason: r.Reason, Status: r.Status, RetryAfter: r.Retry, Cached: r.Cached, Counted: r.Counted}}))
+	s.post(just(leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: r.State, Reason: r.Reason, Status: r.Status, RetryAfter: r.Retry, Location: r.Moved, Cached: r.Cached, Counted: r.Counted}}))
 	return nil
 }

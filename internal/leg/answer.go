@@ -231,6 +231,8 @@ func SightOfStatus(code int) blame.Sight {
 		return blame.Busy
 	case code/100 == 4:
 		return blame.Rejected
+	case code/100 == 3:
+		return blame.Redirected
 	default:
 		return blame.Errored
 	}
@@ -249,10 +251,10 @@ func SightOfEvents(found openai.Finding, status int) blame.Sight {
 // the event has none.
 func SightOfError(code int) blame.Sight {
 	s := SightOfStatus(code)
-	if s != blame.Served {
-		return s
+	if s == blame.Served || s == blame.Redirected { // no error has such a code
+		return blame.Errored
 	}
-	return blame.Errored
+	return s
 }
 
 // StatusOf parses a status. It returns 0 for anything else.

@@ -105,14 +105,15 @@ var stateNames = [...]string{"none", "dispatched", "started", "well", "failed", 
 
 func (s State) String() string { return stateNames[s] }
 
-// Report is what a prefill leg tells its owner. Answer and RetryAfter come from the
-// worker's refusal.
+// Report is what a prefill leg tells its owner. Answer, RetryAfter and
+// Location come from the worker's refusal or redirect.
 type Report struct {
 	State      State
 	Reason     blame.Sight
 	Status     int
 	Answer     []byte
 	RetryAfter string
+	Location   string
 	Odd        bool  // the worker refuses more than its pool: a mate may be asked
 	Cached     int64 // Well: tokens of the prompt that the worker did not compute
 	Counted    bool  // the engine has reported Cached

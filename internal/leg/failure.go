@@ -157,9 +157,12 @@ func (f *Failure) outcome() Outcome { return cmp.Or(f.Ends, Refused) }
 func failureOfPrefill(r *Report) Failure {
 	f := failPrefill
 	switch r.Reason {
-	case blame.Rejected:
+	case blame.Rejected, blame.Redirected:
 		f = failPrefillRefused
 		f.Status, f.Answer = r.Status, r.Answer
+		if r.Location != "" {
+			f.Header = wire.Header{Name: "location", Value: r.Location}
+		}
 	case blame.Busy:
 		f = failPrefillBusy
 		f.Retry = r.RetryAfter
@@ -178,7 +181,7 @@ func failureOfDecode(s blame.Sight) Failure {
 		return failDecodeError
 	case blame.Empty:
 		return failDecodeEmpty
-	case blame.Busy, blame.Rejected:
+	case blame.Busy, blame.Rejected, blame.Redirected:
 		return failDecodeRefused
 	default:
 		return failDecodeLost

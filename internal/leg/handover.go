@@ -14,6 +14,7 @@ type OwnAnswer struct {
 	Status     int    // 0: no answer
 	LocalReply string // Envoy's response flags, if Envoy itself answered
 	RetryAfter string // of the worker's answer
+	Location   string // the same
 	Body       []byte
 	Err        error // why the answer is not whole; nil: it is
 	Sent       bool  // the request has left the plugin, so somebody may have seen it
@@ -136,8 +137,8 @@ func (h *handover) judge(a *OwnAnswer, p *Plan) (Report, handoff.Result) {
 	}
 	if s := SightOfStatus(a.Status); s != blame.Served {
 		r, _ := fail(s)
-		r.RetryAfter, r.Odd = a.RetryAfter, a.Odd
-		if s == blame.Rejected {
+		r.RetryAfter, r.Location, r.Odd = a.RetryAfter, a.Location, a.Odd
+		if s == blame.Rejected || s == blame.Redirected {
 			r.Answer = a.Body
 		}
 		return r, handoff.Result{}

@@ -32,7 +32,7 @@ import (
 //	     [suspects=ID:CHARGE,…]          of earlier attempts
 //	     [look]                          another stream reads decode's first events
 //	refused code=not_ready
-//	leg STATE [reason=R] [status=N] [answer=TEXT] [odd] [retry-after=TEXT]
+//	leg STATE [reason=R] [status=N] [answer=TEXT] [odd] [retry-after=TEXT] [location=TEXT]
 //	found seen=SIGHT [odd]       what the other stream has read
 //	response-headers status=N [local=FLAGS] [eos] [odd] [events] [answered=ID/RANK or unknown]
 //	response-body [more]         the input is the body
@@ -57,7 +57,7 @@ func dur(t *testing.T, s string) time.Duration {
 }
 
 func reportArgs(t *testing.T, d *datadriven.TestData) Report {
-	r := Report{Reason: blame.Sight(str(d, "reason", "")), Status: num(t, d, "status", 0), Odd: d.HasArg("odd"), RetryAfter: str(d, "retry-after", "")}
+	r := Report{Reason: blame.Sight(str(d, "reason", "")), Status: num(t, d, "status", 0), Odd: d.HasArg("odd"), RetryAfter: str(d, "retry-after", ""), Location: str(d, "location", "")}
 	if a := str(d, "answer", ""); a != "" {
 		r.Answer = []byte(a)
 	}

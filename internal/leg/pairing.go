@@ -167,7 +167,9 @@ func (m *pairing) withoutPrefill(now time.Time, f *Failure, r Report, retry bool
 	case mainRouted, mainHolding:
 		m.reject(f, retry)
 	case mainStreaming:
-		m.cut(f)
+		if m.answer.sightOfStart(m.req.Passes()) == blame.Served { // else the client has decode's own refusal
+			m.cut(f)
+		}
 	case mainLingering:
 		if m.far.state == Ended {
 			m.done()

@@ -54,6 +54,7 @@ type Prefill struct {
 	answer     []byte
 	long       bool // the answer is over answerLimit
 	status     int
+	location   string // of a redirect
 
 	told   State // the last state that was reported
 	closed bool
@@ -235,6 +236,7 @@ func (l *Prefill) timeout(now time.Time) time.Duration {
 
 func (l *Prefill) onResponseHeaders(ev *Event) {
 	l.status, _ = strconv.Atoi(ev.Headers.Status)
+	l.location = ev.Headers.Location
 	l.phase = prefillAnswering
 	l.emit(Effect{Op: OpContinue, Of: wire.ResponseHeaders})
 	if flags := ev.Headers.LocalReply; flags != "" {
@@ -278,8 +280,8 @@ func (l *Prefill) onAnswerEnd() {
 	if s != blame.Served {
 		r.State, r.Reason = Failed, s
 	}
-	if r.Reason == blame.Rejected {
-		r.Answer = l.answer
+	if r.Reason == blame.Rejected || r.Reason == blame.Redirected {
+		r.Answer, r.Location = l.answer, l.location
 	}
 	u, ok := openai.FindUsage(l.answer)
 	if ok {

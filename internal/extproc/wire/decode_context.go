@@ -123,6 +123,8 @@ func (h *Headers) field(key []byte, timeoutHeader string) *string {
 		return &h.ContentType
 	case "retry-after":
 		return &h.RetryAfter
+	case "location":
+		return &h.Location
 	case "x-request-id":
 		return &h.RequestID
 	case "traceparent":

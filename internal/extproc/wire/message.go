@@ -46,6 +46,7 @@ type Headers struct {
 	Authorization                      string
 	Leg, Debug                         string
 	Status, LocalReply, RetryAfter     string
+	Location                           string
 	ContentType                        string
 	Encoded                            bool     // content-encoding names another encoding than identity
 	All                                []byte   // all of a request's, for EachHeader; only with Config.KeepHeaders
