@@ -15,7 +15,7 @@ import (
 
 const (
 	// rememberFor is how long a key without workers is refused as unavailable, and not as
-	// unknown: longer than a fleet takes to load its weights.
+	// unknown, and one without a worker that serves alone likewise: longer than a fleet takes to load its weights.
 	rememberFor = 30 * time.Minute
 	maxDeparted = 1000
 )
@@ -40,6 +40,7 @@ type World struct {
 	keys     map[worker.Key]Standing
 	since    map[worker.Key]time.Time
 	departed map[worker.Key]time.Time
+	alone    map[worker.Key]time.Time
 }
 
 // Ready reports whether a worker set has been published. Once it has, every later world
@@ -56,6 +57,18 @@ func (w *World) Since(k worker.Key) time.Time { return w.since[k] }
 func (w *World) Departed(k worker.Key, now time.Time) bool {
 	at, known := w.departed[k]
 	return known && now.Sub(at) < rememberFor
+}
+
+// ServedAlone reports whether a worker of the key that can serve alone is known, though it
+// may take no requests now, or was known not long ago. For worker.NoModel it is one of any
+// key of the namespace.
+func (w *World) ServedAlone(k worker.Key, now time.Time) bool {
+	for of, left := range w.alone {
+		if of.Namespace == k.Namespace && (of == k || k.Model == worker.NoModel) && (left.IsZero() || now.Sub(left) < rememberFor) {
+			return true
+		}
+	}
+	return false
 }
 
 // Replaced returns a channel that is closed when the board has a newer world.
@@ -94,11 +107,14 @@ type Board struct {
 	keys     map[worker.Key]*prefill.Activation
 	since    map[worker.Key]time.Time // of keys
 	departed map[worker.Key]time.Time
+	// alone has the keys with a worker that can serve alone, and when the last such worker
+	// left; zero: one is there.
+	alone map[worker.Key]time.Time
 }
 
 // New returns a board whose world is empty.
 func New() *Board {
-	b := &Board{ready: make(chan struct{}), keys: map[worker.Key]*prefill.Activation{}, since: map[worker.Key]time.Time{}, departed: map[worker.Key]time.Time{}}
+	b := &Board{ready: make(chan struct{}), keys: map[worker.Key]*prefill.Activation{}, since: map[worker.Key]time.Time{}, departed: map[worker.Key]time.Time{}, alone: map[worker.Key]time.Time{}}
 	b.world.Store(&World{Snapshot: &worker.Snapshot{}, replaced: make(chan struct{})})
 	return b
 }
@@ -128,6 +144,7 @@ func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time)
 				changes = append(changes, Change{Key: k, Transition: t})
 			}
 		}
+		b.noteAlone(k, present[k], now)
 		if len(present[k]) > 0 {
 			delete(b.departed, k)
 			continue
@@ -139,7 +156,7 @@ func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time)
 		}
 	}
 	b.forget(now)
-	w := &World{Snapshot: snap, followed: true, replaced: make(chan struct{}), keys: make(map[worker.Key]Standing, len(b.keys)), departed: maps.Clone(b.departed), since: maps.Clone(b.since)}
+	w := &World{Snapshot: snap, followed: true, replaced: make(chan struct{}), keys: make(map[worker.Key]Standing, len(b.keys)), departed: maps.Clone(b.departed), alone: maps.Clone(b.alone), since: maps.Clone(b.since)}
 	for k, a := range b.keys {
 		w.keys[k] = Standing{State: a.State(), Ready: a.Ready(), Sides: a.Sides(), Activated: a.CanServe(true)}
 	}
@@ -150,6 +167,19 @@ func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time)
 		close(b.ready)
 	}
 	return changes
+}
+
+// noteAlone notes whether one of the key's workers can serve alone, as far as is known.
+func (b *Board) noteAlone(k worker.Key, ws []*worker.Worker, now time.Time) {
+	left, was := b.alone[k]
+	switch {
+	case slices.ContainsFunc(ws, func(w *worker.Worker) bool {
+		return !w.Fronted && (w.Role == worker.Aggregated || w.Role == worker.Decode && (w.AcceptsAggregated || w.FactsUnknown))
+	}):
+		b.alone[k] = time.Time{}
+	case was && left.IsZero():
+		b.alone[k] = now
+	}
 }
 
 // grade says what a worker counts as (docs/behaviour.md#facts-first). Only a worker that
@@ -207,11 +237,19 @@ func sortKeys(keys []worker.Key) {
 	})
 }
 
-// forget drops departed keys that are old. If there are more than maxDeparted, it drops
+// forget drops what left long ago. If there are more than maxDeparted such keys, it drops
 // all of them: then the model names are made up.
 func (b *Board) forget(now time.Time) {
-	maps.DeleteFunc(b.departed, func(_ worker.Key, at time.Time) bool { return now.Sub(at) >= rememberFor })
-	if len(b.departed) > maxDeparted {
-		clear(b.departed)
+	for _, left := range [...]map[worker.Key]time.Time{b.departed, b.alone} {
+		n := 0
+		maps.DeleteFunc(left, func(_ worker.Key, at time.Time) bool {
+			if !at.IsZero() {
+				n++
+			}
+			return !at.IsZero() && now.Sub(at) >= rememberFor
+		})
+		if n > maxDeparted {
+			maps.DeleteFunc(left, func(_ worker.Key, at time.Time) bool { return !at.IsZero() })
+		}
 	}
 }

@@ -109,6 +109,35 @@ func TestAModelWhoseWorkersHaveAllLeftIsRememberedForAWhile(t *testing.T) {
 	require.False(t, b.Load().Departed(key, noon))
 }
 
+func TestAKeyRemembersForAWhileThatAWorkerServedItAlone(t *testing.T) {
+	key, anyone := worker.Key{Model: "m"}, worker.Key{Model: worker.NoModel}
+	able := func(w *worker.Worker) { w.AcceptsAggregated = true }
+	b := New()
+	at := noon
+	follow := func(ws ...*worker.Worker) {
+		at = at.Add(time.Minute)
+		b.Follow(set(t, 1, ws...), discovery.Change{}, at)
+	}
+	follow(make1(t, 1, worker.Decode, nil), make1(t, 5, worker.Prefill, nil))
+	require.False(t, b.Load().ServedAlone(key, at))
+	follow(make1(t, 1, worker.Decode, able))
+	require.True(t, b.Load().ServedAlone(key, at.Add(24*time.Hour)), "it is there")
+	require.True(t, b.Load().ServedAlone(anyone, at))
+	require.False(t, b.Load().ServedAlone(worker.Key{Model: "m", Namespace: "n"}, at))
+	follow(make1(t, 1, worker.Decode, nil))
+	follow(make1(t, 1, worker.Decode, nil))
+	require.True(t, b.Load().ServedAlone(key, at.Add(rememberFor-time.Minute-1)))
+	require.False(t, b.Load().ServedAlone(key, at.Add(rememberFor-time.Minute)))
+	follow(make1(t, 2, worker.Aggregated, nil))
+	follow()
+	require.True(t, b.Load().ServedAlone(key, at), "the model has no worker at all")
+	at = at.Add(rememberFor)
+	follow(make1(t, 1, worker.Decode, nil))
+	require.Empty(t, b.alone, "nothing is kept of it")
+	follow(make1(t, 2, worker.Aggregated, func(w *worker.Worker) { w.Draining = true }))
+	require.True(t, b.Load().ServedAlone(key, at), "its successor may come")
+}
+
 func TestAModelThatItsWorkersHaveUnloadedIsForgotten(t *testing.T) {
 	b := New()
 	two := func(w *worker.Worker) { w.Models = []string{"m", "lora"} }
@@ -160,10 +189,11 @@ func TestWhoWaitsForANewerWorldFindsIt(t *testing.T) {
 func TestMadeUpModelsAreNotRememberedWithoutBound(t *testing.T) {
 	b := New()
 	for i := range 3 * maxDeparted {
-		w := make1(t, worker.ID(1+i%2), worker.Decode, func(w *worker.Worker) { w.Models = []string{"m" + strconv.Itoa(i)} })
+		w := make1(t, worker.ID(1+i%2), worker.Decode, func(w *worker.Worker) { w.Models, w.AcceptsAggregated = []string{"m" + strconv.Itoa(i)}, true })
 		b.Follow(set(t, uint64(i), w), discovery.Change{}, noon)
 	}
 	require.LessOrEqual(t, len(b.Load().departed), maxDeparted)
+	require.LessOrEqual(t, len(b.Load().alone), maxDeparted+1)
 }
 
 // TestReadersNeverSeeAStandingThatIsNotTheirWorkers plays random sets while

@@ -33,6 +33,7 @@ func badInputs() []badInput {
 	good := completion("hello", 2, false)
 	return []badInput{
 		{"a path without a body", http.MethodGet, "/v1/files", "", nil, 404, "unknown_path", "not_found_error"},
+		{"a path without its prefix, and without a body", http.MethodGet, "/models", "", nil, 404, "unknown_path", "not_found_error"},
 		{"the root", post, "/", good, nil, 404, "unknown_path", "not_found_error"},
 		{"sleep", post, "/sleep?level=2", good, nil, 404, "unknown_path", "not_found_error"},
 		{"sleep, escaped", post, "/%73leep", good, nil, 404, "unknown_path", "not_found_error"},

@@ -85,7 +85,20 @@ func TestOtherPathsArePassedOn(t *testing.T) {
 		})
 		f.await("nothing to be booked", func() bool { return f.metric("baton_worker_decode_requests") == 0 })
 
-		requireError(t, f.do(http.MethodPost, "/v1/responses", strings.NewReader(`{"model":"m"}`), nil), 503, "no_aggregated_worker")
+		for path, want := range map[string]struct {
+			status     int
+			code, says string
+		}{
+			"/v1/responses":         {501, "needs_aggregated_worker", "On /v1/responses no request is split"},
+			"/chat/completions":     {404, "unknown_path", "did you mean /v1/chat/completions?"},
+			"/v1/chat/completions/": {404, "unknown_path", "did you mean /v1/chat/completions?"},
+			"/anything":             {404, "unknown_path", "/anything is not served here."},
+		} {
+			r := f.do(http.MethodPost, path, strings.NewReader(`{"model":"m"}`), nil)
+			requireError(t, r, want.status, want.code)
+			require.Contains(t, r.body, want.says)
+			require.Empty(t, r.header.Get("Retry-After"), path)
+		}
 		for _, body := range []string{
 			`{"model":"embedder","kv_transfer_params":{"do_remote_prefill":true}}`, `{"model":"embedder","do_remote_prefill":true}`,
 			`{"model":"embedder","a":{"kv_transfer_params":null}}`,

@@ -66,7 +66,7 @@ func TestOfTwoEnginesThePairSaysHowItHandsOver(t *testing.T) {
 			"400 not_disaggregable x-prefiller-host-port",
 		},
 		"named, it prefills first; and there is no listener": {
-			worker.SGLang, worker.VLLM, false, nil, direct(), pair, eightTokens, "503 no_prefill_listener ",
+			worker.SGLang, worker.VLLM, false, nil, direct(), pair, eightTokens, "501 no_prefill_listener ",
 		},
 		"decode alone is named, of an engine that meets": {
 			worker.VLLM, worker.SGLang, true, nil, []string{routingKey, "prerouted"}, pair[2:], twoGenerations, "2 > 4",
@@ -75,7 +75,7 @@ func TestOfTwoEnginesThePairSaysHowItHandsOver(t *testing.T) {
 			worker.SGLang, worker.VLLM, true, alone, []string{routingKey, "prerouted"}, pair[2:], twoGenerations, "4",
 		},
 		"decode alone is named, whose prefill needs a listener": {
-			worker.SGLang, worker.VLLM, false, nil, []string{routingKey, "prerouted"}, pair[2:], eightTokens, "503 no_prefill_listener ",
+			worker.SGLang, worker.VLLM, false, nil, []string{routingKey, "prerouted"}, pair[2:], eightTokens, "501 no_prefill_listener ",
 		},
 		"who is named is not there": {
 			worker.VLLM, worker.SGLang, false, nil, direct(), []string{"x-prefill-instance-id", "9", "x-worker-instance-id", "4"}, eightTokens,
@@ -97,7 +97,7 @@ func TestOfTwoEnginesThePairSaysHowItHandsOver(t *testing.T) {
 			worker.TensorRTLLM, worker.VLLM, true, alone, nil, nil, twoGenerations, "4",
 		},
 		"picked: one engine has nobody for decode": {
-			worker.VLLM, worker.SGLang, false, func(w *worker.Worker) { w.Draining = w.ID == 4 }, nil, nil, eightTokens, "503 no_prefill_listener ",
+			worker.VLLM, worker.SGLang, false, func(w *worker.Worker) { w.Draining = w.ID == 4 }, nil, nil, eightTokens, "501 no_prefill_listener ",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -145,26 +145,32 @@ func TestAPanicWhileALegIsSentEndsItsRequestOnly(t *testing.T) {
 
 // If no pair of the pool can serve, the refusal says so, and no pick is tried.
 func TestEnginesWithoutACommonHandOffServeNothing(t *testing.T) {
-	split := func(accepts bool) fixed {
-		ws := mixed(t, worker.VLLM, worker.VLLM, func(w *worker.Worker) { w.AcceptsAggregated = accepts })
+	split := func(accepts bool, drains worker.ID) fixed {
+		ws := mixed(t, worker.VLLM, worker.VLLM, func(w *worker.Worker) { w.AcceptsAggregated, w.Draining = accepts, w.ID == drains })
 		ws[2].Engine, ws[3].Engine = worker.SGLang, worker.SGLang
+		if drains != 0 {
+			ws[drains-1].Engine = map[worker.Engine]worker.Engine{worker.SGLang: worker.VLLM, worker.VLLM: worker.SGLang}[ws[drains-1].Engine]
+		}
 		return ws
 	}
 	for name, row := range map[string]struct {
 		accepts, fallback bool
+		drains            worker.ID // this worker, which has the hand-off of the others' side
 		filter, headers   []string
 		want              string
 	}{
-		"picked":                       {want: "503 no_common_handoff "},
-		"picked, one worker could":     {accepts: true, want: "503 no_common_handoff "},
+		"a prefill that could drains":  {drains: 1, want: "503 no_prefill_worker "},
+		"a decode that could drains":   {drains: 4, want: "503 no_decode_worker "},
+		"picked":                       {want: "501 no_common_handoff "},
+		"picked, one worker could":     {accepts: true, want: "501 no_common_handoff "},
 		"picked, one worker may":       {accepts: true, fallback: true, want: "3"},
 		"a pair is named":              {filter: direct(), headers: []string{"x-prefill-instance-id", "1", "x-worker-instance-id", "3"}, want: "400 workers_do_not_fit x-worker-instance-id"},
 		"a worker that is not there":   {filter: direct(), headers: []string{"x-prefill-instance-id", "9", "x-worker-instance-id", "3"}, want: "404 worker_unknown x-prefill-instance-id"},
-		"decode is named, one may":     {accepts: true, fallback: true, filter: []string{routingKey, "prerouted"}, headers: []string{"x-worker-instance-id", "3"}, want: "503 no_common_handoff "},
-		"decode is named, nothing may": {filter: []string{routingKey, "prerouted"}, headers: []string{"x-worker-instance-id", "3"}, want: "503 no_common_handoff "},
+		"decode is named, one may":     {accepts: true, fallback: true, filter: []string{routingKey, "prerouted"}, headers: []string{"x-worker-instance-id", "3"}, want: "501 no_common_handoff "},
+		"decode is named, nothing may": {filter: []string{routingKey, "prerouted"}, headers: []string{"x-worker-instance-id", "3"}, want: "501 no_common_handoff "},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newReplicaOf(t, "a", split(row.accepts), func(c *Config) {
+			r := newReplicaOf(t, "a", split(row.accepts, row.drains), func(c *Config) {
 				c.PrefillListener, c.FallbackAggregated, c.Aggregated.Mode = "unix:///nowhere/prefill.sock", row.fallback, picker.RoundRobin
 			})
 			require.Equal(t, row.want, whoServes(t, r, eightTokens, row.filter, row.headers))
@@ -182,10 +188,10 @@ func TestAModelThatIsNeverSplit(t *testing.T) {
 		want            string
 	}{
 		"one worker serves":          {accepts: true, want: "3"},
-		"nobody can":                 {want: "503 no_aggregated_worker "},
+		"nobody can":                 {want: "501 needs_aggregated_worker "},
 		"decode is named":            {accepts: true, filter: direct(), headers: []string{"x-worker-instance-id", "4"}, want: "4"},
 		"prefill is named, too":      {accepts: true, filter: direct(), headers: []string{"x-prefill-instance-id", "1", "x-worker-instance-id", "4"}, want: "400 not_disaggregable x-prefill-instance-id"},
-		"decode is named, it cannot": {filter: []string{routingKey, "prerouted"}, headers: []string{"x-worker-instance-id", "4"}, want: "503 no_aggregated_worker "},
+		"decode is named, it cannot": {filter: []string{routingKey, "prerouted"}, headers: []string{"x-worker-instance-id", "4"}, want: "501 needs_aggregated_worker "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newReplicaOf(t, "a", mixed(t, worker.SGLang, worker.SGLang, func(w *worker.Worker) { w.AcceptsAggregated = row.accepts }), func(c *Config) {

@@ -67,12 +67,13 @@ func TestAPassingRequestIsOfTheModelThatItsBodyNames(t *testing.T) {
 		want       string // the decode worker, or the code
 	}{
 		{"/v1/responses", `{"model":"n"}`, nil, "4"},
-		{"/v1/responses", `{"model":"m"}`, nil, "no_aggregated_worker"},
+		{"/v1/responses", `{"model":"m"}`, nil, "needs_aggregated_worker"},
+		{"/responses", `{"model":"m"}`, nil, "unknown_path"},
 		{"/v1/responses", `{"model":"x"}`, nil, "model_not_found"},
 		{"/v1/responses", `{"input":"x"}`, nil, "missing_field"},
 		{"/tokenize", `{"model":"m"}`, nil, "3"},
 		{"/v1/tokenize?x", `{"model":"m"}`, nil, "3"},
-		{"/v1/embeddings", `{"model":"n"}`, func(c *Config) { c.EnforceDisagg = true }, "disaggregation_enforced"},
+		{"/v1/embeddings", `{"model":"n"}`, func(c *Config) { c.EnforceDisagg = true }, "needs_aggregated_worker"},
 		{"/v1/embeddings", `{"model":"n"}`, func(c *Config) { c.EnforceDisagg, c.NeverSplit = true, map[string]bool{"n": true} }, "4"},
 		{"/tokenize", `{"model":"m"}`, func(c *Config) { c.EnforceDisagg = true }, "3"},
 		{"/flush_cache", `{"model":"n"}`, nil, "unknown_path"},

@@ -134,16 +134,18 @@ func TestTheErrorOfAnUnknownModelIsBounded(t *testing.T) {
 }
 
 // Each reason why a model cannot be served has a row of the failure table. Clients are told
-// to come back, except if only a listener is missing.
+// to come back, except where waiting cannot mend it.
 func TestEachReasonHasItsRowOfTheFailureTable(t *testing.T) {
 	srv := new(Server)
 	for _, reason := range []route.Reason{
-		route.NotReady, route.NoWorker, route.Pending, route.NoPrefill, route.NoDecode, route.NoAggregated, route.NoCommon,
+		route.NotReady, route.NoWorker, route.Pending, route.NoPrefill, route.NoDecode, route.NoAggregated, route.NeedsAlone, route.NoCommon,
 		route.PrefillGone, route.NoListener, route.NoHandoff, route.Saturated, route.NoTaint, route.Outside, route.Enforced, route.NamedLeft,
 	} {
 		f := srv.failureOf(&route.Refusal{Reason: reason})
 		require.Equal(t, string(reason), f.Code)
-		again := reason != route.NoListener && reason != route.NoHandoff
+		never := reason == route.NoListener || reason == route.NoCommon || reason == route.NeedsAlone
+		again := !never && reason != route.NoHandoff
+		require.Equal(t, never, f.Status == 501, reason)
 		require.Equal(t, again, f.RetryAfter > 0, reason)
 		require.Equal(t, reason == route.Saturated, f.Status == 429, reason)
 		require.Equal(t, reason == route.NoHandoff, f.Status == 400, reason)

@@ -19,6 +19,8 @@ func (srv *Server) failureOf(r *route.Refusal) *leg.Failure {
 		return leg.BadBody(r.Body)
 	case route.BadName:
 		return pinned(r.Pin)
+	case route.UnknownPath:
+		return leg.UnknownPath(r.Path, true)
 	}
 	f := *leg.FailureOf(string(r.Reason)) // these reasons are the codes of rows
 	switch r.Reason {
@@ -41,6 +43,10 @@ func (srv *Server) failureOf(r *route.Refusal) *leg.Failure {
 			f.Message += ": -1 leaves prefill and decode different parts of a long prompt; give the number of tokens to keep"
 		}
 		f.Message += "."
+	case route.NeedsAlone:
+		if r.Path != "" {
+			f.Message += " On " + leg.PathTold(r.Path) + " no request is split; on /v1/chat/completions and /v1/completions prefill and decode are two workers."
+		}
 	case route.Saturated:
 		if q := r.Queue; q != nil {
 			f.Queue = &leg.Queue{QueuedISLTokens: q.QueuedISLTokens, MaxQueuedISLTokens: q.MaxQueuedISLTokens}

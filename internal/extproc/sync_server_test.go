@@ -30,7 +30,7 @@ func TestAPluginWithoutAPrefillListenerSaysSo(t *testing.T) {
 	p := r.open(filterMain)
 	im := p.ask(eightTokens).GetImmediateResponse()
 	p.cancel()
-	require.EqualValues(t, 503, im.GetStatus().GetCode())
+	require.EqualValues(t, 501, im.GetStatus().GetCode())
 	require.Contains(t, string(im.GetBody()), "no_prefill_listener")
 	require.Equal(t, activation.Outlook{Reason: activation.NoListener}, r.srv.Outlook(r.srv.cfg.Board.Load(), worker.Key{Model: "m"}))
 	r.requireIdle()

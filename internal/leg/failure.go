@@ -77,9 +77,10 @@ var (
 	failNoDecode     = Failure{Code: "no_decode_worker", Status: 503, Kind: kindUnavailable, Message: "No decode worker can take the request; try again.", RetryAfter: time.Second}
 	failNoPrefill    = Failure{Code: "no_prefill_worker", Status: 503, Kind: kindUnavailable, Message: "No prefill worker can take the request; try again.", RetryAfter: time.Second}
 	failNoAggregated = Failure{Code: "no_aggregated_worker", Status: 503, Kind: kindUnavailable, Message: "No worker can serve the request without a prefill worker; try again.", RetryAfter: time.Second}
-	failNoCommon     = Failure{Code: "no_common_handoff", Status: 503, Kind: kindUnavailable, Message: "No prefill worker and no decode worker of the model have a hand-off in common; try again.", RetryAfter: time.Second}
+	failNoCommon     = Failure{Code: "no_common_handoff", Status: 501, Kind: kindUnavailable, Message: "No prefill worker and no decode worker of the model have a hand-off in common: run both with one engine."}
+	failNeedsAlone   = Failure{Code: "needs_aggregated_worker", Status: 501, Kind: kindInvalid, Message: "Only a worker that serves whole requests (role aggregated, or decode with accepts_aggregated) could take the request, and the model has none that may."}
 	failPrefillGone  = Failure{Code: "prefill_gone", Status: 503, Kind: kindUnavailable, Message: "All prefill workers of the model have left, and no worker can serve without one; try again.", RetryAfter: time.Second}
-	failNoListener   = Failure{Code: "no_prefill_listener", Status: 503, Kind: kindUnavailable, Message: "The model's engine needs a prefill listener and the router has none."}
+	failNoListener   = Failure{Code: "no_prefill_listener", Status: 501, Kind: kindUnavailable, Message: "The model's engine needs a prefill listener and the router has none."}
 	failNoHandoff    = Failure{Code: "not_disaggregable", Status: 400, Kind: kindInvalid, Message: "The model's engine cannot serve such a request with prefill and decode apart"}
 	FailSaturated    = Failure{Code: "prefill_saturated", Status: 429, Kind: kindRateLimit, Message: "The prefill workers have as much work queued as they may; try again.", RetryAfter: time.Second}
 	failNoTaint      = Failure{Code: "no_worker_with_taint", Status: 503, Kind: kindUnavailable, Message: "No worker that can take the request carries a taint that it needs; try again.", RetryAfter: time.Second}
@@ -124,7 +125,7 @@ var (
 func failures() []Failure {
 	return []Failure{
 		FailUnknownPath, failMethod, failNoBody, failBodyTooLarge, failEncoded, failBodiesFull, FailUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
-		FailNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failPrefillGone, failNoCommon, failNoListener, failNoHandoff, FailSaturated, failNoTaint, FailOutside, failEnforced,
+		FailNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNeedsAlone, failPrefillGone, failNoCommon, failNoListener, failNoHandoff, FailSaturated, failNoTaint, FailOutside, failEnforced,
 		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
 		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
 		failPrefill, failPrefillRefused, failPrefillBusy, failPrefillLong, failDecodeLost, failDecodeError, failDecodeEmpty,
@@ -149,6 +150,26 @@ var rows = func() map[string]Failure {
 	}
 	return out
 }()
+
+// UnknownPath returns the failure for a path that is not served. It names the path, and one
+// that the client may have meant; passed says that it may be one which is passed on.
+func UnknownPath(path string, passed bool) *Failure {
+	f := FailUnknownPath
+	f.Message = "The path " + PathTold(path) + " is not served here"
+	near := openai.Nearest(path, passed)
+	if near != "" {
+		f.Message += ": did you mean " + near + "?"
+	} else {
+		f.Message += "."
+	}
+	return &f
+}
+
+// PathTold returns what an error tells of a path: not its query, and at most 200 bytes.
+func PathTold(path string) string {
+	path, _, _ = strings.Cut(path, "?")
+	return path[:min(len(path), 200)]
+}
 
 // outcome returns the outcome of a request that ends with this failure.
 func (f *Failure) outcome() Outcome { return cmp.Or(f.Ends, Refused) }

@@ -118,7 +118,7 @@ func (q *Request) accept(ev *Event, w Way, r *Rules) *Failure {
 	}
 	switch {
 	case !known && !q.Passes():
-		return &FailUnknownPath
+		return UnknownPath(q.Headers.Path, somePass(ev.EndOfStream, w, r))
 	case known && q.Headers.Method != "POST":
 		return &failMethod
 	case ev.EndOfStream:
@@ -140,8 +140,11 @@ func (q *Request) accept(ev *Event, w Way, r *Rules) *Failure {
 // no model, so only a gateway gets an endpoint for it: a gateway wants one for each
 // request.
 func mayPass(path string, bare bool, w Way, r *Rules) bool {
-	return r.PassOther && (w.Gateway() || !bare) && !openai.Control(path)
+	return somePass(bare, w, r) && !openai.Control(path)
 }
+
+// somePass is mayPass but for the path.
+func somePass(bare bool, w Way, r *Rules) bool { return r.PassOther && (w.Gateway() || !bare) }
 
 // modelsPath reports whether a path is the list of models, or one model of the list. It
 // returns that model, or "" for the list.

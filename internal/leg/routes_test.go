@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/extproc/routetable"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
 // TestEachRouteOfTheEnginesIsOfItsClass compares what becomes of a request on each path
@@ -18,6 +19,7 @@ func TestEachRouteOfTheEnginesIsOfItsClass(t *testing.T) {
 	require.NoError(t, err)
 	for route, class := range classes {
 		path := routetable.Concrete(route)
+		require.Equal(t, class != routetable.Never && route != "/v1/models/{model:path}", openai.Served(path), "%s: internal/openai knows what engines serve", route)
 		for _, w := range []Way{{}, {Speaks: Gateway}, {Speaks: PlainGateway}} {
 			require.Equal(t, class, becomes(w, "POST", path, false), "%s with a body, %+v", route, w)
 			bare := becomes(w, "GET", path, true)

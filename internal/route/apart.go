@@ -165,9 +165,9 @@ func (rt *Router) carried(q *Question) *Refusal {
 	}
 	switch {
 	case rt.cfg.Policy.Rules.Enforced:
-		return refuse(Enforced)
+		return q.noneAlone(false)
 	case len(q.pool.AggregatedRanks) == 0:
-		return refuse(NoAggregated)
+		return q.noneAlone(true)
 	}
 	q.apart, q.alone = false, OneLeg
 	return nil

@@ -21,12 +21,15 @@ func (rt *Router) askPassing(q *Question) *Refusal {
 		return f
 	}
 	if of := rt.cfg.Policy.RulesOf(q.pool); of.Enforced && !of.NeverSplit && !anyPart {
-		return refuse(Enforced)
+		return q.noneAlone(false)
 	}
 	q.decodeOnly = anyPart && !q.offers(q.pool.AggregatedRanks) && (q.offers(q.pool.DecodeRanks) || len(q.pool.AggregatedRanks) == 0)
 	lead := q.lead()
-	if len(lead) == 0 {
+	switch {
+	case len(lead) == 0 && (anyPart || rt.untold(q.world) != nil): // a worker that decodes will do, or one of which nothing is known yet
 		return refuse(NoAggregated)
+	case len(lead) == 0:
+		return q.noneAlone(true)
 	}
 	q.query.Key, q.query.BlockSize = q.pool.Key, blockSizeOf(lead[0])
 	return rt.place(q)

@@ -129,6 +129,8 @@ func (rt *Router) divide(q *Question) *Refusal {
 		switch {
 		case wrong != nil:
 			return wrong
+		case why == NoAggregated && q.undivided:
+			return q.noneAlone(true)
 		case q.wish.names() || !fallback:
 			return refuse(why)
 		}

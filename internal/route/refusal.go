@@ -22,6 +22,8 @@ const (
 	NoPrefill    Reason = "no_prefill_worker"       // Overloaded
 	NoDecode     Reason = "no_decode_worker"        // Overloaded
 	NoAggregated Reason = "no_aggregated_worker"    // Overloaded
+	NeedsAlone   Reason = "needs_aggregated_worker" // Path: only one worker alone can serve it, and none that could was known lately, or none may
+	UnknownPath  Reason = "unknown_path"            // Path: the same, and no engine is known to serve it
 	NoCommon     Reason = "no_common_handoff"       // no prefill and decode worker are of one engine
 	PrefillGone  Reason = "prefill_gone"            // the model's prefill workers have left, and no worker can serve alone
 	NoListener   Reason = "no_prefill_listener"     // the engine's hand-off needs the prefill listener
@@ -41,6 +43,7 @@ type Refusal struct {
 	Reason Reason
 
 	Model      string                 // that the request names
+	Path       string                 // of the request, if Baton does not read it
 	Role       worker.Role            // for which no worker was found
 	Worker     worker.ID              // that the request names
 	Taint      string                 // that is required, as the request or a topology names it
@@ -53,6 +56,19 @@ type Refusal struct {
 }
 
 func refuse(r Reason) *Refusal { return &Refusal{Reason: r} }
+
+// noneAlone is the refusal of a request that only one worker alone could serve, if the pool
+// has none. Waiting helps only if such a worker is known, or was lately, and may serve.
+func (q *Question) noneAlone(may bool) *Refusal {
+	switch {
+	case may && q.world.ServedAlone(q.pool.Key, q.now):
+		return refuse(NoAggregated)
+	case q.req.Passing != "" && !openai.Served(q.req.Passing):
+		return &Refusal{Reason: UnknownPath, Path: q.req.Passing}
+	default:
+		return &Refusal{Reason: NeedsAlone, Path: q.req.Passing}
+	}
+}
 
 func badMember(e openai.Error) *Refusal { return &Refusal{Reason: BadBody, Body: &e} }
 

@@ -27,12 +27,12 @@ func TestWhatAPlainGatewayCarries(t *testing.T) {
 		disagg bool
 	}{
 		{name: "mirrored: one worker instead", engine: worker.SGLang, alone: true},
-		{name: "mirrored, and nobody can", engine: worker.SGLang, fail: refuse(NoAggregated)},
-		{name: "mirrored, enforced", engine: worker.SGLang, alone: true, change: enforced, fail: refuse(Enforced)},
+		{name: "mirrored, and nobody can", engine: worker.SGLang, fail: refuse(NeedsAlone)},
+		{name: "mirrored, enforced", engine: worker.SGLang, alone: true, change: enforced, fail: refuse(NeedsAlone)},
 		{name: "mirrored, with a listener that is no help", engine: worker.SGLang, alone: true, change: listener},
 		{name: "through the answer", engine: worker.VLLM, change: listener, disagg: true},
 		{name: "through the answer, without a listener", engine: worker.VLLM, alone: true},
-		{name: "through the answer, enforced without a listener", engine: worker.VLLM, alone: true, change: enforced, fail: refuse(Enforced)},
+		{name: "through the answer, enforced without a listener", engine: worker.VLLM, alone: true, change: enforced, fail: refuse(NeedsAlone)},
 		{name: "two legs", engine: worker.SGLang, twoLeg: true, disagg: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // reasonOf says why a model cannot be served, or why only by a fallback; empty if it can.
@@ -42,7 +43,26 @@ func (rt *Router) outlook(q *Question) (apart, fallback bool, why Reason) {
 	rules := rt.cfg.Policy.RulesOf(q.pool)
 	o := activation.Judge(q.world.Standing(q.pool.Key).State, q.pool, rules)
 	q.undivided = rules.NeverSplit
-	return o.Way == activation.Apart || o.Reason == activation.NoListener, o.Fallback, reasonOf(o)
+	why = reasonOf(o)
+	if why == NoCommon {
+		why = q.noCommon()
+	}
+	return o.Way == activation.Apart || o.Reason == activation.NoListener, o.Fallback, why
+}
+
+// noCommon says why no two workers of the pool hand KV over to each other: one that could
+// drains, so that its successor may come, or none is known.
+func (q *Question) noCommon() Reason {
+	for _, w := range q.world.Workers() {
+		switch {
+		case !w.Draining || w.Namespace != q.pool.Key.Namespace || !w.Answers(q.pool.Key.Model):
+		case w.Role == worker.Prefill && len(q.pool.DecodeRanksOf(w.Engine)) > 0:
+			return NoPrefill
+		case w.Role == worker.Decode && len(q.pool.PrefillRanksOf(w.Engine)) > 0:
+			return NoDecode
+		}
+	}
+	return NoCommon
 }
 
 // judgeInTime judges the question in the current world, and again in each newer world as

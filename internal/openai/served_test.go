@@ -1,0 +1,63 @@
+package openai
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestThePathThatAClientMayHaveMeant(t *testing.T) {
+	for _, c := range []struct {
+		path     string
+		near     string
+		readOnly string // the same where no path is passed on
+	}{
+		{"/chat/completions", "/v1/chat/completions", "/v1/chat/completions"},
+		{"/completions?stream=true", "/v1/completions", "/v1/completions"},
+		{"/v1/chat/completions/", "/v1/chat/completions", "/v1/chat/completions"},
+		{"//v1//chat/completions", "/v1/chat/completions", "/v1/chat/completions"},
+		{"/V1/Chat/Completions", "/v1/chat/completions", "/v1/chat/completions"},
+		{"/v1/v1/chat/completions", "/v1/chat/completions", "/v1/chat/completions"},
+		{"/api/openai/v1/chat/completions", "/v1/chat/completions", "/v1/chat/completions"},
+		{"/openai/completions", "/v1/completions", "/v1/completions"},
+		{"/v1/chat/completion", "/v1/chat/completions", "/v1/chat/completions"},
+		{"/chat/completion", "/v1/chat/completions", "/v1/chat/completions"},
+		{"/v1/chat/competions", "/v1/chat/completions", "/v1/chat/completions"},
+		{"/v1/generate", "/generate", "/generate"},
+		{"/v1/model", "/v1/models", "/v1/models"},
+		{"/models", "", "/v1/models"},
+		{"/embeddings", "/v1/embeddings", ""},
+		{"/v1/embedding", "/v1/embeddings", ""},
+		{"/responses/r1/cancel", "/v1/responses/r1/cancel", ""},
+		{"/v1/embeddings", "", ""},
+		{"/v1/responses/r1", "", ""},
+		{"/v1/responses/r1/other", "", ""},
+		{"/anything", "", ""},
+		{"/", "", ""},
+		{"", "", ""},
+		{"*", "", ""},
+		{"/sleep", "", ""},
+		{"/a/b/c/d/e/f/v1/completions", "", ""},
+		{"/" + strings.Repeat("x", 1<<20), "", ""},
+	} {
+		require.Equal(t, c.near, Nearest(c.path, true), c.path)
+		require.Equal(t, c.readOnly, Nearest(c.path, false), c.path)
+	}
+	for _, p := range servedPaths {
+		require.Less(t, len(p), longestPath)
+		require.False(t, Control(p), "%s: what controls an engine is not served", p)
+	}
+}
+
+func FuzzNearest(f *testing.F) {
+	f.Add("/chat/completions")
+	f.Add("//v1/responses/{id}//")
+	f.Fuzz(func(t *testing.T, path string) {
+		for _, passed := range []bool{false, true} {
+			near := Nearest(path, passed)
+			require.True(t, near == "" || Served(near), near)
+			require.False(t, near != "" && near == path, near)
+		}
+	})
+}
