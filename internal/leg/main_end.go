@@ -169,7 +169,8 @@ func (m *Main) onTimer(now time.Time) {
 	case m.timers.due(timerLate, now):
 		m.onOverdue(now)
 	case m.timers.due(timerAnswer, now):
-		m.onSilent(now)
+		m.timers.stop(timerAnswer)
+		m.onSilent(now, blame.Overdue)
 	case m.timers.due(timerProbe, now):
 		m.onSuspect(now)
 	case m.timers.due(timerOrphan, now):

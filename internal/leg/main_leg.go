@@ -427,8 +427,7 @@ func (m *Main) onFound(now time.Time, seen blame.Sight, odd bool) {
 }
 
 // onSuspect asks for a probe of each worker that the request waits for. Nothing more
-// follows from a few seconds of silence. If a worker does not answer the probe, it is set
-// aside, and EventGone comes.
+// follows from a few seconds of silence. EventGone or EventMute tells what a probe has found.
 func (m *Main) onSuspect(now time.Time) {
 	m.timers.stop(timerProbe)
 	if !m.awaitsAnswer() || m.far.state == Dispatched {
@@ -446,29 +445,21 @@ func (m *Main) onSuspect(now time.Time) {
 	}
 }
 
-// onSilent acts when decode has not answered in time though it has all that it needs. It
-// is for decode what onOverdue is for prefill.
-func (m *Main) onSilent(now time.Time) {
-	m.timers.stop(timerAnswer)
+// onSilent acts when decode, though it has all that it needs, has not answered in time, or
+// nothing of its worker answers. It is for decode what onOverdue is for prefill.
+func (m *Main) onSilent(now time.Time, seen blame.Sight) {
 	if m.phase != mainRouted {
 		return
 	}
-	if m.leaveDecode(now, blame.Overdue) {
-		return
-	}
-	m.chargeStuck(blame.Of(m.decodeLeg(), blame.Stuck), m.plan.Decode)
-	m.timers.set(timerAnswer, now.Add(m.plan.AnswerWithin))
-}
-
-// leaveDecode ends an attempt whose decode is silent if another worker can be tried.
-func (m *Main) leaveDecode(now time.Time, seen blame.Sight) (left bool) {
 	f := failDecodeSilent
 	f.Fresh = mayDoBetter(blame.Of(m.decodeLeg(), blame.Overdue), m.plan, m.plan.Spare.Decode, false)
-	if !m.mayRetry(&f) {
-		return false
+	switch {
+	case m.mayRetry(&f):
+		m.decodeFailed(now, seen, false, &f)
+	case seen == blame.Overdue:
+		m.chargeStuck(blame.Of(m.decodeLeg(), blame.Stuck), m.plan.Decode)
+		m.timers.set(timerAnswer, now.Add(m.plan.AnswerWithin))
 	}
-	m.decodeFailed(now, seen, false, &f)
-	return true
 }
 
 // onGone acts when a rank of the attempt has left discovery, or was set aside or is silent
@@ -483,8 +474,8 @@ func (m *Main) onGone(now time.Time, ev *Event) {
 		switch {
 		case m.far.awaited() && gone(m.plan.Prefill):
 			m.leavePrefill(now, blame.Gone)
-		case m.phase == mainRouted && gone(m.plan.Decode):
-			m.leaveDecode(now, blame.Gone)
+		case gone(m.plan.Decode):
+			m.onSilent(now, blame.Gone)
 		}
 		return
 	}
