@@ -5,6 +5,7 @@ package envoytest
 import (
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,7 +37,9 @@ func TestOneOfFourRanksDiesAndComesBack(t *testing.T) {
 		by := f.byRank(decode, "without one rank")
 		require.ElementsMatch(t, []int{0, 1, 3}, slices.Collect(maps.Keys(by)))
 		require.EqualValues(t, 1, f.metric("baton_workers", `role="decode"`, `state="partly aside"`))
-		require.Contains(t, f.adminGet("/debug/state"), `"reason": "rank 2: connect-failed"`)
+		f.await("the page to name it alone: the pages of the others, which are suspected, take a second", func() bool {
+			return strings.Contains(f.adminGet("/debug/state"), `"reason": "rank 2: connect-failed"`)
+		})
 		for _, s := range f.burst(12) {
 			f.requireServed(s, "without one rank, at once")
 		}
