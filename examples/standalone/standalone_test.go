@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -70,6 +71,25 @@ func TestTheExampleRunsAsItStands(t *testing.T) {
 		return err == nil && resp.StatusCode == http.StatusOK
 	}), "last answer: %s", got)
 	require.Contains(t, got, `"completion_tokens":3`)
+	provesItself(t, filepath.Join(root, "docs", "install.md"), client)
+}
+
+// provesItself runs the page's first command that asks for a decision. curl's own type of a
+// body is that of a form, which engines refuse.
+func provesItself(t *testing.T, page, client string) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Log("no curl")
+		return
+	}
+	text, err := os.ReadFile(page)
+	require.NoError(t, err)
+	command := regexp.MustCompile(`(?m)^ *(curl .*\\\n(?:.*\\\n)*.*)$`).FindStringSubmatch(string(text))
+	require.NotNil(t, command)
+	asks := strings.NewReplacer("http://127.0.0.1:10000", client, "MODEL", "qwen3-32b").Replace(command[1])
+	require.Contains(t, asks, client)
+	out, err := exec.CommandContext(t.Context(), "sh", "-c", asks).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "200 OK", "%s (this example's debug_header is off)", asks)
 }
 
 // TestTheUnitsAskForWhatTheProgramHas: systemd would start a program with a flag that it

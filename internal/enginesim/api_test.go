@@ -229,6 +229,33 @@ func TestTheRequestLog(t *testing.T) {
 	require.Error(t, ctl.DropEvents(t.Context(), 5, 1))
 }
 
+// TestABodyOfAnotherTypeIsRefused as by vLLM and SGLang: curl sends that of a form unless it is
+// told otherwise.
+func TestABodyOfAnotherTypeIsRefused(t *testing.T) {
+	for engine, paths := range map[worker.Engine][]string{
+		worker.SGLang: {completions, "/v1/chat/completions", "/tokenize"},
+		worker.VLLM:   {completions, "/v1/chat/completions", "/tokenize", "/v1/chat/completions/render"},
+	} {
+		s := start(t, Config{Engine: engine, Role: worker.Aggregated, ScaleOut: engine == worker.VLLM})
+		for _, path := range paths {
+			body := `{"model":"sim","prompt":"a","max_tokens":1}`
+			if strings.Contains(path, "chat") {
+				body = `{"model":"sim","messages":[{"role":"user","content":"a"}],"max_tokens":1}`
+			}
+			for _, kind := range []string{"application/x-www-form-urlencoded", "text/json", ""} {
+				r := post(t.Context(), s.URL()+path, body, "Content-Type", kind)
+				require.Equal(t, 400, r.status, "%s %s %q", engine, path, kind)
+				require.Contains(t, r.body, "Only 'application/json' is allowed")
+			}
+			require.Equal(t, 200, post(t.Context(), s.URL()+path, body, "Content-Type", "Application/JSON; charset=utf-8").status, "%s %s", engine, path)
+		}
+	}
+	s := start(t, Config{Role: worker.Aggregated})
+	const generate = `{"text":"a","sampling_params":{"max_new_tokens":1}}`
+	require.Equal(t, 400, post(t.Context(), s.URL()+"/generate", generate, "Content-Type", "application/x-www-form-urlencoded").status)
+	require.Equal(t, 200, post(t.Context(), s.URL()+"/generate", generate, "Content-Type", "").status)
+}
+
 func TestFlushIsRefusedWhileBlocksAreHeld(t *testing.T) {
 	p, _ := pair(t, Config{})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -107,6 +107,7 @@ func TestFaults(t *testing.T) {
 		require.NoError(t, d.SetFault(Fault{Mode: FaultEarly200}))
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.URL()+completions, strings.NewReader(pdBody(p, 1, "a", streamed)))
 		require.NoError(t, err)
+		req.Header.Set("Content-Type", "application/json")
 		resp, err := httpClient.Do(req)
 		require.NoError(t, err)
 		defer resp.Body.Close() //nolint:errcheck // read to its end

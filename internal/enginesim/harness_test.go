@@ -65,6 +65,7 @@ func post(ctx context.Context, url, body string, headers ...string) reply {
 	if err != nil {
 		return reply{err: err}
 	}
+	req.Header.Set("Content-Type", "application/json")
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}

@@ -93,6 +93,8 @@ func (s *Sim) generate(kind api) http.HandlerFunc {
 		c.rec = rec
 		if err != nil {
 			err = badRequest("Invalid request: body: %v", err)
+		} else if s.foreign(r.Header, kind == apiGenerate) {
+			err = errForeign
 		} else {
 			err = c.serve(kind, body, r.Header)
 		}
@@ -101,6 +103,18 @@ func (s *Sim) generate(kind api) http.HandlerFunc {
 			c.fail(err)
 		}
 	}
+}
+
+// errForeign is what engines say of a body that is said to be something else than JSON.
+var errForeign = badRequest("Unsupported Media Type: Only 'application/json' is allowed")
+
+// foreign reports whether an engine refuses the type of a body, such as that which curl sends
+// unless it is told otherwise (vLLM 0.32 and SGLang 0.5.23 validate_json_request; SGLang's
+// /generate is without that check, so no type is as good as JSON's). What TensorRT-LLM does is
+// not known.
+func (s *Sim) foreign(h http.Header, mayLack bool) bool {
+	media, _, _ := strings.Cut(strings.ToLower(h.Get("Content-Type")), ";")
+	return media != "application/json" && s.cfg.Engine != worker.TensorRTLLM && (media != "" || !mayLack)
 }
 
 func readBody(r *http.Request) ([]byte, error) {
@@ -293,6 +307,10 @@ func (s *Sim) flushCache(w http.ResponseWriter, _ *http.Request) {
 // tokenize answers POST /tokenize: a prompt (a string, or at SGLang also a list of
 // strings), or messages with tools.
 func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
+	if s.foreign(r.Header, false) {
+		s.refuse(w, errForeign)
+		return
+	}
 	body, err := readBody(r)
 	if err != nil || !json.Valid(body) {
 		s.refuse(w, badRequest("Invalid request: body is not valid JSON"))

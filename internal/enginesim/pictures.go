@@ -236,8 +236,11 @@ func (v vllm) render(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	body, err := readBody(r)
+	if v.s.foreign(r.Header, false) {
+		err = errForeign
+	}
 	if err != nil {
-		v.s.refuse(w, badRequest("Invalid request: %v", err))
+		v.s.refuse(w, refusalOf(err))
 		return
 	}
 	q, err := parseRequest(apiChat, body)

@@ -80,8 +80,14 @@ func (f *fleet) do(method, path string, body io.Reader, header http.Header) *rep
 	return roundTrip(client, req)
 }
 
+// roundTrip makes a request and reads its answer. A body is JSON unless the request says what
+// it is: engines refuse one without a type.
 func roundTrip(c *http.Client, req *http.Request) *reply {
 	r := &reply{}
+	if req.Body != nil && req.Header.Get("Content-Type") == "" {
+		req.Header = req.Header.Clone()
+		req.Header.Set("Content-Type", "application/json")
+	}
 	resp, err := c.Do(req)
 	if err != nil {
 		r.err = err

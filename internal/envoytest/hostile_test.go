@@ -338,6 +338,7 @@ var otherActs = []hostileAct{
 		if err != nil {
 			return
 		}
+		req.Header.Set("Content-Type", "application/json")
 		resp, err := client.Do(req)
 		if err != nil {
 			return

@@ -104,6 +104,7 @@ func (p *place) refusesStrangers(prefill *stack.Worker) {
 	before := p.served(prefill)
 	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, "http://"+gatewayIP+":9005/v1/completions", strings.NewReader(`{"model": "sim", "prompt": "a", "max_tokens": 1}`))
 	require.NoError(p.t, err)
+	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("x-prefill-destination-endpoint", prefill.Info.Endpoint.String())
 	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
 	require.NoError(p.t, err)
