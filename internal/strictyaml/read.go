@@ -266,7 +266,7 @@ func (r *reader) settle(n ast.Node) ast.Node {
 		case *ast.AliasNode:
 			to, ok := r.anchors[x.Value.GetToken().Value]
 			if !ok {
-				r.fault(n, "alias %s: expected an anchor of that name", clip(x.String()))
+				r.fault(n, "alias %s: expected an anchor of that name, or quotes if it is text", clip(x.String()))
 				return nil
 			}
 			n = to

@@ -59,18 +59,21 @@ func TestValuesAreReadOverTheDefaults(t *testing.T) {
 	half := 0.5
 	no := false
 	for text, change := range map[string]func(*outer){
-		"":                         func(*outer) {},
-		"# nothing\n---\n":         func(*outer) {},
-		"inner:\n":                 func(*outer) {},
-		"listen: there":            func(o *outer) { o.Listen = "there" },
-		"listen: 0.0.0.0:9000":     func(o *outer) { o.Listen = "0.0.0.0:9000" },
-		"listen: 9000":             func(o *outer) { o.Listen = "9000" },
-		`listen: ""`:               func(o *outer) { o.Listen = "" },
-		"share: 0":                 func(o *outer) { o.Share = 0 },
-		"share: 1e-3":              func(o *outer) { o.Share = 0.001 },
-		"most: -2":                 func(o *outer) { o.Most = -2 },
-		"ends: []":                 func(o *outer) { o.Ends = []string{} },
-		"ends: [x, 'y']":           func(o *outer) { o.Ends = []string{"x", "y"} },
+		"":                     func(*outer) {},
+		"# nothing\n---\n":     func(*outer) {},
+		"inner:\n":             func(*outer) {},
+		"listen: there":        func(o *outer) { o.Listen = "there" },
+		"listen: 0.0.0.0:9000": func(o *outer) { o.Listen = "0.0.0.0:9000" },
+		"listen: 9000":         func(o *outer) { o.Listen = "9000" },
+		`listen: ""`:           func(o *outer) { o.Listen = "" },
+		"share: 0":             func(o *outer) { o.Share = 0 },
+		"share: 1e-3":          func(o *outer) { o.Share = 0.001 },
+		"most: -2":             func(o *outer) { o.Most = -2 },
+		"ends: []":             func(o *outer) { o.Ends = []string{} },
+		"ends: [x, 'y']":       func(o *outer) { o.Ends = []string{"x", "y"} },
+		"{ends: [a:1, 10.0.0.2:2379 ,22:22, http://x:80/y, z]}": func(o *outer) {
+			o.Ends = []string{"a:1", "10.0.0.2:2379", "22:22", "http://x:80/y", "z"}
+		},
 		"inner: {wait: 0}":         func(o *outer) { o.Inner.Wait = 0 },
 		"inner: {wait: 1m30s}":     func(o *outer) { o.Inner.Wait = 90 * time.Second },
 		"inner: {wait: \"2s\"}":    func(o *outer) { o.Inner.Wait = 2 * time.Second },
@@ -117,6 +120,24 @@ func TestFaultsAreToldAsTheFilesHaveThem(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, string(want), fault.Error()+"\n")
 		})
+	}
+}
+
+// TestAnAddressThatIsNoTextIsToldHowToBecomeOne.
+func TestAnAddressThatIsNoTextIsToldHowToBecomeOne(t *testing.T) {
+	for text, told := range map[string]string{
+		"share: 1\nlisten: [::]:9000":     "f.yaml:2: this is no YAML: an address that begins with [ or with a colon: put it in quotes",
+		"{listen: [::1]:9000}":            "f.yaml:1: this is no YAML: an address that begins with [ or with a colon: put it in quotes",
+		"{ends: [:9000]}":                 "f.yaml:1: this is no YAML: an address that begins with [ or with a colon: put it in quotes",
+		"ends: [[fe80::1]:80]":            "f.yaml:1: this is no YAML: an address that begins with [ or with a colon: put it in quotes",
+		"listen: *:9000":                  "f.yaml:1: alias *:9000: expected an anchor of that name, or quotes if it is text",
+		"{ends: [a: 1]}":                  "f.yaml:1: ends[0]: a mapping: expected text",
+		"{ends: ['a':1]}":                 "f.yaml:1: ends[0]: a mapping: expected text",
+		"{ends: [a :1]}":                  "f.yaml:1: ends[0]: a mapping: expected text",
+		"{models: {a: [[b:1]]}, most: 1}": "f.yaml:1: models.a: a list: expected a mapping of split",
+	} {
+		_, _, err := read(text)
+		require.EqualError(t, err, told, text)
 	}
 }
 

@@ -40,6 +40,7 @@ var (
 	wantsOne    = regexp.MustCompile(`^',' or '([]}])' must be specified`)
 	unclosed    = regexp.MustCompile(`^could not find flow mapping end token '([]}])'`)
 	unquoted    = regexp.MustCompile(`^could not find end character of (single|double)-quoted text`)
+	bareAddress = regexp.MustCompile(`(^|[\s,{\[])(\[[0-9A-Fa-f:.]*\])?:\d`)
 	reserved    = regexp.MustCompile("^'([@`])' is a reserved character")
 )
 
@@ -49,6 +50,7 @@ const (
 	openers      = "[{"
 	closers      = "]}"
 	notAllowed   = "value is not allowed in this context"
+	invalidKey   = "found an invalid key for this map"
 	notMapping   = "non-map value is specified"
 	unexpected   = "unexpected key name"
 	strayMapping = "mapping value is not allowed in this context"
@@ -59,6 +61,8 @@ const (
 func plainly(lines [][]byte, tk *token.Token, msg string) (line int, text string) {
 	line = tk.Position.Line
 	switch {
+	case (strings.HasPrefix(msg, invalidKey) || strings.HasPrefix(msg, notAllowed) || wantsOne.MatchString(msg)) && line <= len(lines) && bareAddress.Match(lines[line-1]):
+		return line, "an address that begins with [ or with a colon: put it in quotes"
 	case strings.HasPrefix(msg, "found character '\t'"), strings.HasPrefix(msg, "tab character"):
 		return line, "a tab: YAML is indented with spaces"
 	case strings.HasPrefix(msg, strayMapping):

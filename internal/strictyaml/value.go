@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
@@ -189,9 +190,31 @@ func (r *reader) list(n ast.Node, key string, v reflect.Value) {
 	for i, item := range s.Values {
 		at := fmt.Sprintf("%s[%d]", key, i)
 		r.places.lines[at] = lineOf(item)
-		r.value(item, at, out.Index(i))
+		r.value(asText(item), at, out.Index(i))
 	}
 	v.Set(out)
+}
+
+// asText returns the text a:b for an item of a list in brackets that the parser takes for the
+// mapping {a: b}, as it does with addresses if braces are around the list. For YAML a colon
+// without a space behind it is a part of the text (YAML 1.2.2, 7.3.3).
+func asText(item ast.Node) ast.Node {
+	m, ok := item.(*ast.MappingNode)
+	if !ok || m.IsFlowStyle || len(m.Values) != 1 {
+		return item
+	}
+	kv := m.Values[0]
+	key, isScalar := kv.Key.(ast.ScalarNode)
+	value, isScalarToo := kv.Value.(ast.ScalarNode)
+	if !isScalar || !isScalarToo || !plain(key) || !plain(value) {
+		return item
+	}
+	from, colon, to := key.GetToken(), kv.Start.Position, value.GetToken().Position
+	if from.Position.Line != to.Line || from.Position.Column+utf8.RuneCountInString(from.Value) != colon.Column || colon.Column+1 != to.Column {
+		return item
+	}
+	text := textOf(key) + ":" + textOf(value)
+	return ast.String(token.New(text, text, from.Position))
 }
 
 // names reads a mapping whose keys are names that the file chooses.
