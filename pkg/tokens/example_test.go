@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/openai"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )

@@ -3,7 +3,7 @@ package handoff_test
 import (
 	"fmt"
 
-	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 

@@ -1,0 +1,45 @@
+// Package openai reads the body of a completion request into the value that pkg/tokens and
+// pkg/prefill/handoff take, and makes the edits that they give. It gives other modules the
+// part of internal/openai that these packages have in their signatures.
+//
+// # Contract
+//
+// [Scan] makes one pass over a body and fills a [Request], which describes these bytes: pass
+// the two together, and no others. After a Scan without error [AppendEdited] gives valid JSON
+// if the edits' values are.
+//
+// # What it does not do
+//
+// It sends nothing, and knows no model and no tokenizer.
+package openai
+
+import "github.com/seed-60ae5743/baton/internal/openai"
+
+// What a request, its edits and the faults of a body are.
+type (
+	Path         = openai.Path
+	Request      = openai.Request
+	Span         = openai.Span
+	Edit         = openai.Edit
+	FinishReason = openai.FinishReason
+	Error        = openai.Error
+)
+
+// The paths whose bodies are read.
+const (
+	ChatCompletions = openai.ChatCompletions
+	Completions     = openai.Completions
+	Generate        = openai.Generate
+)
+
+// ParsePath reads a path, without its query. False means that it is none of the above.
+func ParsePath(path string) (Path, bool) { return openai.ParsePath(path) }
+
+// Scan reads a client's body for the path into r, and overwrites what r held. It returns an
+// *[Error]; r must not be used then.
+func Scan(p Path, body []byte, r *Request) error { return openai.Scan(p, body, r) }
+
+// AppendEdited appends body, from which r was scanned, with the edits made in it.
+func AppendEdited(dst, body []byte, r *Request, edits ...Edit) []byte {
+	return openai.AppendEdited(dst, body, r, edits...)
+}
