@@ -108,10 +108,8 @@ func (s *Sim) generate(kind api) http.HandlerFunc {
 // errForeign is what engines say of a body that is said to be something else than JSON.
 var errForeign = badRequest("Unsupported Media Type: Only 'application/json' is allowed")
 
-// foreign reports whether an engine refuses the type of a body, such as that which curl sends
-// unless it is told otherwise (vLLM 0.32 and SGLang 0.5.23 validate_json_request; SGLang's
-// /generate is without that check, so no type is as good as JSON's). What TensorRT-LLM does is
-// not known.
+// foreign reports whether an engine refuses the type of a body (docs/engines.md#body-type).
+// Some pages take one without a type. What TensorRT-LLM does is not known.
 func (s *Sim) foreign(h http.Header, mayLack bool) bool {
 	media, _, _ := strings.Cut(strings.ToLower(h.Get("Content-Type")), ";")
 	return media != "application/json" && s.cfg.Engine != worker.TensorRTLLM && (media != "" || !mayLack)
