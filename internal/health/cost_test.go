@@ -172,7 +172,8 @@ func checkInvariants(t *testing.T, tr *Tracker) {
 		require.Contains(t, tr.pools, p)
 		var serving []worker.Rank
 		for _, e := range p.members {
-			if !e.is().aside() && e.is() != Doubted {
+			require.Equal(t, e.is().away(), tr.Away(e.rank))
+			if !e.is().away() {
 				serving = append(serving, e.rank)
 			}
 		}

@@ -111,9 +111,18 @@ func (e *entry) open() bool {
 // request that tries it has booked it, and may be sent. It takes no lock.
 func (t *Tracker) Aside(r worker.Rank) bool { return t.Standing(r) == Barred }
 
+// Away reports whether the rank is aside or doubted: what waits elsewhere gains nothing at
+// it. It takes no lock.
+func (t *Tracker) Away(r worker.Rank) bool {
+	if t.limited.Load() == 0 {
+		return false
+	}
+	e := t.find(r)
+	return e != nil && e.is().away()
+}
+
 // Spare reports whether the pool of the key and role has a rank that is neither aside nor
-// doubted, apart from those given: what waits at a worker that may only be busy gains
-// nothing at another one of the kind. It takes no lock, and looks only at the given ones.
+// doubted, apart from those given. It takes no lock, and looks only at the given ones.
 func (t *Tracker) Spare(k worker.Key, role worker.Role, but ...worker.Rank) bool {
 	p := (*t.byRole.Load())[poolKey{k, role}]
 	if p == nil {
@@ -122,7 +131,7 @@ func (t *Tracker) Spare(k worker.Key, role worker.Role, but ...worker.Rank) bool
 	n := len(p.members) - int(p.aside.Load()) - int(p.doubted.Load())
 	for i, r := range but {
 		e := t.find(r)
-		if e == nil || e.is().aside() || e.is() == Doubted || !slices.Contains(*e.pools.Load(), p) {
+		if e == nil || e.is().away() || !slices.Contains(*e.pools.Load(), p) {
 			continue
 		}
 		if !slices.ContainsFunc(but[:i], func(x worker.Rank) bool { return x.In(r, !e.ownPort) }) {

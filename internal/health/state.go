@@ -31,6 +31,8 @@ func (s State) String() string {
 
 func (s State) aside() bool { return s == Aside || s == Probing }
 
+func (s State) away() bool { return s.aside() || s == Doubted }
+
 // Outcome is what a request has met at a worker.
 type Outcome uint8
 

@@ -7,7 +7,7 @@ import (
 )
 
 // spares reports whether another worker of the role than r could be tried: one that has
-// not failed the request, is not set aside, and is allowed. It looks at few workers,
+// not failed the request, is neither set aside nor doubted, and is allowed. It looks at few workers,
 // however large the pool is.
 func (rt *Router) spares(q *Question, role worker.Role, r worker.Rank) bool {
 	but := append(append(make([]worker.Rank, 0, 8), r), q.req.Failed...)
@@ -30,7 +30,7 @@ func (rt *Router) sparesWithin(q *Question, role worker.Role, but []worker.Rank)
 	free := func(w *worker.Worker, dp worker.DPRank) bool {
 		r := worker.Rank{ID: w.ID, DPRank: dp}
 		failed := func(x worker.Rank) bool { return x.In(r, w.Ports() == 1) }
-		return !slices.ContainsFunc(but, failed) && !rt.cfg.Health.Aside(r)
+		return !slices.ContainsFunc(but, failed) && !rt.cfg.Health.Away(r)
 	}
 	n := 0
 	for at := range q.req.Subset.Endpoints() {
