@@ -168,12 +168,12 @@ func TestValuesDecideWhatIsRendered(t *testing.T) {
 		"no pool":         {[]string{`"--endpoint-selector=app=llama"`, `"--endpoint-target-ports=8000"`}, []string{"pool-name", "kind: InferencePool"}},
 		"istio, one leg":  {[]string{"host: llama-epp", `sidecar.istio.io/inject: "false"`}, []string{"EnvoyFilter", "kind: Secret", "leg-"}},
 		"istio": {[]string{
-			"kind: EnvoyFilter", `gateway.networking.k8s.io/gateway-name: "models"`, `{name: "infra.llama-epp.0"}`, "listener: http://llama-epp-legs.prod.svc:9005",
+			"kind: EnvoyFilter", `gateway.networking.k8s.io/gateway-name: "models"`, `{name: "infra.llama-epp.0"}`, "listener: http://llama-epp-infra-legs.prod.svc:9005",
 			"kind: Secret", "name: llama-epp-legs", `secretName: "llama-epp-legs"`,
 		}, []string{"THE_"}},
 		"istio, two legs": {[]string{
 			"kind: EnvoyFilter", "outbound|9002||llama-epp.infra.svc.cluster.local", `gateway.networking.k8s.io/gateway-name: "models"`, `{name: "infra.llama.0"}`,
-			"listener: http://llama-epp-legs.prod.svc:9005", "key_file: /etc/baton-leg/key", "--leg-advertise=[$(POD_IP)]:9002", `secretName: "legs"`,
+			"listener: http://llama-epp-infra-legs.prod.svc:9005", "key_file: /etc/baton-leg/key", "--leg-advertise=[$(POD_IP)]:9002", `secretName: "legs"`,
 		}, []string{"THE_", "kind: Secret"}},
 		"no rights": {[]string{"serviceAccountName: default"}, []string{"kind: Role"}},
 		"all of it": {[]string{
@@ -187,6 +187,37 @@ func TestValuesDecideWhatIsRendered(t *testing.T) {
 		}
 		for _, text := range tt.lacks {
 			require.NotContains(t, objects, text, name)
+		}
+	}
+}
+
+// TestReleasesMeetInNoObject: what two releases make is theirs alone, also in the namespace of
+// the gateways, whatever they and their namespaces are called.
+func TestReleasesMeetInNoObject(t *testing.T) {
+	long := strings.Repeat("n", 63)
+	of := map[string]string{}
+	for _, r := range []struct{ release, namespace string }{
+		{"llama", "a"}, {"llama", "b"}, {"a-epp", "b"}, {"a", "epp-b"}, {"a-epp-b", "c"}, {"a", "b-epp-c"},
+		{strings.Repeat("r", 53), long}, {strings.Repeat("r", 53), long[1:] + "m"},
+	} {
+		objects, err := kubetest.Helm(t, append([]string{"template", r.release, "baton", "--namespace", r.namespace,
+			"--set", "provider.name=istio,httpRoute.create=true,httpRoute.parentRefs[0].name=g-" + r.namespace[:1] + ",httpRoute.parentRefs[0].namespace=gateways",
+			"--set", "provider.istio.twoLegs.clusterDomain=my.domain"}, pods...)...)
+		require.NoError(t, err)
+		require.Contains(t, objects, "-epp."+r.namespace+".svc.my.domain")
+		for _, text := range strings.Split(objects, "\n---\n") {
+			var o struct {
+				Kind     string
+				Metadata struct{ Name, Namespace string }
+			}
+			require.NoError(t, yaml.Unmarshal([]byte(text), &o))
+			if o.Kind == "" {
+				continue
+			}
+			require.LessOrEqual(t, len(o.Metadata.Name), map[bool]int{true: 63, false: 253}[o.Kind == "Service"])
+			key := o.Kind + " " + o.Metadata.Namespace + "/" + o.Metadata.Name
+			require.Empty(t, of[key], "%s is of %v, too", key, r)
+			of[key] = r.release + " in " + r.namespace
 		}
 	}
 }
@@ -214,6 +245,18 @@ func TestBadValuesAreRefusedByName(t *testing.T) {
 		"router.epp.replicas=0":                  "replicas",
 		"provider.name=envoy":                    "provider",
 		"router.inferencePool.failureMode=Never": "failureMode",
+
+		// Helm drops what is null.
+		"router.epp.config=null":                                  "missing property 'config'",
+		"router.epp.image=null":                                   "missing property 'image'",
+		"httpRoute.parentRefs=null":                               "missing property 'parentRefs'",
+		"provider.istio.twoLegs.gateway=null":                     "missing property 'gateway'",
+		`router.epp.podLabels.app\.kubernetes\.io/name=theirs`:    "router.epp.podLabels: the chart sets app.kubernetes.io/name itself",
+		`router.epp.podAnnotations.checksum/config=theirs`:        "router.epp.podAnnotations: the chart sets checksum/config itself",
+		`router.epp.podLabels.app\.kubernetes\.io/instance=other`: "router.epp.podLabels: the chart sets app.kubernetes.io/instance itself",
+		`provider.istio.twoLegs.clusterDomain=a b`:                "clusterDomain",
+		`router.monitoring.prometheus.enabled=true,router.monitoring.prometheus.extraLabels.helm\.sh/chart=x`:          "router.monitoring.prometheus.extraLabels: the chart sets helm.sh/chart itself",
+		`provider.name=istio,provider.istio.twoLegs.enabled=false,router.epp.podLabels.sidecar\.istio\.io/inject=yes`: "router.epp.podLabels: the chart sets sidecar.istio.io/inject itself",
 
 		"provider.name=istio": "provider.istio.twoLegs.gateway.name: expected the Gateway",
 		"provider.name=istio,provider.istio.twoLegs.gateway.name=g": "provider.istio.twoLegs.route: expected the HTTPRoute's rule",

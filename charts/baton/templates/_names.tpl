@@ -62,6 +62,41 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{ dict "name" $g.name "namespace" ($g.namespace | default .Release.Namespace) | toYaml }}
 {{- end }}
 
+{{- /* What is made in the gateway's namespace is called after the release and its namespace:
+other releases may have theirs there, too. A sum stands in names that are long, or that two
+releases could both have (a-epp of b, a of epp-b). */ -}}
+{{- define "baton.inGateways" -}}
+{{- $name := printf "%s-%s" (include "baton.name" .) .Release.Namespace -}}
+{{- if or (gt (len $name) 58) (gt (len (splitList "epp" $name)) 2) -}}
+{{- $name = printf "%s-%s" ($name | trunc 49 | trimSuffix "-") (printf "%s/%s" .Release.Namespace .Release.Name | sha256sum | trunc 8) -}}
+{{- end -}}
+{{ $name }}
+{{- end }}
+
+{{- /* Where the pickers send the prefill legs that they begin themselves: at most 63 characters. */ -}}
+{{- define "baton.legs" -}}
+{{ include "baton.inGateways" . }}-legs
+{{- end }}
+
+{{- /* Labels or annotations of a user's beside the chart's own: the value's name, the own ones, the user's. */ -}}
+{{- define "baton.also" -}}
+{{- $own := index . 1 | fromYaml -}}
+{{- range $key, $_ := index . 2 }}{{ if hasKey $own $key }}
+{{- fail (printf "%s: the chart sets %s itself, and needs what it sets: expected other keys" (index $ 0) $key) }}
+{{- end }}{{ end -}}
+{{- with index . 2 }}{{ toYaml . }}{{ end -}}
+{{- end }}
+
+{{- define "baton.podLabels" -}}
+{{ include "baton.selector" . }}
+app.kubernetes.io/component: endpoint-picker
+{{- if eq .Values.provider.name "istio" }}
+# The gateway asks with the picker's own TLS, which a sidecar would not let through.
+sidecar.istio.io/inject: "false"
+istio.io/dataplane-mode: none
+{{- end }}
+{{- end }}
+
 {{- /* The Secret with the key of several replicas' legs. */ -}}
 {{- define "baton.legSecret" -}}
 {{ .Values.provider.istio.twoLegs.keySecret | default (printf "%s-legs" (include "baton.name" .)) }}
@@ -71,7 +106,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- define "baton.config" -}}
 {{- $c := deepCopy .Values.router.epp.config -}}
 {{- if include "baton.twoLegs" . }}{{ with .Values.provider.istio.twoLegs -}}
-{{- $at := printf "http://%s-legs.%s.svc:%d" (include "baton.name" $) (include "baton.gatewayOf" $ | fromYaml).namespace (int64 .prefillPort) -}}
+{{- $at := printf "http://%s.%s.svc:%d" (include "baton.legs" $) (include "baton.gatewayOf" $ | fromYaml).namespace (int64 .prefillPort) -}}
 {{- $_ := set $c "prefill" (merge (default dict $c.prefill) (dict "listener" $at)) -}}
 {{- $_ := set $c "leg" (merge (default dict $c.leg) (dict "key_file" "/etc/baton-leg/key")) -}}
 {{- end }}{{ end -}}
