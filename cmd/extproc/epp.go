@@ -20,5 +20,5 @@ func eppCommand(ctx context.Context, args []string, stderr io.Writer) error {
 		return err
 	}
 	c.Discovery.In(plugin.Namespace(os.Getenv("NAMESPACE")))
-	return plugin.Serve(ctx, c, notes, stderr)
+	return serve(ctx, c, notes, stderr)
 }

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/plugin"
+	"github.com/seed-60ae5743/baton/internal/redact"
 )
 
 func main() {
@@ -43,6 +45,26 @@ func mainCode() int {
 		args[0] = "sleep"
 	}
 	return run(ctx, args, os.Stdout, os.Stderr)
+}
+
+// ignoreHangup keeps SIGHUP from ending the process, and logs what is read again without it.
+// The function that is returned ends that.
+func ignoreHangup(log *slog.Logger) (stop func()) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for range signals {
+			log.Warn("SIGHUP has no effect: the workers file is watched, and files of passwords, API keys and etcd's certificates " +
+				"are read again by themselves, as are those of tls with tls.reload; for other settings restart the process")
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(signals)
+		<-ended
+	}
 }
 
 // Exit codes.
@@ -74,6 +96,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	for len(args) > 0 && args[0] == "" { // as a template leaves it where a condition does not hold
 		args = args[1:]
 	}
+	stdout, stderr = redact.Writer(stdout), redact.Writer(stderr)
 	if len(args) == 0 {
 		fmt.Fprint(stderr, usage)
 		return exitUsage

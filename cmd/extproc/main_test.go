@@ -23,7 +23,13 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
+// asCommand is set for a process of this test's program that is to be the command.
+const asCommand = "BATON_TEST_COMMAND"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		os.Exit(mainCode())
+	}
 	goleak.VerifyTestMain(m,
 		// The library that plays a publisher: a closed PUB socket may leave its
 		// writer waiting.

@@ -41,6 +41,7 @@ func registerCommand(ctx context.Context, args []string, stderr io.Writer) error
 	if err != nil {
 		return config.Usage(err)
 	}
+	defer ignoreHangup(log)()
 	c.Worker.Logger = log
 	return registerWorker(ctx, c, log)
 }

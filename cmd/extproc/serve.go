@@ -7,6 +7,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/plugin"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
 )
 
 func serveCommand(ctx context.Context, args []string, stderr io.Writer) error {
@@ -20,5 +21,14 @@ func serveCommand(ctx context.Context, args []string, stderr io.Writer) error {
 		return err
 	}
 	c.Discovery.In(plugin.Namespace(os.Getenv("NAMESPACE")))
-	return plugin.Serve(ctx, c, nil, stderr)
+	return serve(ctx, c, nil, stderr)
+}
+
+// serve runs the plugin, as serve and epp do.
+func serve(ctx context.Context, c config.Config, notes []config.Note, stderr io.Writer) error {
+	log, err := telemetry.NewLogger(stderr, c.Log.Level, c.Log.Format)
+	if err == nil { // else plugin.Serve says what is wrong, with all other faults
+		defer ignoreHangup(log)()
+	}
+	return plugin.Serve(ctx, c, notes, stderr)
 }

@@ -8,10 +8,12 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/seed-60ae5743/baton/internal/budget"
+	"github.com/seed-60ae5743/baton/internal/redact"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Effective prints a configuration as a file that reads back as itself. The caller sets
+// Effective prints a configuration as a file that reads back as itself, but for passwords that
+// stand where none may. The caller sets
 // Request.MaxBodiesBytes before: its default follows from the machine's memory, which
 // this package does not read.
 func (c Config) Effective() (string, error) {
@@ -23,7 +25,7 @@ func (c Config) Effective() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("config: %w", err)
 	}
-	return string(b), nil
+	return redact.Text(string(b)), nil
 }
 
 // prefillListener is where Envoy takes the legs that the plugin itself begins. The

@@ -11,6 +11,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/redact"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -37,9 +38,10 @@ func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 	p.judgeKeys()
 }
 
-// cut shortens text from outside, for the log and the page.
+// cut shortens text from outside, for the log and the page, and removes passwords of addresses.
 func cut(s string) string {
 	const most = 300
+	s = redact.Text(s)
 	if len(s) > most {
 		return strings.ToValidUTF8(s[:most], "") + "…"
 	}
@@ -145,7 +147,7 @@ func (p *plugin) onTransition(t discovery.Transition) {
 	}
 	p.log.Log(context.Background(), level, "discovery", logkey.Source, t.Source, logkey.From, t.From.String(), logkey.To, t.To.String(),
 		logkey.Revision, t.Revision, logkey.Workers, t.Workers, logkey.Cause, t.Cause)
-	p.history.add(admin.Transition{At: time.Now(), What: t.Source, From: t.From.String(), To: t.To.String(), Why: t.Cause})
+	p.history.add(admin.Transition{At: time.Now(), What: t.Source, From: t.From.String(), To: t.To.String(), Why: redact.Text(t.Cause)})
 }
 
 func (p *plugin) onProblem(x discovery.Problem) {

@@ -35,7 +35,7 @@ func (p *plugin) isReady() (bool, string) {
 	why := "no worker view yet"
 	for _, s := range p.view.Status().Sources {
 		if s.LastError != "" {
-			why += "; " + s.Name + ": " + s.LastError
+			why += "; " + s.Name + ": " + cut(s.LastError)
 		}
 	}
 	return false, why
@@ -100,7 +100,7 @@ func viewState(found *discovery.Status, snap *worker.Snapshot, now time.Time) ad
 			v.Age = max(v.Age, now.Sub(src.Since))
 		}
 		if src.State == discovery.Stale {
-			v.StaleReason = src.Name + ": " + src.LastError
+			v.StaleReason = src.Name + ": " + cut(src.LastError)
 		}
 	}
 	v.Source = strings.Join(names, ", ")

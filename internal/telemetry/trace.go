@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
@@ -96,6 +98,9 @@ func newTracer(cfg Config, ins *Instruments) (*Tracer, error) {
 	if c.Endpoint == "" {
 		return &Tracer{}, nil
 	}
+	// What the library says of a variable OTEL_… that it cannot read has its value, which may hold a
+	// password. The exporter below tells what fails.
+	otel.SetLogger(logr.Discard())
 	// The exporter's own connection would take its address and its credentials from
 	// environment variables, if there are any. So it gets this one.
 	conn, err := grpc.NewClient(c.Endpoint, grpc.WithTransportCredentials(c.credentials()))

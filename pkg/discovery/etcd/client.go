@@ -82,14 +82,18 @@ func (c ClientConfig) urls() ([]string, error) {
 	}
 	var urls, schemes []string
 	var errs []error
-	for _, e := range c.Endpoints {
+	for i, e := range c.Endpoints {
 		scheme, addr, found := strings.Cut(e, "://")
 		if !found {
 			scheme, addr = implied, e
 		}
 		host, port, err := net.SplitHostPort(addr)
 		if n, portErr := strconv.ParseUint(port, 10, 16); err != nil || portErr != nil || n == 0 || host == "" || strings.ContainsAny(host, "/@ ") || scheme != "http" && scheme != "https" {
-			errs = append(errs, fmt.Errorf("endpoint %q: expected host:port, http://host:port or https://host:port", e))
+			name := strconv.Quote(e)
+			if strings.Contains(strings.Join(c.Endpoints, ""), "@") { // a part of a password, which has a comma
+				name = strconv.Itoa(i+1) + " of " + strconv.Itoa(len(c.Endpoints))
+			}
+			errs = append(errs, fmt.Errorf("endpoint %s: expected host:port, http://host:port or https://host:port, and no user", name))
 			continue
 		}
 		urls = append(urls, scheme+"://"+addr)
