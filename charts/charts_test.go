@@ -255,7 +255,7 @@ func TestBadValuesAreRefusedByName(t *testing.T) {
 		`router.epp.podAnnotations.checksum/config=theirs`:        "router.epp.podAnnotations: the chart sets checksum/config itself",
 		`router.epp.podLabels.app\.kubernetes\.io/instance=other`: "router.epp.podLabels: the chart sets app.kubernetes.io/instance itself",
 		`provider.istio.twoLegs.clusterDomain=a b`:                "clusterDomain",
-		`router.monitoring.prometheus.enabled=true,router.monitoring.prometheus.extraLabels.helm\.sh/chart=x`:          "router.monitoring.prometheus.extraLabels: the chart sets helm.sh/chart itself",
+		`router.monitoring.prometheus.enabled=true,router.monitoring.prometheus.extraLabels.helm\.sh/chart=x`:         "router.monitoring.prometheus.extraLabels: the chart sets helm.sh/chart itself",
 		`provider.name=istio,provider.istio.twoLegs.enabled=false,router.epp.podLabels.sidecar\.istio\.io/inject=yes`: "router.epp.podLabels: the chart sets sidecar.istio.io/inject itself",
 
 		"provider.name=istio": "provider.istio.twoLegs.gateway.name: expected the Gateway",

@@ -15,14 +15,19 @@ package openai
 
 import "github.com/seed-60ae5743/baton/internal/openai"
 
-// What a request, its edits and the faults of a body are.
 type (
-	Path         = openai.Path
-	Request      = openai.Request
-	Span         = openai.Span
-	Edit         = openai.Edit
+	// Path is a path whose bodies are read.
+	Path = openai.Path
+	// Request is what a body says, and where.
+	Request = openai.Request
+	// Span is where something stands in a body: body[Start:End].
+	Span = openai.Span
+	// Edit sets one member of a body, or removes it.
+	Edit = openai.Edit
+	// FinishReason is why a generation ended.
 	FinishReason = openai.FinishReason
-	Error        = openai.Error
+	// Error is why a body is refused.
+	Error = openai.Error
 )
 
 // The paths whose bodies are read.
