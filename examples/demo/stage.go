@@ -31,10 +31,10 @@ const (
 	leaseTTL = 5 * time.Second
 )
 
-// pluginConfig is the defaults but for two waits: on a machine that is busy with
+// pluginConfig is the defaults but for the header that explains a decision, and two waits: on a machine that is busy with
 // other things, an engine's tokenizer and Envoy may take their time, and the
 // story would then rightly tell of byte estimates and lost legs.
-const pluginConfig = "tokens: {wait: 3s}\nprefill: {start_timeout: 5s}\n"
+const pluginConfig = "tokens: {wait: 3s}\nprefill: {start_timeout: 5s}\nrouting: {debug_header: true}\n"
 
 // maxSocketPath is what the kernel takes for the path of a unix socket.
 const maxSocketPath = 107

@@ -140,10 +140,9 @@ type RoutingConfig struct {
 	// llm-d, which is plain and names the prefill worker to the sidecar of decode's pod
 	// where a gateway carries one leg. Default plain.
 	Headers string `yaml:"headers"`
-	// DebugHeader answers x-debug-decision with the cost table. Default true. The table
-	// shows loads and worker ids to any client that asks: turn it off at an edge that
-	// strangers reach.
-	DebugHeader *bool `yaml:"debug_header"`
+	// DebugHeader answers x-debug-decision with the cost table. Default false. The table
+	// shows loads, worker ids, and how much of a prompt is cached, to any client that asks.
+	DebugHeader bool `yaml:"debug_header"`
 	// RequestOverrides allows a request to set the weights of its own picks, in
 	// nvext.router_config_override, and to bind them, in nvext.routing_constraints.
 	// Default true.
@@ -284,7 +283,7 @@ func Default() Config {
 		Events:    EventsConfig{Dynamo: PlaneConfig{NATS: NATSConfig{Subject: nats.DefaultSubject}}},
 		Routing: RoutingConfig{
 			Prefill: PickConfig{Mode: "kv"}, Decode: PickConfig{Mode: "kv"}, Aggregated: PickConfig{Mode: "kv"},
-			Headers: prefill.DialectPlain, DebugHeader: &yes, RequestOverrides: &yes, RoutedTTL: 2 * time.Minute,
+			Headers: prefill.DialectPlain, RequestOverrides: &yes, RoutedTTL: 2 * time.Minute,
 			Conditional:  defaultConditional(),
 			PredictedTTL: 10 * time.Second, PredictedWeight: 1,
 		},

@@ -29,7 +29,7 @@ func (c *Config) Server() (extproc.Config, error) {
 		NoHold:         !unlessFalse(c.Prefill.HoldResponse),
 		RefuseOther:    !unlessFalse(c.Request.PassOtherPaths),
 		FirstToken:     c.Answer.FirstToken, AnswerBase: c.Answer.OverdueBase,
-		DebugHeader:  unlessFalse(c.Routing.DebugHeader),
+		DebugHeader:  c.Routing.DebugHeader,
 		Overrides:    unlessFalse(c.Routing.RequestOverrides),
 		StartTimeout: c.Prefill.StartTimeout, PrefillTimeout: c.Prefill.Timeout,
 		OverdueBase: c.Prefill.OverdueBase, OverduePerToken: c.Prefill.OverduePerToken, OrphanGrace: c.Prefill.OrphanGrace,

@@ -24,7 +24,7 @@ import (
 // spareErrors is the same, and server errors set nobody aside.
 const (
 	quickTurns = `
-routing: {prefill: {mode: round-robin}, decode: {mode: round-robin}}
+routing: {debug_header: true, prefill: {mode: round-robin}, decode: {mode: round-robin}}
 prefill: {overdue_base: 1500ms, overdue_per_token: 0s, orphan_grace: 1s}
 `
 	quickFaults = quickTurns + "health: {probe_interval: 100ms}\n"

@@ -17,8 +17,11 @@ import (
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
+// explains is for tests that read the header of a decision.
+const explains = "routing: {debug_header: true}\n"
+
 func modes(prefill, decode string) string {
-	return fmt.Sprintf("routing: {prefill: {mode: %s}, decode: {mode: %s}}\n", prefill, decode)
+	return fmt.Sprintf("routing: {debug_header: true, prefill: {mode: %s}, decode: {mode: %s}}\n", prefill, decode)
 }
 
 // picks sends n requests one after the other and returns who served them.
@@ -160,7 +163,7 @@ func TestALaterTurnGoesToThePrefillWorkerThatHoldsTheEarlierOnes(t *testing.T) {
 	for _, c := range turnSources() {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			both(t, layout{prefill: 3, decode: 1, config: c.config}, func(t *testing.T, f *fleet) {
+			both(t, layout{prefill: 3, decode: 1, config: explains + c.config}, func(t *testing.T, f *fleet) {
 				home := ""
 				for turn := range 4 {
 					r := f.send(t.Context(), c.path, c.body(turn), "x-debug-decision", "1")

@@ -303,7 +303,7 @@ func TestWithThePluginDeadANamedAddressIsNotReached(t *testing.T) {
 // Row C's query-only mode: who would serve it, and nothing else.
 func TestARequestMayAskWhoWouldServeIt(t *testing.T) {
 	t.Parallel()
-	l := layout{prefill: 1, decode: 1, prefillArgs: []string{"--id", above53}, decodeArgs: []string{"--id", "18446744073709551615"}}
+	l := layout{prefill: 1, decode: 1, prefillArgs: []string{"--id", above53}, decodeArgs: []string{"--id", "18446744073709551615"}, envoy: trusting("prerouted")}
 	both(t, l, func(t *testing.T, f *fleet) {
 		ask := func() *reply {
 			return f.send(t.Context(), "/v1/chat/completions",

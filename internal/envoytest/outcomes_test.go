@@ -51,7 +51,7 @@ func TestEveryRequestEndsInItsTrueOutcome(t *testing.T) {
 		t.Run(fmt.Sprintf("%d prefill workers", l.prefill), func(t *testing.T) {
 			t.Parallel()
 			c := newCollector(t)
-			l.config = fmt.Sprintf("trace: {endpoint: \"127.0.0.1:%d\"}\n", c.port)
+			l.config, l.envoy = fmt.Sprintf("trace: {endpoint: \"127.0.0.1:%d\"}\n", c.port), trusting("prerouted")
 			both(t, l, func(t *testing.T, f *fleet) {
 				var traced []func()
 				for i, x := range requestEnds() {

@@ -130,7 +130,7 @@ func TestAQuestionIsAnsweredWithTheFallback(t *testing.T) {
 		t.Run(fallback, func(t *testing.T) {
 			t.Parallel()
 			both(t, layout{
-				prefill: 1, decode: 1, simArgs: []string{"--accepts-aggregated"}, config: "fallback: " + fallback + "\n",
+				prefill: 1, decode: 1, simArgs: []string{"--accepts-aggregated"}, config: "fallback: " + fallback + "\n", envoy: trusting("prerouted"),
 				describe: func(f *fleet) { zones(f, worker.Required, 0, "a", "b") },
 			}, func(t *testing.T, f *fleet) {
 				if fallback == "none" {

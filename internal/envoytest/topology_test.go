@@ -149,7 +149,7 @@ func TestAPromptThatDecodeStillHoldsIsServedThere(t *testing.T) {
 	t.Parallel()
 	both(t, layout{
 		prefill: 1, decode: 1, decodeArgs: []string{"--accepts-aggregated"},
-		config: "routing: {conditional: {enabled: true}}\n",
+		config: "routing: {debug_header: true, conditional: {enabled: true}}\n",
 	}, func(t *testing.T, f *fleet) {
 		history := strings.Repeat("what was said before ", 60)
 		f.knownAtDecode(history)

@@ -193,7 +193,7 @@ func TestNoPromptIsShownAnywhere(t *testing.T) {
 	t.Parallel()
 	const mark = "xyzzyplughsecret"
 	c := newCollector(t)
-	l := layout{prefill: 2, decode: 2, config: fmt.Sprintf("trace: {endpoint: \"127.0.0.1:%d\"}\n", c.port)}
+	l := layout{prefill: 2, decode: 2, config: explains + fmt.Sprintf("trace: {endpoint: \"127.0.0.1:%d\"}\n", c.port)}
 	both(t, l, func(t *testing.T, f *fleet) {
 		trace := "00-0af7651916cd43dd8448eb211c8031aa-b7ad6b7169203331-01"
 		for path, bodies := range map[string][]string{

@@ -17,14 +17,14 @@
 // obeyed (filter):
 //
 //	x-baton-routing          absent: no. Headers that name workers are overwritten or
-//	                         removed, members of nvext are refused
+//	                         removed, members of nvext and questions are refused
 //	                         prerouted: the named workers are taken, the others are picked
 //	                         direct: another picker names both workers, none is picked
 //	x-baton-repick: true     who names the workers is asked again on each attempt, so a fresh
 //	                         attempt makes sense although workers are named. Without
 //	                         this key a failure of a named worker is one typed error
-//	x-baton-routing-fields   refuse: names in headers are obeyed, names in nvext refused.
-//	                         For filters that clients reach, whose headers the edge strips
+//	x-baton-routing-fields   refuse: names in headers are obeyed, names in nvext and questions
+//	                         refused. For filters that clients reach, whose headers the edge strips
 //
 // internal/route decides a request that names its workers, and answers one that asks who
 // would serve it. A synchronous hand-off goes to no other decode worker than the named one.

@@ -350,6 +350,7 @@ func TestAQuestionIsAnsweredAndLeavesNoTrace(t *testing.T) {
 	for _, w := range alone {
 		w.AcceptsAggregated = true
 	}
+	able := []string{routingKey, "prerouted"}
 	for _, tt := range []struct {
 		name    string
 		workers []*worker.Worker
@@ -358,15 +359,18 @@ func TestAQuestionIsAnsweredAndLeavesNoTrace(t *testing.T) {
 		want    string // of the answer; or the code of the error
 		status  int
 	}{
-		{"a pair", routetest.Workers(), nil, question(""), ids + `"prefill_worker_id":1,"prefill_dp_rank":0,"decode_worker_id":3,"decode_dp_rank":0}}`, 200},
-		{"one worker", alone, nil, question(""), ids + `"decode_worker_id":3,"decode_dp_rank":0}}`, 200},
-		{"prefill becomes ready", pending, nil, question(""), ids + `"decode_worker_id":3,"decode_dp_rank":0}}`, 200},
-		{"a named one", routetest.Workers(), []string{routingKey, "prerouted"}, question(`,"decode_worker_id":4`), ids + `"prefill_worker_id":1,"prefill_dp_rank":0,"decode_worker_id":4,"decode_dp_rank":0}}`, 200},
-		{"a named one while prefill becomes ready", pending, []string{routingKey, "prerouted"}, question(`,"decode_worker_id":4`), ids + `"decode_worker_id":4,"decode_dp_rank":0}}`, 200},
+		{"a stranger's", routetest.Workers(), nil, question(""), "forbidden_field", 400},
+		{"in a stranger's body", routetest.Workers(), []string{routingKey, "prerouted", routingFieldsKey, "refuse"}, question(""), "forbidden_field", 400},
+		{"of a gateway's client", routetest.Workers(), []string{protocolKey, "gateway"}, question(""), "forbidden_field", 400},
+		{"a pair", routetest.Workers(), able, question(""), ids + `"prefill_worker_id":1,"prefill_dp_rank":0,"decode_worker_id":3,"decode_dp_rank":0}}`, 200},
+		{"one worker", alone, able, question(""), ids + `"decode_worker_id":3,"decode_dp_rank":0}}`, 200},
+		{"prefill becomes ready", pending, able, question(""), ids + `"decode_worker_id":3,"decode_dp_rank":0}}`, 200},
+		{"a named one", routetest.Workers(), able, question(`,"decode_worker_id":4`), ids + `"prefill_worker_id":1,"prefill_dp_rank":0,"decode_worker_id":4,"decode_dp_rank":0}}`, 200},
+		{"a named one while prefill becomes ready", pending, able, question(`,"decode_worker_id":4`), ids + `"decode_worker_id":4,"decode_dp_rank":0}}`, 200},
 		{"one that may not be named", routetest.Workers(), nil, question(`,"decode_worker_id":4`), "forbidden_field", 400},
-		{"an unknown one", routetest.Workers(), []string{routingKey, "prerouted"}, question(`,"decode_worker_id":9`), "worker_unknown", 404},
-		{"nobody to serve it", routetest.Workers()[2:], nil, question(""), "no_aggregated_worker", 503},
-		{"another model", routetest.Workers(), nil, `{"model":"x","prompt":"p","nvext":{"annotations":["query_instance_id:"]}}`, "model_not_found", 404},
+		{"an unknown one", routetest.Workers(), able, question(`,"decode_worker_id":9`), "worker_unknown", 404},
+		{"nobody to serve it", routetest.Workers()[2:], able, question(""), "no_aggregated_worker", 503},
+		{"another model", routetest.Workers(), able, `{"model":"x","prompt":"p","nvext":{"annotations":["query_instance_id:"]}}`, "model_not_found", 404},
 	} {
 		r := newReplicaOf(t, "a", fixed(tt.workers), func(c *Config) {
 			c.Prefill.Mode, c.Decode.Mode, c.Aggregated.Mode, c.DebugHeader = picker.RoundRobin, picker.RoundRobin, picker.RoundRobin, true
@@ -402,7 +406,7 @@ func TestTheAnswerToAQuestionIsOfItsOwnKind(t *testing.T) {
 		"/v1/chat/completions": `{"model":"m","messages":[],"nvext":{"annotations":["query_instance_id:"]}}`,
 		"/generate":            `{"text":"hi","nvext":{"annotations":["query_instance_id:"]}}`,
 	} {
-		p := r.open(filterMain)
+		p := r.through(routingKey, "prerouted")
 		im := p.ask(body, ":path", path).GetImmediateResponse()
 		p.cancel()
 		var got struct {

@@ -52,7 +52,7 @@ func TestAQuestionWithoutADecodeWorkerIsRefusedWhilePrefillBecomesReady(t *testi
 		w.Bootstrap = worker.Bootstrap{}
 	}
 	r := newReplicaOf(t, "a", fixed(ws), nil)
-	p := r.open(filterMain)
+	p := r.through(routingKey, "prerouted")
 	status, code, _ := codeOf(t, p.ask(`{"model":"m","prompt":[1,2],"nvext":{"annotations":["query_instance_id:"]}}`))
 	p.cancel()
 	require.Equal(t, "503 prefill_not_ready", fmt.Sprint(status, " ", code))
@@ -77,7 +77,7 @@ func TestTheAnswerToAQuestionLetterByLetter(t *testing.T) {
 func TestTheAnswerToAQuestionTellsTheDecisionOnlyWhereItMay(t *testing.T) {
 	for _, row := range []struct{ allowed, asked bool }{{true, true}, {true, false}, {false, true}} {
 		r := newReplica(t, "a", func(c *Config) { c.DebugHeader = row.allowed })
-		p := r.open(filterMain)
+		p := r.through(routingKey, "prerouted")
 		var headers []string
 		if row.asked {
 			headers = []string{"x-debug-decision", "1"}

@@ -155,7 +155,7 @@ func TestTheDebugHeaderSaysHowManyItLeavesOut(t *testing.T) {
 		ws = append(ws, &w)
 	}
 	r := newReplicaOf(t, "a", fixed(ws), func(c *Config) { c.DebugHeader = true })
-	p := r.through()
+	p := r.through(routingKey, "prerouted")
 	defer p.cancel()
 	im := p.ask(`{"model":"m","prompt":[1,2,3,4],"nvext":{"annotations":["query_instance_id:"]}}`, prefill.HeaderDebug, "1").GetImmediateResponse()
 	prefillLeg, decodeLeg, found := strings.Cut(setHeaders(im.GetHeaders())[prefill.HeaderDecision], "; decode=")

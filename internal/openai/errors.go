@@ -38,7 +38,7 @@ type Error struct {
 	Kind   Kind
 	Field  string // "" for NotJSON
 	Offset int    // byte offset into the body
-	Detail string // what was expected; may be empty
+	Detail string // what was expected, of a ForbiddenField what it may not do; may be empty
 }
 
 // Error returns one sentence in lower case, fit for a client.
@@ -57,6 +57,9 @@ func (e *Error) Error() string {
 	case DuplicateField:
 		return "field " + strconv.Quote(e.Field) + " is given twice"
 	case ForbiddenField:
+		if e.Detail != "" {
+			return "field " + strconv.Quote(e.Field) + " may not " + e.Detail
+		}
 		return "field " + strconv.Quote(e.Field) + " may not be set by a client"
 	default:
 		return "invalid body"

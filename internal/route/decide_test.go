@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -62,7 +63,12 @@ func TestADecisionThatPanicsBooksNothing(t *testing.T) {
 func TestAPreviewLeavesNothing(t *testing.T) {
 	r := newRig(t, routetest.Workers(), nil)
 	asks := withExt(`"annotations":["query_instance_id:"]`)
-	q := r.asking(asks)
+	for _, unheard := range []func(*Request){func(*Request) {}, func(r *Request) { r.Trust, r.HeadersOnly = pin.Prerouted, true }} {
+		_, f := r.ask(asks, unheard)
+		require.Equal(t, "forbidden_field", reasonIn(f), "where bodies come from strangers")
+	}
+	q, f := r.ask(asks, func(r *Request) { r.Trust = pin.Prerouted })
+	require.Nil(t, f)
 	require.True(t, q.Asks())
 	p, sc := r.tokens(q)
 	d, f := r.Decide(q, p, sc, time.Now())

@@ -69,17 +69,20 @@ func (w *wish) namesUntold(world *activation.World) bool {
 	return false
 }
 
-// wish reads what the request says of workers. A body that names workers without trust is
-// refused: passed on, its names could be believed behind a worker's address. Headers need
+// wish reads what the request says of workers. A body that names workers, or asks for them,
+// without trust is refused: passed on, its names could be believed behind a worker's address. Headers need
 // no refusal, since they are overwritten or removed.
 func (r *Request) wish() (w wish, f *Refusal) {
 	var fields pin.Fields
 	var err *pin.Error
 	if r.Scan != nil && r.Scan.Given(r.Body, openai.NVExt) {
 		fields, err = pin.ReadFields(r.Scan.Value(openai.NVExt).Of(r.Body))
+		believed := r.Trust != pin.Normal && !r.HeadersOnly
 		switch {
-		case fields.First != "" && (r.Trust == pin.Normal || r.HeadersOnly):
+		case fields.First != "" && !believed:
 			return w, badMember(openai.Error{Kind: openai.ForbiddenField, Field: fields.First})
+		case fields.Query && !believed: // the answer tells whether somebody has sent such a prompt before
+			return w, badMember(openai.Error{Kind: openai.ForbiddenField, Field: "nvext.annotations", Detail: "ask who would serve the request (query_instance_id:) here"})
 		case err != nil:
 			return w, &Refusal{Reason: BadName, Pin: err}
 		}

@@ -39,7 +39,7 @@ func modes() map[string]Mode {
 		"pre-routed, prefill 2":       {Routing: "prerouted", Prefill: 2},
 		"direct, prefill 2, decode 4": {Routing: "direct", Prefill: 2, Decode: 4},
 		"direct, decode 4":            {Routing: "direct", Decode: 4},
-		"query-only":                  {Query: true},
+		"query-only":                  {Routing: "prerouted", Query: true},
 	}
 }
 

@@ -21,7 +21,7 @@ func TestEachCellIsReadAsItIsWritten(t *testing.T) {
 	for name, want := range map[string]Cell{
 		"absent | normal | free, accepts":                           {State: "absent", column: column{Accepts: true}, Want: Outcome{Decode: 3}},
 		"ready | pre-routed, prefill 2 | free, needs":               {State: "ready", Mode: Mode{Routing: "prerouted", Prefill: 2}, Want: Outcome{Prefill: 2, Decode: 3}},
-		"deactivated | query-only | enforced, accepts":              {State: "deactivated", Mode: Mode{Query: true}, column: column{true, true}, Want: Outcome{Status: 503, Code: "disaggregation_enforced"}},
+		"deactivated | query-only | enforced, accepts":              {State: "deactivated", Mode: Mode{Routing: "prerouted", Query: true}, column: column{true, true}, Want: Outcome{Status: 503, Code: "disaggregation_enforced"}},
 		"all ineligible: draining | direct, decode 4 | free, needs": {State: "all ineligible: draining", Mode: Mode{Routing: "direct", Decode: 4}, Want: Outcome{Status: 400, Code: "worker_not_named"}},
 	} {
 		want.Name = name
