@@ -61,7 +61,8 @@ sed -e "s|/run/baton/|$dir/|" \
 
 "$bin/picker" --listen "127.0.0.1:$picker_port" --workers "$workers" &
 pids+=($!)
-"$bin/extproc" serve --workers "$workers" --listen "unix://$dir/extproc.sock" --admin "$baton_admin" --log-level warn &
+echo "routing: {debug_header: true}" >"$dir/baton.yaml" # answers say what was decided
+"$bin/extproc" serve --config "$dir/baton.yaml" --workers "$workers" --listen "unix://$dir/extproc.sock" --admin "$baton_admin" --log-level warn &
 pids+=($!)
 "$envoy" -c "$dir/envoy.yaml" --disable-hot-restart --concurrency 1 --log-level error &
 pids+=($!)

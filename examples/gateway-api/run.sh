@@ -104,14 +104,15 @@ esac
     -e "s|(\"port_value\": )9002\$|\1$grpc_port|" -e "s|(\"port_value\": )9004\$|\1$baton_port|" \
     -e "s|(\"port_value\": )9005\$|\1$sync_port|" >"$dir/envoy.json"
 
+echo "routing: {debug_header: true}" >"$dir/baton.yaml" # answers say what was decided
 if [ "$form" = behind ]; then
-  "$bin/extproc" serve --workers "$dir/workers.yaml" --listen "127.0.0.1:$baton_port" --admin "$baton_admin" --log-level warn &
+  "$bin/extproc" serve --config "$dir/baton.yaml" --workers "$dir/workers.yaml" --listen "127.0.0.1:$baton_port" --admin "$baton_admin" --log-level warn &
   pids+=($!)
   "$bin/picker" --listen "127.0.0.1:$grpc_port" --workers "$dir/workers.yaml" &
 else # with the flags of a reference picker; those of the last line are the plugin's own
   "$bin/extproc" --pool-name "$model" --pool-namespace default --grpc-port "$grpc_port" --grpc-health-port "$health_port" \
     --metrics-port "$metrics_port" --metrics-endpoint-auth=false --secure-serving=false \
-    --workers "$dir/workers.yaml" --admin "$baton_admin" --log-level warn &
+    --baton-config "$dir/baton.yaml" --workers "$dir/workers.yaml" --admin "$baton_admin" --log-level warn &
 fi
 pids+=($!)
 picker_pid=$!

@@ -57,7 +57,8 @@ sed -e "s|/run/baton/|$dir/|" \
   -e "s|port_value: 9901}|port_value: $envoy_admin_port}|" \
   envoy/standalone-prerouted.yaml >"$dir/envoy.yaml"
 
-"$bin/extproc" serve --workers "$workers" --listen "unix://$dir/extproc.sock" --admin "$baton_admin" --log-level warn &
+echo "routing: {debug_header: true}" >"$dir/baton.yaml" # answers say what was decided
+"$bin/extproc" serve --config "$dir/baton.yaml" --workers "$workers" --listen "unix://$dir/extproc.sock" --admin "$baton_admin" --log-level warn &
 pids+=($!)
 "$envoy" -c "$dir/envoy.yaml" --disable-hot-restart --concurrency 1 --log-level error &
 pids+=($!)
