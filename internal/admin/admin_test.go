@@ -113,6 +113,9 @@ func nightJournal(t *testing.T) *journal.Journal {
 	})
 	j.Mark(h, decision.PrefillStarted, ago(5*time.Minute-time.Millisecond))
 	j.LegEnd(h, decision.LegFailed, "connection lost", ago(5*time.Minute-130*time.Millisecond))
+	j.Update(h, func(r *decision.Record) {
+		r.Meet("503 at /v1/chat/completions: Envoy: UC,upstream_reset_before_response_started{connection_termination}", "503 at /v1/chat/completions: <b>gone</b>")
+	})
 	j.End(h, decision.Retried, "prefill connection lost", 0, ago(5*time.Minute-131*time.Millisecond))
 	h = j.Add(func(r *decision.Record) {
 		base(r, "5f0c-lost", 5*time.Minute-132*time.Millisecond)
@@ -231,7 +234,7 @@ func TestThePageSaysWhatIsWrong(t *testing.T) {
 		"<strong>STALE</strong> The view was last confirmed 3 min 10 s ago (the file cannot be read). Requests go on with it, revision 418.",
 		"For want of memory (index.max_bytes) the index has dropped 1,234 blocks; the overlap of the ranks concerned, 1, counts too little.",
 		"KV events of 10.0.1.3:8000 (18446744073709551615/1) are degraded (gap 4..6, no replay): its overlap may be wrong.",
-		"3 of the latest 5 decisions did not end well: refused: no_worker, refused: prefill_saturated, retried: prefill connection lost.",
+		"3 of the latest 5 decisions did not end well: refused: no_worker, refused: prefill_saturated, retried: prefill connection lost. The latest error: 503 at /v1/chat/completions: Envoy: UC,upstream_reset_before_response_started{connection_termination}.",
 		`<tr class="w-aside">`, `<tr class="w-recovering">`, `50,000 <span class="warn">1,234 dropped</span>`, `<tr class="w-healthy">`,
 		"byte estimate (tokenize timed out)",
 		"refused: no_worker",

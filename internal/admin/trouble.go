@@ -151,7 +151,7 @@ const maxSilent = 3
 // recentTrouble sums up the latest decisions that went wrong.
 func recentTrouble(recs []decision.Record) (trouble, bool) {
 	counts := map[string]int{}
-	bad := 0
+	bad, latest := 0, ""
 	for i := range recs {
 		if s := recs[i].Status; (recs[i].Outcome == decision.Refused || recs[i].Outcome == decision.Rejected) && s >= 400 && s < 500 && s != 429 {
 			continue // the client's fault: it must not hide ours
@@ -160,6 +160,7 @@ func recentTrouble(recs []decision.Record) (trouble, bool) {
 		case decision.Refused, decision.Rejected, decision.Failed, decision.Cut, decision.Retried:
 			bad++
 			counts[recs[i].OutcomeText()]++
+			latest = cmp.Or(latest, recs[i].Error)
 		case decision.Routed, decision.OK, decision.ClientLeft, decision.Answered, decision.Unfinished:
 		}
 	}
@@ -181,8 +182,11 @@ func recentTrouble(recs []decision.Record) (trouble, bool) {
 			kinds[i] = fmt.Sprintf("%s ×%d", k, n)
 		}
 	}
-	return trouble{Bad: false, Text: fmt.Sprintf("%d of the latest %d decisions did not end well: %s.",
-		bad, len(recs), strings.Join(kinds, ", "))}, true
+	if latest != "" {
+		latest = " The latest error: " + strings.TrimSuffix(latest, ".") + "."
+	}
+	return trouble{Bad: false, Text: fmt.Sprintf("%d of the latest %d decisions did not end well: %s.%s",
+		bad, len(recs), strings.Join(kinds, ", "), latest)}, true
 }
 
 func bodyTroubles(s *State) []trouble {

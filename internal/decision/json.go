@@ -33,9 +33,11 @@ type recordForm struct {
 
 	Outcome   string `json:"outcome"`
 	Detail    string `json:"detail,omitempty"`
+	Error     string `json:"error,omitempty"`
 	Status    int    `json:"status,omitempty"`
 	Leg       string `json:"prefill_leg,omitempty"`
 	LegDetail string `json:"prefill_leg_detail,omitempty"`
+	LegError  string `json:"prefill_leg_error,omitempty"`
 
 	DecisionSeconds float64     `json:"decision_seconds,omitempty"`
 	Timings         timingsForm `json:"timings"`
@@ -99,8 +101,8 @@ func (r *Record) MarshalJSON() ([]byte, error) {
 		TokenSource: string(r.TokenSource), TokenReason: r.TokenReason,
 		ISLTokens: r.ISLTokens, Blocks: r.PromptBlocks, BlockSize: r.BlockSize,
 		Split:   r.Split,
-		Outcome: string(r.Outcome), Detail: r.Detail, Status: r.Status,
-		Leg: string(r.Leg), LegDetail: r.LegDetail,
+		Outcome: string(r.Outcome), Detail: r.Detail, Error: r.Error, Status: r.Status,
+		Leg: string(r.Leg), LegDetail: r.LegDetail, LegError: r.LegError,
 		DecisionSeconds: r.DecisionIn.Seconds(),
 		Timings: timingsForm{
 			t.PrefillStarted.Seconds(), t.PrefillWell.Seconds(), t.PrefillEnded.Seconds(),
@@ -131,8 +133,8 @@ func (r *Record) UnmarshalJSON(b []byte) error {
 		TokenSource: TokenSource(f.TokenSource), TokenReason: f.TokenReason,
 		ISLTokens: f.ISLTokens, PromptBlocks: f.Blocks, BlockSize: f.BlockSize,
 		Split:   f.Split,
-		Outcome: Outcome(f.Outcome), Detail: f.Detail, Status: f.Status,
-		Leg: LegOutcome(f.Leg), LegDetail: f.LegDetail,
+		Outcome: Outcome(f.Outcome), Detail: f.Detail, Error: f.Error, Status: f.Status,
+		Leg: LegOutcome(f.Leg), LegDetail: f.LegDetail, LegError: f.LegError,
 		DecisionIn: seconds(f.DecisionSeconds),
 		Timings: Timings{
 			seconds(t.PrefillStarted), seconds(t.PrefillWell), seconds(t.PrefillEnded),

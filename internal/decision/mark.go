@@ -46,6 +46,17 @@ func (r *Record) EndLeg(o LegOutcome, detail string, at time.Time) {
 	setOnce(&r.Timings.PrefillEnded, at.Sub(r.Time))
 }
 
+// Meet records what the leg that failed has met, and what the prefill leg has; "" is
+// nothing. Words may come after a leg's status, so a later text of the prefill leg stands.
+func (r *Record) Meet(failed, prefillLeg string) {
+	if r.Error == "" {
+		r.Error = failed
+	}
+	if prefillLeg != "" {
+		r.LegError = prefillLeg
+	}
+}
+
 // End records how the attempt ended: its outcome, the outcome's detail ("" for none), the
 // status that the client got (0: none), and when. The first end stands, so that a late
 // report cannot hide the cause.

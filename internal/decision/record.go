@@ -216,9 +216,11 @@ type Record struct {
 	// Filled in as they become known.
 	Outcome    Outcome
 	Detail     string // of Outcome
+	Error      string // what the leg that failed has met: status, path, address and errno, the worker's words; empty: nothing to tell
 	Status     int    // HTTP status to the client; 0: none yet
 	Leg        LegOutcome
 	LegDetail  string // why the prefill leg failed or was aborted
+	LegError   string // of the prefill leg, as Error
 	Timings    Timings
 	DecisionIn time.Duration // how long the decision took
 }
@@ -243,7 +245,7 @@ func (r *Record) Clip() {
 	}
 	for _, s := range []*string{
 		&r.RequestID, &r.Model, &r.Namespace, &r.Path,
-		&r.TokenReason, &r.Split, &r.Detail, &r.LegDetail,
+		&r.TokenReason, &r.Split, &r.Detail, &r.LegDetail, &r.Error, &r.LegError,
 	} {
 		if len(*s) > MaxText {
 			*s = strings.ToValidUTF8((*s)[:MaxText], "") + "…"

@@ -44,8 +44,8 @@ func (r *Record) Text() string {
 	if r.Split != "" {
 		fmt.Fprintf(&b, "%s\n", r.Split)
 	}
-	if r.Outcome == Refused {
-		fmt.Fprintf(&b, "%s\n", r.OutcomeText())
+	if r.Outcome == Refused || r.Error != "" {
+		fmt.Fprintf(&b, "%s\n", strings.TrimSuffix(r.OutcomeText()+": "+r.Error, ": "))
 	}
 	for _, leg := range r.Legs() {
 		c := leg.Choice

@@ -215,13 +215,17 @@ func (r *Record) OutcomeText() string {
 	return o + ": " + r.Detail
 }
 
-// LegText is the state of the prefill leg with its detail, as "failed: connection lost". The
-// status page's template reads it.
+// LegText is the state of the prefill leg with its detail and what it has met, as "failed:
+// status (500 at /generate: out of memory)". The status page's template reads it.
 func (r *Record) LegText() string {
-	if r.LegDetail == "" {
-		return string(r.Leg)
+	s := string(r.Leg)
+	if r.LegDetail != "" {
+		s += ": " + r.LegDetail
 	}
-	return string(r.Leg) + ": " + r.LegDetail
+	if r.LegError != "" {
+		s += " (" + r.LegError + ")"
+	}
+	return s
 }
 
 // TokenText is the source of the tokens with its reason, as "byte estimate (tokenize

@@ -68,6 +68,7 @@ type Fault struct {
 	When    Moment  `json:"when,omitempty"`     // default: mid for die and truncate, else before
 	Status  int     `json:"status,omitempty"`   // of mode error; default 500. 3xx: to the path /elsewhere
 	After   string  `json:"after,omitempty"`    // of mode error: the answer's Retry-After
+	Words   string  `json:"words,omitempty"`    // of mode error: its message; default "injected error"
 	Reason  string  `json:"reason,omitempty"`   // of mode finish: stop, content_filter or length; default stop
 	Form    Form    `json:"form,omitempty"`     // of mode bad_handoff
 	From    string  `json:"from,omitempty"`     // of mode apart: the address, "ip:port"
@@ -86,6 +87,7 @@ func (f Fault) withDefaults() Fault {
 	}
 	orDefault(&f.When, Before)
 	orDefault(&f.Status, http.StatusInternalServerError)
+	orDefault(&f.Words, "injected error")
 	orDefault(&f.Factor, 10)
 	if f.Mode == FaultFinish {
 		orDefault(&f.Reason, "stop")
@@ -247,7 +249,7 @@ func (c *call) strike(when Moment) error {
 			return c.ctx.Err()
 		}
 	case FaultError:
-		return &apiError{status: f.Status, reason: "fault", msg: "injected error", retryAfter: f.After}
+		return &apiError{status: f.Status, reason: "fault", msg: f.Words, retryAfter: f.After}
 	case FaultDie:
 		c.s.die()
 		<-c.ctx.Done()

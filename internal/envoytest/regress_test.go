@@ -41,6 +41,10 @@ func TestAnUnreachableDecodeSaysSo(t *testing.T) {
 		require.Equal(t, "1", r.header.Get("Retry-After"))
 		requireError(t, r, 503, "decode_unreachable")
 		require.InDelta(t, 1, f.metric("baton_failures_total", `code="decode_unreachable"`), 0)
+		const errno = `503 at /v1/completions: Envoy: UF,upstream_reset_before_response_started{remote_connection_failure.*Connection_refused}`
+		require.Regexp(t, errno, f.adminGet("/debug/decisions"))
+		require.Regexp(t, "The latest error: "+errno, f.adminGet("/"))
+		require.NotContains(t, r.body, "upstream_reset", "clients do not see the inside")
 	})
 }
 

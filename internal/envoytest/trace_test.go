@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/enginesim"
 )
 
 // span is what the tests read of one.
@@ -219,6 +220,13 @@ func TestNoPromptIsShownAnywhere(t *testing.T) {
 				}
 			}
 		}
+		for _, w := range append(f.prefill, f.decode...) { // engines that quote what they were sent
+			f.fault(w, enginesim.Fault{Mode: enginesim.FaultError, Words: "transfer failed of " + mark + " tell me more"})
+		}
+		f.send(t.Context(), "/v1/completions", completion(mark+" tell me more", 3, true), "traceparent", trace)
+		f.await("the worker's words", func() bool {
+			return strings.Contains(f.adminGet("/debug/decisions"), "500 at /v1/completions: transfer failed of")
+		})
 		f.await("spans", func() bool { return strings.Contains(c.text(), "baton.prefill_leg") })
 		require.Contains(t, f.plugin.Log(), "baton listens", "the log is not kept, so this proves nothing")
 		for name, text := range map[string]string{

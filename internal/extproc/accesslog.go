@@ -142,7 +142,7 @@ func entryEvent(e *wire.Entry) *notice {
 		return just(leg.Event{Kind: leg.EventRuns})
 	}
 	return &notice{
-		Event: leg.Event{Kind: leg.EventLogged, Seen: logged(e), Status: e.Status, Reached: e.Reached},
+		Event: leg.Event{Kind: leg.EventLogged, Seen: logged(e), Status: e.Status, Reached: e.Reached, Details: e.Details},
 		sent:  sent{e.Start, e.First, e.Last}, usage: usageOf(e),
 	}
 }
@@ -166,7 +166,7 @@ func (a *accessLog) anothers(e *wire.Entry) (owner string, entry peerEntry) {
 		return "", entry
 	}
 	return leg.Owner, peerEntry{
-		Token: e.Token, Seen: logged(e), Status: e.Status, Reached: e.Reached,
+		Token: e.Token, Seen: logged(e), Status: e.Status, Reached: e.Reached, Details: e.Details,
 		Start: e.Start, First: e.First, Last: e.Last, Usage: usageOf(e),
 	}
 }

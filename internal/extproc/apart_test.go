@@ -131,7 +131,7 @@ func TestAPanicWhileALegIsSentEndsItsRequestOnly(t *testing.T) {
 	require.Equal(t, leg.EventPrefilled, ev.Kind)
 	require.ErrorIs(t, ev.Answer.Err, errPanicked)
 	s.m = *routedBy(&leg.Plan{Disaggregated: true, Kind: handoff.NIXLPull})
-	require.Contains(t, reportsOf(s.m.Step(testStart, &ev)), leg.Report{State: leg.Failed, Reason: blame.NotSent})
+	require.Contains(t, reportsOf(s.m.Step(testStart, &ev)), leg.Report{State: leg.Failed, Reason: blame.NotSent, Said: "no answer at /v1/completions"})
 	s.m, srv.legClient = *routedBy(new(leg.Plan)), new(legClient)
 	s.collect(&leg.Effect{}) // without a view to look decode up in
 	require.Equal(t, leg.EventCollected, (<-events).Kind)

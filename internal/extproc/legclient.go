@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -25,8 +27,11 @@ import (
 // listener takes only requests with a sealed x-baton-leg. A leg that has failed is not sent
 // to the same worker again: that is left to a fresh attempt. Safe for concurrent use.
 type legClient struct {
-	http *http.Client
-	base string
+	http    *http.Client
+	base    string
+	address string // of the listener
+	log     *slog.Logger
+	down    atomic.Bool // the log was told that the listener cannot be reached
 }
 
 const (
@@ -69,14 +74,14 @@ func (srv *Server) CheckListener() error {
 	return nil
 }
 
-func newLegClient(listener string) (*legClient, error) {
+func newLegClient(listener string, log *slog.Logger) (*legClient, error) {
 	network, address, err := ParseListener(listener)
 	if err != nil {
 		return nil, err
 	}
 	dialer := &net.Dialer{Timeout: legDialTimeout}
 	return &legClient{
-		base: "http://baton",
+		base: "http://baton", address: address, log: log,
 		http: &http.Client{
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 			Transport: &http.Transport{
@@ -108,19 +113,55 @@ func (c *legClient) send(ctx context.Context, path string, set []wire.Header, bo
 		req.Header.Add(h.Name, h.Value)
 	}
 	resp, err := c.http.Do(req)
+	c.reached(err)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = leg.ErrExpired
 		}
-		return &leg.OwnAnswer{Err: err, Sent: src.begun.Load(), Canceled: errors.Is(context.Cause(ctx), errLegAborted)}
+		return &leg.OwnAnswer{Err: err, Why: whyOf(err), Sent: src.begun.Load(), Canceled: errors.Is(context.Cause(ctx), errLegAborted)}
 	}
 	defer resp.Body.Close()
 	a := &leg.OwnAnswer{Status: resp.StatusCode, Sent: true, LocalReply: resp.Header.Get(prefill.HeaderLocalReply)}
 	a.RetryAfter, a.Location = resp.Header.Get("retry-after"), resp.Header.Get("location")
 	a.Body, a.Err = readAnswer(resp)
+	a.Why = whyOf(a.Err)
 	a.Canceled = a.Err != nil && errors.Is(context.Cause(ctx), errLegAborted)
 	a.Spent = a.Err == nil && src.spent()
 	return a
+}
+
+// reached tells the log, once, that the listener cannot be reached, and once that it can.
+func (c *legClient) reached(err error) {
+	var op *net.OpError
+	switch {
+	case err == nil:
+		if c.down.CompareAndSwap(true, false) {
+			c.log.Info("Envoy's listener for the plugin's own legs is reached again", slog.String(logkey.Address, c.address))
+		}
+	case errors.As(err, &op) && op.Op == "dial" && !errors.Is(err, context.Canceled) && c.down.CompareAndSwap(false, true):
+		c.log.Warn("Envoy's listener for the plugin's own legs cannot be reached, so requests fail whose engine prefills first: "+
+			"compare prefill.listener with the address of sync_leg in Envoy's configuration", slog.String(logkey.Address, c.address), slog.String(logkey.Err, whyOf(err)))
+	}
+}
+
+// whyOf says why a leg has no whole answer. Of errors it tells those of the network alone,
+// with the address and the errno: another error may hold bytes of an answer.
+func whyOf(err error) string {
+	var op *net.OpError
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &op):
+		return op.Error()
+	case errors.Is(err, leg.ErrExpired), errors.Is(err, leg.ErrLong):
+		return err.Error()
+	case errors.Is(err, context.Canceled):
+		return errLegAborted.Error()
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "the connection was closed"
+	default:
+		return "what came is no HTTP answer"
+	}
 }
 
 // legBody is a request's body that knows when its memory is no longer read. Read gives

@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/decision"
+	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
@@ -30,10 +31,19 @@ func (s *mainStream) mark(now time.Time, r leg.Report) {
 		s.decodeLimit.from = now
 	case leg.Failed:
 		j.LegEnd(s.note, decision.LegFailed, string(r.Reason), now)
+		met(j, s.note, "", r.Said)
 		s.srv.cfg.Telemetry.Leg("owner_failed", string(r.Reason))
 		s.srv.cfg.Telemetry.WorkerAttempt(s.prefillLimit.subject.Worker, worker.Prefill, r.State.String())
 	case leg.Ended:
 		j.Mark(s.note, decision.PrefillEnded, now)
+		met(j, s.note, "", r.Said)
+	}
+}
+
+// met notes what the leg that failed has met, or what the prefill leg has.
+func met(j *journal.Journal, h journal.Handle, failed, prefillLeg string) {
+	if failed != "" || prefillLeg != "" {
+		j.Update(h, func(r *decision.Record) { r.Meet(failed, prefillLeg) })
 	}
 }
 
@@ -46,9 +56,11 @@ var journalOutcome = map[leg.Outcome]decision.Outcome{
 // turnPage ends the record of a pair whose prefill has failed. One worker serves the request
 // from then on, and gets a record of its own.
 func (s *mainStream) turnPage(now time.Time) {
-	code := s.m.InPlaceOf().Code
+	failed := s.m.InPlaceOf()
+	code := failed.Code
 	s.srv.cfg.Telemetry.AttemptEnded(string(blame.Retried))
 	s.srv.cfg.Telemetry.FreshPick(code)
+	met(s.srv.cfg.Journal, s.note, failed.Said, "")
 	s.srv.cfg.Journal.End(s.note, decision.Retried, code, 0, now)
 	telemetry.End(s.decodeSpan, now, code, attribute.String(telemetry.AttrOutcome, string(blame.Retried)))
 }
@@ -59,9 +71,9 @@ func (s *mainStream) finish(now time.Time, e *leg.Effect) {
 	if !s.endedAt.IsZero() {
 		now = s.endedAt // the access log comes later
 	}
-	code, status, detail := string(e.Outcome), 0, ""
+	code, status, detail, said := string(e.Outcome), 0, "", ""
 	if e.Fail != nil {
-		code, status, detail = e.Fail.Code, e.Fail.Status, e.Fail.Code
+		code, status, detail, said = e.Fail.Code, e.Fail.Status, e.Fail.Code, e.Fail.Said
 	}
 	t.AttemptEnded(string(e.Outcome))
 	s.countWorker(e.Outcome)
@@ -84,20 +96,24 @@ func (s *mainStream) finish(now time.Time, e *leg.Effect) {
 	if s.note.IsZero() {
 		s.note = s.srv.noteRefusal(s, e)
 	}
+	met(s.srv.cfg.Journal, s.note, said, "")
 	s.srv.cfg.Journal.End(s.note, journalOutcome[e.Outcome], detail, status, now)
-	s.logFinish(e, detail)
-	s.endSpans(now, e.Outcome, detail, status)
+	s.logFinish(e, detail, said)
+	s.endSpans(now, e.Outcome, detail, said, status)
 }
 
 // endSpans ends the attempt's span and that of its decode leg. If status is 0, they get the
 // status of the worker's answer.
-func (s *mainStream) endSpans(now time.Time, o leg.Outcome, detail string, status int) {
+func (s *mainStream) endSpans(now time.Time, o leg.Outcome, detail, said string, status int) {
 	if s.span == nil || !s.span.IsRecording() {
 		return
 	}
 	ends := []attribute.KeyValue{attribute.String(telemetry.AttrOutcome, string(o))}
 	if detail != "" {
 		ends = append(ends, attribute.String(telemetry.AttrReason, detail))
+	}
+	if said != "" {
+		ends = append(ends, attribute.String(telemetry.AttrError, said))
 	}
 	status = cmp.Or(status, s.m.Answer().Code())
 	if status != 0 {
@@ -115,7 +131,7 @@ func (s *mainStream) endSpans(now time.Time, o leg.Outcome, detail string, statu
 }
 
 // logFinish writes the attempt's one line, at debug level.
-func (s *mainStream) logFinish(e *leg.Effect, detail string) {
+func (s *mainStream) logFinish(e *leg.Effect, detail, said string) {
 	log := s.srv.log
 	ctx := s.grpc.Context()
 	if !log.Enabled(ctx, slog.LevelDebug) {
@@ -125,6 +141,9 @@ func (s *mainStream) logFinish(e *leg.Effect, detail string) {
 		slog.String(logkey.RequestID, s.m.Request().Headers.RequestID), slog.Int(logkey.Attempt, s.m.Request().Attempt),
 		slog.String(logkey.Outcome, string(e.Outcome)), slog.String(logkey.Reason, detail),
 		slog.Duration(logkey.Took, time.Since(s.began)),
+	}
+	if said != "" {
+		attrs = append(attrs, slog.String(logkey.Err, said))
 	}
 	if p := s.m.Plan(); p != nil {
 		attrs = append(attrs, slog.String(logkey.Decode, p.Decode.String()))

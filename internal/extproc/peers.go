@@ -51,6 +51,7 @@ type peerReport struct {
 	Status  int         `json:"status,omitempty"`
 	Cached  int64       `json:"cached,omitempty"`
 	Counted bool        `json:"counted,omitempty"`
+	Said    string      `json:"said,omitempty"`
 }
 
 // peerKept is how long a connection is kept after it was last used. It is closed only if it
@@ -131,7 +132,7 @@ func (p *peers) report(owner, token string, r leg.Report, over func(), before <-
 			<-before
 		}
 		defer func() { <-p.calls }()
-		body, err := json.Marshal(peerReport{From: p.self, Life: p.life, Token: token, State: r.State, Reason: r.Reason, Status: r.Status, Retry: r.RetryAfter, Moved: r.Location, Cached: r.Cached, Counted: r.Counted})
+		body, err := json.Marshal(peerReport{From: p.self, Life: p.life, Token: token, State: r.State, Reason: r.Reason, Status: r.Status, Retry: r.RetryAfter, Moved: r.Location, Cached: r.Cached, Counted: r.Counted, Said: r.Said})
 		if err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
 			defer cancel()
@@ -173,6 +174,7 @@ type peerEntry struct {
 	Seen        blame.Sight   `json:"seen"`
 	Status      int           `json:"status,omitempty"`
 	Reached     bool          `json:"reached,omitempty"`
+	Details     string        `json:"details,omitempty"`
 	Start       time.Time     `json:"start"`
 	First, Last time.Duration `json:",omitempty"`
 	Usage       openai.Usage  `json:"usage"`
@@ -335,7 +337,7 @@ func (in inbox) logged(body []byte) error {
 		}
 		if s := in.srv.attempts.find(sealed.Nonce); s != nil {
 			s.post(&notice{
-				Event: leg.Event{Kind: leg.EventLogged, Seen: e.Seen, Status: e.Status, Reached: e.Reached},
+				Event: leg.Event{Kind: leg.EventLogged, Seen: e.Seen, Status: e.Status, Reached: e.Reached, Details: e.Details},
 				sent:  sent{e.Start, e.First, e.Last}, usage: e.Usage,
 			})
 		}
@@ -372,6 +374,6 @@ func (in inbox) report(body []byte) error {
 	case r.State == leg.Started:
 		in.srv.carriedBy(s, carrier{r.From, r.Life})
 	}
-	s.post(just(leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: r.State, Reason: r.Reason, Status: r.Status, RetryAfter: r.Retry, Location: r.Moved, Cached: r.Cached, Counted: r.Counted}}))
+	s.post(just(leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: r.State, Reason: r.Reason, Status: r.Status, RetryAfter: r.Retry, Location: r.Moved, Cached: r.Cached, Counted: r.Counted, Said: r.Said}}))
 	return nil
 }

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"cmp"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -24,6 +25,7 @@ type prefillStream struct {
 	token    string
 	span     trace.Span
 	fault    string
+	met      string // what the leg has met, if it has failed
 	endpoint string // of its worker
 
 	outcome leg.State       // well or failed, once it is known
@@ -76,6 +78,9 @@ func (s *prefillStream) endSpan() {
 	}
 	if s.fault != "" {
 		attrs = append(attrs, attribute.String(telemetry.AttrReason, s.fault))
+	}
+	if s.met != "" {
+		attrs = append(attrs, attribute.String(telemetry.AttrError, s.met))
 	}
 	if status := s.m.AnswerStatus(); status != 0 {
 		attrs = append(attrs, attribute.Int(telemetry.AttrStatus, status))
@@ -141,6 +146,7 @@ func (s *prefillStream) perform(e *leg.Effect) {
 		if e.Report.State == leg.Failed {
 			s.fault = string(e.Report.Reason)
 		}
+		s.met = cmp.Or(e.Report.Said, s.met)
 		s.srv.cfg.Telemetry.Leg(e.Report.State.String(), string(e.Report.Reason))
 		s.tellOwner(e.Report)
 	case leg.OpFinish:

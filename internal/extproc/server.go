@@ -123,7 +123,7 @@ func New(cfg Config) (*Server, error) {
 	srv.replies = wire.NewWriter(srv.rules.Buffers)
 	srv.legs, srv.stopLegs = context.WithCancel(context.Background())
 	if cfg.PrefillListener != "" {
-		srv.legClient, err = newLegClient(cfg.PrefillListener)
+		srv.legClient, err = newLegClient(cfg.PrefillListener, cfg.Logger)
 		if err != nil {
 			return nil, err
 		}

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -135,7 +138,7 @@ func TestALegsAnswerIsReadUpToItsLimit(t *testing.T) {
 			w.Header().Set("Content-Length", strconv.FormatInt(size.Load(), 10))
 		}
 		_, _ = io.CopyN(w, zeros{}, size.Load())
-	}))
+	}), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	defer client.close()
 	for _, set := range [][]wire.Header{nil, {{Name: "length", Value: "told"}}} {
@@ -165,7 +168,7 @@ func TestALegFollowsNoRedirectAndAsksForNoCompression(t *testing.T) {
 	client, err := newLegClient(listener(t, func(w http.ResponseWriter, r *http.Request) {
 		encodings = append(encodings, r.Header.Get("Accept-Encoding"))
 		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
-	}))
+	}), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	defer client.close()
 	a := client.send(t.Context(), "/v1/completions", nil, []byte("{}"))
@@ -177,7 +180,7 @@ func TestALegFollowsNoRedirectAndAsksForNoCompression(t *testing.T) {
 // A leg that was never sent is told from a leg that a worker may have seen.
 func TestALegThatWasNeverSentIsTakenByNobody(t *testing.T) {
 	send := func(at string, body string) *leg.OwnAnswer {
-		client, err := newLegClient(at)
+		client, err := newLegClient(at, slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
 		defer client.close()
 		return client.send(t.Context(), "/v1/completions", nil, []byte(body))
@@ -193,6 +196,39 @@ func TestALegThatWasNeverSentIsTakenByNobody(t *testing.T) {
 	require.True(t, cut.Sent && cut.Taken())
 	require.True(t, send(listener(t, refusing(500)), "{}").Taken())
 	require.False(t, send(listener(t, refusedLeg), "{}").Taken())
+	require.Equal(t, "dial unix /nowhere/prefill.sock: connect: no such file or directory", nobody.Why)
+	require.Equal(t, "the connection was closed", cut.Why)
+	noHTTP := listener(t, func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		require.NoError(t, err)
+		_, _ = io.WriteString(conn, "a secret\r\n\r\n")
+		_ = conn.Close()
+	})
+	require.Equal(t, "what came is no HTTP answer", send(noHTTP, "{}").Why, "it may hold a prompt")
+}
+
+// The log is told once that the listener for the plugin's own legs is not there, and once
+// that it is.
+func TestAListenerThatIsNotThereIsToldOfOnce(t *testing.T) {
+	var b bytes.Buffer
+	at := filepath.Join(t.TempDir(), "x.sock")
+	client, err := newLegClient("unix://"+at, slog.New(slog.NewTextHandler(&b, nil)))
+	require.NoError(t, err)
+	defer client.close()
+	send := func() { client.send(t.Context(), "/v1/completions", nil, []byte("{}")) }
+	send()
+	send()
+	l, err := net.Listen("unix", at)
+	require.NoError(t, err)
+	srv := &http.Server{Handler: refusing(500), ReadHeaderTimeout: time.Minute}
+	go func() { _ = srv.Serve(l) }()
+	defer srv.Close()
+	send()
+	send()
+	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+	require.Len(t, lines, 2)
+	require.Regexp(t, `level=WARN .* address=`+at+` err="dial unix `+at+`: connect: no such file or directory"`, lines[0])
+	require.Contains(t, lines[1], "level=INFO")
 }
 
 // If prefill has ended the text, or has failed, decode is not picked again.

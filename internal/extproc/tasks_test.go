@@ -3,6 +3,7 @@ package extproc
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -305,7 +306,7 @@ func TestADrainThatEndsBeforeWhatCollectsLeavesItToClose(t *testing.T) {
 func TestAClosedServerSendsNoLeg(t *testing.T) {
 	l := newSlowPrefill()
 	close(l.let)
-	client, err := newLegClient(listener(t, l.ServeHTTP))
+	client, err := newLegClient(listener(t, l.ServeHTTP), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	defer client.close()
 	srv := &Server{bodies: budget.New(0), legs: context.Background(), legClient: client}

@@ -112,6 +112,11 @@ func (a *Answer) HeadCame() bool { return a.status != "" }
 // Code returns the status of decode's answer, or 0 if no head has come.
 func (a *Answer) Code() int { return StatusOf(a.status) }
 
+// said tells what the leg of the worker that answers has met.
+func (a *Answer) said(q *Request, what string) string {
+	return said(a.Code(), q.Headers.Path, what)
+}
+
 // throughUs reports whether Envoy sends the answer's body to the plugin.
 func (a *Answer) throughUs() bool { return a.carriage != pastUs }
 

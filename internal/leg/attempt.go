@@ -34,7 +34,8 @@ type attempt struct {
 	booked   bookings
 	finished bool // OpFinish was returned
 
-	logged   Event // EventLogged, if it came before the stream's end; else Kind is 0
+	met      string // what decode's answer has met, if more than its status is known
+	logged   Event  // EventLogged, if it came before the stream's end; else Kind is 0
 	loggedAt time.Time
 
 	out []Effect // reused between steps
@@ -477,7 +478,11 @@ func (a *attempt) conclude(now time.Time, s blame.Sight) {
 	if out == blame.Retried && a.req.Attempt >= a.rules.MaxAttempts {
 		out = blame.Failed
 	}
-	a.finish(out, failureOfEnd(s, a.answer.Code()))
+	f := failureOfEnd(s, a.answer.Code())
+	if f != nil {
+		f.Said = a.answer.said(&a.req, a.met)
+	}
+	a.finish(out, f)
 	a.endMain(now)
 }
 

@@ -70,6 +70,7 @@ type Event struct {
 	Seen         blame.Sight     // EventLogged: how the answer ended; EventFound: what its first events say
 	Rank         worker.Rank     // EventGone, EventMute
 	Status       int             // EventLogged: the status that Envoy has sent to the client; EventFound: the one that the events name
+	Details      string          // EventLogged: what Envoy says of an answer that did not come to its end
 	Answerer     *Answerer       // EventResponseHeaders: who has answered in place of the picked worker; else nil
 }
 
@@ -117,6 +118,9 @@ type Report struct {
 	Odd        bool  // the worker refuses more than its pool: a mate may be asked
 	Cached     int64 // Well: tokens of the prompt that the worker did not compute
 	Counted    bool  // the engine has reported Cached
+	// Said tells what the leg has met, of a leg that failed; see said. The worker's words
+	// may come after its status: then they are in the report that the leg has ended.
+	Said string
 }
 
 // busy reports whether a leg failed because there was no room for it, at the worker or at

@@ -40,6 +40,9 @@ type Failure struct {
 	Ends Outcome
 	// Header, if it has a name, is sent with the answer.
 	Header wire.Header
+	// Said, if any, tells those who run the router what the leg has met; see said. It is for
+	// records, logs and spans, never for clients.
+	Said string
 	// Taint, if any, is the required taint that no worker carries; the body tells it.
 	Taint string
 }
@@ -190,6 +193,7 @@ func failureOfPrefill(r *Report) Failure {
 	case blame.TooLong:
 		f = failPrefillLong
 	}
+	f.Said = r.Said
 	return f
 }
 

@@ -26,9 +26,10 @@ var faultNames = [...]string{"none", "connect", "overflow", "lost", "timeout"}
 
 func (f fault) String() string { return faultNames[f] }
 
-// faultOf reads flags in the form of %RESPONSE_FLAGS%, separated by commas. It compares
-// whole flags, since the name of one may be part of another's. If the flags have several
-// faults, the one that is declared last counts.
+// faultOf reads flags in the form of %RESPONSE_FLAGS%, separated by commas, as the details
+// behind them are (%RESPONSE_CODE_DETAILS%). It compares whole flags, since the name of one
+// may be part of another's. If the flags have several faults, the one that is declared last
+// counts.
 // https://www.envoyproxy.io/docs/envoy/latest/configuration/advanced/substitution_formatter
 func faultOf(flags string) fault {
 	out := faultNone

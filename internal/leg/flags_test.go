@@ -21,6 +21,9 @@ func TestEachOfEnvoysResponseFlagsIsRead(t *testing.T) {
 		"-": faultNone, "": faultNone,
 		"UF,URX": faultConnect, // the flag of the retry limit begins with UR, a remote reset
 		"URX,UF": faultConnect, "UO,URX": faultOverflow, "UC,URX": faultLost, "DI,UF": faultConnect, "UF,UC": faultLost, "UR,UT": faultTimeout,
+		// Behind the flags come Envoy's details.
+		"UF,upstream_reset_before_response_started{remote_connection_failure,delayed_connect_error:_Connection_refused}": faultConnect,
+		"-,cluster_not_found": faultNone,
 	} {
 		require.Equal(t, want, faultOf(flags), flags)
 		require.Equal(t, want == faultLost || want == faultTimeout, reached(flags), flags)

@@ -16,11 +16,12 @@ type OwnAnswer struct {
 	RetryAfter string // of the worker's answer
 	Location   string // the same
 	Body       []byte
-	Err        error // why the answer is not whole; nil: it is
-	Sent       bool  // the request has left the plugin, so somebody may have seen it
-	Canceled   bool  // the plugin ended the leg
-	Odd        bool  // the worker refuses more than its pool
-	Spent      bool  // nothing reads the request's body any more: its buffer is free
+	Err        error  // why the answer is not whole; nil: it is
+	Why        string // Err as people who run the router read it; it has nothing of the answer
+	Sent       bool   // the request has left the plugin, so somebody may have seen it
+	Canceled   bool   // the plugin ended the leg
+	Odd        bool   // the worker refuses more than its pool
+	Spent      bool   // nothing reads the request's body any more: its buffer is free
 
 	// Set by the machine.
 	read      bool
@@ -37,6 +38,21 @@ var (
 // good reports whether a worker has answered, with a whole 2xx.
 func (a *OwnAnswer) good() bool {
 	return a.Err == nil && !a.Canceled && a.LocalReply == "" && a.Status >= 200 && a.Status < 300
+}
+
+// ofPlugins is OwnAnswer.LocalReply of a plugin that has not admitted the leg.
+const ofPlugins = "-"
+
+// said tells what the leg has met.
+func (a *OwnAnswer) said(q *Request) string {
+	what := a.Why
+	switch {
+	case a.LocalReply != "" && a.LocalReply != ofPlugins:
+		what = byEnvoy(a.LocalReply)
+	case a.Err == nil:
+		what = openai.Words(a.Body, q.Body)
+	}
+	return said(a.Status, q.Headers.Path, what)
 }
 
 // Taken reports whether a decode worker may have seen a collecting leg that ended so. It

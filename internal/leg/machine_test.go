@@ -243,10 +243,10 @@ func testPlan(t *testing.T, d *datadriven.TestData) *Plan {
 func answerArgs(t *testing.T, d *datadriven.TestData) *OwnAnswer {
 	a := &OwnAnswer{
 		Status: num(t, d, "status", 200), LocalReply: str(d, "local", ""), Canceled: d.HasArg("canceled"),
-		Body: []byte(strings.TrimSuffix(d.Input, "\n")),
+		Body: []byte(strings.TrimSuffix(d.Input, "\n")), Why: str(d, "why", ""),
 	}
 	switch {
-	case d.HasArg("cut"):
+	case d.HasArg("cut"), a.Why != "":
 		a.Err = io.ErrUnexpectedEOF
 	case d.HasArg("long"):
 		a.Err = ErrLong
@@ -308,6 +308,9 @@ func textOf(effects []Effect) string {
 			if e.Report.Status != 0 {
 				fmt.Fprintf(&b, " status=%d", e.Report.Status)
 			}
+			if e.Report.Said != "" {
+				fmt.Fprintf(&b, " (%s)", e.Report.Said)
+			}
 		case OpServed:
 			fmt.Fprintf(&b, " by %s", e.Rank)
 		case OpPairFailed, OpPairServed:
@@ -323,6 +326,9 @@ func textOf(effects []Effect) string {
 			fmt.Fprintf(&b, " %s", e.Outcome)
 			if e.Fail != nil {
 				fmt.Fprintf(&b, " %s", e.Fail.Code)
+				if e.Fail.Said != "" {
+					fmt.Fprintf(&b, " (%s)", e.Fail.Said)
+				}
 			}
 		}
 		b.WriteByte('\n')
@@ -358,6 +364,11 @@ func (dr *prefillDriver) run(t *testing.T, d *datadriven.TestData) string {
 		}
 	case "request-body":
 		ev = Event{Kind: EventRequestBody, Body: []byte(strings.TrimSuffix(d.Input, "\n")), EndOfStream: !d.HasArg("more")}
+		if d.HasArg("long") {
+			ev.Body = []byte(`{"model":"m","prompt":"` + strings.Repeat("a ", mostKept/2) + `"}`)
+			effects := dr.l.Step(dr.now, &ev, tk)
+			return fmt.Sprintf("phase: %s\n%s\n", dr.l.phase, effects[0].Op)
+		}
 	case "request-trailers":
 		ev = Event{Kind: EventRequestTrailers}
 	case "response-headers":

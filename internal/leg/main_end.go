@@ -1,6 +1,7 @@
 package leg
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -100,6 +101,7 @@ func (m *Main) onLogged(now time.Time, ev *Event) {
 // concludeLogged concludes the attempt by the access log. If the head of decode's answer
 // never came here, the log also tells whether decode has seen the hand-off.
 func (m *Main) concludeLogged(now time.Time, ev *Event) {
+	m.met = cmp.Or(m.met, ev.Details)
 	if !m.answer.HeadCame() {
 		m.handover.unsent()
 		if ev.Reached {

@@ -79,7 +79,7 @@ func (m *Main) Step(now time.Time, ev *Event) []Effect {
 	case EventAnswered:
 		m.onAnswered(ev.Imm)
 	case EventFound:
-		m.onFound(now, ev.Seen, ev.Odd)
+		m.onFound(now, ev.Seen, ev.Status, ev.Odd)
 	case EventPrefilled:
 		m.onPrefilled(now, ev)
 	case EventCollected:
@@ -324,6 +324,7 @@ func (m *Main) onResponseHeaders(now time.Time, ev *Event) {
 	if s != blame.Served {
 		s = m.unfetched(s)
 		f := failureOfDecode(s)
+		f.Said = m.answer.said(&m.req, "")
 		if !m.decodeFailed(now, s, ev.Odd, &f) {
 			m.relay(now) // the worker's own words say more than ours
 		}
@@ -362,6 +363,7 @@ func (m *Main) onAnswerer(a *Answerer) {
 func (m *Main) onLocalReply(now time.Time, flags string) {
 	s := localSight(flags)
 	f := failureOfDecode(s)
+	f.Said = m.answer.said(&m.req, byEnvoy(flags))
 	if !m.decodeFailed(now, s, false, &f) {
 		m.reject(&f, false)
 	}
@@ -391,15 +393,17 @@ func (m *Main) onFirstPiece(now time.Time, p piece) {
 	}
 	m.emit(Effect{Op: OpFound, Found: found})
 	if found == openai.FoundError || found == openai.FoundEnd {
-		m.onFound(now, SightOfEvents(found, m.answer.events.Status()), false)
+		status := m.answer.events.Status()
+		m.onFound(now, SightOfEvents(found, status), status, false)
 	}
 	m.answer.events = openai.FirstEvents{}
 }
 
 // onFound acts on first events of decode's answer that do not serve the request. If none
 // of them has gone to the client, a fresh attempt may do better. Without one the events
-// go on: the worker's own words say more than ours.
-func (m *Main) onFound(now time.Time, seen blame.Sight, odd bool) {
+// go on: the worker's own words say more than ours. named is the status that the events
+// name, or 0.
+func (m *Main) onFound(now time.Time, seen blame.Sight, named int, odd bool) {
 	if m.plan == nil || m.answer.unserved != "" {
 		m.emit(Effect{Op: OpPass})
 		return
@@ -412,6 +416,8 @@ func (m *Main) onFound(now time.Time, seen blame.Sight, odd bool) {
 	m.timers.stop(timerAnswer, timerProbe)
 	seen = m.unfetched(seen)
 	f := failureOfDecode(seen)
+	m.met = metIn(seen, named)
+	f.Said = m.answer.said(&m.req, m.met)
 	if m.phase == mainRouted || m.phase == mainHolding {
 		if m.decodeFailed(now, seen, odd, &f) {
 			return

@@ -301,6 +301,9 @@ func (m *pairing) onPrefilled(now time.Time, ev *Event) {
 		m.plan.move(ev.Moved)
 	}
 	report, result := h.judge(a, m.plan)
+	if report.State == Failed {
+		report.Said = a.said(&m.req)
+	}
 	if result.Held() {
 		h.answer, h.result, h.kv = a.Body, result, kvOurs
 	}

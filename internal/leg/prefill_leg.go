@@ -1,6 +1,7 @@
 package leg
 
 import (
+	"bytes"
 	"strconv"
 	"time"
 
@@ -52,7 +53,9 @@ type Prefill struct {
 	pieces     gather // of the body, until it is whole
 	body       []byte
 	answer     []byte
-	long       bool // the answer is over answerLimit
+	long       bool   // the answer is over answerLimit
+	kept       []byte // the request, to compare the worker's words with; nil: it is longer than mostKept
+	late       string // said, with words that came after the failure was reported
 	status     int
 	location   string // of a redirect
 
@@ -187,6 +190,10 @@ func (l *Prefill) onRequestBody(now time.Time, ev *Event) {
 	}
 }
 
+// mostKept is the largest request that is kept to compare the worker's words with, should
+// the leg fail. Of a longer one the words are not told.
+const mostKept = 4 << 10
+
 // editRoom is more bytes than the edits ever add.
 const editRoom = 64
 
@@ -208,6 +215,9 @@ func (l *Prefill) onRequestEnd(now time.Time) {
 		edits = handoff.MooncakePrefill(nil, r, l.ticket.Leg.Room)
 	} else {
 		edits = handoff.SGLangPrefill(l.body, r)
+	}
+	if len(l.body) <= mostKept {
+		l.kept = bytes.Clone(l.body)
 	}
 	body := openai.AppendEdited(l.rules.Buffers.Borrow(len(l.body)+editRoom), l.body, r, edits...)
 	l.rules.Buffers.Return(l.body)
@@ -240,9 +250,10 @@ func (l *Prefill) onResponseHeaders(ev *Event) {
 	l.phase = prefillAnswering
 	l.emit(Effect{Op: OpContinue, Of: wire.ResponseHeaders})
 	if flags := ev.Headers.LocalReply; flags != "" {
-		l.tell(Report{State: Failed, Reason: localSight(flags), Status: l.status})
+		l.kept = nil // the words are Envoy's
+		l.tell(Report{State: Failed, Reason: localSight(flags), Status: l.status, Said: said(l.status, l.path.String(), byEnvoy(flags))})
 	} else if s := SightOfStatus(l.status); s == blame.Busy || s == blame.Errored && l.status >= 500 {
-		l.tell(Report{State: Failed, Reason: s, Status: l.status, RetryAfter: ev.Headers.RetryAfter})
+		l.tell(Report{State: Failed, Reason: s, Status: l.status, RetryAfter: ev.Headers.RetryAfter, Said: said(l.status, l.path.String(), "")})
 	}
 	if ev.EndOfStream {
 		l.onAnswerEnd()
@@ -273,12 +284,15 @@ func (l *Prefill) onResponseBody(ev *Event) {
 func (l *Prefill) onAnswerEnd() {
 	l.phase = prefillOver
 	if l.told >= Well {
+		if words := openai.Words(l.answer, l.kept); words != "" {
+			l.late = said(l.status, l.path.String(), words)
+		}
 		return
 	}
 	r := Report{State: Well, Status: l.status}
 	s := l.judge()
 	if s != blame.Served {
-		r.State, r.Reason = Failed, s
+		r.State, r.Reason, r.Said = Failed, s, said(l.status, l.path.String(), openai.Words(l.answer, l.kept))
 	}
 	if r.Reason == blame.Rejected || r.Reason == blame.Redirected {
 		r.Answer, r.Location = l.answer, l.location
@@ -352,7 +366,7 @@ func (l *Prefill) onClosed(ev *Event) {
 		l.tell(r)
 	}
 	if l.told >= Started {
-		l.tell(Report{State: Ended})
+		l.tell(Report{State: Ended, Said: l.late})
 	}
 }
 

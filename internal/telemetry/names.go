@@ -331,6 +331,7 @@ const (
 	AttrOverlapBlocks = "baton.overlap_blocks"
 	AttrCost          = "baton.cost"
 	AttrEndpoint      = "server.address"
+	AttrError         = "baton.error"
 	AttrOutcome       = "baton.outcome"
 	AttrStatus        = "http.response.status_code"
 )
@@ -346,16 +347,16 @@ type SpanDef struct {
 func Spans() []SpanDef {
 	return []SpanDef{
 		{SpanRequest, "One attempt to serve a request, from its headers to its end.", []string{
-			AttrRequestID, AttrAttempt, AttrModel, AttrPath, AttrOutcome, AttrReason, AttrStatus,
+			AttrRequestID, AttrAttempt, AttrModel, AttrPath, AttrOutcome, AttrReason, AttrError, AttrStatus,
 		}},
 		{SpanDecision, "From the complete request to the pick of both workers, tokenizing included.", []string{
 			AttrISLTokens, AttrTokenSource, AttrMode, AttrReason, AttrPrefill, AttrDecode, AttrOverlapBlocks, AttrCost,
 		}},
 		{SpanPrefillLeg, "The prefill leg, from its first byte at Baton to its end.", []string{
-			AttrPrefill, AttrEndpoint, AttrOutcome, AttrReason, AttrStatus,
+			AttrPrefill, AttrEndpoint, AttrOutcome, AttrReason, AttrError, AttrStatus,
 		}},
 		{SpanDecodeLeg, "The decode leg, from the routed request to the end of the answer.", []string{
-			AttrDecode, AttrEndpoint, AttrOutcome, AttrReason, AttrStatus,
+			AttrDecode, AttrEndpoint, AttrOutcome, AttrReason, AttrError, AttrStatus,
 		}},
 	}
 }

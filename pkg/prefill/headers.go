@@ -9,7 +9,7 @@ const (
 	HeaderRetry           = "x-baton-retry"                  // set on our answer: asks Envoy for a fresh attempt
 	HeaderStart           = "x-baton-start"                  // when Envoy received the request, Unix milliseconds
 	HeaderAttempt         = "x-attempt-id"                   // the attempt nonce, for Envoy's access log; workers receive it as well
-	HeaderLocalReply      = "x-baton-local-reply"            // response flags of an answer that Envoy made itself
+	HeaderLocalReply      = "x-baton-local-reply"            // response flags, and details, of an answer that Envoy made itself
 	HeaderPrefillCluster  = "x-prefill-cluster"              // Envoy mirrors the request if this names a cluster
 	HeaderDestination     = "x-gateway-destination-endpoint" // GAIE endpoint picker protocol, section 4.2
 	HeaderPrefillEndpoint = "x-prefill-destination-endpoint"

@@ -50,6 +50,7 @@ type Entry struct {
 	// way in which an upstream can break off. Some of these have no flag of their own but
 	// "protocol error": a chunked body that ends early, for example (measured on 1.40).
 	TimedOut, BrokeOff, ClientLeft bool
+	Details                        string // what Envoy says of such an end, with the transport's failure; else empty
 	Bytes                          uint64 // of the answer's body, as sent to the client
 	Status                         int    // as sent to the client
 	Reached                        bool   // some bytes of the request were sent to an upstream
@@ -73,7 +74,7 @@ type Said struct {
 func EntryOf(e *datav3.HTTPAccessLogEntry) Entry {
 	p, req, resp := e.GetCommonProperties(), e.GetRequest(), e.GetResponse()
 	f, h, m := p.GetResponseFlags(), req.GetRequestHeaders(), p.GetMetadata().GetFilterMetadata()
-	return Entry{
+	out := Entry{
 		RequestID: req.GetRequestId(), AttemptCount: h[HeaderAttemptCount], Attempt: h[prefill.HeaderAttempt],
 		Token: m[metadataSpace].GetFields()[metadataLeg].GetStringValue(),
 		Runs:  p.GetAccessLogType() == datav3.AccessLogType_DownstreamPeriodic,
@@ -92,6 +93,13 @@ func EntryOf(e *datav3.HTTPAccessLogEntry) Entry {
 
 		Said: saidIn(m[usageSpace].GetFields()),
 	}
+	if out.TimedOut || out.BrokeOff {
+		out.Details = "Envoy: " + resp.GetResponseCodeDetails()
+		if why := p.GetUpstreamTransportFailureReason(); why != "" {
+			out.Details += ", " + why
+		}
+	}
+	return out
 }
 
 // usageSpace is the namespace in which the filter baton.usage writes what it has found.

@@ -1,0 +1,50 @@
+package leg
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/seed-60ae5743/baton/internal/blame"
+)
+
+// mostSaid bounds each part of what a leg's end is told with, in bytes.
+const mostSaid = 160
+
+// said tells a leg's end to those who run the router, in one line: the status of the
+// answer, 0 if there is none, the path that was asked, and what else is known of it.
+// Clients do not get it: it names what is inside.
+func said(status int, path, what string) string {
+	s := "no answer at "
+	if status != 0 {
+		s = strconv.Itoa(status) + " at "
+	}
+	path, _, _ = strings.Cut(path, "?") // a query may hold anything
+	s += clipped(path)
+	if what != "" {
+		s += ": " + clipped(what)
+	}
+	return s
+}
+
+// byEnvoy tells of an answer that Envoy itself made: its response flags and details.
+func byEnvoy(local string) string { return "Envoy: " + local }
+
+// metIn tells of first events that do not serve the request; named is the status that
+// they name, or 0.
+func metIn(seen blame.Sight, named int) string {
+	switch {
+	case named != 0:
+		return "its first events are an error, " + strconv.Itoa(named)
+	case seen == blame.Empty:
+		return "its events end before a token"
+	default:
+		return "its first events are an error"
+	}
+}
+
+func clipped(s string) string {
+	if len(s) > mostSaid {
+		s = s[:mostSaid]
+	}
+	return strings.ToValidUTF8(s, "")
+}
