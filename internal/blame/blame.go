@@ -34,7 +34,8 @@ const (
 	NotStarted  Sight = "not_started"    // the leg did not begin in time, and Envoy names no worker
 	NotSent     Sight = "not_sent"       // the leg ended before a worker saw it
 	Overflow    Sight = "overflow"       // Envoy has no room: a circuit breaker, or the overload manager
-	Unconnected Sight = "connect_failed" // the connection was refused, or was not made (UF)
+	Unconnected Sight = "connect_failed" // the connection was refused, or broke while it was made (UF)
+	Unmade      Sight = "connect_timeout"
 	Lost        Sight = "connection_lost"
 	Ended       Sight = "ended" // before any answer, and Envoy says nothing about the worker
 	TimedOut    Sight = "timeout"

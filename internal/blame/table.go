@@ -51,6 +51,7 @@ var groups = []group{
 	{NotSent, all, "refused by a filter, no route or no host (NR, NC, UH, DF …), or ended before its body was whole", Row{Fresh: Yes, Outcome: Failed}},
 	{Overflow, all, "a circuit breaker or the overload manager (UO, DO, UDO, OM)", Row{Fresh: Yes, Outcome: Failed}},
 	{Unconnected, all, "Envoy: UF", Row{Charge: Connect, Fresh: Yes, Avoid: It, Outcome: Failed}},
+	{Unmade, all, "Envoy: UF, and its details say connection_timeout: the worker, or its machine, may be busy", Row{Suspect: true, Fresh: Yes, Avoid: It, Outcome: Failed}},
 
 	// Before an answer.
 	{Lost, all, "Envoy: UC, UR, UPE, LR, before any answer", Row{Charge: Loss, Suspect: true, Fresh: Yes, Avoid: It, Outcome: Failed}},

@@ -82,7 +82,9 @@ func TestEveryCellKeepsTheInvariants(t *testing.T) {
 		require.False(t, seen[key{r.Leg, r.Sight}], "%s is there twice", name)
 		seen[key{r.Leg, r.Sight}] = true
 		require.Equal(t, r, Of(r.Leg, r.Sight), name)
-		if above[r.Sight] {
+		if r.Sight == Unmade {
+			require.True(t, r.Charge == None && r.Suspect && r.Avoid == It, "E1: %s is silence alone", name)
+		} else if above[r.Sight] {
 			require.Zero(t, r.Charge, "E1: %s", name)
 			require.False(t, r.Pair || r.Suspect, "E1: %s", name)
 		} else {

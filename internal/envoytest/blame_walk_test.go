@@ -104,6 +104,10 @@ func theWalk() []step {
 
 // elsewhere are the cells that other tests bring about, and assert.
 var elsewhere = map[cell]func(*testing.T){
+	{blame.Mirrored, blame.Unmade}:      TestAConnectionThatIsNotMadeIsNoProof,
+	{blame.First, blame.Unmade}:         TestAConnectionThatIsNotMadeIsNoProof,
+	{blame.Decode, blame.Unmade}:        TestAConnectionThatIsNotMadeIsNoProof,
+	{blame.Alone, blame.Unmade}:         TestAConnectionThatIsNotMadeIsNoProof,
 	{blame.Mirrored, blame.NotSent}:     TestWhatEnvoyKeepsFromAWorkerBlamesNobody,
 	{blame.First, blame.NotSent}:        TestWhatEnvoyKeepsFromAWorkerBlamesNobody,
 	{blame.First, blame.Ended}:          TestAPrefillThatBreaksOffForNobodyBlamesNobody,

@@ -54,6 +54,10 @@ func faultOf(flags string) fault {
 // False means that the request went over no connection.
 func reached(flags string) bool { return faultOf(flags) >= faultLost }
 
+// connectTimedOut is how the details name a connection that was neither made nor refused
+// within connect_timeout.
+const connectTimedOut = "{connection_timeout"
+
 // localSight returns the sight of a leg that Envoy itself answered.
 func localSight(flags string) blame.Sight {
 	switch faultOf(flags) {
@@ -64,6 +68,9 @@ func localSight(flags string) blame.Sight {
 	case faultOverflow:
 		return blame.Overflow
 	case faultConnect:
+		if strings.Contains(flags, connectTimedOut) {
+			return blame.Unmade
+		}
 		return blame.Unconnected
 	default:
 		return blame.NotSent // a filter refused the leg, or Envoy could not ask the plugin

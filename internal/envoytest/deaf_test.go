@@ -1,0 +1,89 @@
+//go:build e2e
+
+package envoytest
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// TestAConnectionThatIsNotMadeIsNoProof: one of two workers of a role takes no connection, as if
+// packets to it were dropped. Each request is served by the other, and nobody is charged; the
+// probe, which gets no connection either, sets the worker aside.
+func TestAConnectionThatIsNotMadeIsNoProof(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		layout
+		legs []blame.Leg
+	}{
+		"mirrored": {layoutOf(layout{prefill: 2, decode: 2, config: everyTurn}, worker.SGLang), []blame.Leg{blame.Mirrored, blame.Decode}},
+		"first":    {layoutOf(layout{prefill: 2, decode: 2, config: everyTurn}, worker.VLLM), []blame.Leg{blame.First}},
+		"alone":    {layout{aggregated: 2, config: everyTurn}, []blame.Leg{blame.Alone}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t, c.layout)
+			all := slices.Clone(f.workers)
+			for _, l := range c.legs {
+				info := *f.serving(l)[0].Info
+				info.ID, info.Endpoint = worker.ID(900+int(l)), deaf(t)
+				mates := []*stack.Worker{{Info: &info}}
+				for _, w := range all {
+					if w != f.serving(l)[0] {
+						mates = append(mates, w)
+					}
+				}
+				f.publishAndWait(mates...)
+				before := f.setAside()
+				for i := 0; f.saw(l, blame.Unmade) == 0; i++ {
+					require.Less(t, i, 8, "the deaf one is met in its turn")
+					prompt := fmt.Sprintf("one is deaf, %s %d", l, i)
+					requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, i%2 == 0)), prompt, 4)
+				}
+				f.await("the deaf one to be set aside", func() bool {
+					for _, w := range look(t, f.plugin).Workers {
+						if w.Endpoint == info.Endpoint.String() {
+							return w.State == "aside"
+						}
+					}
+					return false
+				})
+				require.Zero(t, f.metric("baton_worker_charges_total", fmt.Sprintf("worker_id=%q", info.ID.String()), `charge="connect_failed"`))
+				require.Equal(t, before+1, f.setAside(), "it, and only it")
+				f.publishAndWait(all...)
+			}
+		})
+	}
+}
+
+// deaf returns the address of a socket whose queue of new connections is full: the kernel drops
+// what else comes.
+func deaf(t *testing.T) worker.Endpoint {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	f := os.NewFile(uintptr(fd), "deaf")
+	t.Cleanup(func() { _ = f.Close() })
+	require.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	require.NoError(t, syscall.Listen(fd, 0))
+	sa, err := syscall.Getsockname(fd)
+	require.NoError(t, err)
+	at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(sa.(*syscall.SockaddrInet4).Port))
+	c, err := net.Dial("tcp", at.String()) // the one that has room
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	e, err := worker.ParseEndpoint(at.String())
+	require.NoError(t, err)
+	return e
+}
