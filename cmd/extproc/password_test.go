@@ -68,8 +68,7 @@ func TestNoPasswordOfASettingIsPrinted(t *testing.T) {
 
 // textSettings returns the keys of the settings that are texts or lists of texts.
 func textSettings(t reflect.Type, path []string) (keys [][]string) {
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 		key := append(append([]string{}, path...), name)
 		of := f.Type

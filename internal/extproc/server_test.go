@@ -206,9 +206,9 @@ func (p *proxy) requestBody(body string) {
 	}))
 }
 
-func (p *proxy) responseHeaders(status string) {
+func (p *proxy) responseHeaders(status string, more ...string) {
 	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
-		Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: wiretest.HeaderMap(":status", status)}},
+		Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: wiretest.HeaderMap(append([]string{":status", status}, more...)...)}},
 	}))
 }
 
@@ -337,6 +337,28 @@ func TestAFailureAtAnotherReplicaEndsDecode(t *testing.T) {
 	im := main.recv().GetImmediateResponse()
 	require.EqualValues(t, 503, im.GetStatus().GetCode())
 	require.Equal(t, "1", setHeaders(im.GetHeaders())[prefill.HeaderRetry])
+	main.cancel()
+	owner.requireIdle()
+}
+
+// A redirect of a prefill worker reaches the client from another replica, too, with the place.
+func TestARedirectAtAnotherReplicaIsTheClients(t *testing.T) {
+	owner, other := newReplica(t, "owner", nil), newReplica(t, "other", nil)
+	main := owner.open(filterMain)
+	set := main.route(someBody)
+	leg := other.open(filterPrefill)
+	leg.requestHeaders(prefill.HeaderLeg, set[prefill.HeaderLeg])
+	leg.recv()
+	leg.requestBody(someBody)
+	leg.recv()
+	leg.responseHeaders("307", "location", "https://elsewhere.example/v1")
+	leg.recv()
+	leg.responseBody("moved")
+	leg.recv()
+	im := main.recv().GetImmediateResponse()
+	require.EqualValues(t, 307, im.GetStatus().GetCode())
+	require.Equal(t, "https://elsewhere.example/v1", setHeaders(im.GetHeaders())["location"])
+	leg.cancel()
 	main.cancel()
 	owner.requireIdle()
 }
