@@ -80,6 +80,11 @@ func checkModels(c config.Config, stdout, stderr io.Writer) error {
 			o := policy.Outlook(world, k)
 			served = served || o.Way != activation.Refused
 			fmt.Fprintln(stdout, "# - "+modelLine(k, o, world.Pool(k)))
+			if o.Way != activation.Refused {
+				for _, why := range activation.Unpaired(world.Pool(k)) {
+					fmt.Fprintf(stdout, "#   %s\n", why)
+				}
+			}
 		}
 		served = found.asked(c.Discovery.File, stdout) || served
 		if len(world.Keys()) == 0 {

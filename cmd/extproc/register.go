@@ -70,6 +70,7 @@ func registerWorker(ctx context.Context, c config.Register, log *slog.Logger) er
 	if err != nil {
 		return config.Usage(err)
 	}
+	c.Worker.Others = func(ctx context.Context) ([]*worker.Worker, error) { return etcd.Workers(ctx, client, c.Etcd.Prefix) }
 	closeFiles, err := serveModelFiles(&c, log)
 	if err != nil {
 		return err

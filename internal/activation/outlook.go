@@ -31,7 +31,7 @@ const (
 	Pending             // a prefill worker is known, and not all of its facts
 	NoPrefill           // no prefill worker takes new requests
 	NoDecode            // no decode worker takes new requests
-	NoCommon            // no prefill and decode worker hand KV over in the same way
+	NoCommon            // no prefill and decode worker are a pair: of one engine and one block size
 	NoListener          // the hand-off needs a prefill listener
 	Enforced            // no prefill worker, and one worker may not serve
 	PrefillGone         // the prefill workers have left
@@ -107,10 +107,10 @@ func apart(p *worker.Pool, listener bool) Reason {
 		return NoDecode
 	}
 	why := NoCommon
-	for _, e := range p.PrefillEngines {
+	for _, f := range p.PrefillFits {
 		switch {
-		case len(p.DecodeRanksOf(e)) == 0:
-		case listener || !handoff.KindOf(e).PrefillFirst():
+		case len(p.DecodeRanksOf(f)) == 0:
+		case listener || !handoff.KindOf(f.Engine).PrefillFirst():
 			return NoReason
 		default:
 			why = NoListener
@@ -136,9 +136,9 @@ func (o Outlook) How(p *worker.Pool) string {
 		return ""
 	case o.Way == Apart:
 		var engines []string
-		for _, e := range p.PrefillEngines {
-			if len(p.DecodeRanksOf(e)) > 0 {
-				engines = append(engines, string(e))
+		for _, f := range p.PrefillFits {
+			if len(p.DecodeRanksOf(f)) > 0 && !slices.Contains(engines, string(f.Engine)) {
+				engines = append(engines, string(f.Engine))
 			}
 		}
 		return "prefill and decode apart (" + strings.Join(engines, ", ") + ")"
@@ -171,7 +171,7 @@ func (o Outlook) because(p *worker.Pool) string {
 	case NoDecode:
 		return "no decode worker takes new requests"
 	case NoCommon:
-		return "no common hand-off: its prefill workers are " + enginesOf(p.Prefill) + ", its decode workers " + enginesOf(p.Decode)
+		return "no common hand-off: its " + NoPair(p)
 	case NoListener:
 		return "its engine needs a prefill listener (prefill.listener), and there is none"
 	case Enforced:
@@ -216,16 +216,6 @@ func (o Outlook) Needs(p *worker.Pool) []*worker.Worker {
 	default:
 		return slices.Concat(p.Prefill, p.Decode)
 	}
-}
-
-// enginesOf lists the engines of the workers.
-func enginesOf(ws []*worker.Worker) string {
-	var names []string
-	for _, w := range ws {
-		names = append(names, string(w.Engine))
-	}
-	slices.Sort(names)
-	return strings.Join(slices.Compact(names), " and ")
 }
 
 // Policy is the part of the configuration by which models are judged. Read-only.

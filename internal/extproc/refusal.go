@@ -26,6 +26,8 @@ func (srv *Server) failureOf(r *route.Refusal) *leg.Failure {
 	switch r.Reason {
 	case route.NamedLeft:
 		f.Message += ": " + r.Role.String() + " worker " + r.Worker.String() + "."
+	case route.NoCommon:
+		f.Message = strings.Replace(f.Message, ": run", ": its "+r.Workers+"; run", 1)
 	case route.NoTaint:
 		f.Taint = r.Taint
 		f.Message = "No " + r.Role.String() + " worker that can take the request carries the taint " + r.Taint + "; try again."

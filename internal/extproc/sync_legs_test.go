@@ -299,7 +299,7 @@ func TestDecodeIsPickedAgainOnlyWhereItGetsTheRequest(t *testing.T) {
 func (r *replica) nextDecode() string {
 	params := r.srv.cfg.Decode
 	pool := r.srv.cfg.Board.Load().Pool(worker.Key{Model: "m"})
-	req := load.Request{Key: pool.Key, Ranks: pool.DecodeRanksOf(worker.VLLM), Params: &params, Now: time.Now()}
+	req := load.Request{Key: pool.Key, Ranks: pool.DecodeRanksOf(pool.Decode[0].Fit()), Params: &params, Now: time.Now()}
 	req.Pick.Role, req.Pick.ISLTokens = worker.Decode, 8
 	d, err := r.book.Preview(&req)
 	require.NoError(r.t, err)

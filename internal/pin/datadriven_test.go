@@ -17,7 +17,7 @@ import (
 //
 //	read       each line is "header: value", the last may be an nvext object;
 //	           the output is what is said of both legs, or the fault
-//	workers    each line is a worker: ID ROLE [engine=E] [ranks=N] [ports]
+//	workers    each line is a worker: ID ROLE [engine=E] [block=N] [ranks=N] [ports]
 //	           [model=M] [namespace=N] [draining] [fronted] [no-bootstrap] [alone]; its
 //	           address is 10.0.0.ID:80
 //	resolve    [direct] [disagg|alone] [left=ID, who was at 10.0.0.ID:80]: input as of read; the output is
@@ -156,6 +156,10 @@ func workersOf(t *testing.T, input string) *worker.Snapshot {
 			switch k {
 			case "engine":
 				w.Engine = worker.Engine(v)
+			case "block":
+				n, err := strconv.ParseUint(v, 10, 32)
+				require.NoError(t, err)
+				w.BlockSize = uint32(n)
 			case "ranks":
 				n, err := strconv.ParseUint(v, 10, 32)
 				require.NoError(t, err)

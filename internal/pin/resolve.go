@@ -1,6 +1,7 @@
 package pin
 
 import (
+	"fmt"
 	"strconv"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -50,10 +51,14 @@ func (p *Pins) Resolve(s Scope) (Places, *Error) {
 	if !s.Disaggregated {
 		out.Prefill = nil
 	}
-	if a, b := out.Prefill, out.Decode; a != nil && b != nil && a.Worker.Engine != b.Worker.Engine {
+	if a, b := out.Prefill, out.Decode; a != nil && b != nil && a.Worker.Fit() != b.Worker.Fit() {
+		differ := "engines"
+		if a.Worker.Engine == b.Worker.Engine {
+			differ = fmt.Sprintf("block sizes, %d and %d tokens", a.Worker.BlockSize, b.Worker.BlockSize)
+		}
 		return Places{}, &Error{
 			Kind: Unfit, Param: p.Decode.by(),
-			Subject: "prefill worker " + a.Worker.ID.String() + " and decode worker " + b.Worker.ID.String() + " are of different engines",
+			Subject: "prefill worker " + a.Worker.ID.String() + " and decode worker " + b.Worker.ID.String() + " are of different " + differ,
 		}
 	}
 	return out, nil

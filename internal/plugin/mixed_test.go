@@ -14,21 +14,22 @@ import (
 func TestWorkersOfOtherBlocksThanTheirPoolAreTold(t *testing.T) {
 	x := newTold(t)
 	a, b, c := testWorker(t, 1, worker.Prefill, "1001"), testWorker(t, 2, worker.Prefill, "1002"), testWorker(t, 3, worker.Prefill, "1003")
-	decode := testWorker(t, 4, worker.Decode, "1004") // is told what to decode: its blocks are its own affair
-	decode.BlockSize = 64
+	decode := testWorker(t, 4, worker.Decode, "1004")
 	x.set(discovery.Change{Joined: []worker.ID{1, 2, 3, 4}}, a, b, c, decode)
 	require.Empty(t, x.state().Problems)
 	require.Contains(t, x.metrics(), "baton_discovery_problems 0")
 
 	wide, pairs := *b, *c
 	wide.BlockSize, pairs.Eagle = 32, true
+	const unpaired = "model m: prefill workers 2 are sglang with blocks of 32 tokens, and the decode workers are sglang with blocks of 16 tokens: " +
+		"no two of them are a pair; start them with one engine and one block size"
 	foreign := *c
 	foreign.ID, foreign.Namespace, foreign.BlockSize = 5, "foreign", 1
 	foreign.Endpoint = testWorker(t, 5, worker.Prefill, "1005").Endpoint
 	x.set(discovery.Change{Changed: []worker.ID{2, 3}}, a, &wide, &pairs, decode, &foreign)
 	require.Equal(t, []string{"model m, prefill: 2 of 3 workers have other blocks than worker 1 (16 tokens), as 2 (32 tokens): " +
-		"what they hold of a prompt is never found; give all of them the same block size and speculation"}, x.state().Problems)
-	require.Contains(t, x.metrics(), "baton_discovery_problems 1")
+		"what they hold of a prompt is never found; give all of them the same block size and speculation", unpaired}, x.state().Problems)
+	require.Contains(t, x.metrics(), "baton_discovery_problems 2")
 
 	x.set(discovery.Change{Changed: []worker.ID{2}}, a, b, &pairs, decode)
 	require.Equal(t, []string{"model m, prefill: 1 of 3 workers have other blocks than worker 1 (16 tokens), as 3 (16 tokens, in pairs): " +

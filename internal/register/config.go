@@ -2,6 +2,7 @@ package register
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Config says which worker is registered, and how it is watched.
@@ -39,6 +41,10 @@ type Config struct {
 	// DrainTimeout is the longest drain; default 2 min. The drain of an engine that does
 	// not count its requests takes all of it.
 	DrainTimeout time.Duration
+
+	// Others lists the workers that the registry holds, so that a worker without a partner
+	// is told of. Default: it is not looked.
+	Others func(ctx context.Context) ([]*worker.Worker, error)
 
 	Resolver Resolver     // default net.DefaultResolver
 	Logger   *slog.Logger // nil means slog.DiscardHandler

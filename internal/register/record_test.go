@@ -288,3 +288,27 @@ func TestConfigNamesItsFaults(t *testing.T) {
 	_, err = New(Config{Engine: engine.Config{URL: "http://127.0.0.1:1"}}, nil)
 	require.ErrorContains(t, err, "expected a registry")
 }
+
+func TestAWorkerIsToldWhetherItHasAPartner(t *testing.T) {
+	of := func(role worker.Role, block uint32, change func(*worker.Worker)) *worker.Worker {
+		w := &worker.Worker{Role: role, Engine: worker.VLLM, Models: []string{"m"}, BlockSize: block}
+		if change != nil {
+			change(w)
+		}
+		return w
+	}
+	rec := of(worker.Decode, 64, nil)
+	far := of(worker.Prefill, 128, nil)
+	for name, others := range map[string][]*worker.Worker{
+		"nobody is there":      nil,
+		"one of them fits":     {far, of(worker.Prefill, 64, nil)},
+		"all of the same role": {of(worker.Decode, 128, nil)},
+		"another model":        {of(worker.Prefill, 128, func(w *worker.Worker) { w.Models = []string{"n"} })},
+		"another namespace":    {of(worker.Prefill, 128, func(w *worker.Worker) { w.Namespace = "n" })},
+		"it is leaving":        {of(worker.Prefill, 128, func(w *worker.Worker) { w.Draining = true })},
+	} {
+		require.Empty(t, partnerless(rec, others), name)
+	}
+	require.Equal(t, "it is vllm with blocks of 64 tokens, and the prefill workers of its model are vllm with blocks of 16 tokens and vllm with blocks of 128 tokens: "+
+		"no two of them are a pair; start them with one engine and one block size", partnerless(rec, []*worker.Worker{far, of(worker.Prefill, 16, nil), far}))
+}

@@ -181,8 +181,22 @@ func eventually(t *testing.T, ok func() bool, what string) {
 func TestAWorkerIsAnnouncedAsItsEngineSays(t *testing.T) {
 	sim, _ := startSim(t, enginesim.Config{Role: worker.Prefill, Models: []string{"m", "lora"}, DPSize: 2, PageSize: 32, CapacityBlocks: 500, MaxModelLen: 4096, Topic: "kv"})
 	reg := &fakeRegistry{}
-	r, _ := startRunner(t, quick(sim.URL()), reg)
+	var log syncbuf.Buffer
+	c := quick(sim.URL())
+	c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	c.Others = func(context.Context) ([]*worker.Worker, error) {
+		return []*worker.Worker{
+			{Role: worker.Decode, Engine: worker.SGLang, Models: []string{"lora"}, BlockSize: 64},
+			{Role: worker.Decode, Engine: worker.SGLang, Models: []string{"other"}, BlockSize: 32},
+			{Role: worker.Prefill, Engine: worker.SGLang, Models: []string{"m"}, BlockSize: 32},
+		}, nil
+	}
+	r, _ := startRunner(t, c, reg)
 	eventually(t, r.Ready, "ready")
+	eventually(t, func() bool {
+		return strings.Contains(log.String(), `msg="the worker has no partner yet" why="it is sglang with blocks of 32 tokens, and the decode workers of its model are sglang with blocks of 64 tokens: `)
+	}, "it says with whom it is no pair")
+	require.Contains(t, log.String(), "block_size=32 life=1")
 	got, ok := reg.record()
 	require.True(t, ok)
 	id := sim.Identity()

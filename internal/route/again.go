@@ -8,18 +8,17 @@ import (
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/pkg/picker"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // This file picks another decode worker for a request, while prefill runs or after it has
-// ended: the KV that prefill holds can go to any decode worker of the same hand-off.
+// ended: the KV that prefill holds can go to any decode worker of the same fit.
 
 // Again is what a further pick of decode needs: the same terms as at the decision. It
 // must not be changed.
 type Again struct {
 	key         worker.Key
-	kind        handoff.Kind
+	fit         worker.Fit
 	subset      *subset.Set
 	exclude     []worker.Rank
 	pick        picker.Request
@@ -31,10 +30,11 @@ type Again struct {
 
 // again returns the terms for a further pick of decode, in case the decode worker leaves
 // while prefill runs.
-func (d *decider) again(kind handoff.Kind) *Again {
+func (d *decider) again() *Again {
 	q, v := d.q, &d.v
 	a := &Again{
-		key: q.pool.Key, kind: kind, subset: q.req.Subset, exclude: q.req.Failed, params: v.decode.params, growth: v.decode.growth,
+		fit: q.world.Worker(v.prefill.decision.Rank.ID).Fit(),
+		key: q.pool.Key, subset: q.req.Subset, exclude: q.req.Failed, params: v.decode.params, growth: v.decode.growth,
 		pick: picker.Request{Role: worker.Decode, ISLTokens: v.prompt.ISLTokens, NewBlocks: v.newBlocks()},
 	}
 	a.constraints = q.bound(&a.bound, worker.Decode, v.prefill.decision.Rank.ID)
@@ -62,7 +62,7 @@ func (rt *Router) DecodeAgain(a *Again, prefill, decode worker.Rank, now time.Ti
 	params := a.params
 	r := load.Request{
 		Key: a.key, Params: &params, Filter: rt.cfg.Health, Constraints: a.constraints, Pick: a.pick, Growth: a.growth,
-		Ranks: pool.DecodeRanksOf(from.Engine), Now: now, Exclude: append(slices.Clone(a.exclude), decode),
+		Ranks: pool.DecodeRanksOf(from.Fit()), Now: now, Exclude: append(slices.Clone(a.exclude), decode),
 	}
 	var some bool
 	r.Within, some = within(world.Snapshot, a.subset, r.Ranks)
@@ -98,7 +98,7 @@ func (rt *Router) Collector(a *Again, snap *worker.Snapshot, tried []worker.ID) 
 		return nil, 0
 	}
 	for _, w := range pool.Decode {
-		if slices.Contains(tried, w.ID) || handoff.KindOf(w.Engine) != a.kind || a.constraints.Lacks(w) != "" {
+		if slices.Contains(tried, w.ID) || w.Fit() != a.fit || a.constraints.Lacks(w) != "" {
 			continue
 		}
 		for dp := range worker.DPRank(w.DPSize) {

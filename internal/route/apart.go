@@ -9,14 +9,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// This file judges the engines of a pool: each engine hands KV over in its own way, and a
-// request may be one that this way cannot serve.
+// This file judges which workers of a pool can be a pair: those of one fit. Each engine
+// hands KV over in its own way, and a request may be one that this way cannot serve.
 
-// engines returns the engines of which one is to prefill the request: the engine of the
-// worker that the request names; else the pool's engines that have decode workers too;
-// else, if none has, all of the pool's prefill engines. It returns nil if the named
-// worker is not in this pool: the method place refuses that request. The slice is shared.
-func (q *Question) engines() []worker.Engine {
+// fits returns the fits of which one is to prefill the request: the fit of the worker that
+// the request names; else the pool's fits that have decode workers too; else, if none has,
+// all of the pool's prefill workers. It returns nil if the named worker is not in this
+// pool: the method place refuses that request. The slice is shared.
+func (q *Question) fits() []worker.Fit {
 	for _, t := range [...]*pin.Target{&q.wish.pins.Prefill, &q.wish.pins.Decode} {
 		if !t.Named() {
 			continue
@@ -25,13 +25,13 @@ func (q *Question) engines() []worker.Engine {
 		if w == nil || w.Namespace != q.pool.Key.Namespace || !w.Answers(q.pool.Key.Model) {
 			return nil
 		}
-		return []worker.Engine{w.Engine}
+		return []worker.Fit{w.Fit()}
 	}
-	all := q.pool.PrefillEngines
+	all := q.pool.PrefillFits
 	if len(all) == 1 {
 		return all
 	}
-	whole := slices.DeleteFunc(slices.Clone(all), func(e worker.Engine) bool { return len(q.pool.DecodeRanksOf(e)) == 0 })
+	whole := slices.DeleteFunc(slices.Clone(all), func(f worker.Fit) bool { return len(q.pool.DecodeRanksOf(f)) == 0 })
 	if len(whole) == 0 {
 		return all
 	}
@@ -77,9 +77,9 @@ func (rt *Router) splittable(q *Question) *Refusal {
 	if !q.apart {
 		return nil
 	}
-	engines, able, why := q.engines(), 0, ""
-	for _, e := range engines {
-		h := rt.hindrance(e, q)
+	fits, able, why := q.fits(), 0, ""
+	for _, f := range fits {
+		h := rt.hindrance(f.Engine, q)
 		if h == "" {
 			able++
 		} else if why == "" || why == noMirror {
@@ -87,10 +87,10 @@ func (rt *Router) splittable(q *Question) *Refusal {
 		}
 	}
 	switch {
-	case able == 0 && len(engines) > 0:
+	case able == 0 && len(fits) > 0:
 		return rt.unsplit(q, why)
-	case !q.wish.names() && able < len(q.pool.PrefillEngines):
-		q.able = slices.DeleteFunc(slices.Clone(engines), func(e worker.Engine) bool { return rt.hindrance(e, q) != "" })
+	case !q.wish.names() && able < len(q.pool.PrefillFits):
+		q.able = slices.DeleteFunc(slices.Clone(fits), func(f worker.Fit) bool { return rt.hindrance(f.Engine, q) != "" })
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func (q *Question) notUsed(f *Refusal) *Refusal {
 // or refuses the request. It is called once the prompt is known.
 func (d *decider) uncut() *Refusal {
 	q := d.q
-	if !q.apart || !slices.ContainsFunc(q.pool.PrefillEngines, worker.Engine.Truncates) || !q.query.CutToFit(&d.v.prompt) {
+	if !q.apart || !slices.ContainsFunc(q.pool.PrefillFits, func(f worker.Fit) bool { return f.Engine.Truncates() }) || !q.query.CutToFit(&d.v.prompt) {
 		return nil
 	}
 	q.cut = true
@@ -158,9 +158,9 @@ func (rt *Router) carried(q *Question) *Refusal {
 	if !q.apart || !q.req.OneLeg || q.req.Sidecar {
 		return nil
 	}
-	engines := q.engines()
-	first := slices.ContainsFunc(engines, func(e worker.Engine) bool { return handoff.KindOf(e).PrefillFirst() })
-	if len(engines) == 0 || first && rt.cfg.Policy.Rules.Listener {
+	fits := q.fits()
+	first := slices.ContainsFunc(fits, func(f worker.Fit) bool { return handoff.KindOf(f.Engine).PrefillFirst() })
+	if len(fits) == 0 || first && rt.cfg.Policy.Rules.Listener {
 		return nil
 	}
 	switch {
@@ -173,22 +173,21 @@ func (rt *Router) carried(q *Question) *Refusal {
 	return nil
 }
 
-// ranks lists the ranks from which a role is picked. A decode worker must be of the same
-// engine as the prefill worker that was picked, and a prefill worker of the same engine
-// as the decode worker that the request names.
+// ranks lists the ranks from which a role is picked. A decode worker must fit the prefill
+// worker that was picked, and a prefill worker the decode worker that the request names.
 func (d *decider) ranks(role worker.Role) []worker.Rank {
 	q, v := d.q, &d.v
 	switch {
 	case role == worker.Prefill && q.places.Decode != nil:
-		return q.pool.PrefillRanksOf(q.places.Decode.Worker.Engine)
+		return q.pool.PrefillRanksOf(q.places.Decode.Worker.Fit())
 	case role == worker.Prefill && len(q.able) == 1:
 		return q.pool.PrefillRanksOf(q.able[0])
 	case role == worker.Prefill && q.able != nil:
 		return slices.DeleteFunc(slices.Clone(q.pool.PrefillRanks), func(r worker.Rank) bool {
-			return !slices.Contains(q.able, q.world.Worker(r.ID).Engine)
+			return !slices.Contains(q.able, q.world.Worker(r.ID).Fit())
 		})
 	case role == worker.Decode && v.prefill.made:
-		return q.pool.DecodeRanksOf(q.world.Worker(v.prefill.decision.Rank.ID).Engine)
+		return q.pool.DecodeRanksOf(q.world.Worker(v.prefill.decision.Rank.ID).Fit())
 	default:
 		return q.pool.Ranks(role)
 	}

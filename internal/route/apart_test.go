@@ -2,12 +2,14 @@ package route
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -100,4 +102,36 @@ func TestOfTwoEnginesTheOneThatCutsNoPromptIsPicked(t *testing.T) {
 	d := r.preview(`{"model":"m","prompt":[1,2,3,4],"truncate_prompt_tokens":-1}`)
 	require.True(t, d.Apart)
 	require.Equal(t, []worker.ID{2, 4}, []worker.ID{d.Prefill.Rank.ID, d.Decode.Rank.ID})
+}
+
+// KV goes from prefill to decode block by block: workers of other blocks are no pair.
+func TestWorkersOfOtherBlocksAreNoPair(t *testing.T) {
+	blocks := func(sizes ...uint32) []*worker.Worker {
+		ws := routetest.Workers()
+		for i, w := range ws {
+			w.BlockSize = sizes[i]
+		}
+		return ws
+	}
+	pairs := func(r *rig) (out []string) {
+		for range 8 {
+			d := r.preview(eightTokens)
+			out = append(out, fmt.Sprint(d.Prefill.Rank.ID, ">", d.Decode.Rank.ID, " in blocks of ", d.BlockSize))
+		}
+		slices.Sort(out)
+		return slices.Compact(out)
+	}
+	r := newRig(t, blocks(128, 128, 64, 64), nil)
+	_, f := r.ask(eightTokens, nil)
+	require.Equal(t, &Refusal{Reason: NoCommon, Workers: "prefill workers are sglang with blocks of 128 tokens, its decode workers sglang with blocks of 64 tokens"}, f)
+
+	r = newRig(t, blocks(128, 64, 64, 32), nil)
+	require.Equal(t, []string{"2>3 in blocks of 64"}, pairs(r), "those that fit go on, and the prompt is cut as they cut it")
+
+	r = newRig(t, blocks(128, 64, 64, 128), nil)
+	got := pairs(r)
+	require.NotEmpty(t, got)
+	require.Subset(t, []string{"1>4 in blocks of 128", "2>3 in blocks of 128"}, got)
+	r.cfg.Health.Report(worker.Rank{ID: 4}, health.Report{Outcome: health.ConnectFailed}, time.Now())
+	require.Equal(t, []string{"2>3 in blocks of 128"}, pairs(r), "nobody is left who fits worker 1")
 }

@@ -149,7 +149,7 @@ func (d *decider) fill(out *Decision) {
 	switch {
 	case !out.Apart, out.Kind == handoff.BySidecar:
 	case out.Kind.PrefillFirst():
-		out.HandoffID, out.Again = handoff.DrawRequestID(d.sc.rng), d.again(out.Kind)
+		out.HandoffID, out.Again = handoff.DrawRequestID(d.sc.rng), d.again()
 	default:
 		out.Room = prefill.DrawRoom(d.sc.rng, out.Prefill.Rank.DPRank, out.Prefill.Worker.DPSize, q.req.Scan.Parallel())
 	}

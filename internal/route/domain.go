@@ -8,14 +8,14 @@ import (
 )
 
 // maxDomains bounds how many prefill workers are picked for one request because no decode
-// worker could be picked in the domain of the one before. All domains without a decode
-// worker are passed over together, and count once.
+// worker could be picked for the one before. All reaches without a decode worker are
+// passed over together, and count once.
 const maxDomains = 8
 
-// pair picks prefill, then decode. If no decode worker may be picked in the domain that
-// prefill's KV is not to leave (docs/behaviour.md#transfer-domain), pair picks prefill
-// again in another domain. Domains are looked at only after such a failure: other
-// requests pay nothing for them.
+// pair picks prefill, then decode. If no decode worker may be picked that fits the prefill
+// worker, in the domain that its KV is not to leave (docs/behaviour.md#transfer-domain),
+// pair picks prefill again, of another fit or in another domain. These are looked at only
+// after such a failure: other requests pay nothing for them.
 func (d *decider) pair() {
 	q, v := d.q, &d.v
 	prefillParams, decodeParams := q.override.Apply(d.cfg.Prefill), picker.DecodeOverride(q.override.Apply(d.cfg.Decode))
@@ -42,25 +42,27 @@ func (d *decider) pair() {
 	}
 }
 
+// reach is where the KV of a prefill worker may go.
+type reach struct {
+	fit    worker.Fit
+	domain string // "": anywhere
+}
+
 // strand takes prefill workers out of the pick whose KV no decode worker may fetch: those
-// of the domain that has just failed, and those of domains without a decode worker to
-// pick. It returns false if no domain binds the pick, or if the request names the prefill
-// worker.
+// of the reach that has just failed, and those of reaches without a decode worker to pick.
+// It returns false if there is only one reach, or if the request names the prefill worker.
 func (d *decider) strand() bool {
 	q, v := d.q, &d.v
-	failed := q.domain(q.world.Worker(v.prefill.decision.Rank.ID))
-	if failed == "" || q.places.Prefill != nil {
+	from := q.world.Worker(v.prefill.decision.Rank.ID)
+	if from == nil || q.places.Prefill != nil || q.domain(from) == "" && len(q.pool.PrefillFits) < 2 {
 		return false
 	}
-	served := map[string]bool{failed: false}
+	served := map[reach]bool{{from.Fit(), q.domain(from)}: false}
 	for _, w := range q.pool.Prefill {
-		at := q.domain(w)
-		if at == "" {
-			continue
-		}
+		at := reach{w.Fit(), q.domain(w)}
 		ok, known := served[at]
 		if !known {
-			ok = d.decodes(w.Engine, at)
+			ok = d.decodes(at)
 			served[at] = ok
 		}
 		if ok || slices.Contains(v.stranded, worker.Rank{ID: w.ID}) {
@@ -80,9 +82,9 @@ func (q *Question) domain(w *worker.Worker) string {
 	return q.world.TransferTaint(w.ID)
 }
 
-// decodes reports whether the domain has a decode worker of the engine that could be
-// picked. Load is not looked at: such a worker may be overloaded.
-func (d *decider) decodes(e worker.Engine, domain string) bool {
+// decodes reports whether there is a decode worker within the reach that could be picked.
+// Load is not looked at: such a worker may be overloaded.
+func (d *decider) decodes(at reach) bool {
 	q := d.q
 	may := func(w *worker.Worker) bool {
 		if at := q.places.Decode; at != nil {
@@ -91,6 +93,6 @@ func (d *decider) decodes(e worker.Engine, domain string) bool {
 		return w.CanServe(worker.Decode) && allowed(q.req.Subset, w) && d.cfg.Health.AllowsSome(w.ID)
 	}
 	return slices.ContainsFunc(q.pool.Decode, func(w *worker.Worker) bool {
-		return w.Engine == e && w.HasTaint(domain) && q.constraints.Lacks(w) == "" && may(w)
+		return w.Fit() == at.fit && (at.domain == "" || w.HasTaint(at.domain)) && q.constraints.Lacks(w) == "" && may(w)
 	})
 }

@@ -25,6 +25,9 @@ func (q *Question) stillAsks(why Reason) bool {
 // read.
 func (q *Question) lead() []*worker.Worker {
 	switch {
+	case q.apart && q.able != nil:
+		first := slices.IndexFunc(q.pool.Prefill, func(w *worker.Worker) bool { return slices.Contains(q.able, w.Fit()) })
+		return q.pool.Prefill[max(first, 0):]
 	case q.apart:
 		return q.pool.Prefill
 	case q.decodeOnly:

@@ -29,10 +29,10 @@ type Question struct {
 	fellBack    string             // the failure in whose place one worker is to serve
 	cut         bool               // its legs may keep different parts of its prompt (CutPrompt)
 
-	places     pin.Places      // the workers that the request names
-	able       []worker.Engine // the engines from which prefill may be picked; nil: all
-	decodeOnly bool            // the request asks which workers would serve it, while prefill is becoming ready
-	alone      SplitReason     // why one worker is to serve although a pair could be had
+	places     pin.Places   // the workers that the request names
+	able       []worker.Fit // of which prefill may be picked; nil: all
+	decodeOnly bool         // the request asks which workers would serve it, while prefill is becoming ready
+	alone      SplitReason  // why one worker is to serve although a pair could be had
 }
 
 // Query returns what counting the request's tokens needs.
@@ -132,7 +132,7 @@ func (rt *Router) divide(q *Question) *Refusal {
 		case why == NoAggregated && q.undivided:
 			return q.noneAlone(true)
 		case q.wish.names() || !fallback:
-			return refuse(why)
+			return q.refuse(why)
 		}
 		q.fellBack = string(why)
 	}

@@ -3,6 +3,7 @@ package route
 import (
 	"errors"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -24,7 +25,7 @@ const (
 	NoAggregated Reason = "no_aggregated_worker"    // Overloaded
 	NeedsAlone   Reason = "needs_aggregated_worker" // Path: only one worker alone can serve it, and none that could was known lately, or none may
 	UnknownPath  Reason = "unknown_path"            // Path: the same, and no engine is known to serve it
-	NoCommon     Reason = "no_common_handoff"       // no prefill and decode worker are of one engine
+	NoCommon     Reason = "no_common_handoff"       // Workers
 	PrefillGone  Reason = "prefill_gone"            // the model's prefill workers have left, and no worker can serve alone
 	NoListener   Reason = "no_prefill_listener"     // the engine's hand-off needs the prefill listener
 	NoHandoff    Reason = "not_disaggregable"       // Obstacle, By
@@ -49,6 +50,7 @@ type Refusal struct {
 	Taint      string                 // that is required, as the request or a topology names it
 	Queue      *picker.SaturatedError // how full the queue is
 	Overloaded bool                   // all workers that could serve are over a threshold
+	Workers    string                 // what the prefill and the decode workers are, of which no two are a pair
 	Obstacle   string                 // the part of the request that cannot be split; empty: the model is never split
 	By         string                 // the header or member that names a prefill worker which would not be used; empty: none does
 	Pin        *pin.Error
@@ -68,6 +70,15 @@ func (q *Question) noneAlone(may bool) *Refusal {
 	default:
 		return &Refusal{Reason: NeedsAlone, Path: q.req.Passing}
 	}
+}
+
+// refuse is the refusal of a request whose pool cannot serve for the reason.
+func (q *Question) refuse(why Reason) *Refusal {
+	f := refuse(why)
+	if why == NoCommon {
+		f.Workers = activation.NoPair(q.pool)
+	}
+	return f
 }
 
 func badMember(e openai.Error) *Refusal { return &Refusal{Reason: BadBody, Body: &e} }

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -99,7 +98,7 @@ func TestAListSaysWhichRankServesAtEachAddress(t *testing.T) {
 // port of a rank that it allows.
 func TestACollectingLegGoesToAnAllowedRank(t *testing.T) {
 	r := newRig(t, engineOf(routetest.Ported(), worker.VLLM), nil)
-	a := &Again{kind: handoff.KindOf(worker.VLLM), key: worker.Key{Model: "m"}}
+	a := &Again{fit: r.cfg.Board.Load().Workers()[0].Fit(), key: worker.Key{Model: "m"}}
 	snap := r.cfg.Board.Load().Snapshot
 	for list, want := range map[string]worker.Rank{
 		"127.0.0.1:40402": {ID: 4, DPRank: 2}, "127.0.0.1:40301": {ID: 3, DPRank: 1},

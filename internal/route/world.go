@@ -56,9 +56,9 @@ func (q *Question) noCommon() Reason {
 	for _, w := range q.world.Workers() {
 		switch {
 		case !w.Draining || w.Namespace != q.pool.Key.Namespace || !w.Answers(q.pool.Key.Model):
-		case w.Role == worker.Prefill && len(q.pool.DecodeRanksOf(w.Engine)) > 0:
+		case w.Role == worker.Prefill && len(q.pool.DecodeRanksOf(w.Fit())) > 0:
 			return NoPrefill
-		case w.Role == worker.Decode && len(q.pool.PrefillRanksOf(w.Engine)) > 0:
+		case w.Role == worker.Decode && len(q.pool.PrefillRanksOf(w.Fit())) > 0:
 			return NoDecode
 		}
 	}

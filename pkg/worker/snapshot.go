@@ -30,52 +30,41 @@ type Pool struct {
 	DecodeRanks     []Rank
 	AggregatedRanks []Rank
 
-	// PrefillEngines are the engines of the Prefill workers, sorted, each once.
-	PrefillEngines []Engine
+	// PrefillFits are the fits of the Prefill workers, sorted, each once.
+	PrefillFits []Fit
 
 	// MaxModelLen is the smallest MaxModelLen that a worker of the pool tells; 0: none
 	// tells one.
 	MaxModelLen uint32
 
-	decodeOf  map[Engine][]Rank // ranks of Decode by engine; nil if all are of one engine
-	prefillOf map[Engine][]Rank // ranks of Prefill by engine; nil if all are of one engine
+	decodeOf  map[Fit][]Rank // ranks of Decode by fit; nil if all have one fit
+	prefillOf map[Fit][]Rank // ranks of Prefill by fit; nil if all have one fit
 }
 
-// DecodeRanksOf returns the ranks of the decode workers that run the engine: decode
-// workers of another engine could not take the KV. The slice is shared.
-func (p *Pool) DecodeRanksOf(e Engine) []Rank {
+// DecodeRanksOf returns the ranks of the decode workers of the fit: others could not take
+// the KV. The slice is shared.
+func (p *Pool) DecodeRanksOf(f Fit) []Rank { return ranksOf(f, p.decodeOf, p.Decode, p.DecodeRanks) }
+
+// PrefillRanksOf returns the ranks of the prefill workers of the fit. The slice is shared.
+func (p *Pool) PrefillRanksOf(f Fit) []Rank {
+	return ranksOf(f, p.prefillOf, p.Prefill, p.PrefillRanks)
+}
+
+func ranksOf(f Fit, by map[Fit][]Rank, ws []*Worker, all []Rank) []Rank {
 	switch {
-	case p.decodeOf != nil:
-		return p.decodeOf[e]
-	case len(p.Decode) > 0 && p.Decode[0].Engine == e:
-		return p.DecodeRanks
+	case by != nil:
+		return by[f]
+	case len(ws) > 0 && ws[0].Fit() == f:
+		return all
 	default:
 		return nil
 	}
 }
 
-// PrefillRanksOf returns the ranks of the prefill workers that run the engine. The
-// slice is shared.
-func (p *Pool) PrefillRanksOf(e Engine) []Rank {
-	switch {
-	case p.prefillOf != nil:
-		return p.prefillOf[e]
-	case len(p.Prefill) > 0 && p.Prefill[0].Engine == e:
-		return p.PrefillRanks
-	default:
-		return nil
-	}
-}
-
-// sortByEngine fills decodeOf, prefillOf and PrefillEngines.
-func (p *Pool) sortByEngine() {
-	p.decodeOf, p.prefillOf = byEngine(p.Decode), byEngine(p.Prefill)
-	for _, w := range p.Prefill {
-		if !slices.Contains(p.PrefillEngines, w.Engine) {
-			p.PrefillEngines = append(p.PrefillEngines, w.Engine)
-		}
-	}
-	slices.Sort(p.PrefillEngines)
+// sortByFit fills decodeOf, prefillOf and PrefillFits.
+func (p *Pool) sortByFit() {
+	p.decodeOf, p.prefillOf = byFit(p.Decode), byFit(p.Prefill)
+	p.PrefillFits = FitsOf(p.Prefill)
 }
 
 // deployments lists, each once, the deployments that serve the pool's model otherwise
@@ -91,15 +80,15 @@ func (p *Pool) deployments() (out []string) {
 	return out
 }
 
-// byEngine returns the ranks of the workers by engine, or nil if all are of one engine.
-func byEngine(ws []*Worker) map[Engine][]Rank {
-	if !slices.ContainsFunc(ws, func(w *Worker) bool { return w.Engine != ws[0].Engine }) {
+// byFit returns the ranks of the workers by fit, or nil if all have one fit.
+func byFit(ws []*Worker) map[Fit][]Rank {
+	if !slices.ContainsFunc(ws, func(w *Worker) bool { return w.Fit() != ws[0].Fit() }) {
 		return nil
 	}
-	out := make(map[Engine][]Rank)
+	out := make(map[Fit][]Rank)
 	for _, w := range ws {
 		for dp := range w.DPSize {
-			out[w.Engine] = append(out[w.Engine], Rank{ID: w.ID, DPRank: DPRank(dp)})
+			out[w.Fit()] = append(out[w.Fit()], Rank{ID: w.ID, DPRank: DPRank(dp)})
 		}
 	}
 	return out
@@ -188,7 +177,7 @@ func NewSnapshot(revision uint64, workers []*Worker) (*Snapshot, error) {
 	}
 	for k, p := range s.pools {
 		s.models = append(s.models, k)
-		p.sortByEngine()
+		p.sortByFit()
 	}
 	slices.SortFunc(s.models, func(a, b Key) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Model, b.Model))
@@ -281,7 +270,7 @@ func (p *Pool) Only(keep func(*Worker) bool) *Pool {
 			seen[w.ID] = true
 		}
 	}
-	out.sortByEngine()
+	out.sortByFit()
 	return out
 }
 

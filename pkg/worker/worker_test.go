@@ -66,7 +66,7 @@ func TestPoolsHoldOnlyWhatMayBePicked(t *testing.T) {
 	require.Equal(t, []worker.Rank{{ID: 1}}, p.Ranks(worker.Prefill))
 	require.Equal(t, []worker.Rank{{ID: 4}, {ID: 4, DPRank: 1}}, p.Ranks(worker.Decode))
 	require.Equal(t, p.Ranks(worker.Decode), p.Ranks(worker.Aggregated))
-	require.Equal(t, []worker.Engine{worker.SGLang}, p.PrefillEngines)
+	require.Equal(t, []worker.Fit{both.Fit()}, p.PrefillFits)
 	require.NotNil(t, s.Worker(3), "a draining worker is still known")
 	require.Nil(t, s.Pool(worker.Key{Model: "m", Namespace: "other"}))
 	require.Equal(t, worker.ID(4), s.WorkerAt("127.0.0.1:4").ID)

@@ -1,6 +1,8 @@
 package etcd
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -143,6 +145,25 @@ func newFollower(s store, members int, c Config, from, end string, r reader) *fo
 			pageSize: int64(c.PageSize), tries: min(members, maxTries),
 		},
 	}
+}
+
+// mostLooked is how many workers Workers reads.
+const mostLooked = 1000
+
+// Workers returns the workers under the prefix that can be read, of very many only some.
+func Workers(ctx context.Context, client *clientv3.Client, prefix string) ([]*worker.Worker, error) {
+	p := plain{folder(cmp.Or(prefix, DefaultPrefix))}
+	res, err := client.Get(ctx, p.dir, clientv3.WithPrefix(), clientv3.WithLimit(mostLooked), clientv3.WithSerializable())
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	var ws []*worker.Worker
+	for _, kv := range res.Kvs {
+		if w, err := p.worker(kv); err == nil {
+			ws = append(ws, w)
+		}
+	}
+	return ws, nil
 }
 
 // plain reads Baton's own layout, in which each key is a worker.
