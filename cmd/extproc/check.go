@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,8 +32,10 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 		_, workers := checkWorkers(c.Discovery.File, io.Discard)
 		return config.Usage(errors.Join(err, workers))
 	}
-	if w := c.Warning(); w != "" {
-		fmt.Fprintf(stderr, "extproc: note: %s\n", w)
+	for _, w := range []string{c.Warning(), c.KeyWarning()} {
+		if w != "" {
+			fmt.Fprintf(stderr, "extproc: note: %s\n", w)
+		}
 	}
 	text, err := plugin.Sized(c).Effective()
 	if err != nil {
@@ -59,6 +62,10 @@ func checkModels(c config.Config, stdout, stderr io.Writer) error {
 		elsewhere = append(elsewhere, poolText(&c.Discovery.Kubernetes[i]))
 	}
 	found, err := checkWorkers(c.Discovery.File, stderr)
+	if err != nil {
+		return config.Usage(err)
+	}
+	refused, err := found.refuse(&c)
 	if err != nil {
 		return config.Usage(err)
 	}
@@ -91,6 +98,9 @@ func checkModels(c config.Config, stdout, stderr io.Writer) error {
 			fmt.Fprintln(stdout, "# - none: it lists no workers")
 		}
 		found.unusable(c.Discovery.File, stdout)
+		for _, line := range refused {
+			fmt.Fprintln(stdout, "# - "+line)
+		}
 	}
 	switch {
 	case len(elsewhere) > 0:
@@ -146,6 +156,26 @@ func (l *listed) unusable(name string, out io.Writer) {
 			fmt.Fprintf(out, "# - %s:%d: worker %d gets no requests: %s\n", name, l.lines[w.ID], w.ID, why)
 		}
 	}
+}
+
+// refuse takes out the workers at addresses where none may be, as serve does, and says why
+// of each.
+func (l *listed) refuse(c *config.Config) (lines []string, err error) {
+	if l == nil {
+		return nil, nil
+	}
+	allowed, err := plugin.Allowed(c)
+	if err != nil {
+		return nil, err
+	}
+	l.workers = slices.DeleteFunc(l.workers, func(w *worker.Worker) bool {
+		why := allowed.Refuse(w, true)
+		if why != "" {
+			lines = append(lines, fmt.Sprintf("%s:%d: worker %d is refused: %s", c.Discovery.File, l.lines[w.ID], w.ID, why))
+		}
+		return why != ""
+	})
+	return lines, nil
 }
 
 // asked prints which workers' engines serve asks for what the file leaves out, and reports

@@ -117,5 +117,13 @@ func TestARefusalIsSaidOnceInAWhile(t *testing.T) {
 		e.status = http.StatusForbidden
 		ask(with)
 		require.Equal(t, 2, strings.Count(said.String(), "an engine refuses the API key"))
+
+		base.Trusts = func(host string) bool { return host != "10.0.0.1:80" }
+		ask(base.Around(e))
+		require.Empty(t, e.got[len(e.got)-1])
+		require.Contains(t, said.String(), "an engine asks for an API key, and is not shown that of engines.api_key_file: it is not known who has registered the worker")
+		base.Trusts = func(host string) bool { return host == "10.0.0.1:80" }
+		ask(base.Around(e))
+		require.Equal(t, "Bearer secret", e.got[len(e.got)-1])
 	})
 }

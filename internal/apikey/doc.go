@@ -10,8 +10,8 @@
 // says why. [Transport] adds the key to requests and says in the log, once in a while, that
 // an engine refuses it or asks for one.
 //
-// The key is in no log, no error and no page. It is shown to every engine that the program
-// talks to: whoever may announce a worker is trusted with it.
+// The key is in no log, no error and no page. A Transport shows it only to engines that its
+// owner trusts.
 //
 // What this package does not do: it checks no key of anybody's.
 package apikey

@@ -17,8 +17,11 @@ const tellEvery = time.Minute
 type Transport struct {
 	Key     *File  // nil: none is shown
 	Setting string // what names the file, for the log
-	Next    http.RoundTripper
-	Log     *slog.Logger
+	// Trusts reports whether the engine at a host:port may be shown the key. Default: each
+	// may.
+	Trusts func(host string) bool
+	Next   http.RoundTripper
+	Log    *slog.Logger
 
 	mu   sync.Mutex
 	told map[string]time.Time // when it was last, by what
@@ -26,12 +29,13 @@ type Transport struct {
 
 // Around returns a Transport like t with another one within.
 func (t *Transport) Around(next http.RoundTripper) http.RoundTripper {
-	return &Transport{Key: t.Key, Setting: t.Setting, Next: next, Log: t.Log}
+	return &Transport{Key: t.Key, Trusts: t.Trusts, Setting: t.Setting, Next: next, Log: t.Log}
 }
 
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if t.Key != nil {
+	shown := t.Key != nil && (t.Trusts == nil || t.Trusts(r.URL.Host))
+	if shown {
 		r = r.Clone(r.Context()) // a request is its caller's
 		t.Key.Show(r)
 		if err := t.Key.Err(); err != nil {
@@ -41,9 +45,12 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := t.Next.RoundTrip(r)
 	if err == nil && Refused(res.StatusCode) {
 		at := []any{slog.String(logkey.Endpoint, r.URL.Host), slog.String(logkey.Path, r.URL.Path), slog.Int(logkey.Status, res.StatusCode)}
-		if t.Key == nil {
+		switch {
+		case t.Key == nil:
 			t.tell("none", "an engine asks for an API key, and "+t.Setting+" names none", at...)
-		} else {
+		case !shown:
+			t.tell("kept", "an engine asks for an API key, and is not shown that of "+t.Setting+": it is not known who has registered the worker", at...)
+		default:
 			t.tell("wrong", "an engine refuses the API key", append(at, slog.String(logkey.APIKeyFile, t.Key.Path()))...)
 		}
 	}

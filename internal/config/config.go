@@ -122,6 +122,10 @@ type DiscoveryConfig struct {
 	Etcd EtcdConfig `yaml:"etcd"`
 	// Dynamo also reads the workers that Dynamo keeps in the same etcd.
 	Dynamo bool `yaml:"dynamo"`
+	// Networks are those in which workers from etcd and Kubernetes may be: their endpoints,
+	// bootstrap hosts and KV events. Default: everywhere but on loopback, which a network of
+	// loopback addresses allows.
+	Networks []string `yaml:"networks"`
 	// Kubernetes lists pools whose pods are workers. Default: none.
 	Kubernetes []KubernetesConfig `yaml:"kubernetes"`
 	// Cache is a file that keeps the last worker set from etcd or Kubernetes, for a start

@@ -30,6 +30,9 @@ func (d *DiscoveryConfig) validate() error {
 		bad("discovery.file (--workers), discovery.etcd.endpoints (--etcd-endpoints) or discovery.kubernetes: expected at least one of them: they list the workers")
 	}
 	errs = append(errs, d.validateKubernetes()...)
+	if _, err := d.networks(); err != nil {
+		errs = append(errs, err)
+	}
 	if d.Cache != "" && len(e.Endpoints) == 0 && len(d.Kubernetes) == 0 {
 		bad("discovery.cache (--discovery-cache): expected discovery.etcd.endpoints (--etcd-endpoints) or discovery.kubernetes, too")
 	}
@@ -106,6 +109,16 @@ func etcdFlags(fs *flag.FlagSet) func(c *EtcdConfig) {
 			}
 		})
 	}
+}
+
+// list is the value of a flag that is a list.
+type list []string
+
+func (l *list) String() string { return strings.Join(*l, ",") }
+
+func (l *list) Set(s string) error {
+	*l = splitList(s)
+	return nil
 }
 
 func splitList(s string) []string {

@@ -33,6 +33,7 @@ func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
 	fs.StringVar(&given.Log.Format, "log-format", d.Log.Format, "text or json")
 	fs.StringVar(&given.Trace.Endpoint, "trace-endpoint", "", "OTLP gRPC collector as host:port; empty: no spans")
 	fs.StringVar(&given.Discovery.Cache, "discovery-cache", "", "`file` that keeps the last set of workers from etcd, for a start while etcd cannot be reached (discovery.cache)")
+	fs.Var((*list)(&given.Discovery.Networks), "discovery-networks", "`networks`, separated by commas, in which workers from etcd and Kubernetes may be (discovery.networks)")
 	fs.StringVar(&given.Leg.Advertise, "leg-advertise", "", "`address` at which other replicas reach this one (leg.advertise)")
 	fs.BoolVar(&given.EnforceDisagg, "enforce-disagg", false, "refuse what cannot be served by separate prefill and decode workers")
 	etcd := etcdFlags(fs)
@@ -77,6 +78,8 @@ func overrule(c, given *Config, flag string) {
 		c.Discovery.File = given.Discovery.File
 	case "discovery-cache":
 		c.Discovery.Cache = given.Discovery.Cache
+	case "discovery-networks":
+		c.Discovery.Networks = given.Discovery.Networks
 	case "admin":
 		c.Admin.Listen = given.Admin.Listen
 	case "namespace":
@@ -103,7 +106,7 @@ func keyOfFlag(name string) string {
 		return "discovery.file"
 	case "admin":
 		return "admin.listen"
-	case "log-level", "log-format", "trace-endpoint", "discovery-cache", "leg-advertise":
+	case "log-level", "log-format", "trace-endpoint", "discovery-cache", "discovery-networks", "leg-advertise":
 		return strings.Replace(name, "-", ".", 1)
 	case "enforce-disagg", "insecure-listen":
 		return strings.Replace(name, "-", "_", 1)

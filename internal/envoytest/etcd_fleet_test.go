@@ -223,7 +223,8 @@ func (f *etcdFleet) kill(ms ...*member) {
 
 // seen is what a plugin says of its workers and keys.
 type seen struct {
-	View struct {
+	Problems []string `json:"problems"`
+	View     struct {
 		Stale  bool   `json:"stale"`
 		Reason string `json:"stale_reason"`
 	} `json:"view"`

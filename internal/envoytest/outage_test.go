@@ -113,9 +113,43 @@ func TestEtcdIsStoppedAndComesBack(t *testing.T) {
 			f.awaitKeys(4)
 			f.requireAllServed(f.burst(8), "after etcd came back")
 			f.requireNoneAggregated()
+			f.requireStrangersRefused()
 			t.Logf("etcd away for %s: %d requests, none failed", outage, len(all))
 		})
 	}
+}
+
+// requireStrangersRefused writes records to etcd that would lead clients to what only this
+// machine, or its cloud, is to reach. None becomes a worker, and each is a problem.
+func (f *etcdFleet) requireStrangersRefused() {
+	f.t.Helper()
+	const refused = "is where Envoy's admin listens by custom"
+	strangers := map[string]string{ // endpoint and bootstrap host, and why not
+		"127.0.0.1:9901 127.0.0.1":                                   refused,
+		"[::ffff:127.0.0.1]:9901 127.0.0.1":                          refused,
+		strings.TrimPrefix(f.plugin.Admin, "http://") + " 127.0.0.1": "is this plugin's own address (admin.listen)",
+		"169.254.169.254:80 127.0.0.1":                               "is link-local",
+		"127.0.0.1:1 169.254.169.254":                                "bootstrap 169.254.169.254:1 is link-local",
+		"127.0.0.1:1 2852039166":                                     "bootstrap 2852039166:1 is an address in another spelling",
+		"10.0.0.1:80 127.0.0.1":                                      "is in none of discovery.networks",
+		"[::1]:1 127.0.0.1":                                          "is on loopback",
+	}
+	before, id := look(f.t, f.plugin), 900
+	for text := range strangers {
+		id++
+		endpoint, host, _ := strings.Cut(text, " ")
+		_, err := f.store.Put(f.ctx, fmt.Sprintf("baton/v1/workers/%d", id), fmt.Sprintf(
+			`{"id":%d,"role":"prefill","engine":"sglang","models":["m"],"endpoint":%q,"block_size":16,"bootstrap":{"host":%q,"port":1}}`, id, endpoint, host))
+		require.NoError(f.t, err)
+	}
+	var now seen
+	require.Eventually(f.t, func() bool { now = look(f.t, f.plugin); return len(now.Problems) >= len(strangers) }, 15*time.Second, 20*time.Millisecond)
+	for text, why := range strangers {
+		require.True(f.t, slices.ContainsFunc(now.Problems, func(p string) bool { return strings.Contains(p, why) }), "%s: %s", text, now.Problems)
+	}
+	require.Equal(f.t, ids(before), ids(now))
+	require.Contains(f.t, f.plugin.Log(), refused)
+	f.requireAllServed(f.burst(8), "beside records that are refused")
 }
 
 func stopSecond(t *testing.T, p *stack.Plugin) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/netip"
 	"strings"
 	"sync"
 
@@ -24,7 +26,8 @@ type sourcing struct {
 	log     *slog.Logger
 	pools   *pools
 	asking  func(discovery.Source) (discovery.Source, error) // wraps a source whose workers are asked for what it leaves open
-	dry     bool                                             // nothing will be reached: what only a pod has may be missing
+	allowed *discovery.Addresses
+	dry     bool // nothing will be reached: what only a pod has may be missing
 
 	out     []discovery.Named
 	closers []io.Closer // to be closed after the view has ended, also after an error
@@ -37,11 +40,11 @@ func (s *sourcing) all() error {
 		if err != nil {
 			return err
 		}
-		asked, err := s.asking(f)
+		asked, err := s.asking(s.guarded(f, true))
 		if err != nil {
 			return err
 		}
-		s.out = append(s.out, discovery.Named{Name: "file " + d.File, Source: asked})
+		s.out = append(s.out, discovery.Named{Name: "file " + d.File, Source: s.guarded(asked, true)})
 	}
 	if len(d.Etcd.Endpoints) > 0 {
 		if err := s.etcd(); err != nil {
@@ -52,9 +55,16 @@ func (s *sourcing) all() error {
 	return s.kubernetes()
 }
 
+// guarded refuses what is at addresses where no worker of the source may be. A source whose
+// workers are asked is guarded within, so that only such workers are asked, and around,
+// since an engine tells addresses, too.
+func (s *sourcing) guarded(source discovery.Source, operator bool) *discovery.Guard {
+	return &discovery.Guard{Inner: source, Addresses: s.allowed, Operator: operator}
+}
+
 // add adds a source whose store may be away at a start: its last set is kept, if it is to
 // be.
-func (s *sourcing) add(name, suffix, identity string, source discovery.Source) error {
+func (s *sourcing) add(name, suffix, identity string, source discovery.Source, vouches bool) error {
 	if s.d.Cache != "" {
 		kept, err := cache.New(cache.Config{Inner: source, Path: s.d.Cache + suffix, Identity: identity, MaxAge: s.d.CacheMaxAge, Logger: s.log})
 		if err != nil {
@@ -62,7 +72,9 @@ func (s *sourcing) add(name, suffix, identity string, source discovery.Source) e
 		}
 		source = kept
 	}
-	s.out = append(s.out, discovery.Named{Name: name, Source: source})
+	g := s.guarded(source, false)
+	g.Unvouched = !vouches
+	s.out = append(s.out, discovery.Named{Name: name, Source: g})
 	return nil
 }
 
@@ -81,14 +93,14 @@ func (s *sourcing) etcd() error {
 	if err != nil {
 		return err
 	}
-	if err := s.add("etcd "+strings.Join(d.Etcd.Endpoints, ","), "", "etcd "+d.Etcd.Prefix, ours); err != nil || !d.Dynamo {
+	if err := s.add("etcd "+strings.Join(d.Etcd.Endpoints, ","), "", "etcd "+d.Etcd.Prefix, ours, d.Etcd.Vouches()); err != nil || !d.Dynamo {
 		return err
 	}
 	theirs, err := etcd.NewDynamo(client, etcd.DynamoConfig{Logger: s.log})
 	if err != nil {
 		return err
 	}
-	return s.add("dynamo", ".dynamo", "dynamo", theirs)
+	return s.add("dynamo", ".dynamo", "dynamo", theirs, d.Etcd.Vouches())
 }
 
 // kubernetes makes a source for each pool. Pools of one apiserver share a client.
@@ -121,15 +133,32 @@ func (s *sourcing) kubernetes() error {
 		if err != nil {
 			return fmt.Errorf("discovery.kubernetes[%d]: %w", i, err)
 		}
-		asked, err := s.asking(source)
+		asked, err := s.asking(s.guarded(source, false))
 		if err != nil {
 			return err
 		}
-		if err := s.add("kubernetes "+ref, ".kubernetes-"+strings.NewReplacer("/", "-", ",", "-").Replace(ref), "kubernetes "+ref, asked); err != nil {
+		if err := s.add("kubernetes "+ref, ".kubernetes-"+strings.NewReplacer("/", "-", ",", "-").Replace(ref), "kubernetes "+ref, asked, true); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// Allowed says at which addresses workers may be.
+func Allowed(c *config.Config) (*discovery.Addresses, error) {
+	var here []netip.Addr
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("which addresses this machine has: %w", err)
+	}
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(n.IP); ok {
+				here = append(here, ip.Unmap())
+			}
+		}
+	}
+	return c.Addresses(here)
 }
 
 // Namespace is the namespace of pools that name none: that of the environment, else that of

@@ -97,8 +97,10 @@ func (d *doors) tell(p *plugin) {
 		attrs = append(attrs, logkey.Metrics, "http://"+d.metrics.Addr().String()+"/metrics")
 	}
 	p.log.Info("baton listens", append(attrs, logkey.Version, Version())...)
-	if w := p.cfg.Warning(); w != "" {
-		p.log.Warn(w)
+	for _, w := range []string{p.cfg.Warning(), p.cfg.KeyWarning()} {
+		if w != "" {
+			p.log.Warn(w)
+		}
 	}
 	if p.cfg.Gateway.ClientsChoose() {
 		p.log.Warn("gateway.selection_header is on: whoever sends test-epp-endpoint-selection chooses the endpoint; this is for conformance tests alone")

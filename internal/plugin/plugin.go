@@ -125,8 +125,12 @@ func newPlugin(c config.Config, stderr io.Writer, change ...func(p *plugin)) (*p
 
 // newWorld makes the parts that know the workers.
 func (p *plugin) newWorld() error {
-	s := sourcing{d: &p.cfg.Discovery, workers: p.cfg.Namespace, log: p.log, pools: &p.pools, dry: p.dry, asking: p.asking}
-	err := s.all()
+	allowed, err := Allowed(&p.cfg)
+	if err != nil {
+		return err
+	}
+	s := sourcing{d: &p.cfg.Discovery, workers: p.cfg.Namespace, log: p.log, pools: &p.pools, dry: p.dry, asking: p.asking, allowed: allowed}
+	err = s.all()
 	p.closers = s.closers
 	if err != nil {
 		return errors.Join(err, closeAll(s.closers))
@@ -139,7 +143,7 @@ func (p *plugin) newWorld() error {
 	}
 	p.board = activation.New()
 	p.book = load.New(mathrand.Uint64())
-	keyed, err := keyed(p.cfg.Engines, p.log)
+	keyed, err := keyed(p.cfg.Engines, p.view, p.log)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func startInCluster(t *testing.T, k *kubesim.Server, settings string) *running {
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `listen: "127.0.0.1:0"
 admin: {listen: "127.0.0.1:0"}
 probes: {listen: "127.0.0.1:0"}
-discovery: {kubernetes: [{pool: primary, namespace: infra, kubeconfig: %q}]}
+discovery: {networks: [127.0.0.0/8], kubernetes: [{pool: primary, namespace: infra, kubeconfig: %q}]}
 %s`, kubeconfig, settings), 0o600))
 	c, err := config.Read(file)
 	require.NoError(t, err)

@@ -65,6 +65,9 @@ func (p *plugin) state() admin.State {
 	for _, x := range found.Problems {
 		s.Problems = append(s.Problems, strings.TrimSpace(x.Source+" "+cut(x.Key))+": "+cut(x.Text))
 	}
+	if w := p.cfg.KeyWarning(); w != "" {
+		s.Problems = append(s.Problems, w)
+	}
 	s.Problems = append(append(s.Problems, p.mixed(snap)...), unheard(snap.Workers(), p.cfg.Policy().Rules.Listener)...)
 	streams := make(map[worker.Rank]kvevents.RankStatus)
 	for _, r := range p.events.Status() {

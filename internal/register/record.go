@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -147,8 +148,8 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 		return w, nil, errors.Join(errs...)
 	}
 	w.KVEvents, warnings = kvEvents(o, f, at.Addr(), w.BlockSize)
-	if at.Addr().IsLoopback() {
-		warnings = append(warnings, fmt.Sprintf("%s is advertised, which only this machine can reach; --advertise names another", w.Endpoint))
+	if why := new(discovery.Addresses).Refuse(&w, false); why != "" {
+		warnings = append(warnings, "plugins refuse the worker: "+why+"; --advertise names another address")
 	}
 	return w, warnings, nil
 }

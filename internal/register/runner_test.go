@@ -281,7 +281,7 @@ func TestAStuckEngineIsTakenAwayAfterAFewAnswersAndIsTheSameAfterwards(t *testin
 	eventually(t, r.Ready, "back")
 	require.Equal(t, uint64(1), r.State().Life)
 	for _, want := range []string{
-		"engine is healthy", "msg=announced worker_id=1 role=decode", "is advertised, which only this machine can reach",
+		"engine is healthy", "msg=announced worker_id=1 role=decode", "plugins refuse the worker: endpoint 127.0.0.1:",
 		`msg="engine is not healthy"`, "msg=withdrawn why=\"engine health: /health: status 503\"",
 	} {
 		require.Contains(t, log.String(), want)

@@ -145,9 +145,9 @@ not JSON
 
 func TestThePluginIsToldWhereWorkersAre(t *testing.T) {
 	for want, o := range map[string]PluginOptions{
-		"discovery: {file: \"w.yaml\"}\n":                                         {Workers: "w.yaml"},
-		"discovery: {etcd: {endpoints: [\"a:1\", \"http://b:2\"]}}\n":             {Etcd: []string{"a:1", "http://b:2"}},
-		"discovery: {file: \"w\", etcd: {endpoints: [\"a:1\"], prefix: \"p\"}}\n": {Workers: "w", Etcd: []string{"a:1"}, Prefix: "p"},
+		"discovery: {file: \"w.yaml\"}\n": {Workers: "w.yaml"},
+		"discovery: {etcd: {endpoints: [\"a:1\", \"http://b:2\"]}, networks: [127.0.0.0/8]}\n":             {Etcd: []string{"a:1", "http://b:2"}},
+		"discovery: {file: \"w\", etcd: {endpoints: [\"a:1\"], prefix: \"p\"}, networks: [127.0.0.0/8]}\n": {Workers: "w", Etcd: []string{"a:1"}, Prefix: "p"},
 	} {
 		require.Equal(t, want, o.discovery())
 	}

@@ -110,5 +110,8 @@ func (o PluginOptions) discovery() string {
 	if o.Dynamo {
 		parts = append(parts, "dynamo: true")
 	}
+	if len(o.Etcd) > 0 || o.Pools != "" { // the workers of a stack are on this machine
+		parts = append(parts, "networks: [127.0.0.0/8]")
+	}
 	return "discovery: {" + strings.Join(parts, ", ") + "}\n"
 }

@@ -265,6 +265,10 @@ type Worker struct {
 	// share that Endpoint. Envoy cannot send the worker anything.
 	Fronted bool
 
+	// Unvouched says that anybody may have written the worker who reaches its source's
+	// store: the plugin tells it no secret.
+	Unvouched bool
+
 	// FactsUnknown says that not all of Engine, Models and BlockSize are known, as of a
 	// worker that was found as a pod and whose engine has not answered yet; those that
 	// are not known are zero. Until they are, an aggregated worker is picked for the

@@ -156,7 +156,7 @@ func contenders() []contender {
 		path: func(l *lab) string { return filepath.Join(l.dir, "extproc") },
 		args: func(l *lab) []string {
 			return []string{
-				"epp", "--pool-name=llama", "--pool-namespace=infra", "--kubeconfig=" + l.kubeconfig,
+				"epp", "--pool-name=llama", "--pool-namespace=infra", "--kubeconfig=" + l.kubeconfig, "--discovery-networks=127.0.0.0/8",
 				fmt.Sprintf("--grpc-port=%d", l.ports.requests), fmt.Sprintf("--grpc-health-port=%d", l.ports.probes),
 				fmt.Sprintf("--metrics-port=%d", l.ports.page), fmt.Sprintf("--admin=127.0.0.1:%d", l.ports.more),
 			}

@@ -1,0 +1,42 @@
+package plugin
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// The key goes to workers whose source knows who has written them, at each of their ports,
+// and to nobody else.
+func TestTheEnginesKeyGoesToWorkersThatAreVouchedFor(t *testing.T) {
+	known, stranger := testWorker(t, 1, worker.Decode, "1001"), testWorker(t, 2, worker.Decode, "2001")
+	known.DPSize, known.PortPerRank, stranger.Unvouched = 2, true, true
+	snap, err := worker.NewSnapshot(1, []*worker.Worker{known, stranger})
+	require.NoError(t, err)
+	for host, want := range map[string]bool{
+		"127.0.0.1:1001": true, "127.0.0.1:1002": true, "127.0.0.1:1003": false, "127.0.0.1:2001": false, "127.0.0.1": false, "localhost:1001": false,
+	} {
+		require.Equal(t, want, vouched(snap, host), host)
+	}
+	require.False(t, vouched(nil, "127.0.0.1:1001"))
+}
+
+// An etcd that asks nobody who he is vouches for nobody: that is said once and shown.
+func TestAnEtcdThatAsksNobodyVouchesForNobody(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key")
+	require.NoError(t, os.WriteFile(key, []byte("secret"), 0o600))
+	x := newTold(t, "engines: {api_key_file: "+key+"}\n")
+	require.Empty(t, x.state().Problems)
+	x.cfg.Discovery.Etcd.Endpoints = []string{"127.0.0.1:1"}
+	require.Contains(t, x.state().Problems[0], "is not shown to the workers of etcd: whoever reaches etcd may add one")
+	x.cfg.Discovery.Etcd.Username = "baton"
+	require.Empty(t, x.state().Problems)
+	x.cfg.Discovery.Etcd.Username, x.cfg.Discovery.Etcd.Cert = "", "cert.pem"
+	require.Empty(t, x.state().Problems)
+	x.cfg.Engines.APIKeyFile, x.cfg.Discovery.Etcd.Cert = "", ""
+	require.Empty(t, x.state().Problems, "there is no key")
+}
