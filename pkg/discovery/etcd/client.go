@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
@@ -12,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -141,29 +141,51 @@ func dial(c ClientConfig, more ...grpc.DialOption) (*clientv3.Client, error) {
 		// asks at most every 10 s, and etcd refuses clients that ask more often than
 		// every 5 s.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, PermitWithoutStream: true,
-		DialOptions: append(more, grpc.WithConnectParams(redial(c.DialTimeout)), grpc.WithChainUnaryInterceptor(c.sign)),
+		DialOptions: append(more, grpc.WithConnectParams(redial(c.DialTimeout))),
 		// clientv3 would write a line to stderr for each attempt in an outage. Errors
 		// are returned, and the caller logs them.
 		Logger: zap.NewNop(),
-	}
-	if c.Username != "" {
-		full.Token = unasked
 	}
 	if c.ServerName != "" {
 		// gRPC verifies the host of the endpoint, whatever the TLS configuration says.
 		full.DialOptions = append(full.DialOptions, grpc.WithAuthority(c.ServerName))
 	}
+	var t *tokens
+	if c.Username != "" { // which clientv3 is not told: see tokens
+		t = &tokens{user: c.Username, password: c.password, ask: asker(full), jitter: jittered, came: make(chan struct{})}
+		full.DialOptions = append(slices.Clip(full.DialOptions), grpc.WithChainUnaryInterceptor(t.sign), grpc.WithChainStreamInterceptor(t.signStream))
+	}
 	client, err := clientv3.New(full)
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
-	if c.Username != "" {
-		// clientv3 asks for a token only if it has a password. sign puts in the real
-		// one.
-		client.Token, client.Username, client.Password = "", c.Username, "read when it is needed"
+	if t != nil {
+		t.ctx = client.Ctx()
+		client.Auth = known{client.Auth, t}
 	}
 	return client, nil
 }
+
+// asker returns what asks for a token with a client like c, of its own.
+func asker(c clientv3.Config) func(ctx context.Context, user, password string) (string, error) {
+	c.DialKeepAliveTimeout = askTime
+	c.DialOptions = append(slices.Clip(c.DialOptions), grpc.WithConnectParams(redial(askConnect)))
+	return func(ctx context.Context, user, password string) (string, error) {
+		client, err := clientv3.New(c)
+		if err != nil {
+			return "", err
+		}
+		defer client.Close()
+		res, err := client.Authenticate(ctx, user, password)
+		if err != nil {
+			return "", err
+		}
+		return res.Token, nil
+	}
+}
+
+// jittered returns a duration between half of d and all of it.
+func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
 // password returns the present password.
 func (c ClientConfig) password() (string, error) {
@@ -180,23 +202,6 @@ func (c ClientConfig) password() (string, error) {
 	}
 	return word, nil
 }
-
-// sign puts the password into requests for a token.
-func (c ClientConfig) sign(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	if asked, ok := req.(*pb.AuthenticateRequest); ok {
-		word, err := c.password()
-		if err != nil {
-			return err
-		}
-		req = &pb.AuthenticateRequest{Name: asked.Name, Password: word}
-	}
-	return invoke(ctx, method, req, reply, cc, opts...)
-}
-
-// unasked is a token that no server has given. With it clientv3 asks for a real one
-// when the first call is refused. With the user's name alone it would already ask in
-// New, which then fails while etcd is away.
-const unasked = "not asked for yet"
 
 // redial says how soon a lost connection is tried again. The pauses of gRPC itself grow
 // to two minutes, which is longer than any lease.

@@ -282,6 +282,10 @@ func withUsers(t *testing.T, c *clientv3.Client) {
 	must(c.UserGrantRole(ctx, "root", "root"))
 	must(c.RoleAdd(ctx, "workers"))
 	must(c.RoleGrantPermission(ctx, "workers", folder(DefaultPrefix), clientv3.GetPrefixRangeEnd(folder(DefaultPrefix)), clientv3.PermissionType(clientv3.PermReadWrite)))
+	must(c.RoleAdd(ctx, "readers"))
+	must(c.RoleGrantPermission(ctx, "readers", folder(DefaultPrefix), clientv3.GetPrefixRangeEnd(folder(DefaultPrefix)), clientv3.PermissionType(clientv3.PermRead)))
+	must(c.UserAdd(ctx, "reader", "word"))
+	must(c.UserGrantRole(ctx, "reader", "readers"))
 	must(c.UserAdd(ctx, "user", "word"))
 	must(c.UserGrantRole(ctx, "user", "workers"))
 	must(c.AuthEnable(ctx))
@@ -293,7 +297,8 @@ func TestUsersWithPasswordsOutliveTheirTokens(t *testing.T) {
 	withUsers(t, s.dial())
 	s.stop()
 	as := func(c *ClientConfig) { c.Username, c.Password = "user", "word" }
-	first, second := s.dial(as), s.dial(as) // made while etcd is away
+	reader := func(c *ClientConfig) { c.Username, c.Password = "reader", "word" } // as a plugin is
+	first, second := s.dial(as), s.dial(reader)                                   // made while etcd is away
 	s.start()
 	r := register(t, first, func(c *RegistrarConfig) { c.TTL = 4 * time.Second })
 	id := r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)

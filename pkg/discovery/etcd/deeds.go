@@ -194,3 +194,24 @@ func (r *Registrar) follow(ctx context.Context) {
 		}
 	}
 }
+
+// followTokens wakes Run when a token has come, which may be long after the request that
+// wanted it was given up.
+func (r *Registrar) followTokens(ctx context.Context) {
+	t := tokensOf(r.client)
+	if t == nil {
+		return
+	}
+	for {
+		select {
+		case <-t.news():
+			r.mu.Lock()
+			r.keeper.reconnected(time.Now())
+			r.keeper.worked() // what has failed has failed for want of it
+			r.mu.Unlock()
+			r.wake()
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -90,9 +90,10 @@
 // are Fronted: they are shown and never picked. Their ranks are counted from 0:
 // data_parallel_start_rank is ignored.
 //
-// A user with a password needs read and write permission on the prefix; for Dynamo's
-// layout, read permission from v1/instances/ to the end of v1/mdc/. If the password is
-// changed in etcd, the password file must have the new one within the TTL: etcd refuses
+// A registrar's user needs read and write permission on <prefix>/workers/, a source's read
+// permission; for Dynamo's layout, read permission from v1/instances/ to the end of
+// v1/mdc/. Leases need no permission of their own. A client asks for one token at a time
+// and keeps it (tokens). If the password is changed in etcd, the password file must have the new one within the TTL: etcd refuses
 // to renew a lease with a token from before the change.
 //
 // What this package does not do: it keeps no set (pkg/discovery does), asks no engine

@@ -215,7 +215,7 @@ func (k *keeper) lost(now time.Time, lease clientv3.LeaseID) bool {
 // before the keep-alive is due; not at once, since a watch that is refused also ends at
 // once.
 func (k *keeper) doubt(now time.Time) {
-	k.hasten(now.Add(k.pause(1) + k.retryMax/2))
+	k.hasten(now.Add(k.pause(1) + k.longest()/2))
 }
 
 func (k *keeper) hasten(due time.Time) {
@@ -224,8 +224,9 @@ func (k *keeper) hasten(due time.Time) {
 	}
 }
 
-// reconnected is called when the connection to etcd is back. What waits after a failure
-// is then done at once; what waits because registrations were lost is not.
+// reconnected is called when the connection to etcd is back, or when a token has come. What
+// waits after a failure is then done at once; what waits because registrations were lost
+// is not.
 func (k *keeper) reconnected(now time.Time) {
 	k.hasten(now)
 	if k.fails > 0 {
@@ -244,10 +245,19 @@ func (k *keeper) worked() { k.fails = 0 }
 // pause returns how long to wait after n failures.
 func (k *keeper) pause(n int) time.Duration {
 	d := k.retryMin
-	for ; n > 1 && d < k.retryMax; n-- {
+	for ; n > 1 && d < k.longest(); n-- {
 		d *= 2
 	}
-	return k.jitter(min(d, k.retryMax))
+	return k.jitter(min(d, k.longest()))
+}
+
+// longest returns the longest pause. While there is a lease it may be lost meanwhile, and
+// what is to be withdrawn is still picked.
+func (k *keeper) longest() time.Duration {
+	if k.held.lease != 0 || len(k.retired) > 0 || !k.want.present {
+		return min(k.retryMax, time.Second)
+	}
+	return k.retryMax
 }
 
 // String shows the state, for scenario files.

@@ -9,12 +9,10 @@ import (
 	"google.golang.org/grpc"
 )
 
-// pulse keeps leases alive over one stream, and opens a new stream after a failure. A
-// stream for each renewal would be simpler, but clientv3 asks etcd for a new token with
-// each stream, and etcd then computes a hash of the password, which takes some 40 ms of
-// a processor. clientv3's own calls do not fit: KeepAlive gives up after an outage of
-// one TTL, and KeepAliveOnce loops without a pause while there is no connection. Not
-// safe for concurrent use; the zero value has no stream.
+// pulse keeps leases alive over one stream, and opens a new stream after a failure.
+// clientv3's own calls do not fit: KeepAlive gives up after an outage of one TTL, and
+// KeepAliveOnce loops without a pause while there is no connection. Not safe for
+// concurrent use; the zero value has no stream.
 type pulse struct {
 	stream pb.Lease_LeaseKeepAliveClient // nil: no stream is open
 	end    context.CancelFunc

@@ -32,7 +32,7 @@ func unconnected(ctx context.Context, client *clientv3.Client) string {
 	ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()
 	// A call that does not wait for a connection fails at once with the reason.
-	_, err := pb.NewKVClient(client.ActiveConnection()).Range(ctx, &pb.RangeRequest{Key: []byte{0}, Serializable: true, CountOnly: true},
+	_, err := pb.NewKVClient(client.ActiveConnection()).Range(context.WithValue(ctx, unsigned{}, true), &pb.RangeRequest{Key: []byte{0}, Serializable: true, CountOnly: true},
 		grpc.WaitForReady(false))
 	if s, ok := status.FromError(err); ok && s.Code() == codes.Unavailable {
 		return s.Message()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -39,8 +38,9 @@ type RegistrarConfig struct {
 	TTL time.Duration
 
 	// RetryMin and RetryMax are the first and the longest pause after a failure. Pauses
-	// double, and each is drawn between half of it and all of it. Defaults: 50 ms and 1
-	// s.
+	// double, and each is drawn between half of it and all of it; while there is a lease
+	// to lose, none is longer than 1 s. Defaults: 50 ms and 30 s. With a higher RetryMax an
+	// etcd that cannot keep up is spared, and a worker comes later.
 	RetryMin, RetryMax time.Duration
 
 	// Logger is told of registrations and losses. Nil means no log.
@@ -74,7 +74,7 @@ func (c RegistrarConfig) withDefaults() RegistrarConfig {
 		c.RetryMin = 50 * time.Millisecond
 	}
 	if c.RetryMax == 0 {
-		c.RetryMax = max(time.Second, c.RetryMin)
+		c.RetryMax = max(30*time.Second, c.RetryMin)
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -147,7 +147,7 @@ func NewRegistrar(client *clientv3.Client, cfg RegistrarConfig) (*Registrar, err
 		kick: make(chan struct{}, 1), news: make(chan struct{}),
 		keeper: keeper{
 			ttl: cfg.TTL, retryMin: cfg.RetryMin, retryMax: cfg.RetryMax,
-			jitter: func(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) },
+			jitter: jittered,
 		},
 	}, nil
 }
@@ -259,6 +259,7 @@ func (r *Registrar) Run(ctx context.Context) error {
 
 	var helpers sync.WaitGroup
 	helpers.Go(func() { r.follow(ctx) })
+	helpers.Go(func() { r.followTokens(ctx) })
 	for ctx.Err() == nil {
 		r.mu.Lock()
 		a := r.keeper.next(time.Now())
