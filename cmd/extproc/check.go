@@ -78,21 +78,8 @@ func checkModels(c config.Config, stdout, stderr io.Writer) error {
 		if err != nil {
 			return config.Usage(fmt.Errorf("discovery.file %s: %w", c.Discovery.File, err))
 		}
-		policy := c.Policy()
 		fmt.Fprintf(stdout, "# Models of %s:\n", c.Discovery.File)
-		for _, k := range world.Keys() {
-			if k.Model == worker.NoModel {
-				continue // found.asked has its workers
-			}
-			o := policy.Outlook(world, k)
-			served = served || o.Way != activation.Refused
-			fmt.Fprintln(stdout, "# - "+modelLine(k, o, world.Pool(k)))
-			if o.Way != activation.Refused {
-				for _, why := range activation.Unpaired(world.Pool(k)) {
-					fmt.Fprintf(stdout, "#   %s\n", why)
-				}
-			}
-		}
+		served = printModels(&c, world, stdout)
 		served = found.asked(c.Discovery.File, stdout) || served
 		if len(world.Keys()) == 0 {
 			fmt.Fprintln(stdout, "# - none: it lists no workers")
@@ -109,6 +96,26 @@ func checkModels(c config.Config, stdout, stderr io.Writer) error {
 		return errNothingServed
 	}
 	return nil
+}
+
+// printModels prints a line for each model, and reports whether one can be served.
+func printModels(c *config.Config, world *activation.World, out io.Writer) (served bool) {
+	policy := c.Policy()
+	for _, k := range world.Keys() {
+		if k.Model == worker.NoModel {
+			continue // listed.asked has its workers
+		}
+		o := policy.Outlook(world, k)
+		fmt.Fprintln(out, "# - "+modelLine(k, o, world.Pool(k)))
+		if o.Way == activation.Refused {
+			continue
+		}
+		served = true
+		for _, why := range activation.Unpaired(world.Pool(k)) {
+			fmt.Fprintf(out, "#   %s\n", why)
+		}
+	}
+	return served
 }
 
 // poolText names what the workers of one entry of discovery.kubernetes are.
