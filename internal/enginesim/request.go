@@ -202,6 +202,8 @@ func (p *requestParser) sampling(v []byte) error {
 		switch key {
 		case "max_new_tokens":
 			p.limit = v
+		case "min_new_tokens":
+			p.q.minTokens = v
 		case "n":
 			return p.choices(v)
 		}

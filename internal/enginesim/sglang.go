@@ -161,6 +161,9 @@ func (sglang) appendEvents(dst []byte, ts float64, events []event, rank uint32) 
 
 // newItems returns one item for each choice of each prompt.
 func (s *Sim) newItems(q *genRequest) ([]*item, error) {
+	if least := q.floor(); q.maxTokens >= 0 && least > q.maxTokens {
+		return nil, badRequest("a minimum of %d tokens: expected at most the limit, %d", least, q.maxTokens)
+	}
 	items := make([]*item, 0, len(q.prompts)*q.n)
 	for i, p := range q.prompts {
 		space, err := s.spaceOf(q, i)

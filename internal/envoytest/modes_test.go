@@ -144,7 +144,7 @@ func turnSources() []turnSource {
 			return fmt.Sprintf(`{"model":"m","prompt":%s,"max_tokens":2}`, idsJSON(64*(n+1)))
 		}},
 		{"generate ids", "/generate", "request ids", "", func(n int) string {
-			return fmt.Sprintf(`{"input_ids":%s,"sampling_params":{"max_new_tokens":2}}`, idsJSON(64*(n+1)))
+			return fmt.Sprintf(`{"input_ids":%s,"sampling_params":{"max_new_tokens":2,"min_new_tokens":2}}`, idsJSON(64*(n+1)))
 		}},
 		{"tokenized", "/v1/completions", "engine tokenize", "tokens: {wait: 2s}\n", func(n int) string {
 			return completion(words(0, 64*(n+1)), 2, false)

@@ -58,7 +58,7 @@ func TestMooncakesParallelGenerationsAreServedByOneWorker(t *testing.T) {
 	both(t, layoutOf(layout{prefill: 1, decode: 1}, worker.VLLMMooncake), func(t *testing.T, f *fleet) {
 		r := f.send(t.Context(), "/v1/completions", two)
 		require.Equal(t, http.StatusBadRequest, r.status, r.body)
-		require.Contains(t, r.body, "parallel")
+		require.Contains(t, r.body, `"param":"n"`)
 	})
 	both(t, layoutOf(layout{prefill: 1, decode: 1, decodeArgs: []string{"--accepts-aggregated"}}, worker.VLLMMooncake), func(t *testing.T, f *fleet) {
 		require.Equal(t, http.StatusOK, f.send(t.Context(), "/v1/completions", two).status)

@@ -91,7 +91,7 @@ func TestOfTwoEnginesThePairSaysHowItHandsOver(t *testing.T) {
 			worker.SGLang, worker.VLLM, false, nil, nil, nil, eightTokens, "1 > 3",
 		},
 		"picked: no engine can split the request": {
-			worker.TensorRTLLM, worker.VLLM, true, nil, nil, nil, twoGenerations, "400 not_disaggregable ",
+			worker.TensorRTLLM, worker.VLLM, true, nil, nil, nil, twoGenerations, "400 not_disaggregable prompt",
 		},
 		"picked: no engine can split the request, and one worker can do without": {
 			worker.TensorRTLLM, worker.VLLM, true, alone, nil, nil, twoGenerations, "4",

@@ -1,11 +1,14 @@
 package extproc
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/seed-60ae5743/baton/internal/leg"
+	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/route"
+	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 
 // This file finds the row of the failure table for a request that the router has refused.
@@ -32,19 +35,7 @@ func (srv *Server) failureOf(r *route.Refusal) *leg.Failure {
 		f.Taint = r.Taint
 		f.Message = "No " + r.Role.String() + " worker that can take the request carries the taint " + r.Taint + "; try again."
 	case route.NoHandoff:
-		f.Message += ": " + r.Obstacle
-		if r.Obstacle == "" {
-			f.Message = "The model's requests are never split"
-		}
-		f.Param = r.By
-		switch {
-		case r.By != "":
-			f.Message += "; and " + r.By + " names a prefill worker"
-		case r.Obstacle == route.CutToFit:
-			f.Param = route.CutToFit
-			f.Message += ": -1 leaves prefill and decode different parts of a long prompt; give the number of tokens to keep"
-		}
-		f.Message += "."
+		obstructed(&f, r.Obstacle, r.By)
 	case route.NeedsAlone:
 		if r.Path != "" {
 			f.Message += " On " + leg.PathTold(r.Path) + " no request is split; on /v1/chat/completions and /v1/completions prefill and decode are two workers."
@@ -58,6 +49,31 @@ func (srv *Server) failureOf(r *route.Refusal) *leg.Failure {
 		f.Message = strings.TrimSuffix(f.Message, "; try again.") + ": all of them are overloaded; try again."
 	}
 	return &f
+}
+
+// obstructed completes the row for a request that cannot be split: because of what, and what
+// the client can do. by is what names a prefill worker that would not be used, or empty.
+func obstructed(f *leg.Failure, obstacle, by string) {
+	f.Param = cmp.Or(by, obstacle)
+	switch obstacle {
+	case "":
+		f.Message = "The model's requests are never split"
+	case handoff.NoPath:
+		f.Param = by
+		f.Message += ": it serves chat and text completions so, and nothing else"
+	case route.CutToFit:
+		f.Message += " because of " + obstacle + ": -1 leaves prefill and decode different parts of a long prompt; give the number of tokens to keep"
+	case openai.PromptText.String():
+		f.Message += " because of " + obstacle + ": send a request for each prompt"
+	case openai.PromptEmbeds.String(), openai.InputEmbeds.String():
+		f.Message += " because of " + obstacle + ": send the prompt as text or as token ids"
+	default:
+		f.Message += " because of " + obstacle + ": leave it out"
+	}
+	if by != "" {
+		f.Message += "; and " + by + " names a prefill worker"
+	}
+	f.Message += "."
 }
 
 // pinned returns the row of the failure table for a fault in how the request names workers.

@@ -41,22 +41,33 @@ func TestAPluginWithoutAPrefillListenerSaysSo(t *testing.T) {
 	require.NoError(t, without.srv.CheckListener(), "engines that meet need none")
 }
 
+// A request that one hand-off cannot serve is refused by the member that asks for more, and
+// told what to do; a worker that can serve it alone gets it.
 func TestSeveralGenerationsAtOnceAreNotSplit(t *testing.T) {
-	const two = `{"model":"m","prompt":[1,2,3,4],"n":2}`
 	listener := func(c *Config) { c.PrefillListener = "unix:///nowhere/prefill.sock" }
 	r := newReplicaOf(t, "a", prefillFirst(t, nil), listener)
-	p := r.open(filterMain)
-	im := p.ask(two).GetImmediateResponse()
-	p.cancel()
-	require.EqualValues(t, 400, im.GetStatus().GetCode())
-	require.Contains(t, string(im.GetBody()), "not_disaggregable")
-	r.requireIdle()
-
 	alone := newReplicaOf(t, "b", prefillFirst(t, func(w *worker.Worker) { w.AcceptsAggregated = w.Role == worker.Decode }), listener)
-	q := alone.open(filterMain)
-	require.NotNil(t, q.ask(two).GetRequestBody(), "a worker that can serve it alone gets it")
-	q.cancel()
-	alone.requireIdle()
+	for body, want := range map[string][2]string{
+		`{"model":"m","prompt":[1,2,3,4],"n":2}`:                  {"n", "because of n: leave it out."},
+		`{"model":"m","prompt":[[1,2],[3,4]]}`:                    {"prompt", "because of prompt: send a request for each prompt."},
+		`{"model":"m","prompt":[1,2,3,4],"prompt_logprobs":0}`:    {"prompt_logprobs", "because of prompt_logprobs: leave it out."},
+		`{"model":"m","prompt":"a","echo":true,"logprobs":1}`:     {"echo", "because of echo: leave it out."},
+		`{"model":"m","prompt":[1,2,3,4],"use_beam_search":true}`: {"use_beam_search", "because of use_beam_search: leave it out."},
+		`{"model":"m","prompt_embeds":"AAAA","max_tokens":4}`:     {"prompt_embeds", "because of prompt_embeds: send the prompt as text or as token ids."},
+	} {
+		p := r.open(filterMain)
+		m := p.ask(body)
+		status, code, param := codeOf(t, m)
+		require.Equal(t, "400 not_disaggregable "+want[0], fmt.Sprint(status, " ", code, " ", param))
+		require.Contains(t, string(m.GetImmediateResponse().GetBody()), want[1])
+		p.cancel()
+		r.requireIdle()
+
+		q := alone.open(filterMain)
+		require.NotNil(t, q.ask(body).GetRequestBody(), "a worker that can serve it alone gets it")
+		q.cancel()
+		alone.requireIdle()
+	}
 }
 
 // A client whose prompt vLLM may cut to what fits, which no worker can serve alone, learns

@@ -114,6 +114,10 @@ func (r *Request) checkPrompt(body []byte) error {
 	case ChatCompletions:
 		return r.checkMessages(body)
 	case Completions:
+		if !r.Given(body, PromptText) && r.Given(body, PromptEmbeds) {
+			r.PromptField = PromptEmbeds
+			return nil
+		}
 		return r.checkText(body, PromptText)
 	case Generate:
 		if r.Given(body, InputIDs) {

@@ -45,8 +45,8 @@ type Edit struct {
 // several edits of one field the last one counts.
 //
 // An edit of [MaxNewTokens] changes sampling_params, which is added if it is missing or
-// null. The edit is not made if sampling_params is a list, or has an edit itself. dst
-// must not share memory with body.
+// null. One of [MinNewTokens] replaces the member if it is there. Neither is made if
+// sampling_params is a list, or has an edit itself. dst must not share memory with body.
 func AppendEdited(dst, body []byte, r *Request, edits ...Edit) []byte {
 	e := editor{body: body, r: r, dst: dst, kept: r.count}
 	for i, ed := range edits {
@@ -56,8 +56,8 @@ func AppendEdited(dst, body []byte, r *Request, edits ...Edit) []byte {
 		switch i := e.by[f]; {
 		case i > 0:
 			e.change(&r.members[f], edits[i-1].Value)
-		case f == SamplingParams && e.by[MaxNewTokens] > 0:
-			e.changeSampling(edits[e.by[MaxNewTokens]-1].Value)
+		case f == SamplingParams:
+			e.editSampling(edits)
 		}
 	}
 	e.copyTo(r.end)
@@ -118,6 +118,22 @@ func (e *editor) cut(m *member, lead *int) {
 	}
 }
 
+// editSampling makes the edits within sampling_params, in the body's order.
+func (e *editor) editSampling(edits []Edit) {
+	limit, least := &e.r.members[MaxNewTokens], &e.r.members[MinNewTokens]
+	lower := e.by[MinNewTokens] > 0 && least.found()
+	first := lower && least.val.Start < limit.val.Start
+	if first {
+		e.replace(least.val, edits[e.by[MinNewTokens]-1].Value)
+	}
+	if e.by[MaxNewTokens] > 0 {
+		e.changeSampling(edits[e.by[MaxNewTokens]-1].Value)
+	}
+	if lower && !first {
+		e.replace(least.val, edits[e.by[MinNewTokens]-1].Value)
+	}
+}
+
 // changeSampling sets or removes max_new_tokens in sampling_params.
 func (e *editor) changeSampling(value []byte) {
 	m, s := &e.r.members[MaxNewTokens], e.r.members[SamplingParams].val
@@ -146,7 +162,7 @@ func (e *editor) changeSampling(value []byte) {
 // add appends a member that the body does not have.
 func (e *editor) add(ed Edit) {
 	nested := ed.Field == MaxNewTokens
-	if e.r.Has(ed.Field) || ed.Field == NoField ||
+	if e.r.Has(ed.Field) || ed.Field == NoField || ed.Field == MinNewTokens ||
 		nested && (e.r.Has(SamplingParams) || e.by[SamplingParams] > 0) {
 		return
 	}

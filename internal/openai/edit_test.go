@@ -66,6 +66,10 @@ func TestAppendEdited(t *testing.T) {
 		{"the object is added", `{"text":"a"}`, `{"text":"a","sampling_params":{"max_new_tokens":1}}`, []Edit{{MaxNewTokens, one}}},
 		{"the nested limit goes", `{"text":"a","sampling_params":{"max_new_tokens":9,"t":0}}`, `{"text":"a","sampling_params":{"t":0}}`, []Edit{{MaxNewTokens, nil}}},
 		{"the nested limit goes from the end", `{"text":"a","sampling_params":{"t":0,"max_new_tokens":9}}`, `{"text":"a","sampling_params":{"t":0}}`, []Edit{{MaxNewTokens, nil}}},
+		{"the nested minimum is replaced after the limit", `{"text":"a","sampling_params":{"max_new_tokens":9,"min_new_tokens":5}}`, `{"text":"a","sampling_params":{"max_new_tokens":1,"min_new_tokens":1}}`, []Edit{{MaxNewTokens, one}, {MinNewTokens, one}}},
+		{"and before it", `{"text":"a","sampling_params":{"min_new_tokens":5,"max_new_tokens":9}}`, `{"text":"a","sampling_params":{"min_new_tokens":1}}`, []Edit{{MinNewTokens, one}, {MaxNewTokens, nil}}},
+		{"and without it", `{"text":"a","sampling_params":{"min_new_tokens":5}}`, `{"text":"a","sampling_params":{"max_new_tokens":1,"min_new_tokens":1}}`, []Edit{{MaxNewTokens, one}, {MinNewTokens, one}}},
+		{"and is never put in", `{"text":"a","sampling_params":null}`, `{"text":"a","sampling_params":null}`, []Edit{{MinNewTokens, one}}},
 		{"a list of parameters is let be", `{"text":"a","sampling_params":[{"max_new_tokens":9}]}`, `{"text":"a","sampling_params":[{"max_new_tokens":9}]}`, []Edit{{MaxNewTokens, one}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -36,6 +36,20 @@ const (
 	PromptTokenIDsB64 // the same, packed
 	N
 	BestOf
+	PromptEmbeds
+	PromptLogprobs
+	Echo
+	Logprobs
+	TopLogprobs
+	UseBeamSearch
+	ReturnContextLogits
+	ReturnLogprob
+	LogprobStartLen
+	TopLogprobsNum
+	TokenIDsLogprob
+	ReturnHiddenStates
+	ReturnRoutedExperts
+	ReturnIndexerTopK
 	CacheSalt
 	ExtraKey
 	LoRAPath
@@ -58,9 +72,10 @@ const (
 	DoRemotePrefill // a member of kv_transfer_params
 	DoRemoteDecode  // the same
 
-	// MaxNewTokens is max_new_tokens in sampling_params, by which /generate sets what
-	// max_tokens sets elsewhere.
+	// MaxNewTokens and MinNewTokens are members of sampling_params, by which /generate
+	// sets what max_tokens and min_tokens set elsewhere.
 	MaxNewTokens
+	MinNewTokens
 
 	numFields
 )
@@ -78,7 +93,11 @@ var fieldNames = [numFields]string{
 	MaxCompletionTokens: "max_completion_tokens", MinTokens: "min_tokens", N: "n",
 	MinCompletionTokens: "min_completion_tokens", PromptTokenIDs: "prompt_token_ids",
 	PromptTokenIDsB64: "prompt_token_ids_b64",
-	BestOf:            "best_of", CacheSalt: "cache_salt", ExtraKey: "extra_key",
+	BestOf:            "best_of", PromptEmbeds: "prompt_embeds", PromptLogprobs: "prompt_logprobs", Echo: "echo",
+	Logprobs: "logprobs", TopLogprobs: "top_logprobs", UseBeamSearch: "use_beam_search",
+	ReturnContextLogits: "return_context_logits", ReturnLogprob: "return_logprob", LogprobStartLen: "logprob_start_len",
+	TopLogprobsNum: "top_logprobs_num", TokenIDsLogprob: "token_ids_logprob", ReturnHiddenStates: "return_hidden_states",
+	ReturnRoutedExperts: "return_routed_experts", ReturnIndexerTopK: "return_indexer_topk", CacheSalt: "cache_salt", ExtraKey: "extra_key",
 	LoRAPath: "lora_path", SamplingParams: "sampling_params", NVExt: "nvext",
 	RequestID: "rid", BootstrapHost: "bootstrap_host", BootstrapPort: "bootstrap_port",
 	BootstrapRoom: "bootstrap_room", BootstrapPairKey: "bootstrap_pair_key",
@@ -86,7 +105,7 @@ var fieldNames = [numFields]string{
 	RoutedDPRank: "routed_dp_rank", DisaggPrefillDPRank: "disagg_prefill_dp_rank",
 	DataParallelRank: "data_parallel_rank", ECTransferParams: "ec_transfer_params", DecodeTPSize: "decode_tp_size",
 	DoRemotePrefill: "do_remote_prefill", DoRemoteDecode: "do_remote_decode",
-	VLLMXArgs: "vllm_xargs", MaxNewTokens: "sampling_params.max_new_tokens",
+	VLLMXArgs: "vllm_xargs", MaxNewTokens: "sampling_params.max_new_tokens", MinNewTokens: "sampling_params.min_new_tokens",
 }
 
 // String returns the key as written in a body, or "" for NoField.
@@ -186,6 +205,40 @@ func lookupRest(key []byte) Field {
 		return TruncationSide
 	case "vllm_xargs":
 		return VLLMXArgs
+	case "prompt_embeds":
+		return PromptEmbeds
+	case "prompt_logprobs":
+		return PromptLogprobs
+	case "echo":
+		return Echo
+	case "logprobs":
+		return Logprobs
+	case "top_logprobs":
+		return TopLogprobs
+	case "use_beam_search":
+		return UseBeamSearch
+	case "return_context_logits":
+		return ReturnContextLogits
+	case "return_logprob":
+		return ReturnLogprob
+	case "logprob_start_len":
+		return LogprobStartLen
+	case "top_logprobs_num":
+		return TopLogprobsNum
+	case "token_ids_logprob":
+		return TokenIDsLogprob
+	case "return_hidden_states":
+		return ReturnHiddenStates
+	case "return_routed_experts":
+		return ReturnRoutedExperts
+	case "return_indexer_topk":
+		return ReturnIndexerTopK
+	}
+	return lookupRouterOnly(key)
+}
+
+func lookupRouterOnly(key []byte) Field {
+	switch string(key) {
 	case "bootstrap_host":
 		return BootstrapHost
 	case "bootstrap_port":

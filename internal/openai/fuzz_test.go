@@ -71,7 +71,7 @@ func FuzzScan(f *testing.F) {
 			}
 		}
 		checkEdits(t, body, &r, []Edit{{Stream, []byte("false")}, {StreamOptions, nil}, {MaxTokens, []byte("1")}, {Model, nil}, {BootstrapRoom, []byte("7")}})
-		out := AppendEdited(nil, body, &r, Edit{MaxNewTokens, []byte("1")}, Edit{PromptText, nil})
+		out := AppendEdited(nil, body, &r, Edit{MaxNewTokens, []byte("1")}, Edit{MinNewTokens, []byte("1")}, Edit{PromptText, nil})
 		require.True(t, json.Valid(out), "%q", out)
 		out = AppendInjected(nil, body, &r, []byte(`"zz":1`))
 		require.True(t, json.Valid(out), "%q", out)

@@ -129,7 +129,7 @@ func (r *Request) reset(p Path) {
 	for _, f := range r.order[:r.known] {
 		r.members[f] = member{}
 	}
-	r.members[MaxNewTokens] = member{}
+	r.members[MaxNewTokens], r.members[MinNewTokens] = member{}, member{}
 	r.Path, r.Model, r.Stream, r.N, r.MaxTokens = p, nil, false, 1, -1
 	r.CacheSalt, r.ExtraKey, r.LoRA = nil, nil, nil
 	r.PromptKind, r.PromptField, r.Prompts, r.PromptTokens = PromptNone, NoField, 1, 0

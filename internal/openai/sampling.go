@@ -84,8 +84,8 @@ func keyOf(b []byte, key Span, buf *[6 * maxKeyLen]byte) []byte {
 	}
 }
 
-// scanSampling reads n and max_new_tokens in SGLang's sampling_params at v: an object, or
-// a list with one object for each prompt.
+// scanSampling reads n, max_new_tokens and min_new_tokens in SGLang's sampling_params at v:
+// an object, or a list with one object for each prompt.
 func (r *Request) scanSampling(body []byte, v int) (int, error) {
 	end := skipValue(body, v, 1)
 	switch {
@@ -110,11 +110,11 @@ func (r *Request) scanSampling(body []byte, v int) (int, error) {
 }
 
 // readSampling reads one object of sampling parameters. Over several objects the greatest
-// n and the greatest limit count. If single is true, it notes where the limit is, for
-// edits.
+// n and the greatest limit count. If single is true, it notes where the limit and the
+// minimum are, for edits.
 func (r *Request) readSampling(body []byte, v int, single bool) error {
 	var err error
-	seenN, seenMax := false, false
+	seenN, seenMax, seenMin := false, false, false
 	eachMember(body, v, 1, func(m member) bool {
 		if single {
 			r.samplingCount++
@@ -130,6 +130,12 @@ func (r *Request) readSampling(body []byte, v int, single bool) error {
 			if single && err == nil {
 				r.members[MaxNewTokens] = m
 			}
+		case isKey(body, m.key, "min_new_tokens"):
+			seenMin, err = true, duplicateIf(seenMin, MinNewTokens.String(), m)
+			if single && err == nil {
+				r.members[MinNewTokens] = m
+			}
+			return err == nil
 		default:
 			return true
 		}

@@ -44,6 +44,7 @@ func TestEveryFieldIsFoundByItsName(t *testing.T) {
 	}
 	require.Equal(t, NoField, lookup([]byte("Model")))
 	require.Equal(t, NoField, lookup([]byte(MaxNewTokens.String())))
+	require.Equal(t, NoField, lookup([]byte(MinNewTokens.String())))
 }
 
 func TestScanReadsWhatRoutingNeeds(t *testing.T) {

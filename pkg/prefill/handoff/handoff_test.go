@@ -55,6 +55,11 @@ func TestThePrefillLegAsksForOneTokenAndNoStream(t *testing.T) {
 			`{"model":"m","messages":[],"min_tokens":0,"max_tokens":9}`,
 			`{"model":"m","messages":[],"max_tokens":1,"stream":false}`,
 		},
+		"generate has its floor elsewhere, which may not be above the limit": {
+			openai.Generate,
+			`{"text":"a","sampling_params":{"min_new_tokens":8,"max_new_tokens":9}}`,
+			`{"text":"a","sampling_params":{"min_new_tokens":1,"max_new_tokens":1},"stream":false}`,
+		},
 		"generate keeps its limit elsewhere": {
 			openai.Generate,
 			`{"text":"a","sampling_params":{"temperature":0,"max_new_tokens":9},"stream":true}`,

@@ -50,7 +50,7 @@ func TestMooncakesHalves(t *testing.T) {
 
 func TestMooncakeHandsOverOneGeneration(t *testing.T) {
 	for body, want := range map[string]string{
-		`{"model":"m","prompt":"a"}`: "", `{"model":"m","prompt":"a","n":2}`: "parallel", `{"model":"m","prompt":["a","b"]}`: "parallel",
+		`{"model":"m","prompt":"a"}`: "", `{"model":"m","prompt":"a","n":2}`: "n", `{"model":"m","prompt":["a","b"]}`: "prompt",
 	} {
 		var r openai.Request
 		require.NoError(t, openai.Scan(openai.Completions, []byte(body), &r))

@@ -48,20 +48,22 @@ func AppendSGLang(dst []byte, host string, port uint16, room prefill.Room) []byt
 func SGLangPrefill(body []byte, r *openai.Request) []openai.Edit {
 	edits := sglangPrefill[:]
 	switch {
+	case r.Path == openai.Generate && forbidsAnEnd(body, r, openai.MinNewTokens):
+		return sglangFloor[3:] // the engine refuses a minimum above the limit
 	case r.Path == openai.Generate:
 		return edits[3:]
 	case forbidsAnEnd(body, r, openai.MinTokens):
 		edits = sglangFloor[:]
 	}
-	if edits = edits[:len(edits)-1]; !r.Has(openai.MaxCompletionTokens) {
+	if edits = edits[:len(sglangPrefill)-1]; !r.Has(openai.MaxCompletionTokens) {
 		edits = edits[1:]
 	}
 	return edits
 }
 
 // sglangPrefill and sglangFloor have the edits of all paths, in such an order that each
-// path needs a part of the array: max_completion_tokens only if it is given,
-// max_new_tokens only for /generate.
+// path needs a part of the array: max_completion_tokens only if it is given, the members
+// of sampling_params only for /generate.
 var (
 	sglangPrefill = [...]openai.Edit{
 		{Field: openai.MaxCompletionTokens, Value: one},
@@ -73,5 +75,6 @@ var (
 	}
 	sglangFloor = [...]openai.Edit{
 		sglangPrefill[0], sglangPrefill[1], {Field: openai.MinTokens, Value: one}, sglangPrefill[3], sglangPrefill[4], sglangPrefill[5],
+		{Field: openai.MinNewTokens, Value: one},
 	}
 )

@@ -25,30 +25,6 @@ func DrawRequestID(r *rand.Rand) uint64 {
 // of the request has at most one token.
 func Alone(r *openai.Request) bool { return r.MaxTokens == 0 || r.MaxTokens == 1 }
 
-// Obstacle returns the reason why the request cannot be handed from prefill to decode,
-// as a label, or "" if it can. body is the body that r was read from.
-//
-//	path      the engines have no such path
-//	parallel  several prompts, n or best_of: one hand-off serves one generation,
-//	          and vLLM answers with that of the first alone, so that the KV of the
-//	          others would stay held. For SGLang only n is an obstacle: its decode
-//	          never answers then (tried with 0.5.23); prompts of a list have a
-//	          room each
-func Obstacle(k Kind, body []byte, r *openai.Request) string {
-	switch {
-	case k == Rendezvous && r.N == 1:
-		return ""
-	case k == Rendezvous:
-		return "parallel"
-	case r.Path != openai.ChatCompletions && r.Path != openai.Completions:
-		return "path"
-	case r.Parallel() != 1 || r.Given(body, openai.BestOf) && string(r.Value(openai.BestOf).Of(body)) != "1":
-		return "parallel"
-	default:
-		return ""
-	}
-}
-
 // handOffRoom is what the bodies need beyond the client's own body and the hand-off, in
 // bytes.
 const handOffRoom = 320
