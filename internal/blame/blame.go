@@ -145,6 +145,14 @@ type Row struct {
 	Outcome Outcome // of a request that gets no fresh attempt; "": the other leg's end gives it
 }
 
+// MostLost is how many workers a request may lose while they answer it. It may be what ended
+// them, so it gets no further one.
+const MostLost = 2
+
+// Loses reports whether the request has lost the worker that was to answer it: the connection
+// broke after the request had been sent, and before the client had anything of an answer.
+func (r Row) Loses() bool { return !r.Leg.Prefill() && (r.Sight == Lost || r.Sight == Unsent) }
+
 // Of returns the row of a sight. If a leg of this kind cannot have that sight, the row
 // charges no worker.
 func Of(leg Leg, s Sight) Row {

@@ -31,6 +31,9 @@
 //	   is charged: the fault is the request's.
 //	E5 A fresh attempt avoids every worker of the failed one that may be at fault.
 //	E6 Each row has one outcome.
+//	E7 A request that has lost [MostLost] workers while they were to answer it gets
+//	   no further one ([Row.Loses]): it may be what ended them. A worker that could
+//	   not be reached was not lost.
 //
 // # What it does not do
 //

@@ -101,6 +101,7 @@ func TestEveryCellKeepsTheInvariants(t *testing.T) {
 		if r.Avoid == Both {
 			require.Contains(t, []Leg{Mirrored, Decode}, r.Leg, name)
 		}
+		require.Equal(t, !r.Leg.Prefill() && (r.Sight == Lost || r.Sight == Unsent), r.Loses(), "E7: %s", name)
 		if !r.Leg.Prefill() && r.Sight != Stuck {
 			require.NotEmpty(t, r.Outcome, "E6: %s", name)
 		}

@@ -84,7 +84,7 @@ func (c *call) serve(kind api, body []byte, h http.Header) error {
 	}
 	c.s.log.planned(c.rec, c)
 	defer c.release()
-	c.fault, c.lifted = c.s.fault.claim()
+	c.fault, c.lifted = c.s.fault.claim(body)
 	if err := c.run(); err != nil {
 		if errors.Is(err, errFinishAbort) {
 			c.release()

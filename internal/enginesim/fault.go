@@ -1,6 +1,7 @@
 package enginesim
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -78,6 +79,7 @@ type Fault struct {
 	Count   int     `json:"count,omitempty"`    // number of requests that it strikes; 0: until the fault is changed
 	ForMS   int     `json:"for_ms,omitempty"`   // the fault ends after this time; 0: never
 	Health  bool    `json:"health,omitempty"`   // of modes hang and error: /health does the same
+	Only    string  `json:"only,omitempty"`     // strikes only requests whose body contains this
 }
 
 func (f Fault) withDefaults() Fault {
@@ -175,11 +177,14 @@ func (b *faultBox) peek() (Fault, time.Duration, <-chan struct{}) {
 	return b.fault, left, b.changed
 }
 
-// claim returns the fault that strikes this request, and a channel that is closed when
-// the fault is changed.
-func (b *faultBox) claim() (Fault, <-chan struct{}) {
+// claim returns the fault that strikes the request with this body, and a channel that is
+// closed when the fault is changed.
+func (b *faultBox) claim(body []byte) (Fault, <-chan struct{}) {
 	f, _, changed := b.peek()
-	if f.Mode == FaultNone || f.Count == 0 {
+	switch {
+	case !bytes.Contains(body, []byte(f.Only)):
+		return Fault{}.withDefaults(), changed
+	case f.Mode == FaultNone || f.Count == 0:
 		return f, changed
 	}
 	b.mu.Lock()

@@ -221,6 +221,46 @@ func TestAnUnreachableDecodeGetsAFreshPick(t *testing.T) {
 	})
 }
 
+// TestARequestThatEndsItsDecodesGetsNoThird: of six decode workers each of two such requests
+// ends two, one before its answer's head and one after it, where Envoy itself begins the fresh
+// attempts. Requests of others are served.
+func TestARequestThatEndsItsDecodesGetsNoThird(t *testing.T) {
+	t.Parallel()
+	both(t, layout{prefill: 2, decode: 6, config: quickFaults}, func(t *testing.T, f *fleet) {
+		dead := func() (n int) {
+			for _, w := range f.decode {
+				select {
+				case <-w.Done():
+					n++
+				default:
+				}
+			}
+			return n
+		}
+		for i, when := range []enginesim.Moment{enginesim.Before, enginesim.Begun} {
+			const killer = "ends who serves it"
+			for _, w := range f.decode {
+				select {
+				case <-w.Done():
+				default:
+					f.fault(w, enginesim.Fault{Mode: enginesim.FaultDie, When: when, Only: killer})
+				}
+			}
+			r := f.send(t.Context(), "/v1/completions", completion(killer, 4, when == enginesim.Begun))
+			requireError(t, r, http.StatusInternalServerError, "decodes_lost")
+			require.Empty(t, r.header.Get("Retry-After"))
+			require.Equal(t, "false", r.header.Get("X-Should-Retry"), "clients' libraries obey it")
+			require.EqualValues(t, i+1, f.metric("baton_failures_total", `code="decodes_lost"`))
+			for j := range 4 {
+				prompt := fmt.Sprintf("somebody else's, %d", j)
+				requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, j%2 == 0)), prompt, 4)
+			}
+			f.await("the two to have ended", func() bool { return dead() >= 2*(i+1) })
+			require.Equal(t, 2*(i+1), dead(), when)
+		}
+	})
+}
+
 // TestWhenEveryAttemptFailsTheClientGetsOneError: a real status, never a 200
 // with an error inside (docs/behaviour.md#real-status).
 func TestWhenEveryAttemptFailsTheClientGetsOneError(t *testing.T) {

@@ -22,7 +22,7 @@ type avoidList struct {
 }
 
 type avoided struct {
-	leg.Lesson     // Avoid of all attempts that were given up, the rest of the last
+	leg.Lesson     // Avoid of all attempts that were given up, Suspects and Keep of the last
 	last       int // the highest number of such an attempt
 }
 
@@ -64,7 +64,18 @@ func (a *avoidList) add(q *leg.Request, l leg.Lesson, now time.Time) {
 		}
 	}
 	e.Suspects, e.Keep = l.Suspects, l.Keep
-	e.last = max(e.last, q.Attempt)
+	e.last, e.Lost = max(e.last, q.Attempt), max(e.Lost, l.Lost)
+	a.requests.Put(k, e, now)
+}
+
+// lost notes how many workers the request has lost, after an attempt in whose place Envoy
+// begins another one by itself.
+func (a *avoidList) lost(q *leg.Request, n int, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	k := avoidKey(&q.Headers)
+	e, _ := a.requests.Get(k, now)
+	e.Lost = max(e.Lost, n)
 	a.requests.Put(k, e, now)
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/route"
@@ -26,6 +27,7 @@ type asking struct {
 	question *route.Question
 	scratch  *route.Scratch
 	suspects leg.Suspects // of earlier attempts
+	lost     int          // workers that the request has lost in them
 	instead  *leg.Failure // of a pair in whose place one worker is to serve; the answer if none can
 }
 
@@ -36,7 +38,14 @@ type asking struct {
 func (s *mainStream) decide(instead *leg.Failure) {
 	srv := s.srv
 	before, ours := srv.avoid.of(s.m.Request())
-	a := asking{mainStream: s, suspects: before.Suspects, instead: instead}
+	if !ours {
+		before.Lost = max(before.Lost, srv.attempts.lostBefore(s.m.Request()))
+	}
+	a := asking{mainStream: s, suspects: before.Suspects, lost: before.Lost, instead: instead}
+	if before.Lost >= blame.MostLost {
+		a.refuse(&leg.FailDecodesLost)
+		return
+	}
 	var refused *route.Refusal
 	a.question, refused = srv.router.Ask(a.request(&before))
 	if refused != nil {

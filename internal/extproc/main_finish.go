@@ -80,11 +80,13 @@ func (s *mainStream) finish(now time.Time, e *leg.Effect) {
 	s.measure(now, e)
 	switch e.Outcome {
 	case blame.Retried:
-		if e.Fail == nil {
-			break // Envoy begins the next attempt by itself; decide counts it
+		learned, picked := s.m.Learned()
+		if e.Fail == nil { // Envoy begins the next attempt by itself; decide counts it
+			s.srv.avoid.lost(s.m.Request(), learned.Lost, now)
+			break
 		}
 		t.FreshPick(code)
-		if learned, ok := s.m.Learned(); ok {
+		if picked {
 			s.srv.avoid.add(s.m.Request(), learned, now)
 		}
 	case leg.Refused, blame.OfWorker, blame.Failed, blame.Cut:

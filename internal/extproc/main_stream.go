@@ -72,6 +72,8 @@ type mainStream struct {
 	// Owned by the decision until it is posted, then by the goroutine that handles an event.
 	prefillLimit, decodeLimit limited
 
+	losing atomic.Int32 // how many workers the request has lost, if the one that was sent it is lost; 0: none was
+
 	owes atomic.Bool // whether the machine says that held KV may have to be collected
 }
 
@@ -309,6 +311,7 @@ func (s *mainStream) route(now time.Time, e *leg.Effect) {
 	if !s.m.PrefillAwaited() {
 		s.decodeLimit.from = now
 	}
+	s.losing.Store(int32(s.m.Plan().Lost) + 1)
 	s.sendRoute(e)
 }
 

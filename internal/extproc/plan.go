@@ -19,7 +19,7 @@ func (a *asking) plan(d *route.Decision) (*leg.Plan, error) {
 		Decode: d.Decode.Rank, DecodeDPSize: d.Decode.Worker.RanksPerPort(),
 		DecodeAddr: d.Destination, Several: len(d.Others) > 0,
 		Prefill: d.Prefill.Rank, Kind: d.Kind,
-		Spare: leg.Spare(d.Spare), Suspects: a.suspects,
+		Spare: leg.Spare(d.Spare), Suspects: a.suspects, Lost: a.lost,
 	}
 	var err error
 	p.Looks = a.m.Looks()

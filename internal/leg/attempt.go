@@ -130,10 +130,17 @@ func (a *attempt) mayRetry(f *Failure) bool {
 }
 
 // decodeFailed charges decode with s, and asks for a fresh attempt if that may do better.
-// It returns false if it has not asked: the caller then answers.
+// It returns false if it has not asked: the caller then answers with f, which is another one
+// if the request has lost as many workers as it may.
 func (a *attempt) decodeFailed(now time.Time, s blame.Sight, odd bool, f *Failure) bool {
 	row := blame.Of(a.decodeLeg(), s)
 	f.Fresh = mayDoBetter(row, a.plan, a.plan.Spare.Decode, odd)
+	if row.Loses() {
+		a.plan.Lost++
+		if a.plan.Lost >= blame.MostLost {
+			*f = FailDecodesLost
+		}
+	}
 	retry := a.mayRetry(f)
 	a.charge(now, row, a.plan.Decode, retry)
 	if retry {
@@ -474,7 +481,11 @@ func (a *attempt) conclude(now time.Time, s blame.Sight) {
 	case s == blame.Served || s == blame.Empty:
 		s = head
 	}
-	out := blame.Of(a.decodeLeg(), s).Outcome
+	row := blame.Of(a.decodeLeg(), s)
+	if row.Loses() {
+		a.plan.Lost++
+	}
+	out := row.Outcome
 	if out == blame.Retried && a.req.Attempt >= a.rules.MaxAttempts {
 		out = blame.Failed
 	}

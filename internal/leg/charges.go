@@ -28,6 +28,7 @@ type Lesson struct {
 	Avoid    []worker.Rank // the ranks that may be at fault for the failure
 	Keep     worker.Rank   // the rank that the fresh attempt takes again, with another partner; ID 0: none
 	Suspects Suspects      // charges that wait for a mate's proof
+	Lost     int           // how many workers the request has lost that were to answer it, in all attempts
 }
 
 func (c *charges) saw(l blame.Leg, s blame.Sight) { c.seen = append(c.seen, Sighting{l, s}) }

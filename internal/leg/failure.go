@@ -109,6 +109,7 @@ var (
 	failPrefillBusy    = Failure{Code: "prefill_busy", Status: 429, Kind: kindRateLimit, Message: "The prefill workers are busy; try again.", RetryAfter: time.Second, OfPrefill: true, Ends: blame.OfWorker}
 	failPrefillLong    = Failure{Code: "prefill_answer_too_large", Status: 400, Kind: kindInvalid, OfPrefill: true, Ends: blame.OfWorker, Message: "The prefill worker's answer is too large to be handed on: ask for less about the prompt, such as fewer prompt_logprobs."}
 	failDecodeLost     = Failure{Code: "decode_unreachable", Status: 503, Kind: kindUnavailable, Message: "The decode worker could not be reached; try again.", RetryAfter: time.Second, Fresh: true, Ends: blame.Failed}
+	FailDecodesLost    = Failure{Code: "decodes_lost", Status: 500, Kind: kindInternal, Message: "Two workers were lost while they served the request, which may be the cause. Do not send it again as it is.", Header: wire.Header{Name: "x-should-retry", Value: "false"}, Ends: blame.Failed}
 	failDecodeError    = Failure{Code: "decode_failed", Status: 502, Kind: kindUnavailable, Message: "The decode worker failed; try again.", RetryAfter: time.Second, Fresh: true, Ends: blame.Failed}
 	failDecodeEmpty    = Failure{Code: "empty_answer", Status: 502, Kind: kindUnavailable, Message: "The decode worker answered with nothing; try again.", RetryAfter: time.Second, Ends: blame.Failed}
 	failDecodeSilent   = Failure{Code: "decode_overdue", Status: 503, Kind: kindUnavailable, Message: "The decode worker did not answer in time; try again.", RetryAfter: time.Second, Ends: blame.Failed}
@@ -131,7 +132,7 @@ func failures() []Failure {
 		FailNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNeedsAlone, failPrefillGone, failNoCommon, failNoListener, failNoHandoff, FailSaturated, failNoTaint, FailOutside, failEnforced,
 		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
 		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
-		failPrefill, failPrefillRefused, failPrefillBusy, failPrefillLong, failDecodeLost, failDecodeError, failDecodeEmpty,
+		failPrefill, failPrefillRefused, failPrefillBusy, failPrefillLong, failDecodeLost, FailDecodesLost, failDecodeError, failDecodeEmpty,
 		failDecodeSilent, failDecodeRefused, failCut,
 		FailLegRefused, FailLegLate, FailLegGone, failLegAborted, FailProtocol, FailInternal,
 	}

@@ -30,6 +30,7 @@ import (
 //	     [kind=vllm|trtllm|mooncake|sidecar] [decode-alone]
 //	     [lone]                          no other worker could be tried
 //	     [suspects=ID:CHARGE,…]          of earlier attempts
+//	     [lost=N]                        workers that the request has lost
 //	     [look]                          another stream reads decode's first events
 //	refused code=not_ready
 //	leg STATE [reason=R] [status=N] [answer=TEXT] [odd] [retry-after=TEXT] [location=TEXT]
@@ -199,7 +200,7 @@ func testPlan(t *testing.T, d *datadriven.TestData) *Plan {
 		Nonce: 77, Decode: worker.Rank{ID: 3, DPRank: 1}, DecodeAddr: "10.0.0.3:30000",
 		DecodeDPSize: uint32(num(t, d, "dp", 1)), OverdueAfter: dur(t, str(d, "overdue", "5s")),
 		StartWithin: time.Second, AnswerWithin: dur(t, str(d, "answer", "0s")),
-		Spare: Spare{Prefill: !d.HasArg("lone"), Decode: !d.HasArg("lone")},
+		Spare: Spare{Prefill: !d.HasArg("lone"), Decode: !d.HasArg("lone")}, Lost: num(t, d, "lost", 0),
 	}
 	for _, x := range strings.FieldsFunc(str(d, "suspects", ""), func(r rune) bool { return r == ',' }) {
 		id, charge, _ := strings.Cut(x, ":")

@@ -42,6 +42,7 @@ type Plan struct {
 	Spare        Spare         // which legs another worker could serve
 	Failing      int           // how often the hand-off of this pair has lately failed for other requests
 	Suspects     Suspects      // of earlier attempts of the request
+	Lost         int           // how many workers the request has lost that were to answer it (blame.Row.Loses)
 	Explain      string        // the debug header's value; "": it was not asked for
 
 	// The request has named the worker, which a fresh attempt would meet again.

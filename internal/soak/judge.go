@@ -110,7 +110,7 @@ var statuses = map[string]int{
 	"not_json": 400, "forbidden_field": 400, "not_disaggregable": 400, "model_not_found": 404,
 	"not_ready": 503, "no_worker": 503, "prefill_not_ready": 503, "no_decode_worker": 503, "no_prefill_worker": 503, "prefill_gone": 503,
 	"disaggregation_enforced": 503, "prefill_failed": 503, "decode_unreachable": 503, "decode_failed": 502,
-	"deadline_exceeded": 504, "router_unavailable": 503, "decode_overdue": 503,
+	"decodes_lost": 500, "deadline_exceeded": 504, "router_unavailable": 503, "decode_overdue": 503,
 	"prefill_busy": 429, "prefill_rejected": 0, "empty_answer": 502, // 0: the worker's own
 }
 
