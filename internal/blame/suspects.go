@@ -87,6 +87,12 @@ func (s Suspects[W]) Last(w W, c Charge) (Verdict[W], bool) {
 	return Verdict[W]{Worker: w, Charge: c}, true
 }
 
+// Cleared returns the suspects without an error of the worker's: a mate has answered alike, and
+// is believed.
+func (s Suspects[W]) Cleared(w W) Suspects[W] {
+	return slices.DeleteFunc(slices.Clone(s), func(x Suspect[W]) bool { return x.Worker == w && x.Charge == Error && x.Pair == nil })
+}
+
 // Stalled returns which worker of a pair is charged if the pair has taken too long and no
 // other worker can be tried. It is decode: a prefill that meets its decode waits as long
 // as decode is silent, and no mate of decode has served. It is prefill only if each

@@ -75,6 +75,7 @@ var groups = []group{
 	{Empty, all, "the worker: 2xx without a body, or an event stream that ends before a token; for decode, if only the answer's end shows it", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{Failing, prefills, "the worker: 2xx that says error or abort", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{Unreadable, prefills, "the worker: 2xx that cannot be read", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
+	{Uncomputed, prefills, "the worker: 2xx whose usage has no token made, or has another count of the prompt's", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{NoHandoff, first, "the worker: 2xx without a hand-off", Row{Charge: Error, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{TooLong, first, "the worker: an answer over the limit, because of what the client asks for", Row{Outcome: OfWorker}},
 

@@ -357,7 +357,7 @@ func (a *answer) appendNative(b []byte, i, tokens int, reason string) []byte {
 	} else {
 		b = fmt.Appendf(b, `,"finish_reason":{"type":"%s","length":%d}`, reason, tokens)
 	}
-	b = fmt.Appendf(b, `,"prompt_tokens":%d,"completion_tokens":%d,"cached_tokens":%d}`, len(it.prompt), tokens, it.cached)
+	b = fmt.Appendf(b, `,"prompt_tokens":%d,"completion_tokens":%d,"cached_tokens":%d}`, a.c.told(len(it.prompt)), tokens, it.cached)
 	if len(a.c.items) > 1 {
 		b = fmt.Appendf(b, `,"index":%d`, i)
 	}

@@ -33,6 +33,7 @@ type linkMessage struct {
 	Digest    uint64 `json:"digest,omitempty"`
 	Rank      int    `json:"rank,omitempty"` // prefill rank the decode expects
 	Cached    int    `json:"cached,omitempty"`
+	Aborted   bool   `json:"aborted,omitempty"` // the KV is of no prompt
 	Error     string `json:"error,omitempty"`
 	Violation bool   `json:"violation,omitempty"`
 }

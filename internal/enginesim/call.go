@@ -127,6 +127,9 @@ func (c *call) run() error {
 	if c.fault.Mode == FaultFinish && !(c.fault.Reason == "stop" && c.q.floor() >= out) {
 		reason = c.fault.Reason
 	}
+	if c.aborted() {
+		out, reason = 0, "length"
+	}
 	return c.answer(out, reason)
 }
 
@@ -265,7 +268,7 @@ func (s *Sim) prepareAggregated(ctx context.Context, c *call, it *item) error {
 // runPrefill enters the room, computes the prompt and returns when the KV has been taken.
 func (s *Sim) runPrefill(ctx context.Context, c *call, it *item) error {
 	it.half = &prefillHalf{
-		room: it.meet.room, seq: c.rec.req.Seq, digest: it.digest, rank: it.rank.id,
+		room: it.meet.room, seq: c.rec.req.Seq, digest: it.digest, rank: it.rank.id, aborted: c.aborted(),
 		arrived: make(chan struct{}, 1), done: make(chan error, 1),
 	}
 	if err := s.rooms.enter(it.half); err != nil {
@@ -391,7 +394,7 @@ func (c *call) complete(out int, reason string) {
 func (c *call) promptTokens() int {
 	n := 0
 	for i := 0; i < len(c.items); i += c.q.n {
-		n += len(c.items[i].prompt)
+		n += c.told(len(c.items[i].prompt))
 	}
 	return n
 }

@@ -31,6 +31,8 @@ const (
 	FaultNoHandoff   Mode = "no_handoff"   // a prefill answers null in place of the hand-off, and holds nothing
 	FaultEmpty       Mode = "empty"        // answers 200 with an empty body, or with a stream that ends at once
 	FaultApart       Mode = "apart"        // a decode cannot reach the bootstrap server at From, though others can
+	FaultAborted     Mode = "aborted"      // a prefill ends its request and answers 200: length, one token in the prompt, none made; SGLang's decode then answers with something else
+	FaultMiscount    Mode = "miscount"     // the usage has one token more in the prompt
 	FaultBadHandoff  Mode = "bad_handoff"  // a prefill's hand-off has the form Form; its KV is held
 )
 
@@ -105,7 +107,7 @@ func (f Fault) Validate() error {
 	var errs []error
 	modes := []Mode{
 		"", FaultNone, FaultHang, FaultHold, FaultError, FaultSlow, FaultDie, FaultEarly200, FaultFinishAbort, FaultTruncate, FaultRefuse,
-		FaultFinish, FaultNoHandoff, FaultBadHandoff, FaultEmpty, FaultApart,
+		FaultFinish, FaultNoHandoff, FaultBadHandoff, FaultEmpty, FaultApart, FaultAborted, FaultMiscount,
 	}
 	if !slices.Contains(modes, f.Mode) {
 		errs = append(errs, fmt.Errorf("mode %q: expected one of %q", f.Mode, modes[1:]))
@@ -265,10 +267,26 @@ func (c *call) strike(when Moment) error {
 		return errFinishAbort
 	case FaultEmpty:
 		return errEmpty
-	case FaultNone, FaultSlow, FaultEarly200, FaultRefuse, FaultFinish, FaultNoHandoff, FaultBadHandoff, FaultApart:
+	case FaultNone, FaultSlow, FaultEarly200, FaultRefuse, FaultFinish, FaultNoHandoff, FaultBadHandoff, FaultApart, FaultAborted, FaultMiscount:
 	}
 	return nil
 }
+
+// told returns how many tokens of a prompt the answer tells, which has so many.
+func (c *call) told(prompt int) int {
+	switch {
+	case c.aborted():
+		return 1
+	case c.fault.Mode == FaultMiscount:
+		return prompt + 1
+	default:
+		return prompt
+	}
+}
+
+// aborted reports whether the fault ends the request's computation, of which its answer says
+// nothing.
+func (c *call) aborted() bool { return c.fault.Mode == FaultAborted && c.leg == legPrefill }
 
 // scale multiplies a latency if the fault is "slow".
 func (c *call) scale(d time.Duration) time.Duration {

@@ -25,6 +25,8 @@ type prefillHalf struct {
 	ready  bool // KV is computed; guarded by rooms.mu
 	cached int  // prefill's cached tokens, set with ready
 
+	aborted bool // what decode is given is of no prompt
+
 	arrived chan struct{} // one token each time a decode half joins or leaves
 	done    chan error    // buffered: gets nil when the KV was taken, else the error that prevents it
 }
@@ -102,7 +104,7 @@ func (r *rooms) matchLocked(p *prefillHalf, d *decodeHalf) func() {
 	delete(r.decode, p.room)
 	return func() {
 		p.done <- nil
-		d.from.send(linkMessage{Type: msgKV, Room: p.room, Call: d.reg.Call, Cached: p.cached})
+		d.from.send(linkMessage{Type: msgKV, Room: p.room, Call: d.reg.Call, Cached: p.cached, Aborted: p.aborted})
 	}
 }
 

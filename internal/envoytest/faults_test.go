@@ -61,6 +61,7 @@ func TestAFailedPrefillIsInvisibleToTheClient(t *testing.T) {
 		"it answers 500":                     {Mode: enginesim.FaultError, Count: 1},
 		"it answers 429":                     {Mode: enginesim.FaultError, Status: 429, Count: 1},
 		"it aborts with a 200":               {Mode: enginesim.FaultFinishAbort, When: enginesim.Mid, Count: 1},
+		"its 200 tells of another prompt":    {Mode: enginesim.FaultAborted, Count: 1},
 		"its answer breaks off":              {Mode: enginesim.FaultTruncate, When: enginesim.Mid, Count: 1},
 		"its port is closed":                 {Mode: enginesim.FaultRefuse, ForMS: 4000},
 	}
@@ -68,13 +69,13 @@ func TestAFailedPrefillIsInvisibleToTheClient(t *testing.T) {
 		both(t, layout{prefill: 2, decode: 2, config: quickFaults, prefillArgs: []string{"--prefill-base-us", "20000"}}, func(t *testing.T, f *fleet) {
 			names := []string{
 				"it answers 500", "it answers 429", "it aborts with a 200", "it hangs in the room", "its answer breaks off",
-				"it hangs before it enters the room", "its port is closed", "the process dies in mid-prefill",
+				"it hangs before it enters the room", "its 200 tells of another prompt", "its port is closed", "the process dies in mid-prefill",
 			}
 			if early { // an engine that answers 200 before it has its KV
 				for _, w := range f.decode {
 					f.fault(w, enginesim.Fault{Mode: enginesim.FaultEarly200})
 				}
-				names = []string{"it hangs in the room", "it answers 500", "the process dies in mid-prefill"}
+				names = []string{"it hangs in the room", "its 200 tells of another prompt", "it answers 500", "the process dies in mid-prefill"}
 			}
 			for _, name := range names {
 				f.awaitHealthy()
@@ -92,6 +93,28 @@ func TestAFailedPrefillIsInvisibleToTheClient(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestACountThatTwoWorkersTellAlikeIsBelieved: two prefill workers count another token in a
+// prompt of ids than there is. The first request takes two attempts, and nobody is charged.
+// From then on the model's tokens count as estimated.
+func TestACountThatTwoWorkersTellAlikeIsBelieved(t *testing.T) {
+	t.Parallel()
+	both(t, layout{prefill: 2, decode: 1, config: quickFaults}, func(t *testing.T, f *fleet) {
+		for _, w := range f.prefill {
+			f.fault(w, enginesim.Fault{Mode: enginesim.FaultMiscount})
+		}
+		for i := range 3 {
+			r := f.send(t.Context(), "/v1/completions", fmt.Sprintf(`{"model":"m","prompt":%s,"max_tokens":4}`, idsJSON(64)))
+			require.Equal(t, http.StatusOK, r.status, r.body)
+			require.EqualValues(t, 1, f.metric("baton_fresh_picks_total"), "request %d", i)
+		}
+		for proof, n := range map[string]float64{"miscounted": 1, "believed": 1, "proven": 2} {
+			require.InDelta(t, n, f.metric("baton_prefill_proofs_total", fmt.Sprintf(`reason=%q`, proof)), 0, proof)
+		}
+		require.Zero(t, f.metric("baton_worker_charges_total", `charge="server_error"`))
+		require.Equal(t, 1, strings.Count(f.plugin.Log(), "two prefill workers count the tokens of a prompt alike"))
+	})
 }
 
 // awaitHealthy sends requests until every prefill worker is healthy: one that

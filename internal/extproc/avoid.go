@@ -22,7 +22,7 @@ type avoidList struct {
 }
 
 type avoided struct {
-	leg.Lesson     // Avoid of all attempts that were given up, Suspects and Keep of the last
+	leg.Lesson     // Avoid of all attempts that were given up, most else of the last
 	last       int // the highest number of such an attempt
 }
 
@@ -63,7 +63,7 @@ func (a *avoidList) add(q *leg.Request, l leg.Lesson, now time.Time) {
 			e.Avoid = append(e.Avoid, rank)
 		}
 	}
-	e.Suspects, e.Keep = l.Suspects, l.Keep
+	e.Suspects, e.Keep, e.Told, e.By = l.Suspects, l.Keep, l.Told, l.By
 	e.last, e.Lost = max(e.last, q.Attempt), max(e.Lost, l.Lost)
 	a.requests.Put(k, e, now)
 }

@@ -26,8 +26,7 @@ type asking struct {
 	*mainStream
 	question *route.Question
 	scratch  *route.Scratch
-	suspects leg.Suspects // of earlier attempts
-	lost     int          // workers that the request has lost in them
+	before   leg.Lesson   // of earlier attempts
 	instead  *leg.Failure // of a pair in whose place one worker is to serve; the answer if none can
 }
 
@@ -41,7 +40,7 @@ func (s *mainStream) decide(instead *leg.Failure) {
 	if !ours {
 		before.Lost = max(before.Lost, srv.attempts.lostBefore(s.m.Request()))
 	}
-	a := asking{mainStream: s, suspects: before.Suspects, lost: before.Lost, instead: instead}
+	a := asking{mainStream: s, before: before.Lesson, instead: instead}
 	if before.Lost >= blame.MostLost {
 		a.refuse(&leg.FailDecodesLost)
 		return

@@ -21,6 +21,9 @@ import (
 
 func (s *mainStream) mark(now time.Time, r leg.Report) {
 	j := s.srv.cfg.Journal
+	if r.Proof != "" {
+		s.srv.doubts.proved(s.prompt.Model, s.m.Plan().Expected.Tokens, &r, now)
+	}
 	switch r.State {
 	case leg.Started:
 		j.Mark(s.note, decision.PrefillStarted, now)

@@ -52,6 +52,7 @@ type peerReport struct {
 	Cached  int64       `json:"cached,omitempty"`
 	Counted bool        `json:"counted,omitempty"`
 	Said    string      `json:"said,omitempty"`
+	Told    leg.Told    `json:"told"`
 }
 
 // peerKept is how long a connection is kept after it was last used. It is closed only if it
@@ -132,7 +133,7 @@ func (p *peers) report(owner, token string, r leg.Report, over func(), before <-
 			<-before
 		}
 		defer func() { <-p.calls }()
-		body, err := json.Marshal(peerReport{From: p.self, Life: p.life, Token: token, State: r.State, Reason: r.Reason, Status: r.Status, Retry: r.RetryAfter, Moved: r.Location, Cached: r.Cached, Counted: r.Counted, Said: r.Said})
+		body, err := json.Marshal(peerReport{From: p.self, Life: p.life, Token: token, State: r.State, Reason: r.Reason, Status: r.Status, Retry: r.RetryAfter, Moved: r.Location, Cached: r.Cached, Counted: r.Counted, Said: r.Said, Told: r.Told})
 		if err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
 			defer cancel()
@@ -374,6 +375,6 @@ func (in inbox) report(body []byte) error {
 	case r.State == leg.Started:
 		in.srv.carriedBy(s, carrier{r.From, r.Life})
 	}
-	s.post(just(leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: r.State, Reason: r.Reason, Status: r.Status, RetryAfter: r.Retry, Location: r.Moved, Cached: r.Cached, Counted: r.Counted, Said: r.Said}}))
+	s.post(just(leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: r.State, Reason: r.Reason, Status: r.Status, RetryAfter: r.Retry, Location: r.Moved, Cached: r.Cached, Counted: r.Counted, Said: r.Said, Told: r.Told}}))
 	return nil
 }

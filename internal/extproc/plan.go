@@ -19,7 +19,11 @@ func (a *asking) plan(d *route.Decision) (*leg.Plan, error) {
 		Decode: d.Decode.Rank, DecodeDPSize: d.Decode.Worker.RanksPerPort(),
 		DecodeAddr: d.Destination, Several: len(d.Others) > 0,
 		Prefill: d.Prefill.Rank, Kind: d.Kind,
-		Spare: leg.Spare(d.Spare), Suspects: a.suspects, Lost: a.lost,
+		Spare: leg.Spare(d.Spare), Suspects: a.before.Suspects, Lost: a.before.Lost,
+		Expected: leg.Expected{
+			Tokens: int64(d.Prompt.ISLTokens), Exact: d.Prompt.Exact && !srv.doubts.has(d.Key.Model, time.Now()),
+			Told: a.before.Told, By: a.before.By,
+		},
 	}
 	var err error
 	p.Looks = a.m.Looks()

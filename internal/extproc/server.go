@@ -76,6 +76,7 @@ type Server struct {
 	attempts  *registry
 	unrouted  unrouted
 	avoid     *avoidList
+	doubts    doubts
 	clocks    clocks
 	tellers   tellers
 	patience  patience.Limits
@@ -117,7 +118,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	srv := &Server{
 		cfg: cfg, log: cfg.Logger, rules: cfg.rules(), sealer: sealer, view: cfg.View,
-		owner: cfg.Instance, attempts: newRegistry(), unrouted: newUnrouted(), avoid: newAvoidList(cfg.MaxTimeout), leavers: newLeavers(),
+		owner: cfg.Instance, attempts: newRegistry(), unrouted: newUnrouted(), avoid: newAvoidList(cfg.MaxTimeout), leavers: newLeavers(), doubts: newDoubts(cfg.Telemetry, cfg.Logger),
 		bodies: budget.New(cfg.MaxBodiesBytes), live: make(map[*mainStream]struct{}), drained: make(chan struct{}),
 	}
 	srv.replies = wire.NewWriter(srv.rules.Buffers)

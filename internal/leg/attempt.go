@@ -138,7 +138,9 @@ func (a *attempt) decodeFailed(now time.Time, s blame.Sight, odd bool, f *Failur
 	if row.Loses() {
 		a.plan.Lost++
 		if a.plan.Lost >= blame.MostLost {
+			said := f.Said
 			*f = FailDecodesLost
+			f.Said = said
 		}
 	}
 	retry := a.mayRetry(f)

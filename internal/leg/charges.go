@@ -28,6 +28,8 @@ type Lesson struct {
 	Avoid    []worker.Rank // the ranks that may be at fault for the failure
 	Keep     worker.Rank   // the rank that the fresh attempt takes again, with another partner; ID 0: none
 	Suspects Suspects      // charges that wait for a mate's proof
+	Told     int64         // the count of the prompt's tokens with which a worker has contradicted what was expected; 0: none has
+	By       worker.Rank   // that worker
 	Lost     int           // how many workers the request has lost that were to answer it, in all attempts
 }
 

@@ -172,7 +172,7 @@ func (h *handover) judge(a *OwnAnswer, p *Plan) (Report, handoff.Result) {
 	case a.result.Verdict == handoff.Missing && h.asked != askedResponse && !p.DecodeAlone:
 		return fail(blame.NoHandoff)
 	}
-	return Report{State: Well, Status: a.Status}, a.result
+	return Report{State: Well, Status: a.Status, Told: toldOf(&a.result.Tokens, a.result.Counted, a.result.Choices)}, a.result
 }
 
 // collect returns a collecting leg: a decode for one token whose answer is dropped, which

@@ -33,7 +33,8 @@ import (
 //	     [lost=N]                        workers that the request has lost
 //	     [look]                          another stream reads decode's first events
 //	refused code=not_ready
-//	leg STATE [reason=R] [status=N] [answer=TEXT] [odd] [retry-after=TEXT] [location=TEXT]
+//	     [isl=N] [exact] [told=N]        tokens of the prompt; what an earlier attempt was told by worker 8
+//	leg STATE [reason=R] [status=N] [answer=TEXT] [odd] [retry-after=TEXT] [location=TEXT] [prompt=N [output=N]]
 //	found seen=SIGHT [odd]       what the other stream has read
 //	response-headers status=N [local=FLAGS] [eos] [odd] [events] [answered=ID/RANK or unknown]
 //	response-body [more]         the input is the body
@@ -61,6 +62,9 @@ func reportArgs(t *testing.T, d *datadriven.TestData) Report {
 	r := Report{Reason: blame.Sight(str(d, "reason", "")), Status: num(t, d, "status", 0), Odd: d.HasArg("odd"), RetryAfter: str(d, "retry-after", ""), Location: str(d, "location", "")}
 	if a := str(d, "answer", ""); a != "" {
 		r.Answer = []byte(a)
+	}
+	if prompt := num(t, d, "prompt", -1); prompt >= 0 {
+		r.Told = Told{Reading: ReadUsage, Prompt: int64(prompt), Output: int64(num(t, d, "output", 1)), Choices: 1}
 	}
 	for s, name := range stateNames {
 		if d.HasArg(name) {
@@ -201,6 +205,7 @@ func testPlan(t *testing.T, d *datadriven.TestData) *Plan {
 		DecodeDPSize: uint32(num(t, d, "dp", 1)), OverdueAfter: dur(t, str(d, "overdue", "5s")),
 		StartWithin: time.Second, AnswerWithin: dur(t, str(d, "answer", "0s")),
 		Spare: Spare{Prefill: !d.HasArg("lone"), Decode: !d.HasArg("lone")}, Lost: num(t, d, "lost", 0),
+		Expected: Expected{Tokens: int64(num(t, d, "isl", 0)), Exact: d.HasArg("exact"), Told: int64(num(t, d, "told", 0)), By: worker.Rank{ID: 8}},
 	}
 	for _, x := range strings.FieldsFunc(str(d, "suspects", ""), func(r rune) bool { return r == ',' }) {
 		id, charge, _ := strings.Cut(x, ":")
@@ -311,6 +316,9 @@ func textOf(effects []Effect) string {
 			}
 			if e.Report.Said != "" {
 				fmt.Fprintf(&b, " (%s)", e.Report.Said)
+			}
+			if e.Report.Proof != "" && e.Report.Proof != NoUsage {
+				fmt.Fprintf(&b, " proof=%s", e.Report.Proof)
 			}
 		case OpServed:
 			fmt.Fprintf(&b, " by %s", e.Rank)

@@ -70,6 +70,12 @@ func (m *pairing) onLegWell(now time.Time, r Report) {
 	if !m.far.awaited() {
 		return
 	}
+	if !m.proves(&r) {
+		r.State, r.Reason = Failed, blame.Uncomputed
+		r.Said = said(r.Status, m.req.Path.String(), r.Told.against(m.plan.Expected.Tokens))
+		m.onLegFailed(now, r)
+		return
+	}
 	m.far = farLeg{state: Well, well: true}
 	m.timers.stop(timerLate, timerBegin)
 	m.emit(Effect{Op: OpMark, Report: r})

@@ -41,6 +41,7 @@ type Plan struct {
 	AnswerWithin time.Duration // how long decode may take to answer, once it has all that it needs; 0: no limit
 	Spare        Spare         // which legs another worker could serve
 	Failing      int           // how often the hand-off of this pair has lately failed for other requests
+	Expected     Expected      // of the prompt
 	Suspects     Suspects      // of earlier attempts of the request
 	Lost         int           // how many workers the request has lost that were to answer it (blame.Row.Loses)
 	Explain      string        // the debug header's value; "": it was not asked for

@@ -261,8 +261,8 @@ func (l *Prefill) onResponseHeaders(ev *Event) {
 }
 
 // answerLimit is how much of a prefill answer is read, in bytes. The answer has one
-// token. Only log probabilities can make it longer, and then its finish reason is not
-// read.
+// token. Only log probabilities can make it longer, and then neither its finish reason nor
+// its usage is read.
 const answerLimit = 1 << 20
 
 func (l *Prefill) onResponseBody(ev *Event) {
@@ -279,8 +279,8 @@ func (l *Prefill) onResponseBody(ev *Event) {
 }
 
 // onAnswerEnd judges the whole answer. Only a complete 2xx answer is well, and only if
-// its finish reason is neither abort nor error. The finish reason of an answer over
-// answerLimit is not read.
+// its finish reason is neither abort nor error. Whether its usage proves that the prompt was
+// computed is judged by the attempt, which knows the prompt ([Expected]).
 func (l *Prefill) onAnswerEnd() {
 	l.phase = prefillOver
 	if l.told >= Well {
@@ -290,39 +290,41 @@ func (l *Prefill) onAnswerEnd() {
 		return
 	}
 	r := Report{State: Well, Status: l.status}
-	s := l.judge()
+	s, a := l.judge()
 	if s != blame.Served {
 		r.State, r.Reason, r.Said = Failed, s, said(l.status, l.path.String(), openai.Words(l.answer, l.kept))
 	}
 	if r.Reason == blame.Rejected || r.Reason == blame.Redirected {
 		r.Answer, r.Location = l.answer, l.location
 	}
-	u, ok := openai.FindUsage(l.answer)
-	if ok {
-		r.Cached, r.Counted = u.Cached, u.HasCached
+	r.Cached, r.Counted = a.Usage.Cached, a.HasUsage && a.Usage.HasCached
+	r.Told = toldOf(&a.Usage, a.HasUsage, a.Choices)
+	if l.long {
+		r.Told.Reading = ReadTooLong
 	}
 	l.answer = nil
 	l.tell(r)
 }
 
-func (l *Prefill) judge() blame.Sight {
+// judge returns what the whole answer says by itself, and what was read of it.
+func (l *Prefill) judge() (blame.Sight, openai.Answer) {
 	if s := SightOfStatus(l.status); s != blame.Served {
-		return s
+		return s, openai.Answer{}
 	}
 	if l.long {
-		return blame.Served // the answer is complete; its finish reason was not read
+		return blame.Served, openai.Answer{} // the answer is complete, and was not read
 	}
 	if len(l.answer) == 0 {
-		return blame.Empty
+		return blame.Empty, openai.Answer{}
 	}
 	a, err := openai.ScanAnswer(l.answer)
 	switch {
 	case err != nil:
-		return blame.Unreadable
+		return blame.Unreadable, a
 	case a.HasError || a.FinishReason.Failed():
-		return blame.Failing
+		return blame.Failing, a
 	default:
-		return blame.Served
+		return blame.Served, a
 	}
 }
 

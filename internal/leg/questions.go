@@ -92,5 +92,5 @@ func (a *attempt) Learned() (Lesson, bool) {
 	if a.plan == nil {
 		return Lesson{}, false
 	}
-	return Lesson{Avoid: a.charges.avoid, Keep: a.charges.keep, Suspects: a.plan.Suspects, Lost: a.plan.Lost}, true
+	return Lesson{Avoid: a.charges.avoid, Keep: a.charges.keep, Suspects: a.plan.Suspects, Lost: a.plan.Lost, Told: a.plan.Expected.Told, By: a.plan.Expected.By}, true
 }

@@ -41,6 +41,11 @@ type Answer struct {
 	// HasError says that the answer is an error body: it has an "error" that is not null,
 	// or "object":"error".
 	HasError bool
+	// Usage is the sum over a batch of /generate. HasUsage is false if an answer of it has
+	// none that can be read.
+	Usage    Usage
+	HasUsage bool
+	unread   bool // an answer has none that can be read
 }
 
 // ScanAnswer reads a whole answer of /v1/chat/completions, /v1/completions or /generate,
@@ -79,6 +84,9 @@ func ScanAnswerMembers(body []byte, fn func(key, val Span)) (Answer, error) {
 	if i = skipSpace(body, end); i < len(body) {
 		return Answer{}, notJSON(i, "the end of the body")
 	}
+	if a.unread {
+		a.Usage, a.HasUsage, a.unread = Usage{}, false, false
+	}
 	return a, nil
 }
 
@@ -96,12 +104,28 @@ func (a *Answer) scanObject(b []byte, i, depth int, fn func(key, val Span)) int 
 				a.Choices++
 				a.scanReason(b, s.Start, depth+2)
 			})
+		case isKey(b, m.key, "usage"):
+			a.scanUsage(b, v)
 		case isKey(b, m.key, "meta_info"):
 			a.Choices++
 			a.scanReason(b, v, depth+1)
+			a.scanUsage(b, v)
 		}
 		return true
 	})
+}
+
+// scanUsage reads the usage at i, and adds it to those of the answers before.
+func (a *Answer) scanUsage(b []byte, i int) {
+	var u Usage
+	switch {
+	case b[i] != '{' || !u.read(b, i):
+		a.unread = true
+	case a.HasUsage:
+		a.Usage = a.Usage.plus(u)
+	default:
+		a.Usage, a.HasUsage = u, true
+	}
 }
 
 // scanReason reads the finish_reason of the object at i: a text, or an object whose type

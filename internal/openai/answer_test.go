@@ -12,18 +12,24 @@ func TestScanAnswer(t *testing.T) {
 		name, body string
 		want       Answer
 	}{
-		{"a chat answer", `{"id":"x","choices":[{"index":0,"message":{"content":"hi","finish_reason":"error"},"finish_reason":"length"}],"usage":{}}`, Answer{FinishLength, 1, false}},
-		{"a context that was handed over", `{"choices":[{"finish_reason":"not_finished"}]}`, Answer{FinishNone, 1, false}},
-		{"the most telling of several choices", `{"choices":[{"finish_reason":"stop"},{"finish_reason":"abort"},{"finish_reason":null}]}`, Answer{FinishAbort, 3, false}},
-		{"a reason with an escaped key", `{"choices":[{"finish\u005freason":"stop"}]}`, Answer{FinishStop, 1, false}},
-		{"a reason of its own", `{"choices":[{"finish_reason":"repetition"}]}`, Answer{FinishOther, 1, false}},
-		{"generate", `{"text":"a","meta_info":{"id":"x","finish_reason":{"type":"length","length":1}}}`, Answer{FinishLength, 1, false}},
-		{"generate with a plain reason", `{"meta_info":{"finish_reason":"stop"}}`, Answer{FinishStop, 1, false}},
-		{"a batch with an abort", ` [{"meta_info":{"finish_reason":{"type":"length"}}},{"meta_info":{"finish_reason":{"type":"abort","status_code":500}}}] `, Answer{FinishAbort, 2, false}},
-		{"an OpenAI error", `{"error":{"message":"x"}}`, Answer{FinishNone, 0, true}},
-		{"an SGLang error", `{"object":"error","message":"x"}`, Answer{FinishNone, 0, true}},
-		{"error null is none", `{"error":null,"choices":[{"finish_reason":"tool_calls"}]}`, Answer{FinishToolCall, 1, false}},
-		{"odd types are passed over", `{"choices":{},"meta_info":[],"object":1}`, Answer{FinishNone, 1, false}},
+		{"a chat answer", `{"id":"x","choices":[{"index":0,"message":{"content":"hi","finish_reason":"error"},"finish_reason":"length"}],"usage":{}}`, Answer{FinishReason: FinishLength, Choices: 1}},
+		{"a context that was handed over", `{"choices":[{"finish_reason":"not_finished"}]}`, Answer{Choices: 1}},
+		{"the most telling of several choices", `{"choices":[{"finish_reason":"stop"},{"finish_reason":"abort"},{"finish_reason":null}]}`, Answer{FinishReason: FinishAbort, Choices: 3}},
+		{"a reason with an escaped key", `{"choices":[{"finish\u005freason":"stop"}]}`, Answer{FinishReason: FinishStop, Choices: 1}},
+		{"a reason of its own", `{"choices":[{"finish_reason":"repetition"}]}`, Answer{FinishReason: FinishOther, Choices: 1}},
+		{"generate", `{"text":"a","meta_info":{"id":"x","finish_reason":{"type":"length","length":1}}}`, Answer{FinishReason: FinishLength, Choices: 1}},
+		{"generate with a plain reason", `{"meta_info":{"finish_reason":"stop"}}`, Answer{FinishReason: FinishStop, Choices: 1}},
+		{"a batch with an abort", ` [{"meta_info":{"finish_reason":{"type":"length"}}},{"meta_info":{"finish_reason":{"type":"abort","status_code":500}}}] `, Answer{FinishReason: FinishAbort, Choices: 2}},
+		{"an OpenAI error", `{"error":{"message":"x"}}`, Answer{HasError: true}},
+		{"an SGLang error", `{"object":"error","message":"x"}`, Answer{HasError: true}},
+		{"error null is none", `{"error":null,"choices":[{"finish_reason":"tool_calls"}]}`, Answer{FinishReason: FinishToolCall, Choices: 1}},
+		{"a usage", `{"choices":[{"finish_reason":"length"}],"usage":{"prompt_tokens":7,"completion_tokens":0}}`,
+			Answer{FinishReason: FinishLength, Choices: 1, Usage: Usage{Prompt: 7, HasOutput: true}, HasUsage: true}},
+		{"a usage that does not tell what was made", `{"choices":[{}],"usage":{"prompt_tokens":7,"completion_tokens":null}}`, Answer{Choices: 1, Usage: Usage{Prompt: 7}, HasUsage: true}},
+		{"the usages of a batch", `[{"meta_info":{"prompt_tokens":7,"completion_tokens":1,"cached_tokens":4}},{"meta_info":{"prompt_tokens":9,"completion_tokens":2,"cached_tokens":0}}]`,
+			Answer{Choices: 2, Usage: Usage{Prompt: 16, Output: 3, HasOutput: true, Cached: 4, HasCached: true}, HasUsage: true}},
+		{"a batch of which one tells none", `[{"meta_info":{"prompt_tokens":7,"completion_tokens":1}},{"meta_info":{}}]`, Answer{Choices: 2}},
+		{"odd types are passed over", `{"choices":{},"meta_info":[],"object":1}`, Answer{Choices: 1}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := ScanAnswer([]byte(tt.body))

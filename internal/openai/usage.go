@@ -5,6 +5,7 @@ import "bytes"
 // Usage is how many tokens an answer took, as the engine reports it.
 type Usage struct {
 	Prompt, Output int64
+	HasOutput      bool  // the engine reports Output
 	Cached         int64 // of Prompt: not computed, since the worker had them cached
 	HasCached      bool  // the engine reports Cached; some do so only if configured to
 }
@@ -30,6 +31,14 @@ func FindUsage(b []byte) (u Usage, ok bool) {
 	return u, false
 }
 
+// plus returns the sum of two usages. It has what both have.
+func (u Usage) plus(v Usage) Usage {
+	return Usage{
+		Prompt: u.Prompt + v.Prompt, Output: u.Output + v.Output, HasOutput: u.HasOutput && v.HasOutput,
+		Cached: u.Cached + v.Cached, HasCached: u.HasCached && v.HasCached,
+	}
+}
+
 // read reads the object at i. It returns false if the object is cut or has no
 // prompt_tokens.
 func (u *Usage) read(b []byte, i int) bool {
@@ -48,7 +57,7 @@ func (u *Usage) read(b []byte, i int) bool {
 		case isKey(b, m.key, "prompt_tokens"):
 			u.Prompt, counted = n, true
 		case isKey(b, m.key, "completion_tokens"):
-			u.Output = n
+			u.Output, u.HasOutput = n, true
 		case isKey(b, m.key, "cached_tokens"): // in meta_info
 			u.Cached, u.HasCached = n, true
 		}

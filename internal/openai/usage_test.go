@@ -15,11 +15,11 @@ func TestFindUsage(t *testing.T) {
 		want Usage
 		ok   bool
 	}{
-		"an answer":              {`{"id":"1","usage":{"prompt_tokens":142,"total_tokens":144,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":128}}}`, Usage{142, 2, 128, true}, true},
-		"no details":             {`{"usage": {"prompt_tokens":142,"completion_tokens":2,"prompt_tokens_details":null}}`, Usage{Prompt: 142, Output: 2}, true},
+		"an answer":              {`{"id":"1","usage":{"prompt_tokens":142,"total_tokens":144,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":128}}}`, Usage{142, 2, true, 128, true}, true},
+		"no details":             {`{"usage": {"prompt_tokens":142,"completion_tokens":2,"prompt_tokens_details":null}}`, Usage{Prompt: 142, Output: 2, HasOutput: true}, true},
 		"the last event":         {roleEvent + usageEvent + doneEvent, Usage{Prompt: 142}, true},
 		"a count in each event":  {usageEvent + strings.Replace(usageEvent, "142", "143", 1), Usage{Prompt: 143}, true},
-		"generate":               {`{"text":"a","meta_info":{"prompt_tokens":9,"completion_tokens":4,"cached_tokens":8}}`, Usage{9, 4, 8, true}, true},
+		"generate":               {`{"text":"a","meta_info":{"prompt_tokens":9,"completion_tokens":4,"cached_tokens":8}}`, Usage{9, 4, true, 8, true}, true},
 		"null":                   {`{"usage":null}`, Usage{}, false},
 		"none":                   {tokenEvent, Usage{}, false},
 		"it breaks off":          {`{"usage":{"prompt_tokens":142,`, Usage{}, false},

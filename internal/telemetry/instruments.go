@@ -31,7 +31,7 @@ const (
 type Instruments struct {
 	// Set at construction, read-only.
 	requests, attempts, workerAttempts, charges, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
-	legs, tokenize, firstEvents, promptTokens, blame, clockOff, logBreaks                                                            *counter
+	legs, tokenize, firstEvents, proofs, promptTokens, blame, clockOff, logBreaks                                                    *counter
 	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                                 *counter
 	kvRestores, indexDumps                                                                                                           *counter
 	aside, activation, traceFailures, engineReports, factReadings, modelFiles, compared                                              *counter
@@ -167,6 +167,13 @@ func (i *Instruments) Leg(outcome, reason string) {
 func (i *Instruments) Seen(leg, seen string) {
 	if i != nil {
 		i.blame.add(1, labels{leg, seen})
+	}
+}
+
+// PrefillProof counts a whole answer of a prefill worker, by what its usage proves.
+func (i *Instruments) PrefillProof(proof string) {
+	if i != nil {
+		i.proofs.add(1, labels{proof})
 	}
 }
 
@@ -326,7 +333,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		clockOff:   b.counter(MetricClockOff),
 		logBreaks:  b.counter(MetricLogBreaks),
 		legs:       b.counter(MetricLegs),
-		tokenize:   b.counter(MetricTokenize), firstEvents: b.counter(MetricFirstEvents), blame: b.counter(MetricBlame),
+		tokenize:   b.counter(MetricTokenize), firstEvents: b.counter(MetricFirstEvents), proofs: b.counter(MetricProofs), blame: b.counter(MetricBlame),
 		kvEvents:   b.counter(MetricKVEvents),
 		kvRefused:  b.counter(MetricKVRefused),
 		kvGaps:     b.counter(MetricKVGaps),

@@ -56,6 +56,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.Panic("main_leg")
 	i.Leg("failed", "status_500")
 	i.FirstEvents("token")
+	i.PrefillProof("proven")
 	i.Seen("decode", "served")
 	i.Took(&Served{Operation: "chat", Model: "m", FirstByte: time.Millisecond, FirstToken: time.Second, PerToken: time.Millisecond, Whole: 2 * time.Second})
 	i.Prompt(&PromptTokens{Model: "m", Role: "prefill", Prompt: 10, Available: 8, Predicted: 4})

@@ -58,7 +58,7 @@ func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) 
 		if f.err != nil {
 			return Prompt{}, f.err
 		}
-		return f.entry.prompt(false), nil
+		return q.counted(f.entry.prompt(false)), nil
 	case <-ctx.Done():
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return Prompt{}, &Error{Reason: ReasonSlow}

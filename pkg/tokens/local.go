@@ -166,8 +166,8 @@ func (r *Resolver) fromFiles(q *Query, s *Scratch) (Prompt, bool) {
 	if r.cfg.OnLocal != nil {
 		r.cfg.OnLocal(time.Since(began))
 	}
-	p := Prompt{Tokens: ids, Hashes: s.est.hashes, ISLTokens: n, Source: FromLocal, Reason: ReasonLocal}
-	if q.MaxModelLen == 0 || n < q.MaxModelLen { // an engine may cut a longer one
+	p := q.counted(Prompt{Tokens: ids, Hashes: s.est.hashes, ISLTokens: n, Source: FromLocal, Reason: ReasonLocal})
+	if p.Exact { // an engine may cut one that is not
 		p.Claim = Claim{by: r, files: f, of: of, engine: q.Engine, tokens: n}
 		if r.cfg.Told != nil {
 			p.Claim.sample = f.sampler(of).pick(q, s.est.hashes, began)

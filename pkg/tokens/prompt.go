@@ -79,6 +79,8 @@ type Prompt struct {
 	// ISLTokens is the input length of the whole request in tokens, the sum over all its
 	// prompts. For an estimate it is a guess.
 	ISLTokens int
+	// Exact says that the engine which computes the prompt counts as many tokens.
+	Exact bool
 	// Hashes are the local hashes of the whole blocks of the prompt, or of the first of
 	// several prompts: a request goes to one worker, and one chain is enough to find it.
 	Hashes []kvindex.LocalHash

@@ -120,7 +120,7 @@ func (r *Resolver) Fast(q Query, s *Scratch) (Prompt, bool) {
 		return r.Estimate(q, s, ReasonTooLarge), true
 	}
 	if e := r.cache.get(q.key(q.hashing())); e != nil {
-		return e.prompt(true), true
+		return q.counted(e.prompt(true)), true
 	}
 	return r.fromFiles(&q, s)
 }
@@ -170,8 +170,17 @@ func (r *Resolver) fromRequest(q Query, s *Scratch) Prompt {
 		return Prompt{ISLTokens: q.cut(q.Request.PromptTokens), Reason: ReasonTruncated}
 	}
 	s.est.hashes = r.hash(s.est.hashes[:0], s.tokens, q.hashing())
-	return Prompt{Tokens: s.tokens, Hashes: s.est.hashes, ISLTokens: q.Request.PromptTokens,
-		Source: FromRequest, Reason: ReasonIDs}
+	return q.counted(Prompt{Tokens: s.tokens, Hashes: s.est.hashes, ISLTokens: q.Request.PromptTokens,
+		Source: FromRequest, Reason: ReasonIDs})
+}
+
+// counted says of p, whose tokens are known, whether the engine that computes it counts as
+// many. It may cut a prompt that is as long as the model takes. Its tokenizer's answer counts
+// only if the question had all that the tokens depend on.
+func (q *Query) counted(p Prompt) Prompt {
+	p.Exact = !p.Partial && (q.MaxModelLen == 0 || p.ISLTokens < q.MaxModelLen) &&
+		(p.Source != FromEngine || tokenizeTells(q) && !q.Request.Given(q.Body, openai.AddSpecialTokens))
+	return p
 }
 
 // hash appends the hashes of the blocks of tokens, at most MaxBlocks.

@@ -50,6 +50,7 @@ const (
 	GoMemLimit      = "gomemlimit"
 	Heard           = "heard"
 	Instead         = "instead"
+	ISLTokens       = "isl_tokens"
 	Joined          = "joined"
 	Key             = "key"
 	Kind            = "kind"
@@ -98,6 +99,7 @@ const (
 	Streams         = "streams"
 	TLS             = "tls"
 	To              = "to"
+	ToldTokens      = "told_tokens"
 	Took            = "took"
 	URL             = "url"
 	Version         = "version"
@@ -127,6 +129,8 @@ func ofRequests() []Def {
 		{Decode, "decode rank picked, as id/rank"},
 		{Outcome, "how it ended"},
 		{Prompts, "which prompts: `text` or `messages`"},
+		{ISLTokens, "tokens that a prompt was expected to have"},
+		{ToldTokens, "tokens that an engine has counted in it"},
 		{By, "the rank that has answered, as id/rank"},
 		{Fault, "what is wrong with a subset hint"},
 		{Ahead, "how far our clock is ahead of another"},

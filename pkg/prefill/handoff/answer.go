@@ -11,7 +11,7 @@ func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
 	if err != nil {
 		return Result{}, NotJSON
 	}
-	res := Result{Finish: a.FinishReason, Choices: a.Choices}
+	res := Result{Finish: a.FinishReason, Choices: a.Choices, Tokens: a.Usage, Counted: a.HasUsage}
 	switch {
 	case a.HasError:
 		res.Verdict = Failed

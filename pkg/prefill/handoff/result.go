@@ -42,6 +42,8 @@ type Result struct {
 	Verdict Verdict
 	Finish  openai.FinishReason
 	Choices int
+	Tokens  openai.Usage // as the answer reports them
+	Counted bool         // it does
 
 	HandOff   openai.Span // the hand-off, an object; zero: there is none, or nothing is held under it
 	PromptIDs openai.Span // ContextFirst: the list of the prompt's token ids; zero: none
