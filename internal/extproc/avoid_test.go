@@ -5,9 +5,11 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 )
 
@@ -43,4 +45,17 @@ func TestAttemptsThatEnvoyMakesOnItsOwnWordAreCounted(t *testing.T) {
 	counted(`"decode_failed"} 1`, `"envoy"} 1`)
 	r.forgetLegs()
 	r.requireIdle()
+}
+
+// What Envoy's log tells of an attempt goes on to the next one, though Envoy has begun that
+// by itself.
+func TestWhatARequestHasLostGoesOn(t *testing.T) {
+	a := newAvoidList(time.Minute)
+	q := &leg.Request{Attempt: 1}
+	q.Headers.RequestID = "one"
+	a.lost(q, 1, time.Now())
+	q.Attempt = 2
+	before, ours := a.of(q)
+	require.Equal(t, 1, before.Lost)
+	require.False(t, ours)
 }
