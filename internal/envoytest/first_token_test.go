@@ -3,14 +3,19 @@
 package envoytest
 
 import (
+	"compress/gzip"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/envoy"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -159,5 +164,65 @@ func needsUsage(t *testing.T) {
 	t.Helper()
 	if envoyMinor() < 39 {
 		t.Skip("Envoy reads streamed answers since 1.39: docs/envoy-versions.md")
+	}
+}
+
+// TestAnEncodedAnswerPassesAtOnce: its events cannot be read. No engine is asked for it.
+func TestAnEncodedAnswerPassesAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, l := range map[string]layout{
+		"one's own Envoy": {noCheck: true},
+		"a gateway":       {noCheck: true, gateway: &envoy.GatewayParams{}, twoLegs: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			both(t, l, func(t *testing.T, f *fleet) {
+				var calls atomic.Int64
+				var asked atomic.Value
+				read := make(chan struct{})
+				w := fake(t, 900, func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.Path != "/v1/completions" {
+						http.NotFound(w, r)
+						return
+					}
+					calls.Add(1)
+					asked.Store(r.Header.Get("Accept-Encoding"))
+					w.Header().Set("Content-Type", "text/event-stream")
+					w.Header().Set("Content-Encoding", "gzip")
+					z := gzip.NewWriter(w)
+					_, _ = io.WriteString(z, "data: {\"choices\":[{\"text\":\"packed\"}]}\n\n")
+					_ = z.Flush()
+					w.(http.Flusher).Flush()
+					select {
+					case <-read:
+					case <-r.Context().Done():
+					}
+					_, _ = io.WriteString(z, "data: [DONE]\n\n")
+					_ = z.Close()
+				})
+				f.publishAndWait(w)
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				defer cancel()
+				req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.envoy.URL+"/v1/completions", strings.NewReader(completion("hi", 2, true)))
+				require.NoError(t, err)
+				req.Header.Set("Content-Type", "application/json")
+				req.Header.Set("Accept-Encoding", "gzip")
+				resp, err := client.Do(req)
+				require.NoError(t, err)
+				defer resp.Body.Close()
+				z, err := gzip.NewReader(resp.Body)
+				require.NoError(t, err)
+				first := make([]byte, len("data: "))
+				_, err = io.ReadFull(z, first)
+				require.NoError(t, err)
+				close(read)
+				rest, err := io.ReadAll(z)
+				require.NoError(t, err)
+				require.Contains(t, string(rest), "packed")
+				require.EqualValues(t, 1, calls.Load())
+				require.Empty(t, asked.Load())
+				f.await("the outcome", func() bool { return f.metric("baton_requests_total", `outcome="ok"`) == 1 })
+			})
+		})
 	}
 }

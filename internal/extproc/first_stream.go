@@ -77,8 +77,8 @@ func (s *firstStream) begin(ev *notice) {
 	if s.owner != nil {
 		s.owner.looked.Store(true)
 	}
-	if s.owner == nil && (sealed.Owner == s.srv.owner || !s.srv.peers.reachable(sealed.Owner)) {
-		s.leave() // there is no owner that could begin another attempt
+	if ev.Headers.Encoded || s.owner == nil && (sealed.Owner == s.srv.owner || !s.srv.peers.reachable(sealed.Owner)) {
+		s.leave() // the answer cannot be read, or there is no owner that could begin another attempt
 		return
 	}
 	if ev.EndOfStream {

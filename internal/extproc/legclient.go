@@ -125,6 +125,9 @@ func (c *legClient) send(ctx context.Context, path string, set []wire.Header, bo
 	a.RetryAfter, a.Location = resp.Header.Get("retry-after"), resp.Header.Get("location")
 	a.Body, a.Err = readAnswer(resp)
 	a.Why = whyOf(a.Err)
+	if wire.Encoded([]byte(resp.Header.Get("content-encoding"))) {
+		a.Body = nil // it cannot be read, and is no text for a client
+	}
 	a.Canceled = a.Err != nil && errors.Is(context.Cause(ctx), errLegAborted)
 	a.Spent = a.Err == nil && src.spent()
 	return a

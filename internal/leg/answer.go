@@ -96,9 +96,10 @@ func (a *Answer) head(ev *Event) {
 }
 
 // serves notes that the head of the answer serves the request so far. The flag reads says
-// that the answer's first events are to be read.
+// that the answer's first events are to be read. Those of an answer with an encoding cannot
+// be, and no event can be added to them.
 func (a *Answer) serves(ev *Event, reads bool) {
-	events := IsEventStream(ev.Headers.ContentType)
+	events := IsEventStream(ev.Headers.ContentType) && !ev.Headers.Encoded
 	a.reading = a.throughUs() && reads && !ev.EndOfStream && events
 	if a.carriage == inDuplex && events {
 		a.carriage = asEvents

@@ -24,6 +24,7 @@ import (
 //	request-headers [method=POST] [path=…] [eos] [length=N] [encoded] [timeout=MS] [start=D]   D: so long ago
 //	     [answers] [answers-duplex]      the filter sends the bodies of answers, or streams them
 //	     [strange=NAME]                  a header that only routers may set
+//	     [accept-encoding=NAME]
 //	request-body [more]          the input is the body
 //	request-trailers
 //	picked [aggregated] [in-headers] [overdue=D] [answer=D] [dp=N] [explain] [prefill-named] [decode-named]
@@ -36,7 +37,7 @@ import (
 //	     [isl=N] [exact] [told=N]        tokens of the prompt; what an earlier attempt was told by worker 8
 //	leg STATE [reason=R] [status=N] [answer=TEXT] [odd] [retry-after=TEXT] [location=TEXT] [prompt=N [output=N]]
 //	found seen=SIGHT [odd]       what the other stream has read
-//	response-headers status=N [local=FLAGS] [eos] [odd] [events] [answered=ID/RANK or unknown]
+//	response-headers status=N [local=FLAGS] [eos] [odd] [events] [encoded] [answered=ID/RANK or unknown]
 //	response-body [more]         the input is the body
 //	response-trailers
 //	gone [worker=ID] [aside] | drain | logged [seen=SIGHT] [unreached] | log-broken | runs
@@ -123,7 +124,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 			Method: str(d, "method", "POST"), Path: str(d, "path", "/v1/completions"),
 			Length: wire.LengthOf(str(d, "length", "")), Timeout: str(d, "timeout", ""),
 			Encoded:      d.HasArg("encoded"),
-			AttemptCount: strconv.Itoa(dr.m.req.Attempt),
+			AttemptCount: strconv.Itoa(dr.m.req.Attempt), AcceptEncoding: str(d, "accept-encoding", ""),
 		}
 		if name := str(d, "strange", ""); name != "" {
 			ev.Headers.Strange = []string{name}
@@ -147,7 +148,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "collected":
 		ev = Event{Kind: EventCollected}
 	case "response-headers":
-		ev = Event{Kind: EventResponseHeaders, EndOfStream: d.HasArg("eos"), Headers: &wire.Headers{Status: str(d, "status", "200"), LocalReply: str(d, "local", "")}}
+		ev = Event{Kind: EventResponseHeaders, EndOfStream: d.HasArg("eos"), Headers: &wire.Headers{Status: str(d, "status", "200"), LocalReply: str(d, "local", ""), Encoded: d.HasArg("encoded")}}
 		ev.Odd = d.HasArg("odd")
 		if d.HasArg("events") {
 			ev.Headers.ContentType = "text/event-stream; charset=utf-8"
@@ -381,7 +382,7 @@ func (dr *prefillDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "request-trailers":
 		ev = Event{Kind: EventRequestTrailers}
 	case "response-headers":
-		ev = Event{Kind: EventResponseHeaders, EndOfStream: d.HasArg("eos"), Headers: &wire.Headers{Status: str(d, "status", "200"), LocalReply: str(d, "local", "")}}
+		ev = Event{Kind: EventResponseHeaders, EndOfStream: d.HasArg("eos"), Headers: &wire.Headers{Status: str(d, "status", "200"), LocalReply: str(d, "local", ""), Encoded: d.HasArg("encoded")}}
 	case "response-body":
 		ev = Event{Kind: EventResponseBody, Body: []byte(strings.TrimSuffix(d.Input, "\n")), EndOfStream: !d.HasArg("more")}
 	case "response-trailers":

@@ -53,7 +53,7 @@ type Prefill struct {
 	pieces     gather // of the body, until it is whole
 	body       []byte
 	answer     []byte
-	long       bool   // the answer is over answerLimit
+	long       bool   // the answer is not read: it is over answerLimit, or has an encoding
 	kept       []byte // the request, to compare the worker's words with; nil: it is longer than mostKept
 	late       string // said, with words that came after the failure was reported
 	status     int
@@ -247,6 +247,7 @@ func (l *Prefill) timeout(now time.Time) time.Duration {
 func (l *Prefill) onResponseHeaders(ev *Event) {
 	l.status, _ = strconv.Atoi(ev.Headers.Status)
 	l.location = ev.Headers.Location
+	l.long = ev.Headers.Encoded
 	l.phase = prefillAnswering
 	l.emit(Effect{Op: OpContinue, Of: wire.ResponseHeaders})
 	if flags := ev.Headers.LocalReply; flags != "" {

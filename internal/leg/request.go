@@ -248,13 +248,16 @@ func (q *Request) forget(r *Rules) {
 	}
 }
 
-// leftover returns the client's headers that name workers, without those that set
-// replaces. They are removed: workers are told only what was decided.
-func (q *Request) leftover(set []wire.Header, w Way) []string {
-	if len(q.Headers.Named) == 0 && (!w.Plain() || len(q.Headers.Strange) == 0) {
-		return nil
+// leftover returns the client's headers that are removed. Of those that name workers, it
+// returns the ones that set does not replace: workers are told only what was decided. An
+// answer with an encoding could not be read (docs/behaviour.md#encoded-answers).
+func (q *Request) leftover(set []wire.Header, w Way) (out []string) {
+	if q.Headers.AcceptEncoding != "" {
+		out = append(out, "accept-encoding")
 	}
-	var out []string
+	if len(q.Headers.Named) == 0 && (!w.Plain() || len(q.Headers.Strange) == 0) {
+		return out
+	}
 	known := make(map[string]bool, len(set)) // a map, since a request may have thousands of headers
 	for i := range set {
 		known[set[i].Name] = true

@@ -325,7 +325,7 @@ func (d *decoder) headerMap(b []byte) error {
 		case string(key) == "content-length":
 			h.Length = LengthOf(string(raw))
 		case string(key) == "content-encoding":
-			h.Encoded = h.Encoded || encoded(raw)
+			h.Encoded = h.Encoded || Encoded(raw)
 		case d.c.cfg.Named(key):
 			h.Named = append(h.Named, Header{Name: string(key), Value: string(raw)})
 		case string(key) == HeaderSelection:

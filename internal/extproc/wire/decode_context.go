@@ -121,6 +121,8 @@ func (h *Headers) field(key []byte, timeoutHeader string) *string {
 		return &h.Status
 	case "content-type":
 		return &h.ContentType
+	case "accept-encoding":
+		return &h.AcceptEncoding
 	case "retry-after":
 		return &h.RetryAfter
 	case "location":
@@ -150,8 +152,8 @@ func (h *Headers) field(key []byte, timeoutHeader string) *string {
 	}
 }
 
-// encoded reports whether a content-encoding, a list, names another encoding than identity.
-func encoded(list []byte) bool {
+// Encoded reports whether a content-encoding, a list, names another encoding than identity.
+func Encoded(list []byte) bool {
 	for coding := range bytes.SplitSeq(list, []byte(",")) {
 		coding = bytes.TrimSpace(coding)
 		if len(coding) > 0 && !bytes.EqualFold(coding, []byte("identity")) {

@@ -47,7 +47,7 @@ type Headers struct {
 	Leg, Debug                         string
 	Status, LocalReply, RetryAfter     string
 	Location                           string
-	ContentType                        string
+	ContentType, AcceptEncoding        string
 	Encoded                            bool     // content-encoding names another encoding than identity
 	All                                []byte   // all of a request's, for EachHeader; only with Config.KeepHeaders
 	Named                              []Header // those that Config.Named chooses, in the order of the message
