@@ -96,7 +96,7 @@ func TestABadRequestIsRefusedWithItsRowOfTheFailureTable(t *testing.T) {
 	})
 }
 
-// TestTheModelsOfTheViewAreListed: GET /v1/models needs no worker.
+// TestTheModelsOfTheViewAreListed: GET /v1/models needs no worker, nor does /health.
 func TestTheModelsOfTheViewAreListed(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
@@ -107,8 +107,11 @@ func TestTheModelsOfTheViewAreListed(t *testing.T) {
 		one := f.do(http.MethodGet, "/v1/models/m", nil, nil)
 		require.Equal(t, http.StatusOK, one.status)
 		require.Contains(t, r.body, one.body)
+		for _, method := range []string{http.MethodGet, http.MethodHead} {
+			require.Equal(t, http.StatusOK, f.do(method, "/health", nil, nil).status, method)
+		}
 		requireError(t, f.do(http.MethodGet, "/v1/models/nobody", nil, nil), http.StatusNotFound, "model_not_found")
-		for path, allow := range map[string]string{"/v1/models": "GET, HEAD", "/v1/models/m": "GET, HEAD"} {
+		for path, allow := range map[string]string{"/v1/models": "GET, HEAD", "/v1/models/m": "GET, HEAD", "/health": "GET, HEAD"} {
 			r = f.do(http.MethodPost, path, strings.NewReader("{}"), nil)
 			requireError(t, r, http.StatusMethodNotAllowed, "method_not_allowed")
 			require.Equal(t, allow, r.header.Get("Allow"))
@@ -233,6 +236,9 @@ func TestWhoCannotServeIsSaidWithItsOwnCode(t *testing.T) {
 			r := f.send(t.Context(), "/v1/completions", completion("hello", 2, true))
 			return r.status == http.StatusServiceUnavailable && strings.Contains(r.body, `"not_ready"`) && r.header.Get("Retry-After") == "1"
 		})
+		requireError(t, f.do(http.MethodGet, "/health", nil, nil), http.StatusServiceUnavailable, "not_ready")
+		require.NoError(t, f.plugin.Kill())
+		requireError(t, f.do(http.MethodGet, "/health", nil, nil), http.StatusServiceUnavailable, "router_unavailable")
 	})
 }
 
@@ -502,4 +508,26 @@ func TestARequestThatSaysItIsGRPCIsAnsweredAsAnyOther(t *testing.T) {
 		require.NoError(t, f.plugin.Kill())
 		requireError(t, ask("application/grpc", completion("hi", 2, false)), 503, "router_unavailable")
 	})
+}
+
+// TestWebPagesOfOtherOriginsAreLetInWhereTheConfigurationSaysSo, which as it is shipped
+// says it of none.
+func TestWebPagesOfOtherOriginsAreLetInWhereTheConfigurationSaysSo(t *testing.T) {
+	t.Parallel()
+	const origin = "https://chat.example.com"
+	ask := func(f *fleet, method, origin string) *reply {
+		return f.do(method, "/v1/chat/completions", nil, http.Header{"Origin": {origin}, "Access-Control-Request-Method": {"POST"}})
+	}
+	f := newFleet(t, layout{noCheck: true, patch: func(config string) string { return strings.ReplaceAll(config, "#cors ", "") }})
+	r := ask(f, http.MethodOptions, origin)
+	require.Equal(t, http.StatusOK, r.status, r.body)
+	require.Equal(t, origin, r.header.Get("Access-Control-Allow-Origin"))
+	require.Equal(t, "GET, POST", r.header.Get("Access-Control-Allow-Methods"))
+	require.Equal(t, "authorization, content-type", r.header.Get("Access-Control-Allow-Headers"))
+	r = ask(f, http.MethodPost, origin)
+	requireError(t, r, http.StatusBadRequest, "missing_body")
+	require.Equal(t, origin, r.header.Get("Access-Control-Allow-Origin"), "the page may read refusals")
+	r = ask(f, http.MethodOptions, "https://elsewhere.example.com")
+	requireError(t, r, http.StatusMethodNotAllowed, "method_not_allowed")
+	require.Empty(t, r.header.Get("Access-Control-Allow-Origin"))
 }

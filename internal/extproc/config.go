@@ -30,7 +30,7 @@ type Conditional = route.Conditional
 
 // Config configures a Server. Zero means the default, if the comment of a field names one.
 type Config struct {
-	// The parts that a Server uses. All are required, except Tells and the last four.
+	// The parts that a Server uses. All are required, except Tells, Ready and the last four.
 	// Without one of the last four, nothing is recorded there.
 	View   *discovery.View
 	Board  *activation.Board // follows View; requests are judged by its world
@@ -44,7 +44,9 @@ type Config struct {
 	// Tells reports whether KV events of a rank arrive although its worker names no
 	// address for them. If nil, there are no such ranks. Decisions call it. Heard must
 	// be called when the answer for a rank changes.
-	Tells     func(worker.Rank) bool
+	Tells func(worker.Rank) bool
+	// Ready reports whether the plugin is ready. If nil, it is once Board is.
+	Ready     func() (ready bool, why string)
 	Tokens    *tokens.Resolver
 	Book      *load.Book
 	Health    *health.Tracker

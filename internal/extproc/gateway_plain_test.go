@@ -47,7 +47,7 @@ func (p *proxy) get(md *corev3.Metadata, pairs ...string) *extprocv3.HeaderMutat
 
 func (p *proxy) sendGet(md *corev3.Metadata, pairs ...string) {
 	const duplex = extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
-	hs := wiretest.HeaderMap(append([]string{":method", "GET", ":path", "/health"}, pairs...)...)
+	hs := wiretest.HeaderMap(append([]string{":method", "GET", ":path", "/version"}, pairs...)...)
 	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
 		ProtocolConfig:  &extprocv3.ProtocolConfiguration{RequestBodyMode: duplex, ResponseBodyMode: duplex},
 		MetadataContext: md,

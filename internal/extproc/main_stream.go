@@ -271,8 +271,8 @@ func (s *mainStream) perform(now time.Time, e *leg.Effect) {
 			s.began = now // for the record of the one worker
 		}
 		s.decide(e.Fail)
-	case leg.OpModels:
-		s.sendImmediate(s.srv.models(e.Model, e.Retry))
+	case leg.OpModels, leg.OpHealth:
+		s.sendImmediate(ownAnswer(s.srv, e))
 	case leg.OpAbortLeg:
 		s.abort()
 	case leg.OpCharge, leg.OpSuspect, leg.OpPairFailed, leg.OpPairServed:

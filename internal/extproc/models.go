@@ -78,6 +78,22 @@ func shown(name string) string {
 	return strconv.Quote(name)
 }
 
+// ownAnswer answers what needs no worker: a question about models, or GET /health, which is
+// as /readyz of the admin address. Its reason, which may name addresses, is not for clients.
+func ownAnswer(srv *Server, e *leg.Effect) *wire.Immediate {
+	if e.Op == leg.OpModels {
+		return srv.models(e.Model, e.Retry)
+	}
+	ready := srv.cfg.Board.Load().Ready()
+	if srv.cfg.Ready != nil {
+		ready, _ = srv.cfg.Ready()
+	}
+	if !ready {
+		return leg.ImmediateOf(&leg.FailNotReady, e.Retry)
+	}
+	return &wire.Immediate{Status: 200, Detail: "baton_health"}
+}
+
 // modelJSON is a model in the form that clients' libraries read.
 type modelJSON struct {
 	ID      string `json:"id"`

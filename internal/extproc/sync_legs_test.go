@@ -167,13 +167,16 @@ func TestALegFollowsNoRedirectAndAsksForNoCompression(t *testing.T) {
 	var encodings []string
 	client, err := newLegClient(listener(t, func(w http.ResponseWriter, r *http.Request) {
 		encodings = append(encodings, r.Header.Get("Accept-Encoding"))
+		w.Header().Set("Content-Encoding", "gzip")
 		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+		_, _ = io.WriteString(w, "packed all the same")
 	}), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	defer client.close()
 	a := client.send(t.Context(), "/v1/completions", nil, []byte("{}"))
 	require.NoError(t, a.Err)
 	require.Equal(t, http.StatusTemporaryRedirect, a.Status)
+	require.Empty(t, a.Body, "what cannot be read is no text for a client")
 	require.Equal(t, []string{""}, encodings)
 }
 

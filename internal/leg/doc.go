@@ -46,6 +46,7 @@
 //	awaitHeaders     request headers          continue (buffered) or nothing (streamed)   awaitBody
 //	                 none but them (gateway)  pick                                        resolving
 //	                 GET /v1/models[/ID]      answer from the view                        rejected
+//	                 GET /health              answer whether the plugin is ready          rejected
 //	                 unknown path, no body …  refuse                                      rejected
 //	                 response headers         let the answer of a filter before ours pass rejected
 //	awaitBody        body, not the end        keep it                                     awaitBody

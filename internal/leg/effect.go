@@ -25,6 +25,7 @@ const (
 	OpCollect                    // send a collecting leg, which fetches the KV that prefill holds: Path, Body; EventCollected answers
 	OpPick                       // resolve tokens, pick, reserve; EventPicked, EventRefused or EventAnswered answers. Fail: pick one worker, since the pair has failed so
 	OpModels                     // answer a question about all models, or about one: Model, Retry
+	OpHealth                     // answer whether the plugin is ready: Retry
 	OpReport                     // tell the prefill leg's owner: Report
 	OpAbortLeg                   // end the prefill leg
 	OpCharge                     // charge a worker in internal/health: Rank, Charge, Proven
@@ -43,7 +44,7 @@ const (
 )
 
 var opNames = [...]string{
-	"", "continue", "route", "route headers", "relay", "immediate", "extend", "prefill", "collect", "pick", "models", "report",
+	"", "continue", "route", "route headers", "relay", "immediate", "extend", "prefill", "collect", "pick", "models", "health", "report",
 	"abort-leg", "charge", "suspect", "pair failed", "pair served", "served", "release decode", "release prefill", "mark", "finish", "leave", "found", "pass", "forget",
 }
 
@@ -59,7 +60,7 @@ type Effect struct {
 	Path        openai.Path // OpCollect
 	Model       string      // OpModels: the model that is asked about; "": all of them
 	Trailers    bool        // OpRoute: request trailers end the body
-	Retry       bool        // OpModels: a fresh attempt is allowed
+	Retry       bool        // OpModels, OpHealth: a fresh attempt is allowed
 	Holds       bool        // OpExtend: the head of decode's answer waits for prefill
 	Token       string      // OpRoute: Plan.AnswerToken
 	NewRoute    bool        // OpRoute: Envoy chooses the route again, by the new headers

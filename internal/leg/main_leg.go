@@ -158,9 +158,9 @@ func (m *Main) onRequestHeaders(now time.Time, ev *Event) {
 		m.reject(f, false)
 		return
 	}
-	model, aboutModels := modelsPath(q.Headers.Path)
-	if aboutModels {
-		m.onModels(model)
+	op, model := question(q.Headers.Path)
+	if op != 0 {
+		m.onQuestion(op, model)
 		return
 	}
 	f = q.accept(ev, m.way, m.rules)
@@ -178,8 +178,8 @@ func (m *Main) onRequestHeaders(now time.Time, ev *Event) {
 	}
 }
 
-// onModels has the runner answer a question about all models ("") or about one.
-func (m *Main) onModels(model string) {
+// onQuestion has the runner answer a question that needs no worker: [question].
+func (m *Main) onQuestion(op Op, model string) {
 	if m.req.Headers.Method != "GET" && m.req.Headers.Method != "HEAD" {
 		f := failMethod
 		f.Message, f.Header.Value = "Use GET on this path.", "GET, HEAD"
@@ -187,7 +187,7 @@ func (m *Main) onModels(model string) {
 		return
 	}
 	m.phase = mainRejected
-	m.emit(Effect{Op: OpModels, Model: model, Retry: m.mayRetry(&FailNotReady)})
+	m.emit(Effect{Op: op, Model: model, Retry: m.mayRetry(&FailNotReady)})
 	m.finish(Answered, nil)
 }
 

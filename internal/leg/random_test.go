@@ -112,7 +112,7 @@ func (x *mainRandom) seenBy(ev *Event, was mainPhase, effects []Effect) bool {
 
 func (x *mainRandom) check(e *Effect) error {
 	switch e.Op {
-	case OpContinue, OpRoute, OpRouteHeaders, OpRelay, OpImmediate, OpExtend, OpModels:
+	case OpContinue, OpRoute, OpRouteHeaders, OpRelay, OpImmediate, OpExtend, OpModels, OpHealth:
 		if x.closed || x.deaf {
 			return x.fail("X2, X4: %s after the end", e.Op.String())
 		}
@@ -136,7 +136,7 @@ func (x *mainRandom) check(e *Effect) error {
 		if !x.booked || x.routed > 1 || x.decode != 1 || x.disaggregated != (x.prefill == 1) || x.prefilling {
 			return x.fail("X3: routed with %d decode and %d prefill bookings", x.decode, x.prefill)
 		}
-	case OpImmediate, OpModels:
+	case OpImmediate, OpModels, OpHealth:
 		x.immediates++
 		x.deaf = true
 	case OpLeave:

@@ -146,20 +146,24 @@ func mayPass(path string, bare bool, w Way, r *Rules) bool {
 // somePass is mayPass but for the path.
 func somePass(bare bool, w Way, r *Rules) bool { return r.PassOther && (w.Gateway() || !bare) }
 
-// modelsPath reports whether a path is the list of models, or one model of the list. It
-// returns that model, or "" for the list.
-func modelsPath(path string) (only string, ok bool) {
+// question returns the effect that answers a path which the plugin serves itself: the list
+// of models, one model of the list, which it returns too, or whether the plugin is ready. It
+// returns 0 for any other path.
+func question(path string) (op Op, model string) {
 	path, _, _ = strings.Cut(path, "?")
+	if path == "/health" {
+		return OpHealth, ""
+	}
 	rest, ok := strings.CutPrefix(path, "/v1/models")
 	if !ok || rest != "" && rest[0] != '/' {
-		return "", false
+		return 0, ""
 	}
-	only = strings.TrimPrefix(rest, "/")
-	name, err := url.PathUnescape(only)
+	model = strings.TrimPrefix(rest, "/")
+	name, err := url.PathUnescape(model)
 	if err == nil {
-		only = name
+		model = name
 	}
-	return only, true
+	return OpModels, model
 }
 
 // noRoom returns the refusal of a body for which there is no room. Room for a large body

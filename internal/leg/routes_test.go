@@ -48,7 +48,7 @@ func becomes(w Way, method, path string, bare bool) string {
 	m := NewMain(testRules(), w)
 	for _, e := range m.Step(testStart, &Event{Kind: EventRequestHeaders, EndOfStream: bare, Headers: &wire.Headers{Method: method, Path: path}}) {
 		switch {
-		case e.Op == OpModels:
+		case e.Op == OpModels, e.Op == OpHealth:
 			return routetable.Ours
 		case e.Fail == nil:
 		case e.Fail.Code == FailUnknownPath.Code:

@@ -187,6 +187,7 @@ func (p *plugin) newServer() error {
 	conf.Instance = instance(p.cfg.Leg.Instance)
 	conf.View, conf.Board, conf.Tokens, conf.Book, conf.Health = p.view, p.board, p.tokens, p.book, p.health
 	conf.Index, conf.Routes, conf.Slots, conf.Tells = p.index, p.routes, p.slots, p.events.Tells
+	conf.Ready = p.isReady
 	conf.Journal, conf.Telemetry, conf.Tracer, conf.Logger = p.journal, p.tele.Instruments, p.tele.Tracer, p.log
 	p.server, err = extproc.New(conf)
 	if err != nil {
