@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 )
@@ -10,7 +11,6 @@ import (
 type Params struct {
 	ClientHost string // where clients reach Envoy; default 127.0.0.1
 	ClientPort int    // default 10000
-	AdminPort  int    // Envoy's admin on loopback; default 9901
 
 	// Where the plugin listens: a unix socket, or host and port when
 	// PluginSocket is "-". Default /run/baton/extproc.sock.
@@ -25,6 +25,10 @@ type Params struct {
 	PrefillSocket string
 	PrefillHost   string
 	PrefillPort   int
+
+	// AdminSocket is where Envoy's admin listens, for its own user alone (mode 0600).
+	// Default: envoy.sock beside the plugin's socket, or in /run/baton.
+	AdminSocket string
 
 	// FullDuplex streams bodies through the plugin (FULL_DUPLEX_STREAMED) as
 	// Gateway API implementations do. The buffered form is cheaper, and its
@@ -85,11 +89,12 @@ func (p Params) withDefaults() Params {
 	}
 	def(&p.ClientHost, "127.0.0.1")
 	num(&p.ClientPort, 10000)
-	num(&p.AdminPort, 9901)
-	def(&p.PluginSocket, "/run/baton/extproc.sock")
+	const socket = "/run/baton/extproc.sock"
+	def(&p.PluginSocket, socket)
 	if p.PluginSocket == "-" {
 		p.PluginSocket = ""
 	}
+	def(&p.AdminSocket, filepath.Join(filepath.Dir(cmp.Or(p.PluginSocket, socket)), "envoy.sock"))
 	def(&p.PrefillHost, "127.0.0.1")
 	if p.PluginSocket != "" && p.PrefillPort == 0 {
 		def(&p.PrefillSocket, filepath.Join(filepath.Dir(p.PluginSocket), "prefill.sock"))

@@ -57,7 +57,7 @@ func addresses(out *screen, st *stage) string {
 	say("  clients       %s   (Envoy, process %d)\n", st.envoy.URL, st.envoy.PID())
 	say("  status page   %s/   (plugin, process %d)\n", st.plugin.Admin, st.plugin.PID())
 	say("  metrics       %s/metrics\n", st.plugin.Admin)
-	say("  Envoy admin   %s\n", st.envoy.Admin)
+	say("  Envoy admin   curl --unix-socket %s http://envoy/\n", st.envoy.Admin)
 	etcd := "yours, below " + st.prefix
 	if st.etcd != nil {
 		etcd = fmt.Sprintf("process %d", st.etcd.PID())

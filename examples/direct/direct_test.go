@@ -33,7 +33,7 @@ func script(t *testing.T, dir string, env []string, args ...string) (string, err
 	if why := stack.TooOldAsShipped(); why != "" {
 		t.Skip(why)
 	}
-	cmd, err := stack.Example(ctx, "direct", t.TempDir(), []string{"CLIENT_PORT", "ENVOY_ADMIN_PORT", "PICKER_PORT"}, env...)
+	cmd, err := stack.Example(ctx, "direct", t.TempDir(), []string{"CLIENT_PORT", "PICKER_PORT"}, env...)
 	require.NoError(t, err)
 	cmd.Dir, cmd.Args = dir, append(cmd.Args, args...)
 	out, err := cmd.CombinedOutput()

@@ -6,14 +6,13 @@
 #   examples/direct/run.sh
 #   MODEL=name examples/direct/run.sh workers.yaml     # your own workers in place of simulated ones
 #
-# CLIENT_PORT, ENVOY_ADMIN_PORT, PICKER_PORT and BATON_ADMIN change the ports;
+# CLIENT_PORT, PICKER_PORT and BATON_ADMIN change the ports;
 # ENVOY names the binary, BIN a folder to build in; MODEL and REQUESTS what is asked for (qwen3-32b, 4 times).
 set -euo pipefail
 workers=${1:+$(realpath -- "$1")} # from where we were called
 cd "$(dirname "$0")/../.."
 
 client_port=${CLIENT_PORT:-10000}
-envoy_admin_port=${ENVOY_ADMIN_PORT:-9901}
 picker_port=${PICKER_PORT:-9003}
 baton_admin=${BATON_ADMIN:-127.0.0.1:9902}
 model=${MODEL:-qwen3-32b}
@@ -55,7 +54,6 @@ fi
 
 sed -e "s|/run/baton/|$dir/|" \
   -e "s|port_value: 10000}|port_value: $client_port}|" \
-  -e "s|port_value: 9901}|port_value: $envoy_admin_port}|" \
   -e "s|port_value: 9003}|port_value: $picker_port}|" \
   envoy/standalone-picker.yaml >"$dir/envoy.yaml"
 

@@ -80,7 +80,7 @@ func runScript(t *testing.T, env ...string) string {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	script, err := stack.Example(ctx, "gateway-api", t.TempDir(),
-		[]string{"CLIENT_PORT", "ENVOY_ADMIN_PORT", "GRPC_PORT", "HEALTH_PORT", "METRICS_PORT", "BATON_PORT", "SYNC_PORT"}, env...)
+		[]string{"CLIENT_PORT", "GRPC_PORT", "HEALTH_PORT", "METRICS_PORT", "BATON_PORT", "SYNC_PORT"}, env...)
 	require.NoError(t, err)
 	var stderr strings.Builder
 	script.Stderr = &stderr
@@ -161,7 +161,7 @@ func startBehind(t *testing.T) *behind {
 	}
 	list := filepath.Join(dir, "workers.yaml")
 	require.NoError(t, file.Write(list, (&stack.Fleet{Prefills: b.workers[:2], Decodes: b.workers[2:]}).Infos()))
-	ports, err := stack.FreePorts(t.Context(), 5)
+	ports, err := stack.FreePorts(t.Context(), 4)
 	require.NoError(t, err)
 	b.plugin, err = stack.StartPlugin(ctx, stack.PluginOptions{BinDir: dir, Dir: dir, Workers: list, Listen: fmt.Sprintf("127.0.0.1:%d", ports[0])})
 	require.NoError(t, err)
@@ -173,7 +173,7 @@ func startBehind(t *testing.T) *behind {
 	t.Cleanup(func() { cancel(); _ = pick.Wait() })
 
 	config, err := envoy.GatewayTwoLegs(envoy.GatewayParams{NoServed: true, Params: envoy.Params{
-		ClientPort: ports[2], AdminPort: ports[3], PluginSocket: "-", PluginHost: "127.0.0.1", PluginPort: ports[1], PrefillPort: ports[4],
+		ClientPort: ports[2], AdminSocket: filepath.Join(dir, "envoy.sock"), PluginSocket: "-", PluginHost: "127.0.0.1", PluginPort: ports[1], PrefillPort: ports[3],
 	}})
 	require.NoError(t, err)
 	patch, err := os.ReadFile("behind.patch.yaml")

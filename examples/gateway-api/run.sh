@@ -8,7 +8,7 @@
 #   FORM=behind examples/gateway-api/run.sh      # another picker is the pool's, the plugin carries out what it chooses
 #
 # FAILURE_MODE is the pool's: FailClose, or FailOpen in the first form. CLIENT_PORT,
-# ENVOY_ADMIN_PORT, GRPC_PORT, HEALTH_PORT, METRICS_PORT, BATON_PORT, SYNC_PORT and
+# GRPC_PORT, HEALTH_PORT, METRICS_PORT, BATON_PORT, SYNC_PORT and
 # BATON_ADMIN change the ports; ENVOY names the binary, BIN a folder to build in;
 # MODEL and REQUESTS what is asked for.
 set -euo pipefail
@@ -17,7 +17,6 @@ cd "$(dirname "$0")/../.."
 form=${FORM:-picker}
 failure_mode=${FAILURE_MODE:-FailClose}
 client_port=${CLIENT_PORT:-10000}
-envoy_admin_port=${ENVOY_ADMIN_PORT:-9901}
 grpc_port=${GRPC_PORT:-9002}       # the pool's picker, whoever that is
 health_port=${HEALTH_PORT:-9003}
 metrics_port=${METRICS_PORT:-9090}
@@ -100,7 +99,7 @@ two-legs) patches=("$two_legs") ;;
 behind) patches=("$two_legs" examples/gateway-api/behind.patch.yaml) ;;
 esac
 "$bin/patch" envoy/gateway-api.yaml "$dir/pool.patch.yaml" ${patches[@]+"${patches[@]}"} "$dir/hint.patch.yaml" |
-  sed -E -e "s|(\"port_value\": )10000\$|\1$client_port|" -e "s|(\"port_value\": )9901\$|\1$envoy_admin_port|" \
+  sed -E -e "s|(\"port_value\": )10000\$|\1$client_port|" -e "s|/run/baton/|$dir/|" \
     -e "s|(\"port_value\": )9002\$|\1$grpc_port|" -e "s|(\"port_value\": )9004\$|\1$baton_port|" \
     -e "s|(\"port_value\": )9005\$|\1$sync_port|" >"$dir/envoy.json"
 

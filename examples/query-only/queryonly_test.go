@@ -25,7 +25,7 @@ func script(t *testing.T, dir string, env []string, args ...string) (string, err
 	if why := stack.TooOldAsShipped(); why != "" {
 		t.Skip(why)
 	}
-	cmd, err := stack.Example(ctx, "query-only", t.TempDir(), []string{"CLIENT_PORT", "ENVOY_ADMIN_PORT"}, env...)
+	cmd, err := stack.Example(ctx, "query-only", t.TempDir(), []string{"CLIENT_PORT"}, env...)
 	require.NoError(t, err)
 	cmd.Dir, cmd.Args = dir, append(cmd.Args, args...)
 	out, err := cmd.CombinedOutput()

@@ -6,14 +6,13 @@
 #   examples/query-only/run.sh
 #   MODEL=name examples/query-only/run.sh workers.yaml     # your own workers in place of simulated ones
 #
-# CLIENT_PORT, ENVOY_ADMIN_PORT and BATON_ADMIN change the ports; ENVOY names the
+# CLIENT_PORT and BATON_ADMIN change the ports; ENVOY names the
 # binary, BIN a folder to build in; MODEL and REQUESTS what is asked for (qwen3-32b, 4 times).
 set -euo pipefail
 workers=${1:+$(realpath -- "$1")} # from where we were called
 cd "$(dirname "$0")/../.."
 
 client_port=${CLIENT_PORT:-10000}
-envoy_admin_port=${ENVOY_ADMIN_PORT:-9901}
 baton_admin=${BATON_ADMIN:-127.0.0.1:9902}
 model=${MODEL:-qwen3-32b}
 
@@ -54,7 +53,6 @@ fi
 
 sed -e "s|/run/baton/|$dir/|" \
   -e "s|port_value: 10000}|port_value: $client_port}|" \
-  -e "s|port_value: 9901}|port_value: $envoy_admin_port}|" \
   envoy/standalone-prerouted.yaml >"$dir/envoy.yaml"
 
 echo "routing: {debug_header: true}" >"$dir/baton.yaml" # answers say what was decided

@@ -6,13 +6,12 @@
 #   examples/sglang/run.sh                     # with simulated workers
 #   examples/sglang/run.sh [workers.yaml]      # with your own
 #
-# CLIENT_PORT, ENVOY_ADMIN_PORT and BATON_ADMIN change the ports; ENVOY names the
+# CLIENT_PORT and BATON_ADMIN change the ports; ENVOY names the
 # binary, BIN a folder to build in; MODEL and REQUESTS what is asked for.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 client_port=${CLIENT_PORT:-10000}
-envoy_admin_port=${ENVOY_ADMIN_PORT:-9901}
 baton_admin=${BATON_ADMIN:-127.0.0.1:9902}
 model=${MODEL:-qwen3-32b}
 requests=${REQUESTS:-4}
@@ -59,7 +58,6 @@ fi
 sed -e "s|/run/baton/|$dir/|" examples/sglang/baton.yaml >"$dir/baton.yaml"
 sed -e "s|/run/baton/|$dir/|" \
   -e "s|port_value: 10000}|port_value: $client_port}|" \
-  -e "s|port_value: 9901}|port_value: $envoy_admin_port}|" \
   envoy/standalone.yaml >"$dir/envoy.yaml"
 
 flags=(--config "$dir/baton.yaml" --workers "$workers" --admin "$baton_admin" --log-level warn)

@@ -28,7 +28,7 @@ func TestTheExampleRunsAsItStands(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	script, err := stack.Example(ctx, "sglang", t.TempDir(), []string{"CLIENT_PORT", "ENVOY_ADMIN_PORT"}, "REQUESTS=5")
+	script, err := stack.Example(ctx, "sglang", t.TempDir(), []string{"CLIENT_PORT"}, "REQUESTS=5")
 	require.NoError(t, err)
 	b, err := script.CombinedOutput()
 	out := string(b)

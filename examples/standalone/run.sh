@@ -4,21 +4,20 @@
 #
 #   examples/standalone/run.sh [workers.yaml]
 #
-# CLIENT_PORT, ENVOY_ADMIN_PORT and BATON_ADMIN change the ports; ENVOY names the
+# CLIENT_PORT and BATON_ADMIN change the ports; ENVOY names the
 # binary, BIN a folder to build in.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 workers=${1:-examples/standalone/workers.yaml}
 client_port=${CLIENT_PORT:-10000}
-envoy_admin_port=${ENVOY_ADMIN_PORT:-9901}
 baton_admin=${BATON_ADMIN:-127.0.0.1:9902}
 
 make --no-print-directory --silent tools
 envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
 
 taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
-for port in "CLIENT_PORT=$client_port" "ENVOY_ADMIN_PORT=$envoy_admin_port" "BATON_ADMIN=$baton_admin"; do
+for port in "CLIENT_PORT=$client_port" "BATON_ADMIN=$baton_admin"; do
   if taken "${port##*[=:]}"; then
     echo "$port: something listens on that port already; set ${port%%=*} to another" >&2
     exit 1
@@ -45,7 +44,6 @@ flags=(--config examples/standalone/baton.yaml --workers "$workers"
 
 sed -e "s|/run/baton/|$dir/|" \
   -e "s|port_value: 10000}|port_value: $client_port}|" \
-  -e "s|port_value: 9901}|port_value: $envoy_admin_port}|" \
   envoy/standalone.yaml >"$dir/envoy.yaml"
 
 "$bin/extproc" serve "${flags[@]}" &
@@ -53,7 +51,7 @@ pids+=($!)
 "$envoy" -c "$dir/envoy.yaml" --disable-hot-restart --concurrency 1 --log-level warning &
 pids+=($!)
 
-for port in "$client_port" "$envoy_admin_port" "${baton_admin##*:}"; do
+for port in "$client_port" "${baton_admin##*:}"; do
   until taken "$port"; do
     for pid in "${pids[@]}"; do kill -0 "$pid" 2>/dev/null || exit 1; done # it has said why
     sleep 0.1

@@ -142,12 +142,11 @@ func runScript(t *testing.T, root, bin, list string) string {
 	}
 	envoy, err := stack.FindEnvoy(os.Getenv("ENVOY"))
 	require.NoError(t, err)
-	ports, err := stack.FreePorts(t.Context(), 3)
+	ports, err := stack.FreePorts(t.Context(), 2)
 	require.NoError(t, err)
 	script := exec.Command(filepath.Join(root, "examples", "standalone", "run.sh"), list)
 	script.Env = append(os.Environ(), "ENVOY="+envoy, "BIN="+bin,
-		fmt.Sprintf("CLIENT_PORT=%d", ports[0]), fmt.Sprintf("ENVOY_ADMIN_PORT=%d", ports[1]),
-		fmt.Sprintf("BATON_ADMIN=127.0.0.1:%d", ports[2]))
+		fmt.Sprintf("CLIENT_PORT=%d", ports[0]), fmt.Sprintf("BATON_ADMIN=127.0.0.1:%d", ports[1]))
 	log := &syncbuf.Buffer{}
 	script.Stdout, script.Stderr = log, log
 	script.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -184,12 +183,11 @@ func TestATakenPortIsSaidBeforeAnythingRuns(t *testing.T) {
 	require.NoError(t, err)
 	envoy, err := stack.FindEnvoy(os.Getenv("ENVOY"))
 	require.NoError(t, err)
-	free, err := stack.FreePorts(t.Context(), 2)
+	free, err := stack.FreePorts(t.Context(), 1)
 	require.NoError(t, err)
 	script := exec.CommandContext(t.Context(), filepath.Join(root, "examples", "standalone", "run.sh"))
-	script.Env = append(os.Environ(), "ENVOY="+envoy, "BIN="+bin, "ENVOY_ADMIN_PORT="+port,
-		fmt.Sprintf("CLIENT_PORT=%d", free[0]), fmt.Sprintf("BATON_ADMIN=127.0.0.1:%d", free[1]))
+	script.Env = append(os.Environ(), "ENVOY="+envoy, "BIN="+bin, "CLIENT_PORT="+port, fmt.Sprintf("BATON_ADMIN=127.0.0.1:%d", free[0]))
 	out, err := script.CombinedOutput()
 	require.Error(t, err)
-	require.Equal(t, "ENVOY_ADMIN_PORT="+port+": something listens on that port already; set ENVOY_ADMIN_PORT to another\n", string(out))
+	require.Equal(t, "CLIENT_PORT="+port+": something listens on that port already; set CLIENT_PORT to another\n", string(out))
 }

@@ -7,14 +7,13 @@
 #   ENGINE=trtllm examples/vllm/run.sh       # TensorRT-LLM, context first
 #   examples/vllm/run.sh [workers.yaml]      # your own workers in place of simulated ones
 #
-# CLIENT_PORT, ENVOY_ADMIN_PORT and BATON_ADMIN change the ports; ENVOY names the
+# CLIENT_PORT and BATON_ADMIN change the ports; ENVOY names the
 # binary, BIN a folder to build in; MODEL and REQUESTS what is asked for.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 engine=${ENGINE:-vllm}
 client_port=${CLIENT_PORT:-10000}
-envoy_admin_port=${ENVOY_ADMIN_PORT:-9901}
 baton_admin=${BATON_ADMIN:-127.0.0.1:9902}
 model=${MODEL:-qwen3-32b}
 requests=${REQUESTS:-4}
@@ -62,7 +61,6 @@ fi
 sed -e "s|/run/baton/|$dir/|" examples/vllm/baton.yaml >"$dir/baton.yaml"
 sed -e "s|/run/baton/|$dir/|" \
   -e "s|port_value: 10000}|port_value: $client_port}|" \
-  -e "s|port_value: 9901}|port_value: $envoy_admin_port}|" \
   envoy/standalone.yaml >"$dir/envoy.yaml"
 
 flags=(--config "$dir/baton.yaml" --workers "$workers" --admin "$baton_admin" --log-level warn)

@@ -33,7 +33,7 @@ func TestTheExampleRunsAsItStands(t *testing.T) {
 			if why := stack.TooOldAsShipped(); why != "" {
 				t.Skip(why)
 			}
-			script, err := stack.Example(ctx, "vllm", t.TempDir(), []string{"CLIENT_PORT", "ENVOY_ADMIN_PORT"}, "ENGINE="+string(engine), "REQUESTS=5")
+			script, err := stack.Example(ctx, "vllm", t.TempDir(), []string{"CLIENT_PORT"}, "ENGINE="+string(engine), "REQUESTS=5")
 			require.NoError(t, err)
 			b, err := script.CombinedOutput()
 			out := string(b)

@@ -263,10 +263,8 @@ func (f *fleet) dump() {
 		f.t.Logf("plugin's log:\n%s", lastLines(f.plugin.Log(), 60))
 	}
 	if f.envoy != nil {
-		if resp, err := http.Get(f.envoy.Admin + "/stats?usedonly&filter=extproc|ext_proc|access_log"); err == nil {
-			b, _ := io.ReadAll(resp.Body)
-			resp.Body.Close()
-			f.t.Logf("envoy's stats:\n%s", b)
+		if stats, err := f.envoy.Ask(f.ctx, http.MethodGet, "/stats?usedonly&filter=extproc|ext_proc|access_log"); err == nil {
+			f.t.Logf("envoy's stats:\n%s", stats)
 		}
 		f.t.Logf("envoy's log:\n%s", lastLines(f.envoy.Log(), 30))
 	}

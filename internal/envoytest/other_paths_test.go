@@ -10,6 +10,8 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -115,6 +117,28 @@ func TestOtherPathsArePassedOn(t *testing.T) {
 		require.Equal(t, "1", r.header.Get("Retry-After"))
 		require.Contains(t, f.adminGet("/debug/state"), `"state": "aside"`, "it is blamed as others are")
 	})
+}
+
+// TestEnvoysAdminIsForItsOwnUser: it is a socket, and no request is passed on to a path of
+// it, should one of the workers be another Envoy's admin. Envoy itself says which these are.
+func TestEnvoysAdminIsForItsOwnUser(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, layout{noCheck: true})
+	at, err := os.Stat(f.envoy.Admin)
+	require.NoError(t, err)
+	require.Equal(t, os.ModeSocket|0o600, at.Mode())
+	help, err := f.envoy.Ask(t.Context(), http.MethodGet, "/help")
+	require.NoError(t, err)
+	paths := regexp.MustCompile(`(?m)^  (/[a-z_/]+)`).FindAllStringSubmatch(help, -1)
+	require.Greater(t, len(paths), 25, help)
+	for _, path := range paths {
+		if path[1] == "/ready" { // an engine may have one, and it changes nothing
+			continue
+		}
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			requireError(t, f.do(method, path[1], strings.NewReader(`{"model":"m"}`), nil), 404, "unknown_path")
+		}
+	}
 }
 
 // A key turns it off.

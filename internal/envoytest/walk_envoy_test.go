@@ -47,10 +47,8 @@ func modifiable(y string) string {
 // noRoom has one of Envoy's clusters take no request, until undo is called.
 func (f *fleet) noRoom(cluster string) (undo func()) {
 	set := func(to string) {
-		resp, err := http.Post(f.envoy.Admin+"/runtime_modify?circuit_breakers."+cluster+".default.max_requests="+to, "", nil)
+		_, err := f.envoy.Ask(f.ctx, http.MethodPost, "/runtime_modify?circuit_breakers."+cluster+".default.max_requests="+to)
 		require.NoError(f.t, err)
-		require.NoError(f.t, resp.Body.Close())
-		require.Equal(f.t, http.StatusOK, resp.StatusCode)
 	}
 	set("0")
 	return func() { set("") }

@@ -7,9 +7,10 @@ import (
 
 // Control reports whether a path may reach an engine's own control: paths that make the
 // engine sleep, change its weights or its role, drop its cache, load adapters, profile
-// it, or show its configuration. Such a request is never passed on. Any segment counts,
-// since an engine may serve its paths below a prefix. A path that an engine might read
-// differently counts, too. internal/extproc/testdata/routes lists the engines' paths.
+// it, or show its configuration; or Envoy's admin. Such a request is never passed on. Any
+// segment counts, since an engine may serve its paths below a prefix. A path that an engine
+// might read differently counts, too. internal/extproc/testdata/routes lists the engines'
+// paths.
 func Control(path string) bool {
 	path, _, _ = strings.Cut(path, "?")
 	if !strings.HasPrefix(path, "/") || path == "/" || strings.ContainsAny(path, "%\\;#") || strings.Contains(path, "//") {
@@ -27,8 +28,8 @@ func Control(path string) bool {
 	return false
 }
 
-// controlNames are segments of the control paths of vLLM, SGLang and TensorRT-LLM, and of
-// the simulated engines.
+// controlNames are segments of the control paths of vLLM, SGLang and TensorRT-LLM, of the
+// simulated engines, and of Envoy's admin.
 var controlNames = [...]string{
 	// vLLM
 	"sleep", "wake_up", "collective_rpc", "server_info", "pause", "resume", "is_paused", "is_sleeping",
@@ -39,6 +40,11 @@ var controlNames = [...]string{
 	"generate_from_file", "configure_logging", "pd_role_switch", "gate", "send", "stats",
 	// TensorRT-LLM
 	"kv_cache_events", "perf_metrics", "cluster_info", "steady_clock_offset",
+	// Envoy's admin, as its /help lists it, but for /ready: a worker may have been listed
+	// with its address
+	"allocprofiler", "certs", "clusters", "config_dump", "contention", "cpuprofiler", "drain_listeners", "healthcheck",
+	"heap_dump", "heapprofiler", "help", "hot_restart_version", "listeners", "logging", "memory", "peak_heap_dump",
+	"quitquitquit", "reopen_logs", "runtime", "runtime_modify",
 	// all of them, what they are built on, and the simulators
 	"metrics", "prometheus", "docs", "redoc", "openapi.json", "static", "debug", "admin", "sim", "weight", "weights",
 }

@@ -127,6 +127,8 @@ func TestEnginesControlPathsAreKnown(t *testing.T) {
 		"/destroy_weights_update_group", "/get_weights_by_name", "/release_memory_occupation", "/resume_memory_occupation", "/slow_down",
 		"/load_lora_adapter", "/unload_lora_adapter", "/open_session", "/close_session", "/configure_logging", "/abort_request", "/freeze_gc",
 		"/pause_generation", "/continue_generation", "/set_internal_state", "/get_load", "/v1/loads", "/clear_hicache_storage_backend",
+		"/config_dump", "/config_dump?include_eds", "/quitquitquit", "/logging?level=off", "/clusters", "/stats/recentlookups/clear", "/runtime_modify",
+		"/drain_listeners", "/healthcheck/fail", "/healthcheck/ok", "/memory", "/memory/tcmalloc", "/heap_dump", "/help", "/stats/prometheus",
 		"/hicache/storage-backend", "/add_external_corpus", "/start_expert_distribution_record", "/kv_cache_events", "/sim/state",
 		"/api/v1/sleep", "/SLEEP", "//sleep", "/v1/../sleep", "/v1/./x", "/%73leep", "/v1/a%2fb", "/x;sleep", "/_internal/tokenize", `/a\b`, "sleep", "*", "", "/", "/?model=m",
 	} {

@@ -3,15 +3,15 @@ package openai
 import "strings"
 
 // servedPaths are the paths that engines serve to clients: first those whose bodies this package
-// reads and the list of models, then those that are passed on. A name in braces is one segment.
+// reads, the list of models and /health, then those that are passed on. A name in braces is one segment.
 // internal/extproc/testdata/routes lists them by engine.
 var servedPaths = [...]string{
-	"/v1/chat/completions", "/v1/completions", "/generate", "/v1/models",
+	"/v1/chat/completions", "/v1/completions", "/generate", "/v1/models", "/health",
 
 	"/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/rerank", "/v1/score", "/v1/classify", "/tokenize", "/detokenize",
 	"/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/generations", "/v1/images/edits", "/v1/videos", "/v1/realtime",
 	"/v1/tokenize", "/v1/detokenize", "/v1/chat/completions/batch", "/v1/messages/count_tokens",
-	"/health", "/version", "/ping", "/ready", "/readyz", "/liveness", "/health_generate", "/models", "/model_info", "/v1/model_info",
+	"/version", "/ping", "/ready", "/readyz", "/liveness", "/health_generate", "/models", "/model_info", "/v1/model_info",
 	"/rerank", "/score", "/classify", "/pooling", "/encode", "/invocations", "/inference/v1/generate", "/vertex_generate", "/rollout/generate",
 	"/api/chat", "/api/generate", "/api/show", "/api/tags", "/cohere/v2/chat", "/v2/embed", "/v2/rerank",
 	"/parse_function_call", "/separate_reasoning", "/generative_scoring", "/openpi/policy", "/v1/decisions", "/v1/systemone",
@@ -23,7 +23,7 @@ var servedPaths = [...]string{
 }
 
 // readPaths is how many of servedPaths are not passed on.
-const readPaths = 4
+const readPaths = 5
 
 // Served reports whether an engine is known that serves the path, the value of :path.
 func Served(path string) bool {

@@ -82,7 +82,7 @@ type lane struct {
 	fullDuplex bool
 	dir        string
 	client     *http.Client
-	ports      []int // of Envoy: clients', admin
+	ports      []int // of Envoy: clients'
 
 	change sync.Mutex // held by who stops or starts a part of it
 
@@ -134,7 +134,7 @@ func (w *world) open(ctx context.Context) error {
 			return fmt.Errorf("soak: %w", err)
 		}
 		var err error
-		if l.ports, err = stack.FreePorts(ctx, 2); err != nil {
+		if l.ports, err = stack.FreePorts(ctx, 1); err != nil {
 			return err
 		}
 		if err := errors.Join(w.startPlugin(ctx, l), w.startEnvoy(ctx, l)); err != nil {
@@ -234,7 +234,7 @@ func (w *world) startPlugin(ctx context.Context, l *lane) error {
 func (w *world) startEnvoy(ctx context.Context, l *lane) error {
 	plugin, _ := l.now()
 	e, err := stack.StartEnvoy(ctx, stack.EnvoyOptions{Path: w.envoyPath, Dir: l.dir, Params: envoy.Params{
-		FullDuplex: l.fullDuplex, PluginSocket: plugin.Socket, ClientPort: l.ports[0], AdminPort: l.ports[1],
+		FullDuplex: l.fullDuplex, PluginSocket: plugin.Socket, ClientPort: l.ports[0],
 	}})
 	if err != nil {
 		return err

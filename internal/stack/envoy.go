@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,13 +21,13 @@ import (
 type Envoy struct {
 	*Process
 	URL   string // where clients reach it
-	Admin string // its admin interface
+	Admin string // the unix socket of its admin interface, which Ask asks
 }
 
 // EnvoyOptions say how to run Envoy. A port of 0 becomes a free one.
 type EnvoyOptions struct {
 	Path        string // the binary
-	Dir         string // where its configuration is written
+	Dir         string // where its configuration is written, and the socket of its admin is
 	Params      envoy.Params
 	Gateway     *envoy.GatewayParams // run a Gateway API data plane instead of Params, if set
 	TwoLegs     bool                 // with Gateway: the configuration that carries both legs
@@ -39,7 +40,7 @@ type EnvoyOptions struct {
 // Render returns the configuration for the options. Ports that are 0 become free ones,
 // which are held until ctx has ended; see FreePorts.
 func (o EnvoyOptions) Render(ctx context.Context) ([]byte, error) {
-	free, err := FreePorts(ctx, 2)
+	free, err := FreePorts(ctx, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -47,9 +48,7 @@ func (o EnvoyOptions) Render(ctx context.Context) ([]byte, error) {
 		if p.ClientPort == 0 {
 			p.ClientPort = free[0]
 		}
-		if p.AdminPort == 0 {
-			p.AdminPort = free[1]
-		}
+		p.AdminSocket = filepath.Join(o.Dir, "envoy.sock")
 		minor := EnvoyMinor(o.Path)
 		p.Before137, p.Before139 = p.Before137 || minor < 37, p.Before139 || minor < 39
 	}
@@ -124,8 +123,8 @@ func (e *Envoy) await(ctx context.Context, adminFile string) error {
 		if err != nil || len(addr) == 0 {
 			return false
 		}
-		e.Admin = "http://" + string(addr)
-		if body, err := Get(ctx, e.Admin+"/ready"); err != nil || !strings.HasPrefix(body, "LIVE") {
+		e.Admin = string(addr)
+		if body, err := e.Ask(ctx, http.MethodGet, "/ready"); err != nil || !strings.HasPrefix(body, "LIVE") {
 			return false
 		}
 		e.URL = e.clientURL(ctx)
@@ -134,7 +133,7 @@ func (e *Envoy) await(ctx context.Context, adminFile string) error {
 }
 
 func (e *Envoy) clientURL(ctx context.Context) string {
-	body, err := Get(ctx, e.Admin+"/listeners?format=json")
+	body, err := e.Ask(ctx, http.MethodGet, "/listeners?format=json")
 	if err != nil {
 		return ""
 	}
@@ -162,7 +161,7 @@ func (e *Envoy) clientURL(ctx context.Context) string {
 
 // Stat returns a counter or gauge of Envoy by its full name, or 0 if Envoy has none.
 func (e *Envoy) Stat(ctx context.Context, name string) (int64, error) {
-	body, err := Get(ctx, e.Admin+"/stats?filter=^"+name+"$")
+	body, err := e.Ask(ctx, http.MethodGet, "/stats?filter=^"+name+"$")
 	if err != nil {
 		return 0, err
 	}
@@ -175,6 +174,16 @@ func (e *Envoy) Stat(ctx context.Context, name string) (int64, error) {
 		return 0, fmt.Errorf("stack: envoy stat %s: %w", name, err)
 	}
 	return n, nil
+}
+
+// Ask asks Envoy's admin. An answer other than 200 is an error.
+func (e *Envoy) Ask(ctx context.Context, method, path string) (string, error) {
+	var dialer net.Dialer
+	t := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dialer.DialContext(ctx, "unix", e.Admin)
+	}}
+	defer t.CloseIdleConnections()
+	return ask(ctx, &http.Client{Transport: t}, method, "http://envoy"+path)
 }
 
 // ValidateEnvoy runs Envoy to check a configuration.
@@ -192,21 +201,25 @@ func ValidateEnvoy(ctx context.Context, path string, config []byte, dir string) 
 
 // Get reads a page. An answer other than 200 is an error.
 func Get(ctx context.Context, url string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	return ask(ctx, http.DefaultClient, http.MethodGet, url)
+}
+
+func ask(ctx context.Context, c *http.Client, method, url string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, nil)
 	if err != nil {
 		return "", fmt.Errorf("stack: %w", err)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := c.Do(req)
 	if err != nil {
 		return "", fmt.Errorf("stack: %w", err)
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return "", fmt.Errorf("stack: get %s: %w", url, err)
+		return "", fmt.Errorf("stack: ask %s: %w", url, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("stack: get %s: status %d", url, resp.StatusCode)
+		return "", fmt.Errorf("stack: ask %s: status %d", url, resp.StatusCode)
 	}
 	return string(b), nil
 }

@@ -280,11 +280,11 @@ func (l *lab) startEnvoy(ctx context.Context, v *variant) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	ports, err := stack.FreePorts(ctx, 2)
+	ports, err := stack.FreePorts(ctx, 1)
 	if err != nil {
 		return err
 	}
-	p := envoy.Params{ClientPort: ports[0], AdminPort: ports[1], FullDuplex: v.mode == fullDuplex}
+	p := envoy.Params{ClientPort: ports[0], AdminSocket: filepath.Join(dir, "envoy.sock"), FullDuplex: v.mode == fullDuplex}
 	p.PluginSocket = filepath.Join(dir, "none.sock") // and the prefill listener's beside it: the default folder may not exist
 	if v.server != nil {
 		p.PluginSocket = v.server.socket

@@ -98,7 +98,7 @@ func (l *lab) open(ctx context.Context, p parts, o *liveOptions, m *liveMode) er
 	if err != nil {
 		return err
 	}
-	config, err := envoyConfig(ctx, p.envoy, ports)
+	config, err := envoyConfig(ctx, p.envoy, l.dir, ports)
 	if err != nil {
 		return err
 	}

@@ -272,7 +272,7 @@ func TestTheNewestDecisionsAreThoseOfAllReplicas(t *testing.T) {
 }
 
 func TestEnvoyAsksTheReplicasForRequestsInTurnWhateverElseItAsks(t *testing.T) {
-	config, err := envoyConfig(t.Context(), "", []int{9001, 9002})
+	config, err := envoyConfig(t.Context(), "", t.TempDir(), []int{9001, 9002})
 	require.NoError(t, err)
 	type address struct {
 		Socket struct {

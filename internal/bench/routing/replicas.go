@@ -22,8 +22,8 @@ type operation struct {
 // envoyConfig returns the configuration of an Envoy whose plugin has a replica on each of
 // these ports of loopback. Requests go to the replicas in turn, by a cluster of their own: in a
 // common one, what else Envoy asks the plugin would take turns between two requests.
-func envoyConfig(ctx context.Context, path string, ports []int) ([]byte, error) {
-	config, err := stack.EnvoyOptions{Path: path, Params: envoy.Params{PluginSocket: "-", PluginHost: "127.0.0.1", PluginPort: ports[0]}}.Render(ctx)
+func envoyConfig(ctx context.Context, path, dir string, ports []int) ([]byte, error) {
+	config, err := stack.EnvoyOptions{Path: path, Dir: dir, Params: envoy.Params{PluginSocket: "-", PluginHost: "127.0.0.1", PluginPort: ports[0]}}.Render(ctx)
 	if err != nil || len(ports) == 1 {
 		return config, err
 	}
