@@ -250,6 +250,10 @@ func requireClusterLimits(t *testing.T, cl node) {
 	switch name {
 	case "extproc", "picker", "otel_collector": // gRPC: messages have HTTP/2 windows
 		require.NotEqual(t, "<nil>", cl.get("typed_extension_protocol_options").text(), name)
+	case "decode", "prefill": // engines end idle connections after 5 s, maybe while a request is on its way
+		idle := cl.get("typed_extension_protocol_options", "envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "common_http_protocol_options", "idle_timeout")
+		require.Equal(t, "4s", idle.text(), name)
+		requireBuffer(t, name, cl)
 	default:
 		requireBuffer(t, name, cl)
 	}
