@@ -37,7 +37,8 @@ const (
 	Unconnected Sight = "connect_failed" // the connection was refused, or broke while it was made (UF)
 	Unmade      Sight = "connect_timeout"
 	Lost        Sight = "connection_lost"
-	Ended       Sight = "ended" // before any answer, and Envoy says nothing about the worker
+	Raced       Sight = "idle_connection_lost" // one that an earlier request had used: the engine may have closed it just then
+	Ended       Sight = "ended"                // before any answer, and Envoy says nothing about the worker
 	TimedOut    Sight = "timeout"
 	Aborted     Sight = "aborted"      // by its owner, or a drain
 	CarrierLost Sight = "carrier_lost" // the replica that carried the leg has died
@@ -152,7 +153,9 @@ const MostLost = 2
 
 // Loses reports whether the request has lost the worker that was to answer it: the connection
 // broke after the request had been sent, and before the client had anything of an answer.
-func (r Row) Loses() bool { return !r.Leg.Prefill() && (r.Sight == Lost || r.Sight == Unsent) }
+func (r Row) Loses() bool {
+	return !r.Leg.Prefill() && (r.Sight == Lost || r.Sight == Raced || r.Sight == Unsent)
+}
 
 // Of returns the row of a sight. If a leg of this kind cannot have that sight, the row
 // charges no worker.

@@ -22,7 +22,8 @@
 //	   connection, its own answer, or its own silence while a request waits for it.
 //	   A leg that was ended from above (by the client, the deadline, the owner, a
 //	   drain, the other leg's failure) charges no worker.
-//	   A connection that is neither made nor refused charges nobody: a probe decides.
+//	   A connection that is neither made nor refused charges nobody, nor does one that
+//	   is lost and was used before: a probe decides.
 //	   At a rendezvous, silence may be the fault of either worker: prefill is not
 //	   charged with it while decode may be at fault ([Suspects.Stalled]).
 //	E3 Credit is given at an answer's end, and only if the answer served.

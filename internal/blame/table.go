@@ -55,6 +55,7 @@ var groups = []group{
 
 	// Before an answer.
 	{Lost, all, "Envoy: UC, UR, UPE, LR, before any answer", Row{Charge: Loss, Suspect: true, Fresh: Yes, Avoid: It, Outcome: Failed}},
+	{Raced, all, "the same, on a connection that an earlier request had used: it may have been closed because it was idle", Row{Suspect: true, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{Ended, prefills, "the stream ends before any answer, and Envoy says nothing of the worker: ended from above", Row{Fresh: Yes, Outcome: Failed}},
 	{TimedOut, all, "one of Envoy's timers (UT, UMSDR, DT, SI), or the deadline: ended from above", Row{Outcome: Failed}},
 	{Aborted, mirrored, "the owner, or a drain: ended from above", Row{Fresh: Yes, Outcome: Failed}},

@@ -72,6 +72,7 @@ func theWalk() []step {
 	return []step{
 		{sight: blame.Served, legs: anyLeg},
 		{sight: blame.Unconnected, legs: anyLeg, fault: enginesim.Fault{Mode: enginesim.FaultRefuse, ForMS: 1000}, outcome: "refused"}, // nobody is left
+		{sight: blame.Raced, legs: anyLeg, fault: truncate(enginesim.Before, 0), mates: true},
 		{sight: blame.Lost, legs: anyLeg, fault: truncate(enginesim.Before, 0)},
 		{sight: blame.Busy, legs: anyLeg, fault: saying(http.StatusTooManyRequests)},
 		{sight: blame.Busy, legs: anyLeg, fault: saying(http.StatusRequestTimeout)},
@@ -346,6 +347,9 @@ func (x *step) take(f *fleet, l blame.Leg) {
 // and its answer proves whose fault it was.
 func (x *step) withMate(f *fleet, l blame.Leg, name string) {
 	t, row, faulty := f.t, blame.Of(l, x.sight), f.serving(l)[0]
+	if x.sight == blame.Raced {
+		f.inTurn(l)
+	}
 	charges := f.charges()
 	var tried []decisionSeen
 	for try := 1; ; try++ { // in turn: the faulty one is met; whether a refusal is asked of a mate depends
@@ -384,16 +388,27 @@ func (x *step) withMate(f *fleet, l blame.Leg, name string) {
 	require.ElementsMatch(t, want, f.chargedSince(charges, row), "%s: a mate has served: charged", name)
 }
 
+// inTurn has each worker that serves the leg answer a request.
+func (f *fleet) inTurn(l blame.Leg) {
+	f.t.Helper()
+	for range f.serving(l) {
+		requireAnswer(f.t, f.send(f.t.Context(), "/v1/completions", completion("in turn", 2, true)), "in turn", 2)
+	}
+	f.await("them to be counted", func() bool { return f.metric("baton_requests_total") == float64(f.sent.Load()) })
+}
+
 // without has all who serve the leg at fault.
 func (x *step) without(f *fleet, l blame.Leg, name string) {
 	t, row := f.t, blame.Of(l, x.sight)
 	if x.charged { // how long each of them takes is learned: else each may take thrice as long
-		for range f.serving(l) {
-			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("in turn", 2, true)), "in turn", 2)
-		}
-		f.await("them to be counted", func() bool { return f.metric("baton_requests_total") == float64(f.sent.Load()) })
+		f.inTurn(l)
 	}
 	f.faultAll(f.serving(l), x.fault)
+	if x.sight == blame.Lost { // on the connections that there are: the next request has new ones
+		ended := f.metric("baton_requests_total")
+		f.send(t.Context(), "/v1/completions", completion("old connections end", 2, false))
+		f.await("it to be counted", func() bool { return f.metric("baton_requests_total") > ended })
+	}
 	outcome := cmp.Or(x.outcome, string(row.Outcome), "ok")
 	before, seen, charges := f.outcomes(outcome), f.saw(l, x.sight), f.charges()
 	x.ask(f, l, name, f.serving(l))

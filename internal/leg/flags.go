@@ -54,6 +54,11 @@ func faultOf(flags string) fault {
 // False means that the request went over no connection.
 func reached(flags string) bool { return faultOf(flags) >= faultLost }
 
+// usedBefore ends the value if the connection was older than the request: behind flags and
+// details it has the time from the request to the connection's begin, and Envoy writes
+// nothing for one that it does not know.
+const usedBefore = ","
+
 // connectTimedOut is how the details name a connection that was neither made nor refused
 // within connect_timeout.
 const connectTimedOut = "{connection_timeout"
@@ -64,6 +69,9 @@ func localSight(flags string) blame.Sight {
 	case faultTimeout:
 		return blame.TimedOut
 	case faultLost:
+		if strings.HasSuffix(flags, usedBefore) {
+			return blame.Raced
+		}
 		return blame.Lost
 	case faultOverflow:
 		return blame.Overflow

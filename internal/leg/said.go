@@ -27,7 +27,12 @@ func said(status int, path, what string) string {
 }
 
 // byEnvoy tells of an answer that Envoy itself made: its response flags and details.
-func byEnvoy(local string) string { return "Envoy: " + local }
+func byEnvoy(local string) string {
+	if at := strings.LastIndexByte(local, ','); strings.Count(local, ",") > 1 { // what follows is a time
+		local = local[:at]
+	}
+	return "Envoy: " + local
+}
 
 // metIn tells of first events that do not serve the request; named is the status that
 // they name, or 0.
