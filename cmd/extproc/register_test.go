@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -116,7 +115,7 @@ func TestAWorkerComesAndGoesWithItsEngine(t *testing.T) {
 
 	ctx, sigterm := context.WithCancel(t.Context())
 	defer sigterm()
-	var stderr bytes.Buffer // read when the command has ended
+	var stderr syncbuf.Buffer
 	code := make(chan int, 1)
 	go func() {
 		code <- run(ctx, []string{
@@ -128,6 +127,7 @@ func TestAWorkerComesAndGoesWithItsEngine(t *testing.T) {
 	require.Equal(t, sim.Addr(), first.Endpoint.String())
 	require.Equal(t, "ns", first.Namespace)
 	require.Equal(t, worker.Aggregated, first.Role)
+	wordAfter(t, &stderr, "msg=announced worker_id="+first.ID.String()) // which follows the key
 
 	began := time.Now()
 	kill()
