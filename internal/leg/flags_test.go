@@ -33,7 +33,7 @@ func TestEachOfEnvoysResponseFlagsIsRead(t *testing.T) {
 func TestALegsReasonFollowsFromTheFault(t *testing.T) {
 	for flags, want := range map[string]blame.Sight{
 		"UT": blame.TimedOut, "UPE": blame.Lost, "LR": blame.Lost, "UO": blame.Overflow,
-		"UC,upstream_reset_before_response_started{connection_termination},":   blame.Raced,
+		"UC,upstream_reset_before_response_started{connection_termination},":    blame.Raced,
 		"UC,upstream_reset_before_response_started{connection_termination},812": blame.Lost, "UC": blame.Lost,
 		"UF,URX": blame.Unconnected, "UF,upstream_reset_before_response_started{connection_timeout}": blame.Unmade,
 		"UF,upstream_reset_before_response_started{remote_connection_failure|delayed_connect_error:_Connection_refused}": blame.Unconnected,
