@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -142,7 +143,7 @@ func (t *Tracker) send(ctx, within context.Context, url string) verdict {
 	case err == nil:
 	case ctx.Err() != nil:
 		return unclear // ctx has ended: the error says nothing about the worker
-	case errors.Is(err, context.DeadlineExceeded) && connected.Load():
+	case timedOut(err) && connected.Load():
 		return late
 	default:
 		return verdictOf(err)
@@ -155,15 +156,21 @@ func (t *Tracker) send(ctx, within context.Context, url string) verdict {
 	return well
 }
 
+// timedOut reports whether a time ran out: that of a context, or of the dialer, which
+// returns either of two errors.
+func timedOut(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT)
+}
+
 // verdictOf tells failures of the worker, or of the way to it, from failures on this
 // machine: that no file descriptor is free does not mean that a worker is dead.
 func verdictOf(err error) verdict {
-	if errors.Is(err, context.DeadlineExceeded) {
+	if timedOut(err) {
 		return unconnected
 	}
 	for _, sign := range [...]error{
 		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.EHOSTUNREACH,
-		syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.ETIMEDOUT, io.EOF, io.ErrUnexpectedEOF,
+		syscall.ENETUNREACH, syscall.EHOSTDOWN, io.EOF, io.ErrUnexpectedEOF,
 	} {
 		if errors.Is(err, sign) {
 			return unreachable

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -44,6 +45,7 @@ func TestASuspectIsJudgedByItsProbeAlone(t *testing.T) {
 		{"breaks", broken(syscall.ECONNRESET), "connect-failed"},
 		{"hangs", hang, "page-late"},
 		{"makes no connection", silence, "overdue"},
+		{"makes no connection in the dialer's time", broken(os.ErrDeadlineExceeded), "overdue"},
 		{"no file descriptor for the probe", broken(syscall.EMFILE), ""},
 	} {
 		synctest.Test(t, func(t *testing.T) {
