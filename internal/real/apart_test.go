@@ -104,7 +104,7 @@ func TestVLLMApart(t *testing.T) {
 				require.Equal(t, http.StatusOK, a.status, a.body)
 				dec := s.last()
 				require.NotNil(t, dec.Prefill, "served apart")
-				require.Equal(t, a.usage.Prompt, dec.ISL)
+				require.Equal(t, a.usage.Prompt, dec.ISL, a.body)
 				total += a.usage.Prompt
 				s.heard()
 			}
