@@ -67,7 +67,8 @@
 // aside. The share is rounded up, so that one of two can be. A worker that would exceed
 // it is kept in service, and shown so. A worker is in the pools of all its keys, and each
 // of them must have room. Workers that cannot be reached, after a refused connection or a
-// probe without a connection, need no room and take none: if ten of twelve are dead, all ten are aside.
+// probe without a connection, need no room and take none: if ten of twelve are dead, all
+// ten are aside.
 //
 // Server errors do not set aside the last worker in service of a pool: some of its
 // answers may be right, and to refuse all requests would turn a partial fault into a full
@@ -115,8 +116,8 @@
 //
 // # Invariants
 //
-//   - Only moveLocked changes a state between healthy, doubted, aside and recovering. It keeps the
-//     counters of the pools, the agenda and the ring in step.
+//   - Only moveLocked changes a state between healthy, doubted, aside and recovering. It
+//     keeps the counters of the pools, the agenda and the ring in step.
 //   - The counters of a pool are those of its members. judged is at most the limit after
 //     each call, since a worker that finds no room is kept in service.
 //   - A worker is on at most one agenda: of the suspects, if it is in service, or of the

@@ -13,8 +13,8 @@ import (
 // pool holds the entries of one key and role, without draining workers. Keys that exactly
 // the same workers serve share one pool.
 //
-// Invariants: healthy, doubted, aside and judged count the members that are so; sum is the sum of
-// their tallies, apart from rounding.
+// Invariants: healthy, doubted, aside and judged count the members that are so; sum is the
+// sum of their tallies, apart from rounding.
 type pool struct {
 	// Set at construction, read-only.
 	members []*entry
@@ -136,7 +136,7 @@ func (e *entry) room(r Reason) bool {
 		if p.judged >= p.limit {
 			return false
 		}
-		if r == ReasonServerErrors && len(p.members)-int(p.aside.Load()) <= 1 {
+		if r == ReasonServerErrors && p.others(e) == 0 {
 			return false
 		}
 	}
