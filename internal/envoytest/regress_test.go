@@ -3,6 +3,7 @@
 package envoytest
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -45,6 +46,31 @@ func TestAnUnreachableDecodeSaysSo(t *testing.T) {
 		require.Regexp(t, errno, f.adminGet("/debug/decisions"))
 		require.Regexp(t, "The latest error: "+errno, f.adminGet("/"))
 		require.NotContains(t, r.body, "upstream_reset", "clients do not see the inside")
+	})
+}
+
+// TestADecodeThatFailsIsToldInItsOwnWords: in the record of each attempt, whether or not a
+// fresh attempt hides the words from the client. Where requests are streamed, Envoy shows no
+// answer that is not.
+func TestADecodeThatFailsIsToldInItsOwnWords(t *testing.T) {
+	t.Parallel()
+	const words = "the blocks cannot be pulled from there"
+	both(t, layout{prefill: 1, decode: 2, config: "prefill: {orphan_grace: 100ms}\nrequest: {max_attempts: 2}\n"}, func(t *testing.T, f *fleet) {
+		for _, w := range f.decode {
+			f.fault(w, enginesim.Fault{Mode: enginesim.FaultError, Words: words})
+		}
+		for i, stream := range []bool{true, false} {
+			r := f.send(t.Context(), "/v1/completions", completion("hello", 2, stream))
+			require.Equal(t, 500, r.status)
+			require.Contains(t, r.body, words)
+			require.NotContains(t, fmt.Sprint(r.header), "X-Baton", "the words go no further than the main leg")
+			if f.fullDuplex && !stream {
+				continue
+			}
+			f.await("the words of both attempts", func() bool {
+				return strings.Count(f.adminGet("/debug/decisions"), "500 at /v1/completions: "+words) == 2*(i+1)
+			})
+		}
 	})
 }
 

@@ -63,11 +63,13 @@
 //
 //	phase            on                       does                                        next
 //	awaitHeaders     2xx, text/event-stream   ask for time                                reading
+//	                 a short error            ask for time                                failing
 //	                 any other                leave: the main leg judges the answer       left
 //	reading          a token, or an event
 //	                 that cannot be read      leave                                       left
 //	                 an error, or the end     tell the owner                              told
 //	                 none of these yet        ask for time                                reading
+//	failing          the error's body         add it to the head, leave                   left
 //	told             the owner lets it go on  leave                                       left
 //	any              the stream's end         the attempt is over                         left
 //

@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"context"
+	"encoding/base64"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
@@ -20,6 +21,7 @@ type firstStream struct {
 	owner  *mainStream // nil: at another replica, or not known
 	events openai.FirstEvents
 	phase  firstPhase
+	why    []byte // the body of an error
 }
 
 type firstPhase uint8
@@ -27,7 +29,8 @@ type firstPhase uint8
 const (
 	firstAwaitHeaders firstPhase = iota
 	firstReading
-	firstTold // waits for the owner to say whether the answer goes on
+	firstFailing // reads the body of an error
+	firstTold    // waits for the owner to say whether the answer goes on
 	firstLeft
 )
 
@@ -65,6 +68,11 @@ func (s *firstStream) leave() {
 
 func (s *firstStream) begin(ev *notice) {
 	sealed, err := s.srv.sealer.Open(s.token)
+	if err == nil && sealed.Kind == prefill.AnswerLeg && ev.Headers.SaysWhy() && !ev.EndOfStream {
+		s.leg, s.phase = sealed, firstFailing
+		s.wait()
+		return
+	}
 	if err != nil || sealed.Kind != prefill.AnswerLeg || ev.Headers.LocalReply != "" ||
 		leg.SightOfStatus(leg.StatusOf(ev.Headers.Status)) != blame.Served || !leg.IsEventStream(ev.Headers.ContentType) {
 		s.leave()
@@ -110,6 +118,10 @@ func (srv *Server) unread(head *wire.Headers) {
 // piece reads a piece of the answer. Envoy keeps the pieces to which the plugin does not
 // reply, and sends them on when the stream ends.
 func (s *firstStream) piece(body []byte, last bool) {
+	if s.phase == firstFailing {
+		s.fail(body, last)
+		return
+	}
 	if s.phase != firstReading {
 		return
 	}
@@ -126,16 +138,29 @@ func (s *firstStream) piece(body []byte, last bool) {
 	}
 }
 
+// fail reads a piece of an error. What it says goes to the main leg in a header of its head,
+// which waits here: then any replica can have the main leg's stream.
+func (s *firstStream) fail(body []byte, last bool) {
+	s.why = append(s.why, body...)
+	if !last && len(s.why) < wire.MaxWhy {
+		s.wait()
+		return
+	}
+	why := base64.StdEncoding.EncodeToString(s.why[:min(len(s.why), wire.MaxWhy)])
+	s.send(wire.Relay(wire.ResponseHeaders, []wire.Header{{Name: prefill.HeaderError, Value: why}}, nil))
+	s.leave()
+}
+
 // tell tells the owner what the first events say. The owner either begins another attempt,
 // which ends this stream, or lets the answer go on by leg.EventPass.
 func (s *firstStream) tell(seen blame.Sight) {
 	pass := func() { s.act.post(just(leg.Event{Kind: leg.EventPass})) }
 	if s.owner != nil {
-		s.owner.post(&notice{Event: leg.Event{Kind: leg.EventFound, Seen: seen, Status: s.events.Status()}, pass: pass})
+		s.owner.post(&notice{Event: leg.Event{Kind: leg.EventFound, Seen: seen, Status: s.events.Status(), Error: s.events.Error()}, pass: pass})
 		return
 	}
 	ctx, cancel := context.WithDeadline(s.grpc.Context(), s.leg.Deadline.Add(leg.MessageTimeout))
-	s.srv.peers.found(ctx, s.leg.Owner, peerReport{Token: s.token, Reason: seen, Status: s.events.Status()}, func() {
+	s.srv.peers.found(ctx, s.leg.Owner, peerReport{Token: s.token, Reason: seen, Status: s.events.Status(), Error: s.events.Error()}, func() {
 		cancel()
 		pass()
 	})

@@ -46,6 +46,7 @@ type mainStream struct {
 	servedBy       string      // endpoint that has served, as the data plane names it
 	told           string      // the same, but only from the protocol's metadata
 	strange        []string    // headers of the answer that its worker may not set
+	failed         failedHead
 	pass           func()      // lets the answer go on after its first events; nil: no stream waits
 	looked         atomic.Bool // a stream of this process reads the first events
 	prompt         telemetry.PromptTokens
@@ -106,6 +107,13 @@ func (s *mainStream) handle(ev *notice) {
 		}
 		return
 	}
+	if !s.failed.awaits(s, ev) && !s.failed.followedBy(s, ev) {
+		s.step(ev)
+	}
+}
+
+// step has the machine take an event, and performs what follows.
+func (s *mainStream) step(ev *notice) {
 	s.prepare(ev)
 	now := time.Now()
 	for i, effects := 0, s.m.Step(now, &ev.Event); i < len(effects); i++ {
@@ -212,7 +220,7 @@ func (s *mainStream) comeByName(now time.Time) {
 		return
 	}
 	s.bears = true
-	s.srv.unrouted.come(s, s.name(), now)
+	s.srv.unrouted.come(s, nameOfAttempt(s.m.Request()), now)
 }
 
 // leaveName removes the attempt's name from unrouted. If decode has answered, the attempt
@@ -220,13 +228,13 @@ func (s *mainStream) comeByName(now time.Time) {
 func (s *mainStream) leaveName(now time.Time) {
 	if s.bears {
 		s.bears = false
-		s.srv.unrouted.leave(s.name(), !s.m.Answer().HeadCame(), now)
+		s.srv.unrouted.leave(nameOfAttempt(s.m.Request()), !s.m.Answer().HeadCame(), now)
 	}
 }
 
-// name returns the name that Envoy's access log gives to the attempt if it was not routed.
-func (s *mainStream) name() attemptName {
-	q := s.m.Request()
+// nameOfAttempt returns the name that Envoy's access log gives to the attempt if it was not
+// routed.
+func nameOfAttempt(q *leg.Request) attemptName {
 	return nameOf(q.Headers.RequestID, q.Attempt)
 }
 
@@ -331,7 +339,7 @@ func (s *mainStream) relay(now time.Time, e *leg.Effect) {
 			}
 		}
 	}
-	s.send(wire.Relay(s.conform(e.Set), s.strange))
+	s.send(s.failed.relay(s.conform(e.Set), s.strange))
 	s.srv.cfg.Journal.Mark(s.note, decision.ResponseHeaders, now)
 }
 

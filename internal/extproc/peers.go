@@ -52,6 +52,7 @@ type peerReport struct {
 	Cached  int64       `json:"cached,omitempty"`
 	Counted bool        `json:"counted,omitempty"`
 	Said    string      `json:"said,omitempty"`
+	Error   []byte      `json:"error,omitempty"` // the event of an answer that says error
 	Told    leg.Told    `json:"told"`
 }
 
@@ -294,7 +295,7 @@ func (in inbox) found(ctx context.Context, body []byte) error {
 		return err
 	}
 	passed := make(chan struct{}, 1)
-	s.post(&notice{Event: leg.Event{Kind: leg.EventFound, Seen: r.Reason, Status: r.Status}, pass: func() {
+	s.post(&notice{Event: leg.Event{Kind: leg.EventFound, Seen: r.Reason, Status: r.Status, Error: r.Error}, pass: func() {
 		select {
 		case passed <- struct{}{}:
 		default:

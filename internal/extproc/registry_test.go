@@ -30,11 +30,13 @@ func newNames(t *testing.T) *names {
 func (n *names) come(id string, attempt int) *mainStream {
 	s := &mainStream{m: leg.NewMain(testRules(), leg.Way{})}
 	s.m.Step(testStart, &leg.Event{Kind: leg.EventRequestHeaders, Headers: &wire.Headers{RequestID: id, AttemptCount: strconv.Itoa(attempt)}})
-	n.srv.unrouted.come(s, s.name(), n.now)
+	n.srv.unrouted.come(s, nameOfAttempt(s.m.Request()), n.now)
 	return s
 }
 
-func (n *names) leave(s *mainStream, late bool) { n.srv.unrouted.leave(s.name(), late, n.now) }
+func (n *names) leave(s *mainStream, late bool) {
+	n.srv.unrouted.leave(nameOfAttempt(s.m.Request()), late, n.now)
+}
 
 // logged returns the main leg that an entry of the access log finds.
 func (n *names) logged(id string, headers ...string) *mainStream {

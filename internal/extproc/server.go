@@ -51,6 +51,7 @@ const (
 	routingRepickKey = "x-baton-repick"         // true: who names workers is asked again on each attempt
 	routingFieldsKey = "x-baton-routing-fields" // refuse: names are obeyed in headers, and refused in bodies
 	protocolKey      = "x-baton-protocol"       // the endpoint picker protocol, and what is beside the filter
+	errorsKey        = "x-baton-errors"         // shown: the filter has allow_mode_override, so the bodies of errors can be asked for
 )
 
 // The values of protocolKey.

@@ -23,13 +23,15 @@ type filter struct {
 	// headersOnly refuses names of workers in bodies, which come from clients. Names in
 	// headers come from whoever may name workers, since the edge strips those of clients.
 	headersOnly bool
+	// shows says that Envoy sends the body of an answer here if it is asked to.
+	shows bool
 }
 
 // strangeKey returns an error if the filter's metadata has an unknown key with the prefix
 // x-baton-. A misspelt key would have no effect, and so would not keep out what it should.
 func strangeKey(ctx context.Context) error {
 	md, _ := metadata.FromIncomingContext(ctx)
-	known := []string{filterKey, prefill.HeaderLeg, routingKey, routingRepickKey, routingFieldsKey, protocolKey}
+	known := []string{filterKey, prefill.HeaderLeg, routingKey, routingRepickKey, routingFieldsKey, protocolKey, errorsKey}
 	for _, key := range slices.Sorted(maps.Keys(md)) {
 		if strings.HasPrefix(key, "x-baton-") && !slices.Contains(known, key) {
 			return fmt.Errorf("initial metadata %s is not known: expected none but %s; mend it on the ext_proc filter's grpc_service", key, strings.Join(known, ", "))
@@ -55,11 +57,12 @@ func filterOf(ctx context.Context, plain bool) (filter, error) {
 	repick, err2 := one(routingRepickKey, "true", "false")
 	fields, err3 := one(routingFieldsKey, "believe", "refuse")
 	protocol, err4 := one(protocolKey, protocolGateway, protocolOneLeg)
-	var err5 error
-	if plain && routing+repick+fields+protocol != "" {
-		err5 = fmt.Errorf("initial metadata says more than nothing, and not %s: set it to %s on the ext_proc filter's grpc_service", filterKey, filterMain)
+	errs, err5 := one(errorsKey, "shown")
+	var err6 error
+	if plain && routing+repick+fields+protocol+errs != "" {
+		err6 = fmt.Errorf("initial metadata says more than nothing, and not %s: set it to %s on the ext_proc filter's grpc_service", filterKey, filterMain)
 	}
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
 		return filter{}, err
 	}
 	trust, err := pin.ParseTrust(routing)
@@ -72,6 +75,6 @@ func filterOf(ctx context.Context, plain bool) (filter, error) {
 	}
 	return filter{
 		Way:   leg.Way{Repick: repick == "true", Speaks: speaks},
-		trust: trust, headersOnly: fields == "refuse",
+		trust: trust, headersOnly: fields == "refuse", shows: errs == "shown",
 	}, err
 }

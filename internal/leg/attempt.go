@@ -357,6 +357,9 @@ func (a *attempt) relay(now time.Time) {
 	for _, p := range a.answer.release() {
 		a.emit(a.answer.pass(p))
 	}
+	if a.ServesSoFar() && !a.answer.reading {
+		a.req.kept = nil
+	}
 	a.maybeLeave()
 }
 

@@ -59,6 +59,7 @@ type Event struct {
 	Odd          bool            // EventResponseHeaders, EventFound: decode refuses more than its pool
 	Reached      bool            // EventLogged: decode has seen the request
 	Headers      *wire.Headers   // EventRequestHeaders, EventResponseHeaders
+	Error        []byte          // EventResponseHeaders, EventFound: the beginning of the body, or the event, with the worker's error
 	Body         []byte          // EventRequestBody, EventResponseBody: a buffer of the pool, which the machine now owns
 	Received     time.Time       // EventRequestHeaders: when the data plane received the request, by our clock; zero: not known
 	Plan         *Plan           // EventPicked

@@ -38,6 +38,7 @@ import (
 //	leg STATE [reason=R] [status=N] [answer=TEXT] [odd] [retry-after=TEXT] [location=TEXT] [prompt=N [output=N]]
 //	found seen=SIGHT [odd]       what the other stream has read
 //	response-headers status=N [local=FLAGS] [eos] [odd] [events] [encoded] [answered=ID/RANK or unknown]
+//	                             the input is what has come of an error's body
 //	response-body [more]         the input is the body
 //	response-trailers
 //	gone [worker=ID] [aside] | drain | logged [seen=SIGHT] [unreached] | log-broken | runs
@@ -48,8 +49,8 @@ import (
 //	collected                    a collecting leg has ended
 //
 // Verbs of testdata/prefill: new, admit [refused=CODE] [deadline=D] [path=…] [eos],
-// request-body, request-trailers, response-headers, response-body, response-trailers,
-// abort, closed [ending].
+// request-body, request-trailers, response-headers [length=N] [retry-after=TEXT],
+// response-body, response-trailers, abort, closed [ending].
 //
 // The output is the phase and the effects in order. `make golden` writes it anew.
 
@@ -149,7 +150,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		ev = Event{Kind: EventCollected}
 	case "response-headers":
 		ev = Event{Kind: EventResponseHeaders, EndOfStream: d.HasArg("eos"), Headers: &wire.Headers{Status: str(d, "status", "200"), LocalReply: str(d, "local", ""), Encoded: d.HasArg("encoded")}}
-		ev.Odd = d.HasArg("odd")
+		ev.Odd, ev.Error = d.HasArg("odd"), []byte(d.Input)
 		if d.HasArg("events") {
 			ev.Headers.ContentType = "text/event-stream; charset=utf-8"
 		}
@@ -383,6 +384,7 @@ func (dr *prefillDriver) run(t *testing.T, d *datadriven.TestData) string {
 		ev = Event{Kind: EventRequestTrailers}
 	case "response-headers":
 		ev = Event{Kind: EventResponseHeaders, EndOfStream: d.HasArg("eos"), Headers: &wire.Headers{Status: str(d, "status", "200"), LocalReply: str(d, "local", ""), Encoded: d.HasArg("encoded")}}
+		ev.Headers.Length, ev.Headers.RetryAfter = wire.LengthOf(str(d, "length", "")), str(d, "retry-after", "")
 	case "response-body":
 		ev = Event{Kind: EventResponseBody, Body: []byte(strings.TrimSuffix(d.Input, "\n")), EndOfStream: !d.HasArg("more")}
 	case "response-trailers":

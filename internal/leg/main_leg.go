@@ -79,7 +79,7 @@ func (m *Main) Step(now time.Time, ev *Event) []Effect {
 	case EventAnswered:
 		m.onAnswered(ev.Imm)
 	case EventFound:
-		m.onFound(now, ev.Seen, ev.Status, ev.Odd)
+		m.onFound(now, ev)
 	case EventPrefilled:
 		m.onPrefilled(now, ev)
 	case EventCollected:
@@ -324,7 +324,8 @@ func (m *Main) onResponseHeaders(now time.Time, ev *Event) {
 	if s != blame.Served {
 		s = m.unfetched(s)
 		f := failureOfDecode(s)
-		f.Said = m.answer.said(&m.req, "")
+		m.met = m.req.words(ev.Error)
+		f.Said = m.answer.said(&m.req, m.met)
 		if !m.decodeFailed(now, s, ev.Odd, &f) {
 			m.relay(now) // the worker's own words say more than ours
 		}
@@ -373,6 +374,9 @@ func (m *Main) onLocalReply(now time.Time, flags string) {
 func (m *Main) onAnswerPiece(now time.Time, p piece) {
 	a := &m.answer
 	if m.phase == mainStreaming || a.foreign {
+		if m.met == "" && !m.ServesSoFar() {
+			m.met = m.req.words(p.body)
+		}
 		m.onFirstPiece(now, p)
 		m.emit(a.pass(p))
 		return
@@ -393,17 +397,16 @@ func (m *Main) onFirstPiece(now time.Time, p piece) {
 	}
 	m.emit(Effect{Op: OpFound, Found: found})
 	if found == openai.FoundError || found == openai.FoundEnd {
-		status := m.answer.events.Status()
-		m.onFound(now, SightOfEvents(found, status), status, false)
+		e := &m.answer.events
+		m.onFound(now, &Event{Seen: SightOfEvents(found, e.Status()), Status: e.Status(), Error: e.Error()})
 	}
 	m.answer.events = openai.FirstEvents{}
 }
 
 // onFound acts on first events of decode's answer that do not serve the request. If none
 // of them has gone to the client, a fresh attempt may do better. Without one the events
-// go on: the worker's own words say more than ours. named is the status that the events
-// name, or 0.
-func (m *Main) onFound(now time.Time, seen blame.Sight, named int, odd bool) {
+// go on: the worker's own words say more than ours.
+func (m *Main) onFound(now time.Time, ev *Event) {
 	if m.plan == nil || m.answer.unserved != "" {
 		m.emit(Effect{Op: OpPass})
 		return
@@ -414,12 +417,12 @@ func (m *Main) onFound(now time.Time, seen blame.Sight, named int, odd bool) {
 		m.taken()
 	}
 	m.timers.stop(timerAnswer, timerProbe)
-	seen = m.unfetched(seen)
+	seen := m.unfetched(ev.Seen)
 	f := failureOfDecode(seen)
-	m.met = metIn(seen, named)
+	m.met = metIn(seen, ev.Status, m.req.words(ev.Error))
 	f.Said = m.answer.said(&m.req, m.met)
 	if m.phase == mainRouted || m.phase == mainHolding {
-		if m.decodeFailed(now, seen, odd, &f) {
+		if m.decodeFailed(now, seen, ev.Odd, &f) {
 			return
 		}
 	} else if !m.finished {

@@ -58,6 +58,7 @@ type Prefill struct {
 	late       string // said, with words that came after the failure was reported
 	status     int
 	location   string // of a redirect
+	again      string // Retry-After of an answer whose words are to come
 
 	told   State // the last state that was reported
 	closed bool
@@ -190,10 +191,6 @@ func (l *Prefill) onRequestBody(now time.Time, ev *Event) {
 	}
 }
 
-// mostKept is the largest request that is kept to compare the worker's words with, should
-// the leg fail. Of a longer one the words are not told.
-const mostKept = 4 << 10
-
 // editRoom is more bytes than the edits ever add.
 const editRoom = 64
 
@@ -253,11 +250,20 @@ func (l *Prefill) onResponseHeaders(ev *Event) {
 	if flags := ev.Headers.LocalReply; flags != "" {
 		l.kept = nil // the words are Envoy's
 		l.tell(Report{State: Failed, Reason: localSight(flags), Status: l.status, Said: said(l.status, l.path.String(), byEnvoy(flags))})
-	} else if s := SightOfStatus(l.status); s == blame.Busy || s == blame.Errored && l.status >= 500 {
-		l.tell(Report{State: Failed, Reason: s, Status: l.status, RetryAfter: ev.Headers.RetryAfter, Said: said(l.status, l.path.String(), "")})
+	} else if ev.Headers.SaysWhy() && !ev.EndOfStream {
+		l.again = ev.Headers.RetryAfter // the words follow at once
+	} else {
+		l.tellBusy(ev.Headers.RetryAfter)
 	}
 	if ev.EndOfStream {
 		l.onAnswerEnd()
+	}
+}
+
+// tellBusy tells of a status that ends the leg before its answer has come whole.
+func (l *Prefill) tellBusy(again string) {
+	if s := SightOfStatus(l.status); s == blame.Busy || s == blame.Errored && l.status >= 500 {
+		l.tell(Report{State: Failed, Reason: s, Status: l.status, RetryAfter: again, Said: said(l.status, l.path.String(), "")})
 	}
 }
 
@@ -298,6 +304,7 @@ func (l *Prefill) onAnswerEnd() {
 	if r.Reason == blame.Rejected || r.Reason == blame.Redirected {
 		r.Answer, r.Location = l.answer, l.location
 	}
+	r.RetryAfter = l.again
 	r.Cached, r.Counted = a.Usage.Cached, a.HasUsage && a.Usage.HasCached
 	r.Told = toldOf(&a.Usage, a.HasUsage, a.Choices)
 	if l.long {
@@ -356,6 +363,9 @@ func (l *Prefill) onClosed(ev *Event) {
 	}
 	l.closed = true
 	l.pieces.drop(l.rules.Buffers)
+	if l.told == Started && l.phase == prefillAnswering {
+		l.tellBusy(l.again)
+	}
 	if l.told == Started {
 		r := Report{State: Failed, Reason: blame.Ended, Status: l.status}
 		switch {

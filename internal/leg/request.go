@@ -1,6 +1,7 @@
 package leg
 
 import (
+	"bytes"
 	"errors"
 	"hash/fnv"
 	"net/url"
@@ -33,6 +34,7 @@ type Request struct {
 	Body     []byte
 	Scan     *openai.Request // lent by Rules.Scans until the request is routed, or decode answers
 	trailers bool
+	kept     []byte // the body, to compare the words of a worker's error with; nil: it is longer than mostKept
 }
 
 // scope is how much of a request is read.
@@ -209,6 +211,9 @@ func (q *Request) read(r *Rules) *Failure {
 	if q.Body == nil {
 		q.Body = q.pieces.take(r.Buffers)
 	}
+	if len(q.Body) <= mostKept {
+		q.kept = bytes.Clone(q.Body)
+	}
 	q.Scan = r.Scans.Borrow()
 	var err error
 	if q.Passes() {
@@ -250,6 +255,18 @@ func (q *Request) forget(r *Rules) {
 		r.Buffers.Return(q.Body)
 		q.Body = nil
 	}
+}
+
+// Compares reports whether the request is kept, so that the words of a worker's error can be
+// compared with it.
+func (q *Request) Compares() bool { return q.kept != nil }
+
+// words returns what the beginning of a worker's error says, "" if the request is not at hand.
+func (q *Request) words(err []byte) string {
+	if len(err) == 0 || q.kept == nil {
+		return ""
+	}
+	return openai.Words(err, q.kept)
 }
 
 // leftover returns the client's headers that are removed. Of those that name workers, it

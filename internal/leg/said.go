@@ -10,6 +10,10 @@ import (
 // mostSaid bounds each part of what a leg's end is told with, in bytes.
 const mostSaid = 160
 
+// mostKept is the largest request that is kept to compare a worker's words with, should
+// its leg fail. Of a longer one the words are not told.
+const mostKept = 4 << 10
+
 // said tells a leg's end to those who run the router, in one line: the status of the
 // answer, 0 if there is none, the path that was asked, and what else is known of it.
 // Clients do not get it: it names what is inside.
@@ -35,16 +39,19 @@ func byEnvoy(local string) string {
 }
 
 // metIn tells of first events that do not serve the request; named is the status that
-// they name, or 0.
-func metIn(seen blame.Sight, named int) string {
+// they name, or 0, and words are those of the error.
+func metIn(seen blame.Sight, named int, words string) string {
+	s := "its first events are an error"
 	switch {
 	case named != 0:
-		return "its first events are an error, " + strconv.Itoa(named)
+		s += ", " + strconv.Itoa(named)
 	case seen == blame.Empty:
 		return "its events end before a token"
-	default:
-		return "its first events are an error"
 	}
+	if words != "" {
+		s += ": " + words
+	}
+	return s
 }
 
 func clipped(s string) string {

@@ -33,10 +33,14 @@ type FirstEvents struct {
 	read   int
 	found  Finding
 	status int
+	failed []byte // the data of the error event
 }
 
 // Status returns the status in the error event, 0 if it has none.
 func (f *FirstEvents) Status() int { return f.status }
+
+// Error returns the data of the error event; nil: there was none.
+func (f *FirstEvents) Error() []byte { return f.failed }
 
 // Read takes the next piece of the answer; the bool says that it is the last one. Once a
 // call has found something, all later ones return the same.
@@ -119,6 +123,7 @@ func (f *FirstEvents) event(b []byte) Finding {
 		return true
 	})
 	if failed {
+		f.failed = bytes.Clone(b)
 		return FoundError
 	}
 	return found

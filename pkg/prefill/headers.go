@@ -15,6 +15,7 @@ const (
 	HeaderPrefillEndpoint = "x-prefill-destination-endpoint"
 	HeaderPrefiller       = "x-prefiller-host-port" // the prefill worker's endpoint, for the sidecar of an llm-d decode pod
 	HeaderFirstToken      = "x-baton-first-token"   // makes Envoy send us the first events of the answer
+	HeaderError           = "x-baton-error"         // the body of a worker's error, in base64, on its way to the main leg
 	HeaderDecision        = "x-baton-decision"      // on the client's answer, if the client has sent HeaderDebug
 	HeaderDebug           = "x-debug-decision"      // from a client that wants to see the decision
 )

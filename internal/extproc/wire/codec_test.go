@@ -114,6 +114,8 @@ func headersOf(m *corev3.HeaderMap, timeoutHeader string) *Headers {
 			dst = &h.Debug
 		case prefill.HeaderLocalReply:
 			dst = &h.LocalReply
+		case prefill.HeaderError:
+			dst = &h.Error
 		case timeoutHeader:
 			dst = &h.Timeout
 		default:

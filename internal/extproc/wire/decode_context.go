@@ -145,6 +145,8 @@ func (h *Headers) field(key []byte, timeoutHeader string) *string {
 		return &h.Debug
 	case prefill.HeaderLocalReply:
 		return &h.LocalReply
+	case prefill.HeaderError:
+		return &h.Error
 	case timeoutHeader:
 		return &h.Timeout
 	default:

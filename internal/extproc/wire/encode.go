@@ -160,8 +160,11 @@ func Mutate(set []Header, remove []string) Reply {
 	return headersAnswer(fieldAnswerRequestHeaders, set, remove, extras{})
 }
 
-// Relay answers response headers.
-func Relay(set []Header, remove []string) Reply {
+// Relay answers response headers, or the buffered body for which they have waited.
+func Relay(of Kind, set []Header, remove []string) Reply {
+	if of == ResponseBody {
+		return headersAnswer(fieldAnswerResponseBody, set, remove, extras{})
+	}
 	return headersAnswer(fieldAnswerResponseHeaders, set, remove, extras{})
 }
 

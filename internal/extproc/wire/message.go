@@ -46,6 +46,7 @@ type Headers struct {
 	Authorization                      string
 	Leg, Debug                         string
 	Status, LocalReply, RetryAfter     string
+	Error                              string // HeaderError of an answer: in base64
 	Location                           string
 	ContentType, AcceptEncoding        string
 	Encoded                            bool     // content-encoding names another encoding than identity
@@ -60,6 +61,15 @@ func (h *Headers) Attempt() int {
 	n, _ := strconv.Atoi(h.AttemptCount)
 	return max(n, 1)
 }
+
+// SaysWhy reports whether the headers begin an error of a worker's, and its body is so short
+// that it can be read whole.
+func (h *Headers) SaysWhy() bool {
+	return h.LocalReply == "" && !h.Encoded && h.Status != "" && h.Status[0] != '2' && h.Length.Within(MaxWhy) > 0
+}
+
+// MaxWhy is how many bytes of an error are read.
+const MaxWhy = 4 << 10
 
 // Header is a name, in lower case, with its value.
 type Header struct{ Name, Value string }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
@@ -38,6 +39,16 @@ func Continue(of Kind) Reply {
 
 // Extend extends the time for which Envoy waits for the reply to its message.
 func Extend(d time.Duration) Reply { return replyOf(extendOf(d)) }
+
+// Show answers response headers: they wait until Envoy has sent the whole body here, too.
+// Envoy does that only where the filter has allow_mode_override and bodies of requests are
+// buffered (seen on 1.36 and 1.40).
+func Show() Reply {
+	return replyOf(&extprocv3.ProcessingResponse{
+		Response:     continueOf(ResponseHeaders).Response,
+		ModeOverride: &extprocfilterv3.ProcessingMode{ResponseBodyMode: extprocfilterv3.ProcessingMode_BUFFERED, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SEND},
+	})
+}
 
 // Immediate is an answer that Baton gives in place of a worker.
 type Immediate struct {
