@@ -209,6 +209,7 @@ func whoServes(t *testing.T, r *replica, body string, filter, headers []string) 
 	t.Helper()
 	p := r.through(filter...)
 	defer p.cancel()
+	defer r.accessLog()
 	m := p.ask(body, headers...)
 	if m.GetRequestBody() == nil {
 		status, code, param := codeOf(t, m)

@@ -77,6 +77,7 @@ func TestIdenticalRequestsAtOnceAreRoutedAsOneByOne(t *testing.T) {
 		close(start)
 		wg.Wait()
 		loads := r.book.Loads(nil)
+		r.accessLog()
 		for _, p := range streams {
 			p.cancel()
 		}

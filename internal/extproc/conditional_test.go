@@ -57,6 +57,7 @@ func TestByLoadIsNoWayAroundBackPressure(t *testing.T) {
 				require.Equal(t, "3", set["x-worker-instance-id"])
 				require.NotContains(t, set, "x-prefill-instance-id", "it is busy")
 			}
+			r.accessLog()
 			p.cancel()
 			for _, h := range held {
 				h.Release(time.Now())

@@ -95,6 +95,7 @@ func TestAPassingRequestIsOfTheModelThatItsBodyNames(t *testing.T) {
 				require.Empty(t, set["x-prefill-instance-id"])
 			}
 			require.Equal(t, row.want, got, "%s %s", row.path, row.body)
+			r.accessLog()
 			p.cancel()
 		}
 		r.requireIdle()

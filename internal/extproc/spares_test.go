@@ -44,6 +44,7 @@ func TestADecisionLooksAtNoMoreWorkersWhereHalfOfManyAreAside(t *testing.T) {
 		decide := func() {
 			p := r.open(filterMain)
 			require.NotNil(t, p.ask(eightTokens).GetRequestBody())
+			r.accessLog()
 			p.cancel()
 			r.srv.OnChange(nil, discovery.Change{Left: ids}) // the test plays no legs
 			r.requireIdle()

@@ -132,6 +132,7 @@ func TestPrefillIsPickedInADomainThatHasDecode(t *testing.T) {
 					}
 					require.Equal(t, why, rows[len(rows)-1].Note)
 				}
+				r.accessLog()
 				p.cancel()
 			}
 			held.ReleaseIfHeld(time.Now())

@@ -60,11 +60,13 @@ func TestSeveralGenerationsAtOnceAreNotSplit(t *testing.T) {
 		status, code, param := codeOf(t, m)
 		require.Equal(t, "400 not_disaggregable "+want[0], fmt.Sprint(status, " ", code, " ", param))
 		require.Contains(t, string(m.GetImmediateResponse().GetBody()), want[1])
+		r.accessLog()
 		p.cancel()
 		r.requireIdle()
 
 		q := alone.open(filterMain)
 		require.NotNil(t, q.ask(body).GetRequestBody(), "a worker that can serve it alone gets it")
+		alone.accessLog()
 		q.cancel()
 		alone.requireIdle()
 	}
@@ -151,6 +153,7 @@ func TestANamedPrefillWorkerIsNotDroppedWhereARequestCannotBeSplit(t *testing.T)
 				status, code, param := codeOf(t, m)
 				require.Equal(t, "400 not_disaggregable "+row.param, fmt.Sprint(status, " ", code, " ", param))
 			}
+			r.accessLog()
 			p.cancel()
 			r.requireIdle()
 		})
