@@ -10,6 +10,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/route"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -78,18 +79,29 @@ func shown(name string) string {
 	return strconv.Quote(name)
 }
 
-// ownAnswer answers what needs no worker: a question about models, or GET /health, which is
-// as /readyz of the admin address. Its reason, which may name addresses, is not for clients.
+// ownAnswer answers what needs no worker: a question about models, or GET /health. Each
+// answer says whose it is: a plugin that gets it from the address of a worker knows by it
+// that the address leads back (internal/health).
 func ownAnswer(srv *Server, e *leg.Effect) *wire.Immediate {
+	var im *wire.Immediate
 	if e.Op == leg.OpModels {
-		return srv.models(e.Model, e.Retry)
+		im = srv.models(e.Model, e.Retry)
+	} else {
+		im = healthAnswer(srv, e.Retry)
 	}
+	im.Headers = append(im.Headers, wire.Header{Name: prefill.HeaderAnsweredBy, Value: prefill.AnsweredByBaton})
+	return im
+}
+
+// healthAnswer answers GET /health, as /readyz of the admin address. Its reason, which may name
+// addresses, is not for clients.
+func healthAnswer(srv *Server, retry bool) *wire.Immediate {
 	ready := srv.cfg.Board.Load().Ready()
 	if srv.cfg.Ready != nil {
 		ready, _ = srv.cfg.Ready()
 	}
 	if !ready {
-		return leg.ImmediateOf(&leg.FailNotReady, e.Retry)
+		return leg.ImmediateOf(&leg.FailNotReady, retry)
 	}
 	return &wire.Immediate{Status: 200, Detail: "baton_health"}
 }

@@ -75,6 +75,32 @@ func askedFor(path string) (model string, ok bool) {
 	return "", false
 }
 
+// A plugin that takes us for a worker has to see that we are none, also before we know ours.
+func TestEachAnswerOfOurOwnSaysWhoseItIs(t *testing.T) {
+	ready := true
+	srv := &Server{cfg: Config{Board: routetest.Board(time.Now(), mixed(t, worker.VLLM, worker.VLLM, nil)), Health: healthOf(t), Ready: func() (bool, string) { return ready, "" }}, legClient: new(legClient)}
+	unknowing := &Server{cfg: Config{Board: activation.New()}}
+	for _, row := range []struct {
+		srv    *Server
+		effect leg.Effect
+		ready  bool
+		status int
+	}{
+		{srv, leg.Effect{Op: leg.OpModels}, true, 200},
+		{srv, leg.Effect{Op: leg.OpModels, Model: "m"}, true, 200},
+		{srv, leg.Effect{Op: leg.OpModels, Model: "nobody"}, true, 404},
+		{unknowing, leg.Effect{Op: leg.OpModels, Retry: true}, true, 503},
+		{srv, leg.Effect{Op: leg.OpHealth}, true, 200},
+		{srv, leg.Effect{Op: leg.OpHealth}, false, 503},
+		{unknowing, leg.Effect{Op: leg.OpHealth}, true, 503},
+	} {
+		ready = row.ready
+		im := ownAnswer(row.srv, &row.effect)
+		require.Equal(t, row.status, im.Status)
+		require.Contains(t, im.Headers, wire.Header{Name: "x-answered-by", Value: "baton"}, row.status)
+	}
+}
+
 // GET /v1/models and /v1/models/ID, as clients' libraries read them.
 func TestWhatIsToldOfAModel(t *testing.T) {
 	ws := mixed(t, worker.VLLM, worker.VLLM, nil)

@@ -18,7 +18,11 @@ const (
 	HeaderError           = "x-baton-error"         // the body of a worker's error, in base64, on its way to the main leg
 	HeaderDecision        = "x-baton-decision"      // on the client's answer, if the client has sent HeaderDebug
 	HeaderDebug           = "x-debug-decision"      // from a client that wants to see the decision
+	HeaderAnsweredBy      = "x-answered-by"         // on what we answer without a worker, for whoever takes us for one
 )
+
+// AnsweredByBaton is the value of HeaderAnsweredBy.
+const AnsweredByBaton = "baton"
 
 // Names are the names of the headers that tell workers and observers what was chosen.
 // Each list may have several names: all of them are set.
