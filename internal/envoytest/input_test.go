@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // badInput is one row of the failure table that needs nothing but a request.
@@ -99,9 +101,10 @@ func TestABadRequestIsRefusedWithItsRowOfTheFailureTable(t *testing.T) {
 // TestTheModelsOfTheViewAreListed: GET /v1/models needs no worker, nor does /health.
 func TestTheModelsOfTheViewAreListed(t *testing.T) {
 	t.Parallel()
-	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
+	both(t, layout{prefill: 2, decode: 1}, func(t *testing.T, f *fleet) {
 		r := f.do(http.MethodGet, "/v1/models", nil, nil)
 		require.Equal(t, http.StatusOK, r.status, r.body)
+		require.Equal(t, "baton", r.header.Get("X-Answered-By"))
 		require.Equal(t, "application/json", r.header.Get("Content-Type"))
 		require.Regexp(t, `^{"object":"list","data":\[{"id":"m","object":"model","created":\d{10},"owned_by":"baton"}\]}$`, r.body)
 		one := f.do(http.MethodGet, "/v1/models/m", nil, nil)
@@ -119,7 +122,34 @@ func TestTheModelsOfTheViewAreListed(t *testing.T) {
 		r = f.do(http.MethodDelete, "/v1/completions", nil, nil)
 		requireError(t, r, http.StatusMethodNotAllowed, "method_not_allowed")
 		require.Equal(t, "POST", r.header.Get("Allow"))
+		f.leadBack()
 	})
+}
+
+// leadBack lists workers at the clients' own address, with a good one of each role: they
+// are recognised, named, and cost no request.
+func (f *fleet) leadBack() {
+	f.t.Helper()
+	envoy, err := netip.ParseAddrPort(strings.TrimPrefix(f.envoy.URL, "http://"))
+	require.NoError(f.t, err)
+	decode, prefill := *f.decode[0].Info, *f.prefill[1].Info
+	decode.ID, decode.KVEvents = 901, worker.KVEvents{}
+	decode.Endpoint, err = worker.ParseEndpoint(envoy.String())
+	require.NoError(f.t, err)
+	prefill.Bootstrap.Host, prefill.Bootstrap.Port = envoy.Addr().String(), envoy.Port()
+	f.publishAndWait(f.prefill[0], &stack.Worker{Info: &prefill}, f.decode[0], &stack.Worker{Info: &decode})
+	f.await("both to be aside", func() bool {
+		return f.metric("baton_aside_transitions_total", `to="aside"`, `reason="leads-back"`) == 2 && f.setAside() == 2
+	})
+	for i := range 6 {
+		prompt := fmt.Sprintf("not round and round, %d", i)
+		requireAnswer(f.t, f.send(f.t.Context(), "/v1/completions", completion(prompt, 2, false)), prompt, 2)
+	}
+	page := f.adminGet("/")
+	for _, w := range []*worker.Worker{&decode, &prefill} {
+		require.Regexp(f.t, fmt.Sprintf("Worker %s \\(%s, id %d\\) is set aside .*leads back to this router: a Baton answers there; correct", w.Endpoint, w.Role, w.ID), page)
+		require.Contains(f.t, f.plugin.Log(), fmt.Sprintf("level=WARN msg=\"worker aside\" worker_id=%d", w.ID))
+	}
 }
 
 // TestABodyOverTheLimitIsRefused: Envoy's own limit and the plugin's smaller

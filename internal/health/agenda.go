@@ -7,40 +7,51 @@ import (
 	"github.com/seed-60ae5743/baton/internal/invariants"
 )
 
-// agenda holds the workers that are to be probed, the one that has been due longest
-// first. A worker is on at most one agenda. Guarded by Tracker.mu.
+// agenda holds what is to be asked, that which has been due longest first. Guarded by
+// Tracker.mu.
 type agenda struct {
-	rows  []*entry
+	rows  []*turn
 	steps int // comparisons that were made; counted only in builds with invariants
 }
 
-// put makes e due for a probe at the given time.
-func (a *agenda) put(e *entry, due time.Time) {
-	e.strike()
-	e.agenda, e.due = a, due
-	heap.Push(a, e)
+// turn says where a worker is to be asked, and when. It is on at most one agenda. Guarded
+// by Tracker.mu.
+type turn struct {
+	of     *entry // set at construction, read-only
+	at     string // http://host:port
+	agenda *agenda
+	row    int // in the agenda
+	due    time.Time
+	tries  int // of a question at arrival: how often it has had no answer
 }
 
-// strike takes e off its agenda, if it is on one.
-func (e *entry) strike() {
-	if e.agenda != nil {
-		heap.Remove(e.agenda, e.row)
-		e.agenda = nil
+// put makes x due at the given time.
+func (a *agenda) put(x *turn, due time.Time) {
+	x.strike()
+	x.agenda, x.due = a, due
+	heap.Push(a, x)
+}
+
+// strike takes x off its agenda, if it is on one.
+func (x *turn) strike() {
+	if x.agenda != nil {
+		heap.Remove(x.agenda, x.row)
+		x.agenda = nil
 	}
 }
 
-// first returns the entry that is due next, nil if the agenda is empty.
-func (a *agenda) first() *entry {
+// first returns what is due next, nil if the agenda is empty.
+func (a *agenda) first() *turn {
 	if len(a.rows) == 0 {
 		return nil
 	}
 	return a.rows[0]
 }
 
-// ready returns an entry that is due now, nil if there is none.
-func (a *agenda) ready(now time.Time) *entry {
-	if e := a.first(); e != nil && !e.due.After(now) {
-		return e
+// ready returns what is due now, nil if there is nothing.
+func (a *agenda) ready(now time.Time) *turn {
+	if x := a.first(); x != nil && !x.due.After(now) {
+		return x
 	}
 	return nil
 }
@@ -57,7 +68,10 @@ func (a *agenda) Less(i, j int) bool {
 	if !x.due.Equal(y.due) {
 		return x.due.Before(y.due)
 	}
-	return x.rank.Compare(y.rank) < 0
+	if c := x.of.rank.Compare(y.of.rank); c != 0 {
+		return c < 0
+	}
+	return x.at < y.at
 }
 
 func (a *agenda) Swap(i, j int) {
@@ -66,14 +80,14 @@ func (a *agenda) Swap(i, j int) {
 }
 
 func (a *agenda) Push(x any) {
-	e := x.(*entry)
-	e.row = len(a.rows)
-	a.rows = append(a.rows, e)
+	t := x.(*turn)
+	t.row = len(a.rows)
+	a.rows = append(a.rows, t)
 }
 
 func (a *agenda) Pop() any {
 	last := len(a.rows) - 1
-	e := a.rows[last]
+	x := a.rows[last]
 	a.rows[last], a.rows = nil, a.rows[:last]
-	return e
+	return x
 }

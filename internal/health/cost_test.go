@@ -36,9 +36,9 @@ type meter struct {
 }
 
 func (m *meter) step(name string, f func()) {
-	before := m.tr.touched + m.tr.suspects.steps + m.tr.scheduled.steps
+	before := m.tr.touched + m.tr.suspects.steps + m.tr.scheduled.steps + m.tr.arrivals.steps
 	f()
-	work := m.tr.touched + m.tr.suspects.steps + m.tr.scheduled.steps - before
+	work := m.tr.touched + m.tr.suspects.steps + m.tr.scheduled.steps + m.tr.arrivals.steps - before
 	m.most[name] = max(m.most[name], work)
 }
 
@@ -67,9 +67,11 @@ func costs(t *testing.T, n int) map[string]int {
 				return
 			}
 			now = now.Add(tr.gap)
-			m.step("probe: result", func() { tr.probed(p.rank, p.number, v, now) })
+			m.step("probe: result", func() { tr.probed(p, v, now) })
 		}
 	}
+	back(unwell)
+	back(answered)
 	report("refused connection", Report{Outcome: ConnectFailed})
 	back(answered)
 	back(well)
@@ -140,6 +142,7 @@ func checkInvariants(t *testing.T, tr *Tracker) {
 			require.Equal(t, grounded, e.flight)
 		}
 		require.False(t, e.dead && !s.aside())
+		require.False(t, e.loops && (!e.dead || e.reason != ReasonLeadsBack), "%v", e.rank)
 	}
 	require.Equal(t, limited, tr.limited.Load())
 	for _, p := range tr.pools {
@@ -183,10 +186,11 @@ func checkInvariants(t *testing.T, tr *Tracker) {
 			require.True(t, tr.Spare(k.Key, k.role, serving[1:]...))
 		}
 	}
-	for _, a := range []*agenda{&tr.suspects, &tr.scheduled} {
-		for i, e := range a.rows {
-			require.Equal(t, i, e.row)
-			require.Same(t, a, e.agenda)
+	for _, a := range []*agenda{&tr.suspects, &tr.scheduled, &tr.arrivals} {
+		for i, x := range a.rows {
+			require.Equal(t, i, x.row)
+			require.Same(t, a, x.agenda)
+			require.Same(t, x.of, tr.find(x.of.rank))
 		}
 	}
 }

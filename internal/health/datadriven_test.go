@@ -19,15 +19,16 @@ import (
 // have it.
 //
 //	config [share=0.5] [errors=3] [probes=200]   first, if at all
-//	workers                           the snapshot; a worker is: id role [port] [draining] [models=a,b] [ports=4]
-//	                                  with ports each rank has one of its own; rank 2 is then 7/2
+//	workers [unasked]                 those who are new have been asked at their arrival, unless it says unasked; a worker is: id role [port] [draining] [models=a,b] [ports=4]
+//	                                  [bootstrap=10.0.0.9]; with ports each rank has one of its own; rank 2 is then 7/2
 //	report id=7 outcome=server-error [times=2] [request=1] [since=0.5] [proven]
 //	suspect id=7 outcome=overdue
 //	handoff prefill=7 decode=3        it failed; with served: it did not
 //	mate id=7                         may a request that it has refused be asked of another?
 //	mate-served
 //	probe [for=0]                     what begins now, and for so many seconds, and when the next will
-//	result id=7 as=well               of the probe under way: well, answered, unreachable, unconnected, late, unclear
+//	result id=7 as=well [to=arrival]  of the probe under way, or of the question at arrival, at the endpoint or, to=bootstrap, there
+//	                                  well, answered, unwell, unreachable, unconnected, late, unclear, looped
 //	result id=7 silent-to=page-late   not yet: nothing has come, or not the page; or: silent
 //	allows                            who may be picked
 //	begin id=7 name=a                 a request was given to 7
@@ -36,7 +37,7 @@ import (
 // Jitter is taken out: waits are what the configuration says.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		s := &scenario{t: t, trials: map[string]begun{}, probing: map[worker.Rank]uint64{}}
+		s := &scenario{t: t, trials: map[string]begun{}, probing: map[asking]probe{}}
 		s.start(Config{})
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			s.out.Reset()
@@ -59,7 +60,13 @@ type scenario struct {
 	now     time.Time
 	out     strings.Builder
 	trials  map[string]begun
-	probing map[worker.Rank]uint64
+	probing map[asking]probe
+}
+
+// asking says of which question a result is.
+type asking struct {
+	rank worker.Rank
+	to   string // empty: a probe
 }
 
 var zero = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -163,6 +170,9 @@ func (s *scenario) do(d *datadriven.TestData) {
 	case "workers":
 		s.snap = parseWorkers(s.t, d.Input)
 		s.tr.Update(s.snap, s.now)
+		if !d.HasArg("unasked") {
+			haveAsked(s.tr)
+		}
 	case "report":
 		times := 1
 		if v := args["times"]; v != "" {
@@ -194,12 +204,14 @@ func (s *scenario) do(d *datadriven.TestData) {
 		s.probe(s.seconds(args["for"]))
 	case "result":
 		if to := args["silent-to"]; to != "" {
-			s.tr.unanswered(id, s.probing[id], Reason(to), s.now)
+			s.tr.unanswered(id, s.probing[asking{rank: id}].number, Reason(to), s.now)
 			return
 		}
-		v := slices.Index([]string{unclear: "unclear", well: "well", answered: "answered", unreachable: "unreachable", unconnected: "unconnected", late: "late"}, args["as"])
+		v := slices.Index([]string{
+			unclear: "unclear", well: "well", answered: "answered", unwell: "unwell", unreachable: "unreachable", unconnected: "unconnected", late: "late", looped: "looped",
+		}, args["as"])
 		require.GreaterOrEqual(s.t, v, 0, d.Pos)
-		s.tr.probed(id, s.probing[id], verdict(v), s.now)
+		s.tr.probed(s.probing[asking{id, args["to"]}], verdict(v), s.now)
 	case "allows":
 		var allowed []string
 		for _, w := range s.snap.Workers() {
@@ -238,7 +250,14 @@ func (s *scenario) seconds(text string) time.Duration {
 func (s *scenario) probe(within time.Duration) {
 	for at := s.now; ; {
 		if p, any := s.tr.begin(at); any {
-			s.probing[p.rank] = p.number
+			to := ""
+			if p.of == onArrival {
+				to = "arrival"
+				if p.turn == &p.turn.of.atBootstrap {
+					to = "bootstrap"
+				}
+			}
+			s.probing[asking{p.rank, to}] = p
 			fmt.Fprintf(&s.out, "get %s%s", p.at, p.path)
 			if p.within != s.tr.cfg.ProbeTimeout {
 				fmt.Fprintf(&s.out, " within %v", p.within)
@@ -278,10 +297,12 @@ func parseWorkers(t *testing.T, text string) *worker.Snapshot {
 		require.NoError(t, err)
 		role, err := worker.ParseRole(f[1])
 		require.NoError(t, err)
-		port, draining, models, ranks := "8000", false, []string{"m"}, 1
+		port, draining, models, ranks, bootstrap := "8000", false, []string{"m"}, 1, "10.0.0.1"
 		for _, x := range f[2:] {
 			if n, ports := strings.CutPrefix(x, "ports="); ports {
 				ranks, _ = strconv.Atoi(n)
+			} else if host, elsewhere := strings.CutPrefix(x, "bootstrap="); elsewhere {
+				bootstrap = host
 			} else if list, named := strings.CutPrefix(x, "models="); named {
 				models = strings.Split(list, ",")
 			} else if x == "draining" {
@@ -294,7 +315,7 @@ func parseWorkers(t *testing.T, text string) *worker.Snapshot {
 		require.NoError(t, err)
 		ws = append(ws, &worker.Worker{
 			ID: id, Role: role, Engine: worker.SGLang, Endpoint: e, Models: models, DPSize: uint32(ranks), PortPerRank: ranks > 1, BlockSize: 16,
-			Bootstrap: worker.Bootstrap{Host: "10.0.0.1", Port: 8998}, Draining: draining,
+			Bootstrap: worker.Bootstrap{Host: bootstrap, Port: 8998}, Draining: draining,
 		})
 	}
 	s, err := worker.NewSnapshot(1, ws)

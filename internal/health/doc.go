@@ -32,6 +32,11 @@
 //   - A probe that is refused: sets aside at once, since no client can cause it. Suspects
 //     are probed while they are in service ([Suspect] and most failures ask for that). Any
 //     answer clears them, also a 404, since not every engine has /health.
+//   - An answer of a Baton, by its header, to a probe or to the question at a worker's
+//     arrival: sets aside at once. The worker's endpoint, or the bootstrap address of
+//     prefill, leads back to a router, and each request sent there would come as a new
+//     one. That is asked, and not found by comparing addresses: the answer is first-hand,
+//     holds for each spelling of an address, and nobody but who answers there can give it.
 //   - A probe that gets no connection: sets aside together with what made the worker
 //     suspect, but for the last worker of a role.
 //   - A probe that gets a connection and no answer: shows nothing of the worker's health.
@@ -67,8 +72,8 @@
 // aside. The share is rounded up, so that one of two can be. A worker that would exceed
 // it is kept in service, and shown so. A worker is in the pools of all its keys, and each
 // of them must have room. Workers that cannot be reached, after a refused connection or a
-// probe without a connection, need no room and take none: if ten of twelve are dead, all
-// ten are aside.
+// probe without a connection, or whose address leads back, need no room and take none: if
+// ten of twelve are dead, all ten are aside.
 //
 // Server errors do not set aside the last worker in service of a pool: some of its
 // answers may be right, and to refuse all requests would turn a partial fault into a full
@@ -99,11 +104,21 @@
 //
 // [Tracker.Run] sends at most MaxProbes a second, spread evenly. Suspects come first, in
 // the order in which they are due. If workers that are aside wait too, every fourth probe
-// is for one of those. If there is neither, Run sleeps.
+// is for one of those. If new workers wait to be asked, every other is for one of those.
+// If there is nothing to ask, Run sleeps.
+//
+// A new worker is asked for knockPath, which costs nothing in any engine, at its endpoint
+// and at its bootstrap address. That is no probe of it: a suspicion that comes meanwhile is
+// looked into at once, and no answer, or one of somebody else, changes nothing. While there
+// is none it is asked again, less and less often up to MaxHold, since a gateway may begin to
+// listen later. If a Baton has answered, the probes that could bring the worker back ask at
+// the address where it did, until somebody else answers there: prefill's own page comes also
+// if its bootstrap address leads back. A server error is no such answer, since it may be that
+// of an Envoy whose Baton is away.
 //
 // [Tracker.Update] forgets workers that have left. A worker starts healthy if it returns,
-// or if its address, its number of ports, or its part in prefill has changed. If only its
-// pools change, everything known of it is kept.
+// or if its address, its number of ports, its part in prefill or its bootstrap address has
+// changed. If only its pools change, everything known of it is kept.
 //
 // # What it costs
 //
@@ -120,8 +135,8 @@
 //     keeps the counters of the pools, the agenda and the ring in step.
 //   - The counters of a pool are those of its members. judged is at most the limit after
 //     each call, since a worker that finds no room is kept in service.
-//   - A worker is on at most one agenda: of the suspects, if it is in service, or of the
-//     schedule, if it is aside and not probing. At most one probe of it is under way.
+//   - A worker is on at most one agenda of probes: of the suspects, if it is in service, or
+//     of the schedule, if it is aside and not probing. At most one probe of it is under way.
 //   - A caller that has read a version with Changes, and then calls Standing, sees all
 //     changes up to that version.
 //

@@ -51,9 +51,10 @@ func TestTheFilterAllocatesNothing(t *testing.T) {
 	tr, err := New(Config{})
 	require.NoError(t, err)
 	tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), zero)
+	haveAsked(tr)
 	tr.Report(rankOf(7), Report{Outcome: ConnectFailed}, zero)
-	tr.begin(zero.Add(time.Hour))
-	tr.probed(rankOf(7), 1, well, zero.Add(time.Hour))
+	p, _ := tr.begin(zero.Add(time.Hour))
+	tr.probed(p, well, zero.Add(time.Hour))
 	require.Equal(t, Half, tr.Standing(rankOf(7)))
 	var version uint64
 	changed := make([]worker.ID, 0, kept)
@@ -114,7 +115,8 @@ func stall(tr *Tracker, id worker.ID, now time.Time) {
 // workersHTTP answers probes in place of the network.
 type workersHTTP struct {
 	mu     sync.Mutex
-	answer map[string]func(context.Context) (int, error)
+	answer map[string]func(context.Context) (int, error) // by address, with or without path; none: 404
+	batons map[string]bool                               // addresses, with or without path, at which a Baton answers
 	seen   []string
 	start  time.Time
 }
@@ -126,12 +128,20 @@ func (w *workersHTTP) RoundTrip(r *http.Request) (*http.Response, error) {
 	if answer == nil {
 		answer = w.answer[r.URL.Host]
 	}
+	baton := w.batons[r.URL.Host+r.URL.Path] || w.batons[r.URL.Host]
 	w.mu.Unlock()
+	if answer == nil {
+		answer = status(404)
+	}
 	status, err := answer(r.Context())
 	if err != nil {
 		return nil, err
 	}
-	return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader("{}")), Request: r}, nil
+	res := &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("{}")), Request: r}
+	if baton {
+		res.Header.Set("X-Answered-By", "baton")
+	}
+	return res, nil
 }
 
 func (w *workersHTTP) set(host string, f func(context.Context) (int, error)) {
@@ -191,10 +201,10 @@ func TestTheProberBringsWorkersBack(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- tr.Run(ctx) }()
 
-		// An hour of health: not one probe.
+		// An hour of health: each is asked at its arrival, prefill at two addresses, and not probed.
 		pass(time.Hour)
-		require.Zero(t, net.probes())
-		net.start = time.Now()
+		require.Equal(t, 6, net.probes())
+		net.seen, net.start = nil, time.Now()
 
 		net.set("10.0.0.7:8000", refused)
 		net.set("10.0.0.3:8000", hang)

@@ -171,7 +171,7 @@ func (t *Tracker) setAsideLocked(e *entry, dead bool, r Reason, now time.Time) {
 	}
 	e.sparedFor = ""
 	t.moveLocked(e, Aside, dead, r, now)
-	t.scheduled.put(e, now.Add(t.jitterLocked(min(t.cfg.ProbeInterval<<e.relapses, t.cfg.MaxHold))))
+	t.scheduled.put(&e.turn, now.Add(t.jitterLocked(min(t.cfg.ProbeInterval<<e.relapses, t.cfg.MaxHold))))
 	t.nudge()
 }
 
@@ -195,6 +195,6 @@ func (t *Tracker) suspectLocked(e *entry, why Outcome, now time.Time) {
 		due = next
 	}
 	e.why = why
-	t.suspects.put(e, due)
+	t.suspects.put(&e.turn, due)
 	t.nudge()
 }

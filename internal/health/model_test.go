@@ -24,6 +24,7 @@ type model struct {
 	workers  map[worker.ID]*patient
 	budget   int
 	ahead    int
+	welcomed bool
 	nextTime time.Time
 	lines    []string // what the hooks would hear
 }
@@ -44,6 +45,16 @@ type patient struct {
 	asked    time.Time
 	flying   flight
 	tried    bool
+	loops    string // where a Baton has answered in its place
+	arrival  []*question
+}
+
+// question is one at a worker's arrival.
+type question struct {
+	at      string
+	waiting bool
+	due     time.Time
+	tries   int
 }
 
 func (m *model) mates(p *patient) (pools [][]*patient) {
@@ -136,8 +147,12 @@ func (m *model) update(s *worker.Snapshot, now time.Time) {
 	m.snap, m.workers = s, map[worker.ID]*patient{}
 	for _, w := range s.Workers() {
 		p := before[w.ID]
-		if p == nil || p.w.Endpoint != w.Endpoint {
+		if p == nil || p.w.Endpoint != w.Endpoint || w.Role == worker.Prefill && !p.w.Bootstrap.Equal(w.Bootstrap) {
 			p = &patient{RankHealth: RankHealth{Rank: rankOf(w.ID)}}
+			p.arrival = append(p.arrival, &question{at: "http://" + w.Endpoint.String(), waiting: true, due: now})
+			if w.Role == worker.Prefill {
+				p.arrival = append(p.arrival, &question{at: "http://" + w.Bootstrap.Host + ":8998", waiting: true, due: now})
+			}
 		}
 		p.w = w
 		m.workers[w.ID] = p
@@ -171,7 +186,7 @@ func (m *model) move(p *patient, to State, r Reason, now time.Time) {
 	m.lines = append(m.lines, fmt.Sprint(p.Rank.ID, from, to, r))
 	p.State, p.Reason, p.Since, p.tried = to, r, now, false
 	if !to.aside() {
-		p.dead, p.wanted = false, false
+		p.dead, p.wanted, p.loops = false, false, ""
 	}
 }
 
@@ -294,12 +309,21 @@ func (m *model) handoff(prefill, decode worker.ID, now time.Time) (blamed worker
 	return blamed
 }
 
-// begin returns whose probe begins now, nil for nobody's.
-func (m *model) begin(now time.Time) *patient {
+// begin returns whose probe begins now, nil for nobody's, or which question at an arrival.
+func (m *model) begin(now time.Time) (*patient, *question) {
 	if now.Before(m.nextTime) {
-		return nil
+		return nil, nil
 	}
-	var suspect, back *patient
+	var suspect, back, newcomer *patient
+	var question *question
+	for _, p := range m.workers {
+		for _, q := range p.arrival {
+			if q.waiting && !q.due.After(now) && (question == nil ||
+				cmp.Or(q.due.Compare(question.due), cmp.Compare(p.Rank.ID, newcomer.Rank.ID), cmp.Compare(q.at, question.at)) < 0) {
+				newcomer, question = p, q
+			}
+		}
+	}
 	for _, p := range m.workers {
 		for _, row := range []struct {
 			first *(*patient)
@@ -310,7 +334,13 @@ func (m *model) begin(now time.Time) *patient {
 			}
 		}
 	}
+	welcomed := m.welcomed
+	m.welcomed = question != nil && (!m.welcomed || suspect == nil && back == nil)
 	switch {
+	case m.welcomed:
+		question.waiting = false
+		m.nextTime = now.Add(time.Second / time.Duration(m.cfg.MaxProbes))
+		return newcomer, question
 	case suspect != nil && (back == nil || m.ahead < 3):
 		m.ahead++
 		if back == nil {
@@ -319,22 +349,58 @@ func (m *model) begin(now time.Time) *patient {
 		suspect.asked, suspect.flying, suspect.wanted = now, onSuspicion, false
 		back = suspect
 	case back == nil:
-		return nil
+		m.welcomed = welcomed
+		return nil, nil
 	case back.flying != grounded:
-		back.due = now.Add(m.cfg.ProbeInterval)
-		return nil
+		back.due, m.welcomed = now.Add(m.cfg.ProbeInterval), welcomed
+		return nil, nil
 	default:
 		m.ahead, back.flying, back.State = 0, onSchedule, Probing
 	}
 	m.nextTime = now.Add(time.Second / time.Duration(m.cfg.MaxProbes))
-	return back
+	return back, nil
 }
 
-func (m *model) probed(p *patient, v verdict, now time.Time) {
+// answered takes the answer to a question at an arrival.
+func (m *model) answered(p *patient, q *question, v verdict, now time.Time) {
+	switch v {
+	case well, answered:
+	case looped:
+		m.leadsBack(p, q.at, now)
+	default:
+		q.waiting, q.due = true, now.Add(min(m.cfg.ProbeInterval<<q.tries, m.cfg.MaxHold))
+		q.tries++
+	}
+}
+
+func (m *model) leadsBack(p *patient, at string, now time.Time) {
+	if !p.State.aside() {
+		m.aside(p, true, ReasonLeadsBack, now)
+	} else if p.Reason != ReasonLeadsBack {
+		m.lines = append(m.lines, fmt.Sprint(p.Rank.ID, Aside, Aside, ReasonLeadsBack))
+		p.Reason, p.Since, p.dead, p.tried = ReasonLeadsBack, now, true, false
+	}
+	p.loops = at
+}
+
+func (m *model) probed(p *patient, asked probe, v verdict, now time.Time) {
 	on := p.flying
 	p.flying = grounded
 	dead := v == unreachable || v == unconnected
 	switch {
+	case v == looped && on == onSuspicion:
+		m.leadsBack(p, asked.at, now)
+		return
+	case v == looped && p.State == Probing:
+		p.State, p.due = Aside, now.Add(m.cfg.ProbeInterval)
+		m.leadsBack(p, asked.at, now)
+		return
+	case p.loops != "" && p.State == Probing:
+		p.State, p.due = Aside, now.Add(m.cfg.ProbeInterval)
+		if (v == well || v == answered) && asked.at == p.loops && asked.path == "/v1/models" {
+			p.loops = ""
+		}
+		return
 	case on == onSuspicion && (v == late || v == unconnected && !m.hasMates(p)):
 		m.doubt(p, ReasonPageLate, now)
 	case on == onSuspicion && dead:
@@ -394,9 +460,9 @@ func (m *model) allows(p *patient) bool {
 }
 
 type inFlight struct {
-	p      *patient
-	rank   worker.Rank
-	number uint64
+	p        *patient
+	question *question // nil: a probe
+	probe    probe
 }
 
 func TestTheTrackerAgreesWithItsSlowTwin(t *testing.T) {
@@ -454,6 +520,9 @@ func (d *duel) update() {
 		text += fmt.Sprintf("%d %s %d models=%s", id, []string{"prefill", "prefill", "decode"}[id%3], 8000+d.rng.IntN(8)/7, []string{"a", "b", "a,b", "b"}[d.rng.IntN(4)])
 		if d.rng.IntN(10) == 0 {
 			text += " draining"
+		}
+		if d.rng.IntN(5) == 0 {
+			text += " bootstrap=10.0.0.2"
 		}
 		text += "\n"
 	}
@@ -542,12 +611,20 @@ func (d *duel) mate(id worker.ID, p *patient) {
 
 func (d *duel) begin() {
 	got, any := d.tr.begin(d.now)
-	want := d.m.begin(d.now)
+	want, question := d.m.begin(d.now)
 	require.Equal(d.t, want != nil, any)
-	if any {
-		require.Equal(d.t, want.Rank, got.rank)
-		d.flying = append(d.flying, inFlight{want, got.rank, got.number})
+	if !any {
+		return
 	}
+	require.Equal(d.t, want.Rank, got.rank)
+	at, path := "http://"+want.w.Endpoint.String(), "/health"
+	if question != nil {
+		at, path = question.at, "/v1/models"
+	} else if want.loops != "" {
+		at, path = want.loops, "/v1/models"
+	}
+	require.Equal(d.t, []string{at, path}, []string{got.at, got.path})
+	d.flying = append(d.flying, inFlight{want, question, got})
 }
 
 func (d *duel) result() {
@@ -557,16 +634,24 @@ func (d *duel) result() {
 	i := d.rng.IntN(len(d.flying))
 	f := d.flying[i]
 	d.flying = slices.Delete(d.flying, i, i+1)
+	known := d.m.workers[f.probe.rank.ID] == f.p
 	if d.rng.IntN(2) == 0 {
-		d.tr.unanswered(f.rank, f.number, ReasonSilent, d.now)
-		if d.m.workers[f.rank.ID] == f.p && f.p.flying == onSuspicion {
+		d.tr.unanswered(f.probe.rank, f.probe.number, ReasonSilent, d.now)
+		if known && f.question == nil && f.p.flying == onSuspicion {
 			d.m.doubt(f.p, ReasonSilent, d.now)
 		}
 	}
-	v := verdict(d.rng.IntN(int(late) + 1))
-	d.tr.probed(f.rank, f.number, v, d.now)
-	if d.m.workers[f.rank.ID] == f.p {
-		d.m.probed(f.p, v, d.now)
+	v := verdict(d.rng.IntN(int(looped) + 1))
+	if v == looped && d.rng.IntN(3) > 0 {
+		v = answered
+	}
+	d.tr.probed(f.probe, v, d.now)
+	switch {
+	case !known:
+	case f.question != nil:
+		d.m.answered(f.p, f.question, v, d.now)
+	default:
+		d.m.probed(f.p, f.probe, v, d.now)
 	}
 }
 

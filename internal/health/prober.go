@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -20,7 +21,8 @@ type probe struct {
 	rank   worker.Rank
 	number uint64
 	of     flight
-	at     string // http://ip:port
+	turn   *turn
+	at     string // http://host:port
 	path   string
 	within time.Duration
 }
@@ -32,6 +34,7 @@ const (
 	grounded    flight = iota // none is under way
 	onSchedule                // to bring back a worker that is aside
 	onSuspicion               // to see whether a worker in service is alive
+	onArrival                 // to see where the address of a new worker leads; no entry has it as its flight
 )
 
 // verdict says what a probe has shown.
@@ -41,10 +44,15 @@ const (
 	unclear     verdict = iota // the probe did not reach the worker, for a reason that is not the worker's
 	well                       // the answer was a success
 	answered                   // the answer was something else
+	unwell                     // the answer was a server error
 	unreachable                // the connection was refused, or it broke
 	unconnected                // the connection was not made in time
 	late                       // the connection was made, and the answer did not come in time
+	looped                     // a Baton has answered
 )
+
+// heard reports whether the worker has answered.
+func (v verdict) heard() bool { return v == well || v == answered || v == unwell }
 
 // How long a suspect may be silent before it is doubted, and how long a connection may
 // take. A probe's page may cost the engine work: SGLang's takes 1.0 to 1.1 s when nothing
@@ -63,8 +71,8 @@ const (
 	knockPath = "/v1/models"
 )
 
-// Run probes workers that are aside or suspect, until ctx ends. It returns nil after the
-// last probe has ended. It sleeps while there is nothing to probe.
+// Run probes workers that are new, aside or suspect, until ctx ends. It returns nil after
+// the last probe has ended. It sleeps while there is nothing to probe.
 func (t *Tracker) Run(ctx context.Context) error {
 	var probes sync.WaitGroup
 	defer probes.Wait()
@@ -73,7 +81,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 	for {
 		if p, any := t.begin(time.Now()); any {
 			probes.Go(func() {
-				t.probed(p.rank, p.number, t.ask(ctx, p), time.Now())
+				t.probed(p, t.ask(ctx, p), time.Now())
 			})
 		}
 		var fire <-chan time.Time
@@ -103,7 +111,7 @@ func (t *Tracker) ask(ctx context.Context, p probe) verdict {
 		return answer
 	}
 	page := get(p.path)
-	if p.of == onSchedule {
+	if p.of != onSuspicion {
 		return <-page
 	}
 	var knock <-chan verdict
@@ -115,7 +123,10 @@ func (t *Tracker) ask(ctx context.Context, p probe) verdict {
 		case v := <-page:
 			return v
 		case v := <-knock:
-			if v == well || v == answered {
+			if v == looped {
+				return v
+			}
+			if v.heard() {
 				doubt = ReasonPageLate
 				wake.Reset(lateAfter - time.Since(begun))
 			}
@@ -150,7 +161,12 @@ func (t *Tracker) send(ctx, within context.Context, url string) verdict {
 	}
 	defer res.Body.Close()
 	_, err = io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10))
-	if err != nil || res.StatusCode/100 != 2 {
+	switch {
+	case res.Header.Get(prefill.HeaderAnsweredBy) == prefill.AnsweredByBaton:
+		return looped
+	case res.StatusCode >= http.StatusInternalServerError:
+		return unwell
+	case err != nil || res.StatusCode/100 != 2:
 		return answered
 	}
 	return well
@@ -191,41 +207,49 @@ func (t *Tracker) begin(now time.Time) (p probe, any bool) {
 	if now.Before(t.nextBegin) {
 		return probe{}, false
 	}
-	e, back := t.suspects.ready(now), t.scheduled.ready(now)
+	x, back, arrived := t.suspects.ready(now), t.scheduled.ready(now), t.arrivals.ready(now)
+	p = probe{path: t.cfg.ProbePath, within: t.cfg.ProbeTimeout}
 	switch {
-	case e != nil && (back == nil || t.ahead < aheadMost):
-		e.flight, e.asked = onSuspicion, now
+	case arrived != nil && (!t.welcomed || x == nil && back == nil):
+		x, p.of, p.path = arrived, onArrival, knockPath
+	case x != nil && (back == nil || t.ahead < aheadMost):
+		p.of, x.of.asked = onSuspicion, now
 		if t.ahead++; back == nil {
 			t.ahead = 0
 		}
 	case back == nil:
 		return probe{}, false
-	case back.flight != grounded: // the probe on suspicion is still under way
+	case back.of.flight != grounded: // the probe on suspicion is still under way
 		t.scheduled.put(back, now.Add(t.cfg.ProbeInterval))
 		return probe{}, false
 	default:
-		e, t.ahead = back, 0
-		e.state.Store(uint32(Probing))
-		e.flight = onSchedule
+		x, t.ahead, p.of = back, 0, onSchedule
+		x.of.state.Store(uint32(Probing))
 	}
-	e.strike()
+	x.strike()
 	t.nextBegin = now.Add(t.gap)
 	t.probes++
-	e.probe = t.probes
-	within := t.cfg.ProbeTimeout
-	if e.late { // it may need longer: a prefill batch can
-		within *= 2
+	t.welcomed = p.of == onArrival
+	p.rank, p.number, p.turn, p.at = x.of.rank, t.probes, x, x.at
+	if e := x.of; p.of != onArrival {
+		e.flight, e.probe = p.of, p.number
+		if e.late { // it may need longer: a prefill batch can
+			p.within *= 2
+		}
+		if e.loops {
+			p.path = knockPath
+		}
 	}
-	return probe{e.rank, e.probe, e.flight, "http://" + e.endpoint.String(), t.cfg.ProbePath, within}, true
+	return p, true
 }
 
 // nextDue returns when the next probe is due, if there is one.
 func (t *Tracker) nextDue() (at time.Time, any bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, a := range [...]*agenda{&t.suspects, &t.scheduled} {
-		if e := a.first(); e != nil && (!any || e.due.Before(at)) {
-			at, any = e.due, true
+	for _, a := range [...]*agenda{&t.suspects, &t.scheduled, &t.arrivals} {
+		if x := a.first(); x != nil && (!any || x.due.Before(at)) {
+			at, any = x.due, true
 		}
 	}
 	if any && at.Before(t.nextBegin) {
@@ -245,27 +269,40 @@ func (t *Tracker) unanswered(r worker.Rank, number uint64, to Reason, now time.T
 
 // probed takes the result of a probe. It ignores a result that is not of the worker's
 // latest probe.
-func (t *Tracker) probed(r worker.Rank, number uint64, v verdict, now time.Time) {
+func (t *Tracker) probed(p probe, v verdict, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := t.find(r)
-	if e == nil || e.flight == grounded || e.probe != number {
+	e := t.find(p.rank)
+	switch {
+	case e == nil || e != p.turn.of:
+		return
+	case p.of == onArrival:
+		t.arrivedLocked(p.turn, v, now)
+		return
+	case e.flight == grounded || e.probe != p.number:
 		return
 	}
 	on := e.flight
 	e.flight, e.late = grounded, v == late || v == unconnected
 	switch {
+	case on == onSuspicion && v == looped:
+		t.loopsLocked(e, p.at, now)
 	case on == onSuspicion:
 		t.judgeSuspectLocked(e, v, now)
-	case e.is() == Probing && v == well:
+	case e.is() == Probing && v == well && !e.loops:
 		e.serverErrors = 0
 		t.moveLocked(e, Recovering, false, ReasonProbe, now)
 	case e.is() == Probing:
 		e.state.Store(uint32(Aside))
-		if v == unreachable || v == unconnected {
+		switch {
+		case v == looped:
+			t.loopsLocked(e, p.at, now)
+		case v == unreachable || v == unconnected:
 			t.condemnLocked(e, e.reason, now)
+		case p.path == knockPath && p.at == e.at && (v == well || v == answered): // the address leads elsewhere now
+			e.loops, e.at = false, e.atEndpoint.at
 		}
-		t.scheduled.put(e, now.Add(t.jitterLocked(t.cfg.ProbeInterval)))
+		t.scheduled.put(&e.turn, now.Add(t.jitterLocked(t.cfg.ProbeInterval)))
 		t.nudge()
 	}
 }
@@ -275,7 +312,7 @@ func (t *Tracker) probed(r worker.Rank, number uint64, v verdict, now time.Time)
 // together set it aside, unless it is the last of its role.
 func (t *Tracker) judgeSuspectLocked(e *entry, v verdict, now time.Time) {
 	switch {
-	case v == well || v == answered:
+	case v.heard():
 		t.believeLocked(e, ReasonProbe, now)
 	case v == unreachable, v == unconnected && !e.last():
 		t.condemnLocked(e, e.reasonFor(v), now)
@@ -284,7 +321,7 @@ func (t *Tracker) judgeSuspectLocked(e *entry, v verdict, now time.Time) {
 		t.doubtLocked(e, ReasonPageLate, now)
 	}
 	if e.is() == Doubted {
-		t.suspects.put(e, now.Add(t.jitterLocked(t.cfg.ProbeInterval)))
+		t.suspects.put(&e.turn, now.Add(t.jitterLocked(t.cfg.ProbeInterval)))
 		t.nudge()
 	}
 }

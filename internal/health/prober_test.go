@@ -53,6 +53,7 @@ func TestASuspectIsJudgedByItsProbeAlone(t *testing.T) {
 			tr, err := New(Config{Client: &http.Client{Transport: web}, MaxShare: 0.3})
 			require.NoError(t, err)
 			tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n9 prefill\n"), time.Now())
+			haveAsked(tr)
 			stall(tr, 8, time.Now()) // no room in the share
 			end := running(t, tr)
 			tr.Report(rankOf(7), Report{Outcome: Overdue, Request: 1}, time.Now())
@@ -95,6 +96,7 @@ func TestASuspectIsDoubtedWhenItsProcessOrItsPageIsSilent(t *testing.T) {
 			tr, err := New(Config{Client: &http.Client{Transport: web}, Hooks: Hooks{Transition: func(x Transition) { told = append(told, x) }}})
 			require.NoError(t, err)
 			tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), start)
+			haveAsked(tr)
 			end := running(t, tr)
 			tr.Suspect(rankOf(7), Overdue, start)
 			pass(4500 * time.Millisecond)
@@ -118,6 +120,7 @@ func TestAProbeThatIsCutOffByTheEndBlamesNobody(t *testing.T) {
 		tr, err := New(Config{Client: &http.Client{Transport: web}})
 		require.NoError(t, err)
 		tr.Update(parseWorkers(t, "7 prefill\n"), time.Now())
+		haveAsked(tr)
 		tr.Suspect(rankOf(7), BrokeOff, time.Now())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 		defer cancel()
@@ -125,6 +128,89 @@ func TestAProbeThatIsCutOffByTheEndBlamesNobody(t *testing.T) {
 		require.Equal(t, 2, web.probes())
 		h, _ := tr.Lookup(rankOf(7))
 		require.Equal(t, RankHealth{Rank: rankOf(7)}, h)
+	})
+}
+
+// No request is needed to see that an address leads back, and none is needed to stay aside.
+func TestAWorkerWhoseAddressLeadsBackIsSetAside(t *testing.T) {
+	for _, row := range []struct {
+		what    string
+		answer  func(context.Context) (int, error)
+		baton   string // where one answers
+		suspect bool   // only then; at arrival nobody answers
+		aside   worker.ID
+	}{
+		{"the only one of its role", status(200), "10.0.0.3:8000", false, 3},
+		{"a Baton that does not know its workers yet", status(503), "10.0.0.3:8000", false, 3},
+		{"where decode reaches prefill", status(404), "10.0.0.9:8998", false, 7},
+		{"the path for models alone", status(200), "10.0.0.3:8000/v1/models", false, 3},
+		{"a page that comes on suspicion", status(200), "10.0.0.3:8000/health", true, 3},
+		{"a knock on suspicion", hang, "10.0.0.3:8000/v1/models", true, 3},
+		{"an engine", status(200), "", false, 0},
+		{"nobody listens", refused, "", false, 0},
+		{"a process that is stopped", silence, "", false, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			web := &workersHTTP{answer: map[string]func(context.Context) (int, error){"10.0.0.3:8000": row.answer, "10.0.0.9:8998": row.answer}, start: time.Now()}
+			if row.baton != "" {
+				web.batons = map[string]bool{row.baton: true}
+			}
+			web.set("10.0.0.3:8000/v1/models", map[bool]func(context.Context) (int, error){false: row.answer, true: status(200)}[row.suspect])
+			var told []Transition
+			tr, err := New(Config{Client: &http.Client{Transport: web}, Hooks: Hooks{Transition: func(x Transition) { told = append(told, x) }}})
+			require.NoError(t, err)
+			tr.Update(parseWorkers(t, "3 decode\n7 prefill bootstrap=10.0.0.9\n8 prefill bootstrap=10.0.0.10\n"), time.Now())
+			if row.suspect {
+				haveAsked(tr)
+				tr.Suspect(rankOf(3), Overdue, time.Now())
+			}
+			end := running(t, tr)
+			pass(time.Minute)
+			synctest.Wait()
+			if row.aside == 0 {
+				require.Empty(t, told, row.what)
+			} else {
+				require.NotEmpty(t, told, row.what)
+				require.Equal(t, []any{rankOf(row.aside), Aside, ReasonLeadsBack, true}, []any{told[0].Rank, told[0].To, told[0].Reason, told[0].Silent()}, row.what)
+			}
+			require.LessOrEqual(t, len(told), 1, row.what)
+			require.Equal(t, row.aside != 0, tr.Aside(rankOf(max(row.aside, 3))), row.what)
+			end()
+		})
+	}
+}
+
+// A fleet that starts is asked for seconds. Who becomes suspect meanwhile, or comes back, does
+// not wait for that, and the fleet does not wait for suspects.
+func TestQuestionsAtArrivalAndProbesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, rate = 60, 20
+		s := fleetOf(t, n)
+		web := &workersHTTP{start: time.Now()}
+		tr, err := New(Config{Client: &http.Client{Transport: web}, MaxProbes: rate})
+		require.NoError(t, err)
+		end := running(t, tr)
+		tr.Update(s, time.Now())
+		for range 10 * 6 {
+			tr.Report(rankOf(1), Report{Outcome: ConnectFailed}, time.Now())
+			for _, w := range s.Workers() {
+				tr.Suspect(rankOf(w.ID), Overdue, time.Now())
+			}
+			pass(time.Second / 10)
+		}
+		end()
+		questions := func(lines []string) (k int) {
+			for _, line := range lines {
+				if strings.HasSuffix(line, "/v1/models") {
+					k++
+				}
+			}
+			return k
+		}
+		require.InDelta(t, 6*rate, len(web.seen), 1)
+		require.InDelta(t, 3*rate, questions(web.seen), 1)
+		require.InDelta(t, rate/2, questions(web.seen[:rate]), 1)
+		require.True(t, slices.ContainsFunc(web.seen, func(line string) bool { return strings.HasSuffix(line, "//10.0.0.0:8000/health") }), "it can come back meanwhile")
 	})
 }
 
@@ -140,6 +226,7 @@ func TestProbesAreSpreadEvenlyOverTheFleet(t *testing.T) {
 		tr, err := New(Config{Client: &http.Client{Transport: web}, MaxProbes: rate})
 		require.NoError(t, err)
 		tr.Update(s, time.Now())
+		haveAsked(tr)
 		for _, w := range s.Workers() {
 			tr.Report(rankOf(w.ID), Report{Outcome: ConnectFailed}, time.Now())
 		}
@@ -173,14 +260,15 @@ func TestChangesAreToldOnceOrAsAll(t *testing.T) {
 	tr, err := New(Config{})
 	require.NoError(t, err)
 	tr.Update(fleetOf(t, 3), zero)
+	haveAsked(tr)
 	now, changed, all := tr.Changes(0, nil)
 	require.True(t, all, "since no version")
 	require.Empty(t, changed)
 	since := now
 	for range kept / 2 {
 		tr.Report(rankOf(2), Report{Outcome: ConnectFailed}, zero)
-		tr.begin(zero.Add(time.Hour))
-		tr.probed(rankOf(2), tr.probes, well, zero.Add(time.Hour))
+		p, _ := tr.begin(zero.Add(time.Hour))
+		tr.probed(p, well, zero.Add(time.Hour))
 		tr.nextBegin = zero
 	}
 	now, changed, all = tr.Changes(since, []worker.ID{9})

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"slices"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -92,13 +93,15 @@ const (
 	ReasonProbe        Reason = "probe"         // a probe succeeded, or the page of a doubted worker came
 	ReasonPageLate     Reason = "page-late"     // the page that a probe asks for does not come
 	ReasonSilent       Reason = "silent"        // nor does any other
+	ReasonLeadsBack    Reason = "leads-back"    // a Baton answers at its endpoint or bootstrap address
 	ReasonShare        Reason = "share"         // brought back, since more than the share of a pool was aside
 )
 
 func reasonOf(o Outcome) Reason { return Reason(o.String()) }
 
 // Transition is one change of state. Probing counts as Aside here: a probe that begins or
-// fails is no transition.
+// fails is no transition. A worker that is aside for another reason goes from Aside to
+// Aside when it is seen that its address leads back.
 type Transition struct {
 	Rank     worker.Rank
 	OwnPort  bool // the rank has a port of its own; else Rank is rank 0 and stands for the whole worker
@@ -110,10 +113,10 @@ type Transition struct {
 	Mates bool
 }
 
-// Silent reports whether the worker was set aside because it does not answer: legs that
-// wait for it wait in vain.
+// Silent reports whether the worker was set aside because it does not answer, or another
+// in its place: legs that wait for it wait in vain.
 func (t *Transition) Silent() bool {
-	return t.To == Aside && (t.Reason == reasonOf(ConnectFailed) || t.Reason == reasonOf(Overdue) || t.Reason == reasonOf(Timeout))
+	return t.To == Aside && slices.Contains([]Reason{reasonOf(ConnectFailed), reasonOf(Overdue), reasonOf(Timeout), ReasonLeadsBack}, t.Reason)
 }
 
 // Mute reports whether the worker is doubted since nothing of it answers, while a mate is

@@ -2,7 +2,9 @@ package health
 
 import (
 	"math/rand/v2"
+	"net"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +39,8 @@ type Tracker struct {
 	pools     []*pool
 	suspects  agenda    // of workers in service
 	scheduled agenda    // of workers aside
+	arrivals  agenda    // questions to workers that are new
+	welcomed  bool      // the last that began was such a question
 	ahead     int       // suspects probed in a row while a worker aside was due
 	nextBegin time.Time // no probe begins before
 	probes    uint64    // the number of the last probe
@@ -76,15 +80,18 @@ type entry struct {
 	slowRequest  uint64    // the slow request; 0: not known
 	partner      partner   // in the latest failed hand-off
 
-	// Probes. agenda is nil if no probe is due.
-	agenda *agenda
-	row    int // in the agenda
-	due    time.Time
+	// Probes. They ask at the endpoint, or, while loops is set, where a Baton has answered
+	// in the worker's place.
+	turn
+	loops  bool
 	flight flight
 	late   bool      // its last probe had no answer in time
 	probe  uint64    // the number of its last probe
 	asked  time.Time // when its last probe on suspicion began
 	why    Outcome   // of the suspicion
+
+	// The questions at arrival. No bootstrap: at is empty.
+	atEndpoint, atBootstrap turn
 }
 
 // New returns a Tracker that knows no worker. The error names every fault of cfg.
@@ -116,6 +123,7 @@ func (t *Tracker) Update(s *worker.Snapshot, now time.Time) {
 		es := before[w.ID]
 		if !stillOf(es, w) {
 			es = entriesOf(w)
+			t.welcomeLocked(es, now)
 		}
 		known[w.ID] = es
 	}
@@ -128,6 +136,8 @@ func (t *Tracker) Update(s *worker.Snapshot, now time.Time) {
 		}
 		for _, e := range es {
 			e.strike()
+			e.atEndpoint.strike()
+			e.atBootstrap.strike()
 			if e.is() != Healthy {
 				t.limited.Add(-1)
 				t.changes.note(id)
@@ -135,6 +145,7 @@ func (t *Tracker) Update(s *worker.Snapshot, now time.Time) {
 		}
 	}
 	t.enforceSharesLocked(now)
+	t.nudge()
 }
 
 // entriesOf returns new entries for a worker.
@@ -142,15 +153,28 @@ func entriesOf(w *worker.Worker) []*entry {
 	es := make([]*entry, w.Ports())
 	for dp := range es {
 		r := worker.Rank{ID: w.ID, DPRank: worker.DPRank(dp)} //nolint:gosec // DPSize is bounded
-		es[dp] = &entry{rank: r, ownPort: len(es) > 1, endpoint: w.EndpointOf(r.DPRank), prefill: w.Role == worker.Prefill}
-		es[dp].pools.Store(new([]*pool))
+		e := &entry{rank: r, ownPort: len(es) > 1, endpoint: w.EndpointOf(r.DPRank), prefill: w.Role == worker.Prefill}
+		at := "http://" + e.endpoint.String()
+		e.turn, e.atEndpoint, e.atBootstrap = turn{of: e, at: at}, turn{of: e, at: at}, turn{of: e, at: bootstrapOf(w)}
+		e.pools.Store(new([]*pool))
+		es[dp] = e
 	}
 	return es
 }
 
+// bootstrapOf returns where decode workers reach a prefill worker, empty if w has no such
+// address.
+func bootstrapOf(w *worker.Worker) string {
+	if w.Role != worker.Prefill || w.Bootstrap.IsZero() {
+		return ""
+	}
+	return "http://" + net.JoinHostPort(w.Bootstrap.Host, strconv.Itoa(int(w.Bootstrap.Port)))
+}
+
 // stillOf reports whether the entries still fit the worker.
 func stillOf(es []*entry, w *worker.Worker) bool {
-	return len(es) == w.Ports() && es[0].endpoint == w.Endpoint && es[0].prefill == (w.Role == worker.Prefill)
+	return len(es) == w.Ports() && es[0].endpoint == w.Endpoint && es[0].prefill == (w.Role == worker.Prefill) &&
+		es[0].atBootstrap.at == bootstrapOf(w)
 }
 
 // moveLocked is the only method that changes a state between healthy, aside and
@@ -168,6 +192,9 @@ func (t *Tracker) moveLocked(e *entry, to State, dead bool, r Reason, now time.T
 	t.changes.note(e.rank.ID)
 	if from == Probing {
 		from = Aside
+	}
+	if to == Probing {
+		to = Aside
 	}
 	if t.cfg.Hooks.Transition != nil {
 		mates := !slices.ContainsFunc(*e.pools.Load(), func(p *pool) bool { return p.healthy.Load() == 0 })

@@ -161,10 +161,15 @@ func (p *plugin) onHealth(t health.Transition) {
 	if t.OwnPort {
 		what, at = fmt.Sprintf("rank %d of %s", t.Rank.DPRank, what), append(at, logkey.DPRank, t.Rank.DPRank)
 	}
-	p.log.Info("worker "+t.To.String(), append(at, logkey.From, t.From.String(), logkey.Reason, string(t.Reason))...)
+	level := slog.LevelInfo
+	at = append(at, logkey.From, t.From.String(), logkey.Reason, string(t.Reason))
+	if t.Reason == health.ReasonLeadsBack { // only a change of its record helps
+		level, at = slog.LevelWarn, append(at, logkey.Problem, leadsBack)
+	}
+	p.log.Log(context.Background(), level, "worker "+t.To.String(), at...)
 	p.server.Away(&t)
 	if t.From == health.Aside { // what answers there again may be another process
 		p.askAgain(t.Rank.ID)
 	}
-	p.history.add(admin.Transition{At: t.At, What: what, From: t.From.String(), To: t.To.String(), Why: string(t.Reason)})
+	p.history.add(admin.Transition{At: t.At, What: what, From: t.From.String(), To: t.To.String(), Why: reasonText(t.Reason)})
 }

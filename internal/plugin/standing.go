@@ -23,7 +23,7 @@ func standingOf(h *health.RankHealth) standing {
 	s := standing{Health: admin.Healthy, since: h.Since}
 	switch {
 	case h.State == health.Aside || h.State == health.Probing:
-		s.Health, s.why = admin.Aside, string(h.Reason)
+		s.Health, s.why = admin.Aside, reasonText(h.Reason)
 	case h.State == health.Recovering:
 		s.Health, s.why = admin.Recovering, string(h.Reason)
 	case h.SparedFor != "":
@@ -34,6 +34,17 @@ func standingOf(h *health.RankHealth) standing {
 		s.why = "suspected: it is probed"
 	}
 	return s
+}
+
+// leadsBack says what health.ReasonLeadsBack is, and what to do.
+const leadsBack = "its endpoint or its bootstrap address leads back to this router: a Baton answers there; correct that address in discovery"
+
+// reasonText is how people read a reason.
+func reasonText(r health.Reason) string {
+	if r == health.ReasonLeadsBack {
+		return leadsBack
+	}
+	return string(r)
 }
 
 // stateOf is how the page shows a worker. It is aside if all its ranks are, and partly
