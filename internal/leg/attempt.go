@@ -418,6 +418,9 @@ func (a *attempt) reject(f *Failure, retry bool) {
 // ([Rules]).
 func (a *attempt) immediate(f *Failure, retry bool) *wire.Immediate {
 	im := ImmediateOf(f, retry)
+	if a.plan != nil && a.plan.Looks { // else the stream of the first events takes this for a worker's error
+		im.Headers = append(im.Headers, wire.Header{Name: prefill.HeaderLocalReply, Value: "plugin"})
+	}
 	if a.way.Gateway() && a.rules.ReasonHeader != "" && !retry {
 		reason := dropReason(f)
 		if reason != "" {
