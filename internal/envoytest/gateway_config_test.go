@@ -214,7 +214,7 @@ func TestTheMovedFilterIsThePools(t *testing.T) {
 				map[string]any{"key": "x-baton-protocol", "value": "gateway"},
 			}, []string{"status_on_error", "max_message_timeout", "mutation_rules"}
 			if p.Buffered { // else Envoy lets nobody ask for the body of an error
-				metadata, added = append(metadata, map[string]any{"key": "x-baton-errors", "value": "shown"}), append(added, "allow_mode_override")
+				metadata, added = append(metadata, map[string]any{"key": "baton-errors", "value": "shown"}), append(added, "allow_mode_override")
 			}
 			require.Equal(t, metadata, is["grpc_service"].(map[string]any)["initial_metadata"])
 			require.Contains(t, is["grpc_service"], "retry_policy", "another replica is asked")

@@ -51,8 +51,11 @@ const (
 	routingRepickKey = "x-baton-repick"         // true: who names workers is asked again on each attempt
 	routingFieldsKey = "x-baton-routing-fields" // refuse: names are obeyed in headers, and refused in bodies
 	protocolKey      = "x-baton-protocol"       // the endpoint picker protocol, and what is beside the filter
-	errorsKey        = "x-baton-errors"         // shown: the filter has allow_mode_override, so the bodies of errors can be asked for
 )
+
+// errorsKey with the value shown says that the filter has allow_mode_override, so that the
+// body of an error can be asked for. Versions before it refuse keys that begin with x-baton-.
+const errorsKey = "baton-errors"
 
 // The values of protocolKey.
 const (

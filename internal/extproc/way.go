@@ -31,7 +31,7 @@ type filter struct {
 // x-baton-. A misspelt key would have no effect, and so would not keep out what it should.
 func strangeKey(ctx context.Context) error {
 	md, _ := metadata.FromIncomingContext(ctx)
-	known := []string{filterKey, prefill.HeaderLeg, routingKey, routingRepickKey, routingFieldsKey, protocolKey, errorsKey}
+	known := []string{filterKey, prefill.HeaderLeg, routingKey, routingRepickKey, routingFieldsKey, protocolKey}
 	for _, key := range slices.Sorted(maps.Keys(md)) {
 		if strings.HasPrefix(key, "x-baton-") && !slices.Contains(known, key) {
 			return fmt.Errorf("initial metadata %s is not known: expected none but %s; mend it on the ext_proc filter's grpc_service", key, strings.Join(known, ", "))
