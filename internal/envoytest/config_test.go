@@ -91,6 +91,7 @@ func TestFullDuplexDiffersFromBufferedInStatedLinesOnly(t *testing.T) {
 		"request_header_mode: SEND", "request_body_mode: FULL_DUPLEX_STREAMED", "request_trailer_mode: SEND",
 		"response_header_mode: SEND", "response_body_mode: NONE", "response_trailer_mode: SEND",
 		`baton.first_token: {"@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute, disabled: true}`,
+		"- {key: baton-errors, value: shown}", "allow_mode_override: true", // in full duplex Envoy lets nobody ask for the body of an error
 		"request_body_mode: BUFFERED", "request_trailer_mode: SKIP",
 		// and on the prefill leg
 		`- match: {prefix: "/", headers: [{name: content-length, present_match: true, invert_match: true}]}`,
