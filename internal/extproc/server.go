@@ -186,7 +186,8 @@ const (
 
 // process serves one stream, which is one leg of one attempt.
 func (srv *Server) process(g *wire.Stream) error {
-	said := initial(g.Context(), filterKey)
+	md, _ := metadata.FromIncomingContext(g.Context()) // a copy, so it is made once
+	said := initial(md, filterKey)
 	plain := said == "" && srv.cfg.Gateway.Enabled
 	switch {
 	case plain:
@@ -196,7 +197,7 @@ func (srv *Server) process(g *wire.Stream) error {
 			"initial metadata %s is %q: expected %s, %s, %s or %s; set it on the ext_proc filter's grpc_service, or gateway.enabled here for one of a Gateway API implementation",
 			filterKey, said, filterMain, filterPrefill, filterSync, filterFirst))
 	}
-	if err := strangeKey(g.Context()); err != nil {
+	if err := strangeKey(md); err != nil {
 		return srv.misled(err)
 	}
 	if srv.blind() {
@@ -206,14 +207,14 @@ func (srv *Server) process(g *wire.Stream) error {
 	defer srv.cfg.Telemetry.StreamClosed(said)
 	switch said {
 	case filterMain:
-		return srv.processMain(g, plain)
+		return srv.processMain(g, md, plain)
 	case filterPrefill:
 		s := &prefillStream{stream: newStream(srv, g), m: leg.NewPrefill(srv.rules)}
 		s.act.handle = s.handle
 		srv.readers.Add(1)
 		s.read()
 	case filterFirst: // the plugin leaves the stream at the first token
-		s := &firstStream{stream: newStream(srv, g), token: initial(g.Context(), prefill.HeaderLeg)}
+		s := &firstStream{stream: newStream(srv, g), token: initial(md, prefill.HeaderLeg)}
 		s.act.handle = s.handle
 		srv.readers.Add(1)
 		go s.read()
@@ -247,8 +248,8 @@ func (srv *Server) misled(err error) error {
 
 // processMain serves a main leg, whose stream the plugin may leave before Envoy ends it. The
 // argument plain is true if the filter has no metadata of Baton's; see Gateway.Enabled.
-func (srv *Server) processMain(g *wire.Stream, plain bool) error {
-	filter, err := filterOf(g.Context(), plain)
+func (srv *Server) processMain(g *wire.Stream, md metadata.MD, plain bool) error {
+	filter, err := filterOf(md, plain)
 	if err != nil {
 		return srv.misled(err)
 	}
@@ -269,8 +270,7 @@ func newStream(srv *Server, g *wire.Stream) stream {
 }
 
 // initial reads a value of the stream's initial metadata.
-func initial(ctx context.Context, key string) string {
-	md, _ := metadata.FromIncomingContext(ctx)
+func initial(md metadata.MD, key string) string {
 	return strings.Join(md.Get(key), ",") // several, joined, are no value that is known
 }
 

@@ -1,10 +1,8 @@
 package extproc
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -29,20 +27,22 @@ type filter struct {
 
 // strangeKey returns an error if the filter's metadata has an unknown key with the prefix
 // x-baton-. A misspelt key would have no effect, and so would not keep out what it should.
-func strangeKey(ctx context.Context) error {
-	md, _ := metadata.FromIncomingContext(ctx)
-	known := []string{filterKey, prefill.HeaderLeg, routingKey, routingRepickKey, routingFieldsKey, protocolKey}
-	for _, key := range slices.Sorted(maps.Keys(md)) {
-		if strings.HasPrefix(key, "x-baton-") && !slices.Contains(known, key) {
-			return fmt.Errorf("initial metadata %s is not known: expected none but %s; mend it on the ext_proc filter's grpc_service", key, strings.Join(known, ", "))
+func strangeKey(md metadata.MD) error {
+	known := [...]string{filterKey, prefill.HeaderLeg, routingKey, routingRepickKey, routingFieldsKey, protocolKey}
+	strange := ""
+	for key := range md {
+		if strings.HasPrefix(key, "x-baton-") && !slices.Contains(known[:], key) && (strange == "" || key < strange) {
+			strange = key
 		}
+	}
+	if strange != "" {
+		return fmt.Errorf("initial metadata %s is not known: expected none but %s; mend it on the ext_proc filter's grpc_service", strange, strings.Join(known[:], ", "))
 	}
 	return nil
 }
 
 // filterOf reads the filter's metadata. The error says what was expected.
-func filterOf(ctx context.Context, plain bool) (filter, error) {
-	md, _ := metadata.FromIncomingContext(ctx)
+func filterOf(md metadata.MD, plain bool) (filter, error) {
 	one := func(key string, allowed ...string) (string, error) {
 		v := md.Get(key)
 		if len(v) == 0 {
