@@ -116,6 +116,21 @@ func TestSGLangsRendezvous(t *testing.T) {
 	require.Equal(t, []int{200, 200}, []int{a.status, b.status}, "%s %s", a.body, b.body)
 	tellf(t, sglang, "rendezvous: decode's half comes first", "both 200; decode after %s, prefill %s after it came", b.took.Round(10*time.Millisecond), a.took.Round(10*time.Millisecond))
 
+	room++
+	first = meet(t.Context(), d, p, room, nil)
+	later()
+	ctx, leave := context.WithCancel(t.Context())
+	second = meet(ctx, p, p, room, fields{"max_tokens": 1})
+	<-time.After(20 * time.Millisecond)
+	leave()
+	a, b = <-second, <-first
+	require.Equal(t, http.StatusOK, b.status, b.body)
+	gone := "had its answer already"
+	if a.err != nil {
+		gone = "had none yet"
+	}
+	tellf(t, sglang, "rendezvous: prefill's client leaves while its half is computed", "decode's 200; the client that left %s", gone)
+
 	for name, e := range map[string]*Engine{"decode's": d, "prefill's": p} {
 		room++
 		ctx, leave := context.WithTimeout(t.Context(), 3*time.Second)
