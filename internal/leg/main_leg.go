@@ -324,7 +324,7 @@ func (m *Main) onResponseHeaders(now time.Time, ev *Event) {
 	if s != blame.Served {
 		s = m.unfetched(s)
 		f := failureOfDecode(s)
-		m.met = m.req.words(ev.Error)
+		m.met = openai.Words(ev.Error, m.req.kept)
 		f.Said = m.answer.said(&m.req, m.met)
 		if !m.decodeFailed(now, s, ev.Odd, &f) {
 			m.relay(now) // the worker's own words say more than ours
@@ -374,8 +374,8 @@ func (m *Main) onLocalReply(now time.Time, flags string) {
 func (m *Main) onAnswerPiece(now time.Time, p piece) {
 	a := &m.answer
 	if m.phase == mainStreaming || a.foreign {
-		if m.met == "" && !m.ServesSoFar() {
-			m.met = m.req.words(p.body)
+		if m.met == "" && a.sent == sentNothing && !m.ServesSoFar() { // later pieces begin amid an error
+			m.met = openai.Words(p.body, m.req.kept)
 		}
 		m.onFirstPiece(now, p)
 		m.emit(a.pass(p))
@@ -400,7 +400,7 @@ func (m *Main) onFirstPiece(now time.Time, p piece) {
 		e := &m.answer.events
 		m.onFound(now, &Event{Seen: SightOfEvents(found, e.Status()), Status: e.Status(), Error: e.Error()})
 	}
-	m.answer.events = openai.FirstEvents{}
+	m.answer.events, m.req.kept = openai.FirstEvents{}, nil
 }
 
 // onFound acts on first events of decode's answer that do not serve the request. If none
@@ -419,7 +419,7 @@ func (m *Main) onFound(now time.Time, ev *Event) {
 	m.timers.stop(timerAnswer, timerProbe)
 	seen := m.unfetched(ev.Seen)
 	f := failureOfDecode(seen)
-	m.met = metIn(seen, ev.Status, m.req.words(ev.Error))
+	m.met = metIn(seen, ev.Status, openai.Words(ev.Error, m.req.kept))
 	f.Said = m.answer.said(&m.req, m.met)
 	if m.phase == mainRouted || m.phase == mainHolding {
 		if m.decodeFailed(now, seen, ev.Odd, &f) {

@@ -58,7 +58,7 @@ type Prefill struct {
 	late       string // said, with words that came after the failure was reported
 	status     int
 	location   string // of a redirect
-	again      string // Retry-After of an answer whose words are to come
+	again      string // Retry-After
 
 	told   State // the last state that was reported
 	closed bool
@@ -243,17 +243,15 @@ func (l *Prefill) timeout(now time.Time) time.Duration {
 
 func (l *Prefill) onResponseHeaders(ev *Event) {
 	l.status, _ = strconv.Atoi(ev.Headers.Status)
-	l.location = ev.Headers.Location
+	l.location, l.again = ev.Headers.Location, ev.Headers.RetryAfter
 	l.long = ev.Headers.Encoded
 	l.phase = prefillAnswering
 	l.emit(Effect{Op: OpContinue, Of: wire.ResponseHeaders})
 	if flags := ev.Headers.LocalReply; flags != "" {
 		l.kept = nil // the words are Envoy's
 		l.tell(Report{State: Failed, Reason: localSight(flags), Status: l.status, Said: said(l.status, l.path.String(), byEnvoy(flags))})
-	} else if ev.Headers.SaysWhy() && !ev.EndOfStream {
-		l.again = ev.Headers.RetryAfter // the words follow at once
-	} else {
-		l.tellBusy(ev.Headers.RetryAfter)
+	} else if !ev.Headers.SaysWhy() || ev.EndOfStream { // else the words follow at once
+		l.tellBusy()
 	}
 	if ev.EndOfStream {
 		l.onAnswerEnd()
@@ -261,9 +259,9 @@ func (l *Prefill) onResponseHeaders(ev *Event) {
 }
 
 // tellBusy tells of a status that ends the leg before its answer has come whole.
-func (l *Prefill) tellBusy(again string) {
+func (l *Prefill) tellBusy() {
 	if s := SightOfStatus(l.status); s == blame.Busy || s == blame.Errored && l.status >= 500 {
-		l.tell(Report{State: Failed, Reason: s, Status: l.status, RetryAfter: again, Said: said(l.status, l.path.String(), "")})
+		l.tell(Report{State: Failed, Reason: s, Status: l.status, RetryAfter: l.again, Said: said(l.status, l.path.String(), "")})
 	}
 }
 
@@ -364,7 +362,7 @@ func (l *Prefill) onClosed(ev *Event) {
 	l.closed = true
 	l.pieces.drop(l.rules.Buffers)
 	if l.told == Started && l.phase == prefillAnswering {
-		l.tellBusy(l.again)
+		l.tellBusy()
 	}
 	if l.told == Started {
 		r := Report{State: Failed, Reason: blame.Ended, Status: l.status}

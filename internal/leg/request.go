@@ -211,9 +211,6 @@ func (q *Request) read(r *Rules) *Failure {
 	if q.Body == nil {
 		q.Body = q.pieces.take(r.Buffers)
 	}
-	if len(q.Body) <= mostKept {
-		q.kept = bytes.Clone(q.Body)
-	}
 	q.Scan = r.Scans.Borrow()
 	var err error
 	if q.Passes() {
@@ -223,6 +220,9 @@ func (q *Request) read(r *Rules) *Failure {
 	}
 	if err != nil {
 		return BadBody(err)
+	}
+	if len(q.Body) <= mostKept {
+		q.kept = bytes.Clone(q.Body)
 	}
 	return nil
 }
@@ -260,14 +260,6 @@ func (q *Request) forget(r *Rules) {
 // Compares reports whether the request is kept, so that the words of a worker's error can be
 // compared with it.
 func (q *Request) Compares() bool { return q.kept != nil }
-
-// words returns what the beginning of a worker's error says, "" if the request is not at hand.
-func (q *Request) words(err []byte) string {
-	if len(err) == 0 || q.kept == nil {
-		return ""
-	}
-	return openai.Words(err, q.kept)
-}
 
 // leftover returns the client's headers that are removed. Of those that name workers, it
 // returns the ones that set does not replace: workers are told only what was decided. An
