@@ -68,12 +68,12 @@ func (f *failedHead) followedBy(s *mainStream, ev *notice) bool {
 
 // relay lets decode's head go on, after such a wait or without one.
 func (f *failedHead) relay(set []wire.Header, remove []string) wire.Reply {
-	switch {
-	case f.whole:
-		return wire.Relay(wire.ResponseBody, set, remove)
-	case f.told:
-		return wire.Relay(wire.ResponseHeaders, set, append(remove, prefill.HeaderError))
-	default:
-		return wire.Relay(wire.ResponseHeaders, set, remove)
+	of := wire.ResponseHeaders
+	if f.whole {
+		of = wire.ResponseBody
 	}
+	if f.told {
+		remove = append(remove, prefill.HeaderError)
+	}
+	return wire.Relay(of, set, remove)
 }

@@ -68,13 +68,16 @@ func (s *firstStream) leave() {
 
 func (s *firstStream) begin(ev *notice) {
 	sealed, err := s.srv.sealer.Open(s.token)
-	if err == nil && sealed.Kind == prefill.AnswerLeg && ev.Headers.SaysWhy() && !ev.EndOfStream {
+	if err != nil || sealed.Kind != prefill.AnswerLeg {
+		s.leave()
+		return
+	}
+	if ev.Headers.SaysWhy() && !ev.EndOfStream {
 		s.leg, s.phase = sealed, firstFailing
 		s.wait()
 		return
 	}
-	if err != nil || sealed.Kind != prefill.AnswerLeg || ev.Headers.LocalReply != "" ||
-		leg.SightOfStatus(leg.StatusOf(ev.Headers.Status)) != blame.Served || !leg.IsEventStream(ev.Headers.ContentType) {
+	if ev.Headers.LocalReply != "" || leg.SightOfStatus(leg.StatusOf(ev.Headers.Status)) != blame.Served || !leg.IsEventStream(ev.Headers.ContentType) {
 		s.leave()
 		return
 	}
