@@ -163,7 +163,7 @@ func (p *plugin) onHealth(t health.Transition) {
 	}
 	level := slog.LevelInfo
 	at = append(at, logkey.From, t.From.String(), logkey.Reason, string(t.Reason))
-	if t.Reason == health.ReasonLeadsBack { // only a change of its record helps
+	if t.Reason == health.ReasonLeadsBack { // somebody has to correct the address
 		level, at = slog.LevelWarn, append(at, logkey.Problem, leadsBack)
 	}
 	p.log.Log(context.Background(), level, "worker "+t.To.String(), at...)

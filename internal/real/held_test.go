@@ -3,16 +3,11 @@
 package real
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // heldBounds are the bounds of baton_prefill_wait_seconds that are shown.
@@ -41,17 +36,10 @@ func TestSGLangHoldsDecodesFirstToken(t *testing.T) {
 		for c := range clients {
 			wg.Go(func() {
 				for i := range requests / clients {
-					b, _ := json.Marshal(fields{"model": "tiny", "prompt": words(uint64(clients*1000+c*100+i), 300), "max_tokens": 8, "stream": true})
-					r, err := http.Post(s.envoy.URL+"/v1/completions", "application/json", bytes.NewReader(b))
-					if err != nil {
-						t.Error(err)
-						return
+					a := s.ask("/v1/completions", fields{"model": "tiny", "prompt": words(uint64(clients*1000+c*100+i), 300), "max_tokens": 8, "stream": true})
+					if a.status != http.StatusOK {
+						t.Error(a.status, a.body)
 					}
-					_, err = io.Copy(io.Discard, r.Body)
-					if err != nil || r.StatusCode != http.StatusOK {
-						t.Error(r.StatusCode, err)
-					}
-					_ = r.Body.Close()
 				}
 			})
 		}
@@ -61,7 +49,6 @@ func TestSGLangHoldsDecodesFirstToken(t *testing.T) {
 		for i := range within2 {
 			within2[i] -= within[i]
 		}
-		require.GreaterOrEqual(t, n2, n)
 		t.Logf("%d clients, %d requests in %v: %v first tokens waited, %.0f ms in the mean; at most %v s: %v",
 			clients, requests, took.Round(time.Millisecond), n2-n, 1000*(seconds2-seconds)/max(n2-n, 1), heldBounds, within2)
 	}
