@@ -26,6 +26,11 @@ type Params struct {
 	PrefillHost   string
 	PrefillPort   int
 
+	// Mirrors has Envoy mirror the prefill legs of engines whose two legs begin together,
+	// as up to version 0.1. Where the plugin or those legs have no unix socket, Envoy does
+	// so in any case.
+	Mirrors bool
+
 	// AdminSocket is where Envoy's admin listens, for its own user alone (mode 0600).
 	// Default: envoy.sock beside the plugin's socket, or in /run/baton.
 	AdminSocket string

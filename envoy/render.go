@@ -20,6 +20,11 @@ type view struct {
 	Istio    IstioParams
 }
 
+// Sends reports whether the plugin sends every prefill leg itself.
+func (v view) Sends() bool {
+	return v.PluginSocket != "" && v.PrefillSocket != "" && !v.Protocol && !v.Mirrors
+}
+
 // endpoint is one address of the pool.
 type endpoint struct{ Host, Port string }
 

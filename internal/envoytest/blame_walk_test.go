@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,6 +45,7 @@ type step struct {
 	while   func(*fleet, []*stack.Worker) // runs then, of the workers at fault
 	mates   bool                          // a mate serves: not without one
 	lone    bool                          // no mate serves
+	large   bool                          // the prompt has a mebibyte, which no socket's buffer holds
 	charged bool                          // the client goes once somebody is charged: attempts before have been overdue
 	outcome string                        // without a fresh attempt; "": as the row says
 }
@@ -91,7 +93,7 @@ func theWalk() []step {
 		{sight: blame.Expired, legs: servers, fault: hangMid, stream: true, within: time.Second},
 		{sight: blame.ClientLeft, legs: servers, fault: hangMid, stream: true, leaves: true},
 		{sight: blame.ClientLeft, legs: servers, fault: hang, leaves: true},
-		{sight: blame.Ended, legs: mirrored, fault: hang, within: 300 * time.Millisecond, lone: true},
+		{sight: blame.Ended, legs: mirrored, fault: hang, within: 300 * time.Millisecond, lone: true, only: "mirrored"},
 		{sight: blame.TimedOut, legs: servers, fault: hang, within: 300 * time.Millisecond, only: "first"},
 		{sight: blame.Gone, legs: anyLeg, fault: hang, while: (*fleet).withdraw, outcome: "refused"},
 		{sight: blame.Overdue, legs: prefills, fault: hang, mates: true},
@@ -99,8 +101,9 @@ func theWalk() []step {
 		{sight: blame.Stuck, legs: prefills, fault: hang, charged: true, outcome: "client_left"},
 		{sight: blame.Stuck, legs: servers, fault: hang, stream: true, charged: true, outcome: "client_left", only: "first"},
 		{sight: blame.Overflow, legs: anyLeg, envoy: noRoomAtWorkers, lone: true},
-		{sight: blame.NotStarted, legs: mirrored, envoy: noRoomForLegs, mates: true},
-		{sight: blame.NotStarted, legs: first, envoy: shut, mates: true},
+		{sight: blame.NotStarted, legs: mirrored, envoy: noRoomForLegs, mates: true, only: "mirrored"},
+		{sight: blame.NotStarted, legs: mirrored, envoy: shut, mates: true, large: true, only: "beside"},
+		{sight: blame.NotStarted, legs: first, envoy: shut, mates: true, large: true},
 	}
 }
 
@@ -156,14 +159,15 @@ func TestEveryCellOfTheBlameTableIsSeen(t *testing.T) {
 		l    layout
 		legs []blame.Leg
 	}{
-		{"mirrored", layoutOf(layout{prefill: 2, decode: 2}, worker.SGLang), []blame.Leg{blame.Mirrored, blame.Decode}},
+		{"mirrored", layoutOf(layout{prefill: 2, decode: 2, envoy: mirrors}, worker.SGLang), []blame.Leg{blame.Mirrored, blame.Decode}},
+		{"beside", layoutOf(layout{prefill: 2, decode: 2}, worker.SGLang), []blame.Leg{blame.Mirrored, blame.Decode}},
 		{"first", layoutOf(layout{prefill: 2, decode: 2, prefillArgs: shortLease}, worker.VLLM), []blame.Leg{blame.First, blame.Decode}},
 		{"alone", layout{aggregated: 2}, []blame.Leg{blame.Alone}},
 	} {
 		c.l.patch = modifiable
 		c.l.describe = func(f *fleet) {
 			listener := ""
-			if c.name == "first" {
+			if c.name == "first" || c.name == "beside" {
 				listener = fmt.Sprintf(", listener: %q", "unix://"+filepath.Join(f.dir, gateSocket))
 			}
 			f.config = walkConfig + "prefill: {overdue_base: 1s, orphan_grace: 200ms" + listener + "}\n"
@@ -301,10 +305,12 @@ func (x *step) ask(f *fleet, l blame.Leg, name string, faulty []*stack.Worker) {
 	if x.within > 0 {
 		headers = []string{"x-request-timeout-ms", fmt.Sprint(x.within.Milliseconds())}
 	}
+	prompt := "the cell is " + name
+	if x.large {
+		prompt += strings.Repeat(" and on", 1<<20/7)
+	}
 	done := make(chan *reply, 1)
-	go func() {
-		done <- f.send(ctx, "/v1/completions", completion("the cell is "+name, 8, x.stream), headers...)
-	}()
+	go func() { done <- f.send(ctx, "/v1/completions", completion(prompt, 8, x.stream), headers...) }()
 	over := func() bool { return len(done) > 0 }
 	switch {
 	case x.envoy != nil && x.mates:

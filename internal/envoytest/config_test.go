@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -27,6 +28,7 @@ func forms(t *testing.T) map[string][]byte {
 	maps.DeleteFunc(out, func(name string, _ []byte) bool { return !strings.HasPrefix(name, "standalone") })
 	for name, p := range map[string]envoy.Params{
 		"over tcp":                {PluginSocket: "-", PluginHost: "127.0.0.1", PluginPort: 9000},
+		"mirrors":                 {Mirrors: true},
 		"full duplex with traces": {FullDuplex: true, TracingHost: "127.0.0.1", TracingPort: 4317},
 	} {
 		b, err := envoy.Standalone(p)
@@ -93,17 +95,9 @@ func TestFullDuplexDiffersFromBufferedInStatedLinesOnly(t *testing.T) {
 		`baton.first_token: {"@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute, disabled: true}`,
 		"- {key: baton-errors, value: shown}", "allow_mode_override: true", // in full duplex Envoy lets nobody ask for the body of an error
 		"request_body_mode: BUFFERED", "request_trailer_mode: SKIP",
-		// and on the prefill leg
-		`- match: {prefix: "/", headers: [{name: content-length, present_match: true, invert_match: true}]}`,
-		"route: {cluster: prefill, timeout: 600s}", "typed_per_filter_config:",
-		"envoy.filters.http.ext_proc:", `"@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute`, "overrides:", "processing_mode:",
-		"request_header_mode: SEND", "request_body_mode: FULL_DUPLEX_STREAMED", "request_trailer_mode: SEND",
-		"response_header_mode: SEND", "response_body_mode: FULL_DUPLEX_STREAMED", "response_trailer_mode: SEND",
-		"request_body_mode: BUFFERED", "request_trailer_mode: SKIP", "response_body_mode: BUFFERED",
 	}, gone)
 	require.Equal(t, []string{
 		"request_body_mode: FULL_DUPLEX_STREAMED", "request_trailer_mode: SEND",
-		"request_body_mode: FULL_DUPLEX_STREAMED", "request_trailer_mode: SEND", "response_body_mode: FULL_DUPLEX_STREAMED",
 	}, come)
 }
 
@@ -206,14 +200,14 @@ func TestEveryPartOfEveryConfigurationHasItsLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := parseConfig(t, body)
 			clusters := c.get("static_resources", "clusters").list()
-			require.GreaterOrEqual(t, len(clusters), 5)
+			require.GreaterOrEqual(t, len(clusters), 4)
 			for _, cl := range clusters {
 				requireClusterLimits(t, cl)
 			}
 			listeners := c.get("static_resources", "listeners").list()
-			want := 4
-			if name == "over tcp" { // there the prefill listener has to be named
-				want = 3
+			want := 3
+			if name == "mirrors" { // over TCP the listener of the plugin's own legs has to be named
+				want = 4
 			}
 			require.Len(t, listeners, want)
 			managers, hosts := 0, 0
@@ -286,14 +280,15 @@ func requireHeaderLimits(t *testing.T, name string, hcm node) {
 	require.Equal(t, kb, hcm.get("max_request_headers_kb").text(), name)
 }
 
-// TestEveryExternalProcessorFailsOpenAndByDestinationClosed: answers survive
+// TestEveryExternalProcessorFailsAsItsLegNeedsAndByDestinationClosed: answers survive
 // the plugin's death, and no cluster of workers has an address of its own. The
 // prefill listener's filter and another picker's have nothing to survive.
-func TestEveryExternalProcessorFailsOpenAndByDestinationClosed(t *testing.T) {
+func TestEveryExternalProcessorFailsAsItsLegNeedsAndByDestinationClosed(t *testing.T) {
 	t.Parallel()
 	for name, body := range forms(t) {
 		t.Run(name, func(t *testing.T) {
 			c := parseConfig(t, body)
+			mirrors := name == "mirrors" || name == "over tcp"
 			var legs []string
 			c.walk(func(n node) {
 				if !strings.HasSuffix(n.get("@type").text(), ".ext_proc.v3.ExternalProcessor") {
@@ -304,14 +299,13 @@ func TestEveryExternalProcessorFailsOpenAndByDestinationClosed(t *testing.T) {
 				for _, m := range metadata {
 					if k, v := m.get("key").text(), m.get("value").text(); k == "x-baton-filter" {
 						legs = append(legs, v)
-						if v != "sync" {
-							open = "true"
-						}
+						open = strconv.FormatBool(v != "sync" && (v != "main" || mirrors))
 					} else if legs[len(legs)-1] == "first_token" {
 						require.Equal(t, []string{"x-baton-leg", "%DYNAMIC_METADATA(baton:leg)%"}, []string{k, v})
 					} else {
-						require.Contains(t, []string{"x-baton-routing", "x-baton-repick", "x-baton-routing-fields", "baton-errors"}, k)
+						require.Contains(t, []string{"x-baton-routing", "x-baton-repick", "x-baton-routing-fields", "baton-errors", "x-baton-legs"}, k)
 						require.Equal(t, k == "baton-errors", v == "shown")
+						require.Equal(t, k == "x-baton-legs", v == "sent")
 						require.Equal(t, "main", legs[len(legs)-1])
 					}
 				}
@@ -319,7 +313,10 @@ func TestEveryExternalProcessorFailsOpenAndByDestinationClosed(t *testing.T) {
 				require.Equal(t, "5s", n.get("message_timeout").text(), "the default of 200 ms is too short")
 			})
 			filters := []string{"main", "first_token", "prefill", "sync"}
-			if name == "over tcp" {
+			switch {
+			case !mirrors:
+				filters = filters[:2]
+			case name == "over tcp":
 				filters = filters[:3]
 			}
 			require.ElementsMatch(t, filters, legs)
@@ -360,9 +357,11 @@ func TestTheClientListenerStripsEveryHeaderThatARouteReads(t *testing.T) {
 			})
 			delete(read, "content-length") // these say how the body is read, not where it goes
 			delete(read, ":method")
-			require.Equal(t, map[string]bool{
-				"x-gateway-destination-endpoint": true, "x-prefill-destination-endpoint": true, "x-prefill-cluster": true, "x-baton-first-token": true,
-			}, read)
+			reads := map[string]bool{"x-gateway-destination-endpoint": true, "x-prefill-destination-endpoint": true, "x-baton-first-token": true}
+			if name == "mirrors" || name == "over tcp" {
+				reads["x-prefill-cluster"] = true
+			}
+			require.Equal(t, reads, read)
 			stripped := map[string]bool{}
 			strip := func(mutations []node) {
 				for _, m := range mutations {

@@ -148,7 +148,7 @@ func TestALegThatNeverStartsGetsAFreshPick(t *testing.T) {
 		return y[:at] + strings.Replace(y[at:], "circuit_breakers: *limits", "circuit_breakers: {thresholds: [{max_requests: 1}]}", 1)
 	}
 	// The second comes while the first keeps the leg, and again once it is free.
-	both(t, layout{prefill: 1, decode: 1, patch: oneLeg, config: "prefill: {start_timeout: 3s, overdue_base: 30s}\n"}, func(t *testing.T, f *fleet) {
+	both(t, layout{prefill: 1, decode: 1, envoy: mirrors, patch: oneLeg, config: "prefill: {start_timeout: 3s, overdue_base: 30s}\n"}, func(t *testing.T, f *fleet) {
 		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultSlow, Factor: 1, DelayMS: 1000, Count: 1})
 		first := make(chan *reply, 1)
 		go func() {

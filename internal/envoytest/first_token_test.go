@@ -151,11 +151,7 @@ func TestAHeldAnswerOutlivesThePlugin(t *testing.T) {
 		r := f.killed(q, f.workers[0], enginesim.Begun, "the answer to be held", func() bool {
 			return f.metric("baton_streams_in_flight", `leg="first_token"`) == 1
 		}, true)
-		if f.fullDuplex {
-			requireUnavailable(t, r)
-		} else {
-			q.require(t, r)
-		}
+		requireUnavailable(t, r)
 	})
 }
 

@@ -108,6 +108,9 @@ type layout struct {
 	alone           bool                          // the test needs the machine: its body modes follow each other
 }
 
+// mirrors is for a test of the legs that Envoy mirrors.
+var mirrors = envoy.Params{Mirrors: true}
+
 // both runs a test in both body modes, side by side.
 func both(t *testing.T, l layout, f func(t *testing.T, fl *fleet)) {
 	t.Helper()

@@ -156,7 +156,7 @@ func TestThePatchedGatewayHasTheLegsOfOnesOwnEnvoy(t *testing.T) {
 			p.PluginSocket, p.TLS = "/run/baton/extproc.sock", false
 			patched, err := envoy.GatewayTwoLegs(p)
 			require.NoError(t, err)
-			own, err := envoy.Standalone(envoy.Params{PluginSocket: p.PluginSocket, FullDuplex: !p.Buffered})
+			own, err := envoy.Standalone(envoy.Params{PluginSocket: p.PluginSocket, FullDuplex: !p.Buffered, Mirrors: true})
 			require.NoError(t, err)
 			got, want := resources(t, patched), resources(t, own)
 			mine := takeFilters(t, got["listener main_leg"])

@@ -37,8 +37,10 @@ func (r *replica) begun(q question, headers ...string) *leaver {
 	return r.beginWith(q, append(headers, "Authorization", r.bearer)...)
 }
 
-func (r *replica) started() float64 {
-	return r.metric("baton_prefill_legs_total", `outcome="started"`)
+func (r *replica) started() float64 { return r.legs("started") }
+
+func (r *replica) legs(outcome string) float64 {
+	return r.metric("baton_prefill_legs_total", fmt.Sprintf("outcome=%q", outcome))
 }
 
 // awaitHeard waits until the owner of the newest request has heard that its leg has
@@ -184,13 +186,13 @@ func eachReplica(t *testing.T, l layout, prefill string, test func(t *testing.T,
 }
 
 // requireApart checks that n legs more than before have come to the other replica,
-// and none to the owner.
-func requireApart(t *testing.T, owner, other *replica, legs func(), n float64) {
+// and none to the owner: mirrored ones have started there, ours were admitted.
+func requireApart(t *testing.T, owner, other *replica, came string, legs func(), n float64) {
 	t.Helper()
-	at, there := owner.started(), other.started()
+	at, there := owner.legs(came), other.legs(came)
 	legs()
-	require.Equal(t, at, owner.started(), "a leg came to its owner")
-	require.GreaterOrEqual(t, other.started()-there, n)
+	require.Equal(t, at, owner.legs(came), "a leg came to its owner")
+	require.GreaterOrEqual(t, other.legs(came)-there, n)
 }
 
 const takeTurns = "routing: {prefill: {mode: round-robin}, decode: {mode: round-robin}}\n"
@@ -203,7 +205,7 @@ func TestAGatewaysLegsMayMeetTwoReplicas(t *testing.T) {
 	t.Parallel()
 	l := layout{prefill: 2, decode: 2, config: takeTurns + "health: {server_errors: 100, probe_interval: 200ms}\n", prefillArgs: []string{"--prefill-base-us", "20000"}}
 	eachReplica(t, l, "overdue_base: 2s, overdue_per_token: 0s, orphan_grace: 300ms, timeout: 3s", func(t *testing.T, owner, other *replica) {
-		requireApart(t, owner, other, func() {
+		requireApart(t, owner, other, "started", func() {
 			for _, q := range ask("two replicas serve", 4) {
 				q.require(t, owner.asked(q))
 			}
@@ -228,7 +230,7 @@ func TestAGatewaysLegsMayMeetTwoReplicas(t *testing.T) {
 			other.awaitServing()
 			picks := owner.metric("baton_fresh_picks_total")
 			owner.fault(owner.prefill[0], x)
-			requireApart(t, owner, other, func() {
+			requireApart(t, owner, other, "started", func() {
 				for i := range 2 { // in turn: the faulty worker is met
 					q := ask(fmt.Sprintf("%s %d", name, i), 6)[(len(name)+i)%4]
 					q.require(t, owner.asked(q))
@@ -258,7 +260,7 @@ func TestReplicasReachEachOtherOverTLS(t *testing.T) {
 	t.Parallel()
 	l := layout{prefill: 1, decode: 1, gateway: &envoy.GatewayParams{TLS: true}, config: "tls: {self_signed: true}\n"}
 	eachReplica(t, l, "overdue_base: 30s", func(t *testing.T, owner, other *replica) {
-		requireApart(t, owner, other, func() {
+		requireApart(t, owner, other, "started", func() {
 			for _, q := range ask("replicas with certificates", 4) {
 				q.require(t, owner.asked(q))
 			}
@@ -342,7 +344,7 @@ func TestAGatewaysOwnLegsMayMeetTwoReplicas(t *testing.T) {
 			l := layoutOf(layout{prefill: 2, decode: 2, config: takeTurns, prefillArgs: []string{"--prefill-base-us", "100000"}}, engine)
 			eachReplica(t, l, "overdue_base: 30s", func(t *testing.T, owner, other *replica) {
 				picks, was := owner.metric("baton_fresh_picks_total"), owner.ledger()
-				requireApart(t, owner, other, func() {
+				requireApart(t, owner, other, "admitted", func() {
 					for i, q := range ask("another replica admits", 4) {
 						if i == 2 {
 							owner.faultAll(owner.prefill, enginesim.Fault{Mode: enginesim.FaultError, Count: 1})

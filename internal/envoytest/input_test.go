@@ -463,7 +463,7 @@ func TestMoreHeadersThanALegTakesAreRefused(t *testing.T) {
 	for _, r := range []*reply{f.withHeaders(85, 1), f.withHeaders(86, 1), f.withHeaders(1, 60_900)} {
 		requireError(t, r, http.StatusRequestHeaderFieldsTooLarge, "proxy_refused")
 	}
-	require.Empty(t, f.gotAll(f.workers))
+	require.Empty(t, f.gotAll(f.decode))
 	f.await("the refusals to be counted, and nothing to be booked", func() bool {
 		return f.metric("baton_failures_total", `code="proxy_refused"`) == 3 && f.metric("baton_worker_prefill_requests") == 0
 	})

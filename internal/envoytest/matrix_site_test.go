@@ -189,10 +189,14 @@ func (s *matrixSite) startEnvoys() {
 			f := *s.fleet
 			f.dir, f.fullDuplex = s.t.TempDir(), duplex
 			s.fleets[door{routing, duplex}] = &f
+			legs := filepath.Join(f.dir, "prefill.sock")
+			if routing == "" && !duplex { // all the legs that the plugin sends go through one Envoy
+				legs = filepath.Join(filepath.Dir(f.plugin.Socket), "prefill.sock")
+			}
 			wg.Go(func() {
 				var err error
 				f.envoy, err = stack.StartEnvoy(f.ctx, stack.EnvoyOptions{Path: envoyPath, Dir: f.dir, Params: envoy.Params{
-					Routing: routing, FullDuplex: duplex, PluginSocket: f.plugin.Socket, PrefillSocket: filepath.Join(f.dir, "prefill.sock"),
+					Routing: routing, FullDuplex: duplex, PluginSocket: f.plugin.Socket, PrefillSocket: legs,
 				}})
 				if err != nil {
 					f.t.Errorf("start envoy: %v", err)

@@ -96,8 +96,11 @@ func TestTheLeastLoadedWorkerIsTheIdleOne(t *testing.T) {
 			go func() { long <- f.send(ctx, "/v1/completions", completion("long", 4000, true)) }()
 			f.await("the long answer to be booked", func() bool { return f.metric("baton_worker_decode_requests") == 1 })
 			busy := f.decisions()[0].Decode.WorkerID
-			_, decode := f.picks(5)
-			require.NotContains(t, decode, busy)
+			for range 5 {
+				_, decode := f.picks(1)
+				require.NotContains(t, decode, busy)
+				f.await("the end of the answer to be told", func() bool { return f.metric("baton_worker_decode_requests") == 1 })
+			}
 			leave()
 			require.Error(t, (<-long).err, "the long answer was over before the picks were made")
 		})

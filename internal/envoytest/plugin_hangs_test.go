@@ -82,7 +82,7 @@ func TestAPluginThatHangsHoldsNoAnswerForLong(t *testing.T) {
 		r := <-got
 		require.NoError(t, f.plugin.Signal(syscall.SIGCONT))
 		require.NoError(t, r.err)
-		require.Contains(t, []int{http.StatusOK, http.StatusGatewayTimeout}, r.status, r.body)
+		require.Contains(t, []int{http.StatusOK, http.StatusServiceUnavailable, http.StatusGatewayTimeout}, r.status, r.body)
 		f.serves()
 	})
 }

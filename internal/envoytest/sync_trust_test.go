@@ -108,7 +108,7 @@ func TestTheListenerOfOurLegsTakesNothingWithoutASeal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	between := filepath.Join(dir, "tap.sock")
-	l := layoutOf(layout{prefill: 1, decode: 1, config: fmt.Sprintf("prefill: {listener: %q}\n", "unix://"+between)}, worker.VLLM)
+	l := layoutOf(layout{prefill: 1, decode: 1, envoy: mirrors, config: fmt.Sprintf("prefill: {listener: %q}\n", "unix://"+between)}, worker.VLLM)
 	f := newFleet(t, l)
 	socket := filepath.Join(f.dir, "prefill.sock")
 	tapped := newTap(t, between, socket)
@@ -155,7 +155,7 @@ func TestTheListenerOfOurLegsTakesNothingWithoutASeal(t *testing.T) {
 // TestAMirrorsTokenIsRefusedAtTheListenerOfOurLegs: each kind has its listener.
 func TestAMirrorsTokenIsRefusedAtTheListenerOfOurLegs(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, layout{prefill: 1, decode: 1})
+	f := newFleet(t, layout{prefill: 1, decode: 1, envoy: mirrors})
 	body := completion("hello", 2, false)
 	main := f.talk("main")
 	main.headers(map[string]string{":method": "POST", ":path": "/v1/completions", "content-type": "application/json"})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/envoy"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 )
 
@@ -69,17 +70,25 @@ func TestABodyOfUnknownSizeIsRefusedWhileItComes(t *testing.T) {
 // takes tens of milliseconds of an Envoy thread, in which no other request of it goes on.
 func TestALargeBodyIsReadAsItComes(t *testing.T) {
 	t.Parallel()
-	bodyModes(t, layout{prefill: 1, decode: 1}, func(t *testing.T, l layout) {
-		f := newFleet(t, l)
-		for _, size := range []int{4 << 20, 4<<20 + 1} {
-			f.forget()
-			requireAnswer(t, f.send(t.Context(), "/v1/completions", paddedCompletion(size)), "hello padded world", 3)
-			prefill, decode := f.legs()
-			whole := !l.fullDuplex && size <= 4<<20
-			for leg, q := range map[string]enginesim.Request{"prefill": prefill, "decode": decode} {
-				require.Equal(t, whole, q.Headers.Get("Content-Length") != "", "%s, %d bytes: what is read as it comes goes on in chunks", leg, size)
-				require.Greater(t, q.BodyBytes, size)
-			}
+	for name, own := range map[string]envoy.Params{"sent": {}, "mirrored": mirrors} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bodyModes(t, layout{prefill: 1, decode: 1, envoy: own}, func(t *testing.T, l layout) { newFleet(t, l).readsLargeBodies(!own.Mirrors) })
+		})
+	}
+}
+
+func (f *fleet) readsLargeBodies(sent bool) {
+	t := f.t
+	for _, size := range []int{4 << 20, 4<<20 + 1} {
+		f.forget()
+		requireAnswer(t, f.send(t.Context(), "/v1/completions", paddedCompletion(size)), "hello padded world", 3)
+		prefill, decode := f.legs()
+		whole := !f.fullDuplex && size <= 4<<20
+		for leg, q := range map[string]enginesim.Request{"prefill": prefill, "decode": decode} {
+			sized := whole || sent && leg == "prefill" // the plugin knows the size of what it sends
+			require.Equal(t, sized, q.Headers.Get("Content-Length") != "", "%s, %d bytes: what is read as it comes goes on in chunks", leg, size)
+			require.Greater(t, q.BodyBytes, size, leg)
 		}
-	})
+	}
 }

@@ -89,7 +89,7 @@ func (a *asking) request(before *avoided) route.Request {
 	r := route.Request{
 		Now: time.Now(), Scan: q.Scan, Body: q.Body,
 		Trust: a.filter.trust, HeadersOnly: a.filter.headersOnly,
-		Subset: a.subset, OneLeg: a.filter.Plain(), Sidecar: a.filter.Plain() && a.srv.cfg.Sidecar,
+		Subset: a.subset, OneLeg: a.filter.Plain(), Sends: a.filter.Sends, Sidecar: a.filter.Plain() && a.srv.cfg.Sidecar,
 		Failed: before.Avoid, Keep: before.Keep, Admitted: q.Attempt > 1,
 	}
 	if q.Passes() {

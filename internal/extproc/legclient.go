@@ -41,6 +41,8 @@ const (
 	// hand-off, and with TensorRT-LLM the prompt's token ids. It is longer only if the
 	// client asks for facts about its prompt, such as prompt_logprobs.
 	legAnswerLimit = 32 << 20
+	// legAnswerRead is the same where nothing of the answer goes to decode.
+	legAnswerRead = 1 << 20
 )
 
 // ParseListener reads the address of Envoy's listener for the legs that the plugin sends
@@ -96,21 +98,24 @@ func newLegClient(listener string, log *slog.Logger) (*legClient, error) {
 	}, nil
 }
 
-// send sends one leg and reads the whole answer. The transport may read body after send has
-// returned: the caller may write to body only if Spent is set in the answer.
-func (c *legClient) send(ctx context.Context, path string, set []wire.Header, body []byte) *leg.OwnAnswer {
-	src := newLegBody(body)
+// send sends one leg and reads the whole answer. The transport may read the body after send
+// has returned: the caller may write to its bytes only if Spent is set in the answer. Of an
+// answer longer than limit the bytes are dropped if limit is legAnswerRead, else it is ended.
+func (c *legClient) send(ctx context.Context, path string, set []wire.Header, src *legBody, limit int) *leg.OwnAnswer {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, src)
 	if err != nil {
 		return &leg.OwnAnswer{Err: err}
 	}
-	req.ContentLength, req.GetBody = int64(len(body)), src.reread
+	req.ContentLength, req.GetBody = int64(len(src.body)), src.reread
 	for _, h := range set {
 		if h.Name == "host" {
 			req.Host = h.Value
 			continue
 		}
 		req.Header.Add(h.Name, h.Value)
+	}
+	if req.Header.Get("user-agent") == "" {
+		req.Header["User-Agent"] = nil // else Go adds its own
 	}
 	resp, err := c.http.Do(req)
 	c.reached(err)
@@ -123,10 +128,14 @@ func (c *legClient) send(ctx context.Context, path string, set []wire.Header, bo
 	defer resp.Body.Close()
 	a := &leg.OwnAnswer{Status: resp.StatusCode, Sent: true, LocalReply: resp.Header.Get(prefill.HeaderLocalReply)}
 	a.RetryAfter, a.Location = resp.Header.Get("retry-after"), resp.Header.Get("location")
-	a.Body, a.Err = readAnswer(resp)
+	a.Body, a.Err = readAnswer(resp, limit)
+	if errors.Is(a.Err, leg.ErrLong) && limit == legAnswerRead {
+		_, a.Err = io.Copy(io.Discard, resp.Body)
+		a.Unread = a.Err == nil
+	}
 	a.Why = whyOf(a.Err)
 	if wire.Encoded([]byte(resp.Header.Get("content-encoding"))) {
-		a.Body = nil // it cannot be read, and is no text for a client
+		a.Body, a.Unread = nil, a.Err == nil // it cannot be read, and is no text for a client
 	}
 	a.Canceled = a.Err != nil && errors.Is(context.Cause(ctx), errLegAborted)
 	a.Spent = a.Err == nil && src.spent()
@@ -173,18 +182,21 @@ func whyOf(err error) string {
 type legBody struct {
 	r     *bytes.Reader
 	body  []byte
+	sent  func()      // is called once the whole body was read; nil: nobody wants to know
 	begun atomic.Bool // there is a connection, which reads the body
 	ended atomic.Bool // the body was read to its end
 	again atomic.Bool // the transport has asked for another reader, to send the body again
 }
 
-func newLegBody(body []byte) *legBody { return &legBody{r: bytes.NewReader(body), body: body} }
+func newLegBody(body []byte, sent func()) *legBody {
+	return &legBody{r: bytes.NewReader(body), body: body, sent: sent}
+}
 
 func (b *legBody) Read(p []byte) (int, error) {
 	b.begun.Store(true)
 	n, err := b.r.Read(p)
-	if b.r.Len() == 0 {
-		b.ended.Store(true)
+	if b.r.Len() == 0 && b.ended.CompareAndSwap(false, true) && b.sent != nil {
+		b.sent()
 	}
 	return n, err
 }
@@ -203,13 +215,13 @@ func (b *legBody) reread() (io.ReadCloser, error) {
 // errLegAborted is the cause with which an attempt cancels a leg of its own.
 var errLegAborted = errors.New("the leg was ended by its owner")
 
-func readAnswer(resp *http.Response) ([]byte, error) {
+func readAnswer(resp *http.Response, limit int) ([]byte, error) {
 	var b bytes.Buffer
-	if n := resp.ContentLength; n > 0 && n <= legAnswerLimit {
+	if n := resp.ContentLength; n > 0 && n <= int64(limit) {
 		b.Grow(int(n) + bytes.MinRead)
 	}
-	n, err := b.ReadFrom(io.LimitReader(resp.Body, legAnswerLimit+1))
-	if err == nil && n > legAnswerLimit {
+	n, err := b.ReadFrom(io.LimitReader(resp.Body, int64(limit)+1))
+	if err == nil && n > int64(limit) {
 		return nil, leg.ErrLong
 	}
 	return b.Bytes(), err

@@ -24,6 +24,7 @@ func (s *mainStream) mark(now time.Time, r leg.Report) {
 	if r.Proof != "" {
 		s.srv.doubts.proved(s.prompt.Model, s.m.Plan().Expected.Tokens, &r, now)
 	}
+	s.legSpan.hear(&r)
 	switch r.State {
 	case leg.Started:
 		j.Mark(s.note, decision.PrefillStarted, now)

@@ -40,6 +40,7 @@ type mainStream struct {
 	endedAt        time.Time // when the gRPC stream ended, if an answer was on its way then; else zero
 	span           trace.Span
 	decodeSpan     trace.Span
+	legSpan        legSpan // of a prefill leg that the plugin sends
 	nonce          uint64
 	bears          bool        // the attempt is noted in unrouted
 	subset         *subset.Set // endpoints that the data plane allows; nil: all
@@ -307,6 +308,7 @@ func (s *mainStream) perform(now time.Time, e *leg.Effect) {
 			s.pass()
 		}
 	case leg.OpForget:
+		s.legSpan.end()
 		s.srv.attempts.remove(s.nonce)
 		if s.m.Over() {
 			s.leaveName(now)

@@ -41,18 +41,22 @@ func (a *asking) plan(d *route.Decision) (*leg.Plan, error) {
 		return p, nil
 	}
 	w := d.Prefill.Worker
+	p.PrefillAddr = d.Prefill.Address()
 	if p.Kind == handoff.BySidecar {
-		p.PrefillAddr = d.Prefill.Address()
 		return p, nil
 	}
 	leg := prefill.Leg{Owner: srv.owner, Nonce: p.Nonce, Prefill: p.Prefill, Deadline: a.m.Request().Deadline}
-	if p.Kind.PrefillFirst() {
+	p.SentBeside = a.filter.Sends && !p.Kind.PrefillFirst()
+	if p.SentBeside || p.Kind.PrefillFirst() {
 		leg.Kind = prefill.SyncLeg
 		leg.Deadline = time.Now().Add(min(time.Until(a.m.Request().Deadline), srv.cfg.PrefillTimeout) + srv.cfg.OrphanGrace)
-		p.PrefillDPSize, p.DecodeAlone = w.RanksPerPort(), d.Decode.Alone
-		p.HandoffID = d.HandoffID
+	}
+	if p.Kind != handoff.Rendezvous { // SGLang finds the rank from the room
+		p.PrefillDPSize = w.RanksPerPort()
+	}
+	if p.Kind.PrefillFirst() {
+		p.DecodeAlone, p.HandoffID = d.Decode.Alone, d.HandoffID
 	} else {
-		p.PrefillAddr = d.Prefill.Address()
 		p.Bootstrap, p.Model = w.Bootstrap, d.Key.Model
 		p.BootstrapHost, p.BootstrapPort = handoff.SGLangHost(w.Bootstrap), w.Bootstrap.Port
 		p.InHeaders = p.Kind == handoff.Rendezvous && d.Decode.Worker.HeaderOverrides && w.HeaderOverrides && a.m.Request().Path != openai.Completions

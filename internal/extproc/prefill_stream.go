@@ -13,25 +13,22 @@ import (
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // prefillStream runs one mirrored prefill leg. It has the machine, the gRPC stream and the
 // way to the leg's owner.
 type prefillStream struct {
 	stream
-	m        leg.Prefill
-	owner    *mainStream // the attempt's main leg; nil: at another replica, or not known
-	leg      prefill.Leg
-	token    string
-	span     trace.Span
-	fault    string
-	met      string // what the leg has met, if it has failed
-	endpoint string // of its worker
+	m     leg.Prefill
+	owner *mainStream // the attempt's main leg; nil: at another replica, or not known
+	leg   prefill.Leg
+	token string
+	span  legSpan
 
-	outcome leg.State       // well or failed, once it is known
-	guest   bool            // another replica owns the leg, and gets the reports
-	told    <-chan struct{} // closes when the latest report to another replica was sent
-	body    budget.Share    // of bodies in flight
+	guest bool            // another replica owns the leg, and gets the reports
+	told  <-chan struct{} // closes when the latest report to another replica was sent
+	body  budget.Share    // of bodies in flight
 }
 
 func (s *prefillStream) post(ev *notice) { s.act.post(ev) }
@@ -64,28 +61,53 @@ func (s *prefillStream) handle(ev *notice) {
 		s.perform(&effects[i])
 	}
 	if ev.Kind == leg.EventClosed {
-		s.endSpan()
+		s.span.status = s.m.AnswerStatus()
+		s.span.end()
 	}
 }
 
-func (s *prefillStream) endSpan() {
-	if s.span == nil || !s.span.IsRecording() {
+// legSpan is the span of a prefill leg, with what is told of the leg. The zero value: there is
+// none.
+type legSpan struct {
+	span     trace.Span
+	prefill  worker.Rank
+	endpoint string // of its worker
+
+	outcome leg.State // well or failed, once it is known
+	fault   string
+	met     string // what the leg has met, if it has failed
+	status  int    // of the worker's answer; 0: none has come
+}
+
+// hear notes a report of the leg.
+func (l *legSpan) hear(r *leg.Report) {
+	if r.State != leg.Ended {
+		l.outcome = r.State
+	}
+	if r.State == leg.Failed {
+		l.fault = string(r.Reason)
+	}
+	l.met, l.status = cmp.Or(r.Said, l.met), cmp.Or(r.Status, l.status)
+}
+
+func (l *legSpan) end() {
+	if l.span == nil || !l.span.IsRecording() {
 		return
 	}
 	attrs := []attribute.KeyValue{
-		attribute.String(telemetry.AttrPrefill, s.leg.Prefill.String()), attribute.String(telemetry.AttrEndpoint, s.endpoint),
-		attribute.String(telemetry.AttrOutcome, s.outcome.String()),
+		attribute.String(telemetry.AttrPrefill, l.prefill.String()), attribute.String(telemetry.AttrEndpoint, l.endpoint),
+		attribute.String(telemetry.AttrOutcome, l.outcome.String()),
 	}
-	if s.fault != "" {
-		attrs = append(attrs, attribute.String(telemetry.AttrReason, s.fault))
+	if l.fault != "" {
+		attrs = append(attrs, attribute.String(telemetry.AttrReason, l.fault))
 	}
-	if s.met != "" {
-		attrs = append(attrs, attribute.String(telemetry.AttrError, s.met))
+	if l.met != "" {
+		attrs = append(attrs, attribute.String(telemetry.AttrError, l.met))
 	}
-	if status := s.m.AnswerStatus(); status != 0 {
-		attrs = append(attrs, attribute.Int(telemetry.AttrStatus, status))
+	if l.status != 0 {
+		attrs = append(attrs, attribute.Int(telemetry.AttrStatus, l.status))
 	}
-	telemetry.End(s.span, time.Now(), s.fault, attrs...)
+	telemetry.End(l.span, time.Now(), l.fault, attrs...)
 }
 
 // admit opens the leg's token and finds the leg's owner and worker. If this process is not
@@ -118,15 +140,16 @@ func (s *prefillStream) admit(ev *notice) *leg.Ticket {
 		s.guest = true
 		srv.guests.add(s.token, s)
 	}
+	s.span.prefill = sealed.Prefill
 	if w != nil {
-		s.endpoint = w.EndpointOf(sealed.Prefill.DPRank).String()
-		t.Endpoint = s.endpoint
+		s.span.endpoint = w.EndpointOf(sealed.Prefill.DPRank).String()
+		t.Endpoint = s.span.endpoint
 		t.Mooncake = handoff.KindOf(w.Engine) == handoff.Mooncake
 		t.NamesRank = t.Mooncake && w.RanksPerPort() > 1
 	}
 	if srv.cfg.Tracer.Enabled() {
 		parent := telemetry.Extract(ev.Headers.Traceparent, ev.Headers.Tracestate)
-		s.span = srv.cfg.Tracer.Start(parent, telemetry.SpanPrefillLeg, time.Now())
+		s.span.span = srv.cfg.Tracer.Start(parent, telemetry.SpanPrefillLeg, time.Now())
 	}
 	return t
 }
@@ -140,13 +163,7 @@ func (s *prefillStream) perform(e *leg.Effect) {
 	case leg.OpImmediate:
 		s.sendImmediate(e.Imm)
 	case leg.OpReport:
-		if e.Report.State != leg.Ended {
-			s.outcome = e.Report.State
-		}
-		if e.Report.State == leg.Failed {
-			s.fault = string(e.Report.Reason)
-		}
-		s.met = cmp.Or(e.Report.Said, s.met)
+		s.span.hear(&e.Report)
 		s.srv.cfg.Telemetry.Leg(e.Report.State.String(), string(e.Report.Reason))
 		s.tellOwner(e.Report)
 	case leg.OpFinish:

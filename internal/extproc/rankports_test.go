@@ -121,7 +121,7 @@ func TestALegOfTheSynchronousWayGoesToItsRanksOwnPort(t *testing.T) {
 			require.Equal(t, tt.want, setHeaders(m.GetRequestHeaders().GetResponse().GetHeaderMutation())[prefill.HeaderPrefillEndpoint])
 			w := r.srv.view.Load().Worker(2)
 			l := routedBy(new(leg.Plan))
-			told := slices.Contains(l.LegHeaders(tt.rank, w.RanksPerPort(), token), wire.Header{Name: "x-data-parallel-rank", Value: "2"})
+			told := slices.Contains(l.LegHeaders(tt.rank, w.RanksPerPort(), token, ""), wire.Header{Name: "x-data-parallel-rank", Value: "2"})
 			require.Equal(t, tt.told, told)
 		})
 	}

@@ -53,6 +53,11 @@ const (
 	protocolKey      = "x-baton-protocol"       // the endpoint picker protocol, and what is beside the filter
 )
 
+// legsKey with the value sent says that Envoy mirrors no leg: the plugin sends each prefill leg
+// itself, and the filter fails closed. An earlier version, which would wait for a mirror,
+// refuses such a stream.
+const legsKey = "x-baton-legs"
+
 // errorsKey with the value shown says that the filter has allow_mode_override, so that the
 // body of an error can be asked for. Versions before it refuse keys that begin with x-baton-.
 const errorsKey = "baton-errors"

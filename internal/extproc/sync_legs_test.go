@@ -143,11 +143,11 @@ func TestALegsAnswerIsReadUpToItsLimit(t *testing.T) {
 	defer client.close()
 	for _, set := range [][]wire.Header{nil, {{Name: "length", Value: "told"}}} {
 		size.Store(legAnswerLimit)
-		a := client.send(t.Context(), "/v1/completions", set, []byte("{}"))
+		a := client.send(t.Context(), "/v1/completions", set, newLegBody([]byte("{}"), nil), legAnswerLimit)
 		require.NoError(t, a.Err)
 		require.Len(t, a.Body, legAnswerLimit)
 		size.Store(legAnswerLimit + 1)
-		a = client.send(t.Context(), "/v1/completions", set, []byte("{}"))
+		a = client.send(t.Context(), "/v1/completions", set, newLegBody([]byte("{}"), nil), legAnswerLimit)
 		require.ErrorIs(t, a.Err, leg.ErrLong)
 		require.Empty(t, a.Body)
 		require.Equal(t, 200, a.Status)
@@ -173,7 +173,7 @@ func TestALegFollowsNoRedirectAndAsksForNoCompression(t *testing.T) {
 	}), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	defer client.close()
-	a := client.send(t.Context(), "/v1/completions", nil, []byte("{}"))
+	a := client.send(t.Context(), "/v1/completions", nil, newLegBody([]byte("{}"), nil), legAnswerLimit)
 	require.NoError(t, a.Err)
 	require.Equal(t, http.StatusTemporaryRedirect, a.Status)
 	require.Empty(t, a.Body, "what cannot be read is no text for a client")
@@ -186,7 +186,7 @@ func TestALegThatWasNeverSentIsTakenByNobody(t *testing.T) {
 		client, err := newLegClient(at, slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
 		defer client.close()
-		return client.send(t.Context(), "/v1/completions", nil, []byte(body))
+		return client.send(t.Context(), "/v1/completions", nil, newLegBody([]byte(body), nil), legAnswerLimit)
 	}
 	nobody := send("unix:///nowhere/prefill.sock", "{}")
 	require.Error(t, nobody.Err)
@@ -220,7 +220,9 @@ func TestAListenerThatIsNotThereIsToldOfOnce(t *testing.T) {
 	client, err := newLegClient("unix://"+at, slog.New(slog.NewTextHandler(&b, nil)))
 	require.NoError(t, err)
 	defer client.close()
-	send := func() { client.send(t.Context(), "/v1/completions", nil, []byte("{}")) }
+	send := func() {
+		client.send(t.Context(), "/v1/completions", nil, newLegBody([]byte("{}"), nil), legAnswerLimit)
+	}
 	send()
 	send()
 	l, err := net.Listen("unix", at)

@@ -9,6 +9,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -58,10 +59,11 @@ func (s *syncStream) admit(ev *notice) {
 		s.refuse(&leg.FailLegLate, "late")
 		return
 	}
-	if sealed.Kind == prefill.SyncLeg && !s.begun(sealed, ev.Headers.Leg) || sealed.Kind == prefill.CollectLeg && !s.collects(sealed) {
+	if sealed.Kind == prefill.SyncLeg && !s.wanted(sealed) || sealed.Kind == prefill.CollectLeg && !s.collects(sealed) {
 		s.refuse(&leg.FailLegLate, "late")
 		return
 	}
+	srv.cfg.Telemetry.Leg("admitted", "")
 	s.send(wire.Mutate([]wire.Header{
 		{Name: prefill.HeaderPrefillEndpoint, Value: w.EndpointOf(sealed.Prefill.DPRank).String()},
 		{Name: "x-envoy-upstream-rq-timeout-ms", Value: strconv.FormatInt(max(time.Until(sealed.Deadline).Milliseconds(), 1), 10)},
@@ -69,22 +71,14 @@ func (s *syncStream) admit(ev *notice) {
 	s.finishStream() // Envoy 1.36 would keep the stream to the answer's end, and end the leg if the plugin died
 }
 
-// begun tells the owner that its leg has reached Envoy. It returns false if the attempt
-// wants no leg any more, or has one already. That is not checked for another replica's
-// attempt.
-func (s *syncStream) begun(sealed prefill.Leg, token string) bool {
-	r := leg.Report{State: leg.Started}
-	s.srv.cfg.Telemetry.Leg(r.State.String(), "")
+// wanted returns false if the attempt wants no leg any more, or has one already. That is not
+// checked for another replica's attempt.
+func (s *syncStream) wanted(sealed prefill.Leg) bool {
 	if sealed.Owner != s.srv.owner {
-		s.srv.peers.report(sealed.Owner, token, r, func() {}, nil)
 		return true
 	}
 	owner := s.srv.attempts.find(sealed.Nonce)
-	if owner == nil || !owner.admitSync() {
-		return false
-	}
-	owner.post(just(leg.Event{Kind: leg.EventLeg, Leg: r}))
-	return true
+	return owner != nil && owner.admitSync()
 }
 
 // collects returns false if this collecting leg of this process has come before: a token is
@@ -113,7 +107,8 @@ func (s *mainStream) admitSync() bool {
 	return true
 }
 
-// askPrefill sends the prefill leg and posts its answer.
+// askPrefill sends the prefill leg, and posts that it has begun and what its answer is. A leg
+// has begun once Envoy has taken the whole request: from then on it is a worker that is slow.
 func (s *mainStream) askPrefill(e *leg.Effect) {
 	ctx, stop := context.WithCancelCause(s.srv.legs)
 	ctx, cancel := context.WithTimeout(ctx, e.Wait)
@@ -121,22 +116,34 @@ func (s *mainStream) askPrefill(e *leg.Effect) {
 	s.stopSync = stop
 	s.mu.Unlock()
 	q := s.m.Request()
-	path, set, body := q.Path.String(), carried(e.Set, q.Headers.All), e.Body
+	path, set, body, limit := q.Path.String(), carried(e.Set, q.Headers.All), e.Body, legAnswerLimit
+	if e.Unread {
+		limit = legAnswerRead
+	}
 	s.own.Set(s.srv.bodies, int64(len(body)))
+	if s.srv.cfg.Tracer.Enabled() {
+		p := s.m.Plan()
+		s.legSpan = legSpan{span: s.srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanPrefillLeg, time.Now()), prefill: p.Prefill, endpoint: p.PrefillAddr}
+	}
+	end := func(a *leg.OwnAnswer) { s.post(just(leg.Event{Kind: leg.EventPrefilled, Answer: a})) }
+	begun := func() {
+		s.srv.cfg.Telemetry.Leg(leg.Started.String(), "")
+		s.post(just(leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Started}}))
+	}
 	began := s.srv.senders.run(func() {
 		defer stop(nil)
 		defer cancel()
-		defer s.survive("prefill_sender", func() { s.post(just(leg.Event{Kind: leg.EventPrefilled, Answer: &leg.OwnAnswer{Err: errPanicked}})) })
-		a := s.srv.legClient.send(ctx, path, set, body)
+		defer s.survive("prefill_sender", func() { end(&leg.OwnAnswer{Err: errPanicked}) })
+		a := s.srv.legClient.send(ctx, path, set, newLegBody(body, begun), limit)
 		if a.Spent {
 			s.srv.rules.Buffers.Return(body)
 		}
-		s.post(just(leg.Event{Kind: leg.EventPrefilled, Answer: a}))
+		end(a)
 	})
 	if !began {
 		cancel()
 		stop(nil)
-		s.post(just(leg.Event{Kind: leg.EventPrefilled, Answer: &leg.OwnAnswer{Err: errClosed}}))
+		end(&leg.OwnAnswer{Err: errClosed})
 	}
 }
 
@@ -172,7 +179,8 @@ func (s *mainStream) collect(e *leg.Effect) {
 		if err != nil {
 			return false
 		}
-		return s.srv.legClient.send(ctx, path, carried(s.m.LegHeaders(dp, w.RanksPerPort(), token), s.m.Request().Headers.All), body).Taken()
+		set := s.m.LegHeaders(dp, w.RanksPerPort(), token, w.EndpointOf(dp).String())
+		return s.srv.legClient.send(ctx, path, carried(set, s.m.Request().Headers.All), newLegBody(body, nil), legAnswerLimit).Taken()
 	}
 	const failed = "collect_failed"
 	began := s.srv.legClient != nil && s.srv.senders.run(func() {

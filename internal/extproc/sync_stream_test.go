@@ -84,7 +84,7 @@ func TestALegsBodyIsSpentOnceItWasReadAndTheAnswerToo(t *testing.T) {
 			client, err := newLegClient(srv.URL, slog.New(slog.DiscardHandler))
 			require.NoError(t, err)
 			defer client.close()
-			a := client.send(t.Context(), "/v1/completions", nil, body)
+			a := client.send(t.Context(), "/v1/completions", nil, newLegBody(body, nil), legAnswerLimit)
 			require.Equal(t, c.spent, a.Spent)
 			if c.spent {
 				require.Equal(t, http.StatusOK, a.Status)
@@ -95,7 +95,7 @@ func TestALegsBodyIsSpentOnceItWasReadAndTheAnswerToo(t *testing.T) {
 }
 
 func TestALegsBodyThatIsSentAnewIsNeverSpent(t *testing.T) {
-	b := newLegBody([]byte("body"))
+	b := newLegBody([]byte("body"), nil)
 	_, err := io.ReadAll(b)
 	require.NoError(t, err)
 	require.True(t, b.spent())

@@ -28,7 +28,7 @@ type filter struct {
 // strangeKey returns an error if the filter's metadata has an unknown key with the prefix
 // x-baton-. A misspelt key would have no effect, and so would not keep out what it should.
 func strangeKey(md metadata.MD) error {
-	known := [...]string{filterKey, prefill.HeaderLeg, routingKey, routingRepickKey, routingFieldsKey, protocolKey}
+	known := [...]string{filterKey, prefill.HeaderLeg, routingKey, routingRepickKey, routingFieldsKey, protocolKey, legsKey}
 	strange := ""
 	for key := range md {
 		if strings.HasPrefix(key, "x-baton-") && !slices.Contains(known[:], key) && (strange == "" || key < strange) {
@@ -58,11 +58,12 @@ func filterOf(md metadata.MD, plain bool) (filter, error) {
 	fields, err3 := one(routingFieldsKey, "believe", "refuse")
 	protocol, err4 := one(protocolKey, protocolGateway, protocolOneLeg)
 	errs, err5 := one(errorsKey, "shown")
-	var err6 error
-	if plain && routing+repick+fields+protocol+errs != "" {
-		err6 = fmt.Errorf("initial metadata says more than nothing, and not %s: set it to %s on the ext_proc filter's grpc_service", filterKey, filterMain)
+	legs, err6 := one(legsKey, "sent")
+	var err7 error
+	if plain && routing+repick+fields+protocol+errs+legs != "" {
+		err7 = fmt.Errorf("initial metadata says more than nothing, and not %s: set it to %s on the ext_proc filter's grpc_service", filterKey, filterMain)
 	}
-	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7); err != nil {
 		return filter{}, err
 	}
 	trust, err := pin.ParseTrust(routing)
@@ -74,7 +75,7 @@ func filterOf(md metadata.MD, plain bool) (filter, error) {
 		speaks = leg.Gateway
 	}
 	return filter{
-		Way:   leg.Way{Repick: repick == "true", Speaks: speaks},
+		Way:   leg.Way{Repick: repick == "true", Speaks: speaks, Sends: legs == "sent"},
 		trust: trust, headersOnly: fields == "refuse", shows: errs == "shown",
 	}, err
 }

@@ -277,11 +277,7 @@ func (a *attempt) pass(now time.Time) {
 func (a *attempt) routeHeaders(now time.Time) []wire.Header {
 	p, names := a.plan, &a.rules.Names
 	set := make([]wire.Header, 0, 20)
-	all := func(keys []string, v string) {
-		for _, k := range keys {
-			set = append(set, wire.Header{Name: k, Value: v})
-		}
-	}
+	all := func(keys []string, v string) { set = appendAll(set, keys, v) }
 	set = append(set, wire.Header{Name: prefill.HeaderDestination, Value: p.DecodeAddr})
 	if !a.way.Plain() { // a plain gateway's Envoy lets nobody set its headers; there the plugin keeps the time-out
 		left := a.req.Deadline.Sub(now)
@@ -316,7 +312,7 @@ func (a *attempt) routeHeaders(now time.Time) []wire.Header {
 		all(names.PrefillDPRank, strconv.FormatUint(uint64(p.Prefill.DPRank), 10))
 		return set
 	}
-	if !p.Kind.PrefillFirst() {
+	if !p.sent() {
 		set = append(set, wire.Header{Name: prefill.HeaderPrefillCluster, Value: a.rules.PrefillCluster}, wire.Header{Name: prefill.HeaderLeg, Value: p.Token},
 			wire.Header{Name: prefill.HeaderPrefillEndpoint, Value: p.PrefillAddr})
 	}
@@ -325,15 +321,7 @@ func (a *attempt) routeHeaders(now time.Time) []wire.Header {
 	if p.Kind.PrefillFirst() {
 		return set
 	}
-	port, room := strconv.Itoa(int(p.BootstrapPort)), strconv.FormatUint(uint64(p.Room), 10)
-	all(names.BootstrapHost, p.BootstrapHost)
-	all(names.BootstrapPort, port)
-	all(names.BootstrapRoom, room)
-	if p.InHeaders {
-		set = append(set, wire.Header{Name: handoff.SGLangOverrideHost, Value: p.BootstrapHost},
-			wire.Header{Name: handoff.SGLangOverridePort, Value: port}, wire.Header{Name: handoff.SGLangOverrideRoom, Value: room})
-	}
-	return set
+	return p.appendMeeting(set, names)
 }
 
 // holds reports whether the head of decode's answer has to wait: until prefill is well,
@@ -365,13 +353,13 @@ func (a *attempt) relay(now time.Time) {
 
 // maybeLeave ends the plugin's part in the stream once nothing more depends on it. From
 // then on neither a crash nor a restart of the plugin can harm the answer. A buffered
-// stream is left only for a drain: Envoy continues it without the plugin in any case, and
-// its end is the exact moment to release decode. With several replicas, too, a stream is
+// stream of a filter that fails open is left only for a drain: Envoy continues it without
+// the plugin in any case, and its end is the exact moment to release decode. With several replicas, too, a stream is
 // left only for a drain: Envoy sends its access log to one of them, and not to the one
 // that has left (seen on Envoy 1.40).
 func (a *attempt) maybeLeave() {
 	draining := a.link == linkDraining
-	if a.phase != mainStreaming || !a.req.fullDuplex && !draining || a.far.awaited() || a.far.state == Failed {
+	if a.phase != mainStreaming || !a.req.fullDuplex && !a.way.Sends && !draining || a.far.awaited() || a.far.state == Failed {
 		return
 	}
 	if a.answer.throughUs() || a.way.Plain() || a.rules.Replicas && !draining {

@@ -21,7 +21,7 @@ const (
 	OpRelay                      // let the response headers go on: Set
 	OpImmediate                  // send an ImmediateResponse: Imm
 	OpExtend                     // make Envoy's message timeout longer: Wait
-	OpPrefill                    // send the prefill leg: Set, Body, Wait; EventPrefilled answers
+	OpPrefill                    // send the prefill leg: Set, Body, Wait, Unread; EventPrefilled answers
 	OpCollect                    // send a collecting leg, which fetches the KV that prefill holds: Path, Body; EventCollected answers
 	OpPick                       // resolve tokens, pick, reserve; EventPicked, EventRefused or EventAnswered answers. Fail: pick one worker, since the pair has failed so
 	OpModels                     // answer a question about all models, or about one: Model, Retry
@@ -59,6 +59,7 @@ type Effect struct {
 	Body        []byte      // OpRoute: the new body; nil: the client's body goes on
 	Path        openai.Path // OpCollect
 	Model       string      // OpModels: the model that is asked about; "": all of them
+	Unread      bool        // OpPrefill: an answer that is too long to be kept is still awaited
 	Trailers    bool        // OpRoute: request trailers end the body
 	Retry       bool        // OpModels, OpHealth: a fresh attempt is allowed
 	Holds       bool        // OpExtend: the head of decode's answer waits for prefill

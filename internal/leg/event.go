@@ -5,6 +5,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -124,6 +125,15 @@ type Report struct {
 	// Said tells what the leg has met, of a leg that failed; see said. The worker's words
 	// may come after its status: then they are in the report that the leg has ended.
 	Said string
+}
+
+// tell adds what the worker's whole answer tells of tokens.
+func (r *Report) tell(a *openai.Answer, unread bool) {
+	r.Cached, r.Counted = a.Usage.Cached, a.HasUsage && a.Usage.HasCached
+	r.Told = toldOf(&a.Usage, a.HasUsage, a.Choices)
+	if unread {
+		r.Told.Reading = ReadTooLong
+	}
 }
 
 // busy reports whether a leg failed because there was no room for it, at the worker or at

@@ -59,7 +59,7 @@ func runFrames(c *wire.Codec, pool *wire.Pool, seed uint64, frames []byte) error
 	rules := testRules()
 	rules.Hold, rules.Fallback, rules.Buffers = r.IntN(4) > 0, r.IntN(2) == 0, pool
 	x := &mainRandom{r: r, m: mainOf(rules, Way{}), now: testStart}
-	x.m.way = pickOf(r, Way{}, Way{Speaks: Gateway}, Way{Speaks: PlainGateway})
+	x.m.way = pickOf(r, Way{}, Way{Sends: true}, Way{Speaks: Gateway}, Way{Speaks: PlainGateway})
 	for range 64 {
 		frame, n := protowire.ConsumeBytes(frames)
 		if n < 0 || x.closed {

@@ -22,6 +22,7 @@ type OwnAnswer struct {
 	Canceled   bool   // the plugin ended the leg
 	Odd        bool   // the worker refuses more than its pool
 	Spent      bool   // nothing reads the request's body any more: its buffer is free
+	Unread     bool   // the answer is whole, and was not kept: it is too long, or has an encoding
 
 	// Set by the machine.
 	read      bool
@@ -49,8 +50,10 @@ func (a *OwnAnswer) said(q *Request) string {
 	switch {
 	case a.LocalReply != "" && a.LocalReply != ofPlugins:
 		what = byEnvoy(a.LocalReply)
-	case a.Err == nil:
+	case a.Err == nil && q.Body != nil:
 		what = openai.Words(a.Body, q.Body)
+	case a.Err == nil:
+		what = openai.Words(a.Body, q.kept)
 	}
 	return said(a.Status, q.Headers.Path, what)
 }
@@ -157,6 +160,15 @@ func (h *handover) judge(a *OwnAnswer, p *Plan) (Report, handoff.Result) {
 		if s == blame.Rejected || s == blame.Redirected {
 			r.Answer = a.Body
 		}
+		return r, handoff.Result{}
+	}
+	if !p.Kind.PrefillFirst() {
+		s, read := readBeside(a.Body, a.Unread)
+		if s != blame.Served {
+			return fail(s)
+		}
+		r := Report{State: Well, Status: a.Status}
+		r.tell(&read, a.Unread)
 		return r, handoff.Result{}
 	}
 	if len(a.Body) == 0 {

@@ -20,7 +20,7 @@ import (
 
 // The scenario files drive a machine as its stream does. Verbs of testdata/main:
 //
-//	new [attempt=N] [full-duplex] [no-hold] [first=hold|off] [fallback] [gateway] [plain] [replicas]
+//	new [attempt=N] [full-duplex] [no-hold] [first=hold|off] [fallback] [gateway] [plain] [replicas] [sends]
 //	request-headers [method=POST] [path=…] [eos] [length=N] [encoded] [timeout=MS] [start=D]   D: so long ago
 //	     [answers] [answers-duplex]      the filter sends the bodies of answers, or streams them
 //	     [strange=NAME]                  a header that only routers may set
@@ -28,7 +28,7 @@ import (
 //	request-body [more]          the input is the body
 //	request-trailers
 //	picked [aggregated] [in-headers] [overdue=D] [answer=D] [dp=N] [explain] [prefill-named] [decode-named]
-//	     [kind=vllm|trtllm|mooncake|sidecar] [decode-alone]
+//	     [kind=vllm|trtllm|mooncake|sidecar] [decode-alone] [sent]
 //	     [lone]                          no other worker could be tried
 //	     [suspects=ID:CHARGE,…]          of earlier attempts
 //	     [lost=N]                        workers that the request has lost
@@ -45,7 +45,7 @@ import (
 //	closed
 //	after D                      time passes; the timer fires if it is due
 //
-//	prefilled [status=N] [cut] [long] [canceled] [local=FLAGS]   the end of a prefill leg of our own; the input is its answer
+//	prefilled [status=N] [cut] [long] [unread] [canceled] [local=FLAGS]   the end of a prefill leg of our own; the input is its answer
 //	collected                    a collecting leg has ended
 //
 // Verbs of testdata/prefill: new, admit [refused=CODE] [deadline=D] [path=…] [eos],
@@ -106,7 +106,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		r.Hold, r.Fallback = !d.HasArg("no-hold"), d.HasArg("fallback")
 		r.ReasonHeader, r.Replicas = "x-dropped", d.HasArg("replicas")
 		r.HoldFirst = str(d, "first", "hold") == "hold"
-		w := Way{}
+		w := Way{Sends: d.HasArg("sends")}
 		switch {
 		case d.HasArg("plain"):
 			w.Speaks = PlainGateway
@@ -244,6 +244,7 @@ func testPlan(t *testing.T, d *datadriven.TestData) *Plan {
 		default:
 			p.Kind = handoff.Rendezvous
 		}
+		p.SentBeside = d.HasArg("sent")
 	}
 	return p
 }
@@ -251,7 +252,7 @@ func testPlan(t *testing.T, d *datadriven.TestData) *Plan {
 func answerArgs(t *testing.T, d *datadriven.TestData) *OwnAnswer {
 	a := &OwnAnswer{
 		Status: num(t, d, "status", 200), LocalReply: str(d, "local", ""), Canceled: d.HasArg("canceled"),
-		Body: []byte(strings.TrimSuffix(d.Input, "\n")), Why: str(d, "why", ""),
+		Body: []byte(strings.TrimSuffix(d.Input, "\n")), Why: str(d, "why", ""), Unread: d.HasArg("unread"),
 	}
 	switch {
 	case d.HasArg("cut"), a.Why != "":

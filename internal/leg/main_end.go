@@ -108,7 +108,7 @@ func (m *Main) concludeLogged(now time.Time, ev *Event) {
 			m.taken()
 		}
 		if ev.Seen == blame.NotSent {
-			m.unsent(ev.Status)
+			m.unsent(now, ev.Status)
 		}
 	}
 	m.conclude(now, ev.Seen)
@@ -116,8 +116,11 @@ func (m *Main) concludeLogged(now time.Time, ev *Event) {
 
 // unsent notes that Envoy has answered the request itself after the plugin had routed it,
 // with this status. Such a request is not mirrored either.
-func (m *Main) unsent(status int) {
-	if m.far.state == Dispatched && !m.plan.Kind.PrefillFirst() {
+func (m *Main) unsent(now time.Time, status int) {
+	switch {
+	case m.plan.SentBeside && m.far.awaited():
+		m.abortOrphan(now)
+	case m.far.state == Dispatched && !m.plan.sent():
 		m.far.state = Ended
 		m.timers.stop(timerBegin, timerLate)
 		m.releasePrefill()

@@ -53,7 +53,7 @@ func (m *Main) Step(now time.Time, ev *Event) []Effect {
 	case EventClosed:
 		m.onClosed(now)
 	case EventLeg:
-		if ev.Leg.State == Started || m.plan == nil || !m.plan.Kind.PrefillFirst() {
+		if ev.Leg.State == Started || m.plan == nil || !m.plan.sent() {
 			m.onLeg(now, ev.Leg) // the end of a leg that the plugin sent comes with EventPrefilled
 		}
 	case EventGone, EventMute:
@@ -220,7 +220,7 @@ func (m *Main) onPicked(now time.Time, p *Plan) {
 	if p.Disaggregated {
 		m.booked |= ofPrefill
 	}
-	if !p.Disaggregated || !p.Kind.PrefillFirst() && p.Kind != handoff.Mooncake {
+	if !p.Disaggregated || !p.sent() && p.Kind != handoff.Mooncake {
 		m.req.Headers.All = nil // only a leg that the plugin sends needs them
 	}
 	if m.phase != mainResolving || m.link == linkOver { // the attempt ended while tokens were counted
@@ -244,17 +244,23 @@ func (m *Main) onPicked(now time.Time, p *Plan) {
 	}
 }
 
-// onBoth sends the request to decode. For a pair, Envoy's mirror sends it to prefill, or
-// decode's sidecar does.
+// onBoth sends the request to decode. For a pair the plugin sends it to prefill, too, or
+// Envoy's mirror does, or decode's sidecar.
 func (m *Main) onBoth(now time.Time, p *Plan) {
 	body := m.req.giveBody()
 	inject := p.Disaggregated && !p.InHeaders && !p.bySidecar()
+	if p.SentBeside && p.Kind == handoff.Mooncake { // its prefill has another member in place of decode's
+		m.sendBeside(now, body)
+	}
 	if inject {
 		var members [injectRoom]byte
 		body = openai.InjectInPlace(body, m.req.Scan, p.appendMembers(members[:0]))
 		if p.Kind.Holds() {
 			m.handover.kv = kvSent // prefill holds KV once its leg is well
 		}
+	}
+	if p.SentBeside && p.Kind != handoff.Mooncake {
+		m.sendBeside(now, body)
 	}
 	m.route(now, body, inject)
 	m.req.forget(m.rules)

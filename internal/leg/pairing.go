@@ -6,13 +6,14 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// pairing is what an attempt does with its prefill leg. Either Envoy mirrors that leg
-// beside decode, or the plugin sends the leg itself and decode begins after the leg's end
+// pairing is what an attempt does with its prefill leg. The leg runs beside decode, sent by
+// the plugin or mirrored by Envoy; or the plugin sends it, and decode begins after its end
 // (docs/behaviour.md#prefill-first).
 type pairing struct{ attempt }
 
@@ -271,29 +272,61 @@ func (m *pairing) askPrefill(now time.Time) {
 	if !q.fullDuplex {
 		m.emit(Effect{Op: OpExtend, Wait: Extension(q.Deadline.Sub(now))})
 	}
-	m.emit(Effect{
-		Op: OpPrefill, Body: body, Set: m.LegHeaders(m.plan.Prefill.DPRank, m.plan.PrefillDPSize, m.plan.Token),
+	m.sendPrefill(now, body)
+}
+
+// sendPrefill has the plugin send the prefill leg, and gives body away.
+func (m *pairing) sendPrefill(now time.Time, body []byte) {
+	p, q := m.plan, &m.req
+	e := Effect{
+		Op: OpPrefill, Body: body, Set: m.LegHeaders(p.Prefill.DPRank, p.PrefillDPSize, p.Token, p.PrefillAddr),
 		Wait: min(q.Deadline.Sub(now), m.rules.PrefillTimeout) + m.rules.OrphanGrace,
-	})
+	}
+	if !p.Kind.PrefillFirst() { // such a leg tells the same as decode's
+		names := &m.rules.Names
+		e.Set = appendAll(e.Set, names.WorkerID, p.Decode.ID.String())
+		e.Set = appendAll(e.Set, names.DPRank, strconv.FormatUint(uint64(p.Decode.DPRank), 10))
+		e.Set = appendAll(e.Set, names.PrefillDPRank, strconv.FormatUint(uint64(p.Prefill.DPRank), 10))
+		e.Set, e.Unread = p.appendMeeting(e.Set, names), true
+	}
+	m.emit(e)
+}
+
+// besideRoom is more bytes than prefill's body grows by at a rendezvous, beside what both
+// bodies get.
+const besideRoom = 64 + injectRoom
+
+// sendBeside has the plugin send the prefill leg that runs beside decode: for one token, and
+// not as a stream (docs/behaviour.md#one-token). body is decode's, which has the members that
+// both get.
+func (m *pairing) sendBeside(now time.Time, body []byte) {
+	var edits []openai.Edit
+	if m.plan.Kind == handoff.Mooncake {
+		edits = handoff.MooncakePrefill(nil, m.req.Scan, m.plan.Room)
+	} else {
+		edits = handoff.SGLangPrefill(body, m.req.Scan)
+	}
+	m.sendPrefill(now, openai.AppendEdited(m.rules.Buffers.Borrow(len(body)+besideRoom), body, m.req.Scan, edits...))
 }
 
 // syncRoom is more bytes than prefill's body grows by.
 const syncRoom = 320
 
 // LegHeaders returns the headers that the plugin sets on a leg of its own: those of a
-// mirrored leg, and the plugin's values for headers that Envoy adds to a mirrored leg.
-func (m *pairing) LegHeaders(dp worker.DPRank, dpSize uint32, token string) []wire.Header {
-	set := make([]wire.Header, 0, 8)
-	set = append(set, wire.Header{Name: prefill.HeaderLeg, Value: token}, wire.Header{Name: "content-type", Value: "application/json"})
+// mirrored leg, and the plugin's values for headers that Envoy adds to a mirrored leg. The
+// leg goes to addr: a listener that the plugin alone reaches takes that from here, any other
+// from the seal.
+func (m *pairing) LegHeaders(dp worker.DPRank, dpSize uint32, token, addr string) []wire.Header {
+	set := make([]wire.Header, 0, 16)
+	set = append(set, wire.Header{Name: prefill.HeaderLeg, Value: token}, wire.Header{Name: prefill.HeaderPrefillEndpoint, Value: addr},
+		wire.Header{Name: "content-type", Value: "application/json"})
 	if m.req.Headers.RequestID != "" {
 		set = append(set, wire.Header{Name: "x-request-id", Value: m.req.Headers.RequestID})
 	}
 	if m.plan.Traceparent != "" {
 		set = append(set, wire.Header{Name: "traceparent", Value: m.plan.Traceparent})
 	}
-	for _, name := range m.rules.Names.PrefillID {
-		set = append(set, wire.Header{Name: name, Value: m.plan.Prefill.ID.String()})
-	}
+	set = appendAll(set, m.rules.Names.PrefillID, m.plan.Prefill.ID.String())
 	if dpSize > 1 {
 		set = append(set, wire.Header{Name: handoff.SGLangDPRankHeader, Value: strconv.FormatUint(uint64(dp), 10)})
 	}

@@ -1,9 +1,11 @@
 package leg
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -19,7 +21,8 @@ type Plan struct {
 	DecodeAddr    string           // the endpoint that is to serve, or several of them, best first
 	Several       bool             // DecodeAddr has several endpoints, of which the proxy chooses one
 	DecodeDPSize  uint32           // ranks at DecodeAddr
-	PrefillAddr   string           // of a mirrored leg: Envoy sends the leg there if the plugin dies before the leg comes; of a sidecar's: where it sends it
+	SentBeside    bool             // the plugin itself sends the prefill leg that runs beside decode; false: Envoy's mirror does, or decode's sidecar
+	PrefillAddr   string           // where the prefill leg goes
 	Model         string           // the model of the pool
 	Bootstrap     worker.Bootstrap // prefill's, if both legs begin together
 	BootstrapHost string
@@ -27,10 +30,11 @@ type Plan struct {
 	Room          prefill.Room
 	InHeaders     bool // the engine takes bootstrap data as headers
 
+	PrefillDPSize uint32 // ranks at prefill's address, if a header of a sent leg has to name the one
+
 	// If prefill goes first.
-	PrefillDPSize uint32 // ranks at prefill's address
-	HandoffID     uint64 // TensorRT-LLM's disagg_request_id
-	DecodeAlone   bool   // decode can serve without a hand-off
+	HandoffID   uint64 // TensorRT-LLM's disagg_request_id
+	DecodeAlone bool   // decode can serve without a hand-off
 
 	Token        string
 	AnswerToken  string        // goes with the answer, and says whose it is; "": nothing reads it
@@ -53,6 +57,9 @@ type Plan struct {
 // bySidecar reports whether decode's sidecar sends the prefill leg, of which nothing is told
 // here. A nil Plan has no legs.
 func (p *Plan) bySidecar() bool { return p != nil && p.Disaggregated && p.Kind == handoff.BySidecar }
+
+// sent reports whether the plugin itself sends the prefill leg.
+func (p *Plan) sent() bool { return p.SentBeside || p.Kind.PrefillFirst() }
 
 // appendMembers appends to dst the members that the bodies of both legs get.
 func (p *Plan) appendMembers(dst []byte) []byte {
@@ -82,3 +89,24 @@ type Spare struct{ Prefill, Decode bool }
 
 // Suspects are charges from a request's earlier attempts that wait for a mate's proof.
 type Suspects = blame.Suspects[worker.Rank]
+
+// appendMeeting appends the headers that tell both workers of a pair where they meet.
+func (p *Plan) appendMeeting(set []wire.Header, names *prefill.Names) []wire.Header {
+	port, room := strconv.Itoa(int(p.BootstrapPort)), strconv.FormatUint(uint64(p.Room), 10)
+	set = appendAll(set, names.BootstrapHost, p.BootstrapHost)
+	set = appendAll(set, names.BootstrapPort, port)
+	set = appendAll(set, names.BootstrapRoom, room)
+	if p.InHeaders {
+		set = append(set, wire.Header{Name: handoff.SGLangOverrideHost, Value: p.BootstrapHost},
+			wire.Header{Name: handoff.SGLangOverridePort, Value: port}, wire.Header{Name: handoff.SGLangOverrideRoom, Value: room})
+	}
+	return set
+}
+
+// appendAll appends a header with this value under each of its names.
+func appendAll(set []wire.Header, names []string, value string) []wire.Header {
+	for _, name := range names {
+		set = append(set, wire.Header{Name: name, Value: value})
+	}
+	return set
+}

@@ -303,11 +303,7 @@ func (l *Prefill) onAnswerEnd() {
 		r.Answer, r.Location = l.answer, l.location
 	}
 	r.RetryAfter = l.again
-	r.Cached, r.Counted = a.Usage.Cached, a.HasUsage && a.Usage.HasCached
-	r.Told = toldOf(&a.Usage, a.HasUsage, a.Choices)
-	if l.long {
-		r.Told.Reading = ReadTooLong
-	}
+	r.tell(&a, l.long)
 	l.answer = nil
 	l.tell(r)
 }
@@ -317,13 +313,19 @@ func (l *Prefill) judge() (blame.Sight, openai.Answer) {
 	if s := SightOfStatus(l.status); s != blame.Served {
 		return s, openai.Answer{}
 	}
-	if l.long {
-		return blame.Served, openai.Answer{} // the answer is complete, and was not read
+	return readBeside(l.answer, l.long)
+}
+
+// readBeside returns what the whole 2xx answer of a prefill leg beside decode says by
+// itself, and what was read of it. The flag unread says that it was not kept.
+func readBeside(answer []byte, unread bool) (blame.Sight, openai.Answer) {
+	if unread {
+		return blame.Served, openai.Answer{}
 	}
-	if len(l.answer) == 0 {
+	if len(answer) == 0 {
 		return blame.Empty, openai.Answer{}
 	}
-	a, err := openai.ScanAnswer(l.answer)
+	a, err := openai.ScanAnswer(answer)
 	switch {
 	case err != nil:
 		return blame.Unreadable, a

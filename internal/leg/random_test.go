@@ -133,7 +133,7 @@ func (x *mainRandom) check(e *Effect) error {
 		x.relayed = true
 	case OpRoute, OpRouteHeaders:
 		x.routed++
-		if !x.booked || x.routed > 1 || x.decode != 1 || x.disaggregated != (x.prefill == 1) || x.prefilling {
+		if !x.booked || x.routed > 1 || x.decode != 1 || x.disaggregated != (x.prefill == 1) || x.prefilling != x.m.plan.SentBeside {
 			return x.fail("X3: routed with %d decode and %d prefill bookings", x.decode, x.prefill)
 		}
 	case OpImmediate, OpModels, OpHealth:
@@ -190,6 +190,7 @@ func (x *mainRandom) answerPick() error {
 		p.BootstrapHost, p.Token = "10.0.0.7", "sealed"
 		p.Kind = pickOf(x.r, handoff.Rendezvous, handoff.NIXLPull, handoff.Mooncake, handoff.BySidecar)
 		p.Bootstrap = worker.Bootstrap{Host: "10.0.0.7", Port: 8998, EngineIDs: []string{"e"}}
+		p.SentBeside = x.m.way.Sends && (p.Kind == handoff.Rendezvous || p.Kind == handoff.Mooncake)
 		p.InHeaders = p.Kind == handoff.Rendezvous && x.r.IntN(3) == 0
 		p.DecodeAlone = x.r.IntN(2) == 0
 	}
@@ -204,14 +205,15 @@ func (x *mainRandom) answerPick() error {
 func (x *mainRandom) answerPrefill() error {
 	x.prefilling = false
 	a := &OwnAnswer{Status: 200, Body: []byte(`{"choices":[{"text":"a","finish_reason":"length"}],"kv_transfer_params":{"remote_engine_id":"e"}}`)}
-	x.held = true
+	beside := x.m.plan != nil && x.m.plan.SentBeside // what it holds then, send notes
+	x.held = x.held || !beside
 	if x.r.IntN(3) == 0 {
-		x.held = false
+		x.held = x.held && beside
 		a = pickOf(x.r,
 			&OwnAnswer{Status: 200, Body: []byte(`{"choices":[{"text":"a","finish_reason":"stop"}],"kv_transfer_params":null}`)},
 			&OwnAnswer{Status: 200, Body: []byte(`{"choices":[{"text":"a","finish_reason":"length"}]}`)},
 			&OwnAnswer{Status: 200, Body: []byte(`{"choi`)},
-			&OwnAnswer{Status: 200, Err: io.ErrUnexpectedEOF}, &OwnAnswer{Canceled: true, Err: io.EOF},
+			&OwnAnswer{Status: 200, Unread: true}, &OwnAnswer{Status: 200, Err: io.ErrUnexpectedEOF}, &OwnAnswer{Canceled: true, Err: io.EOF},
 			&OwnAnswer{Status: 503}, &OwnAnswer{Status: 400, Body: []byte("no")}, &OwnAnswer{Status: 503, LocalReply: "UF"}, &OwnAnswer{Err: io.EOF})
 	}
 	return x.send(Event{Kind: EventPrefilled, Answer: a}, fmt.Sprintf("prefilled %d held=%t", a.Status, x.held))
@@ -287,7 +289,11 @@ func (x *mainRandom) one() error {
 			return x.answerCollect()
 		}
 		if x.routed > 0 && x.disaggregated && !x.ended {
-			r := Report{State: Started + State(x.r.IntN(4)), Reason: pickOf(x.r, randomReasons...), Status: pickOf(x.r, 200, 400, 429, 500)}
+			states := 4
+			if x.m.plan != nil && x.m.plan.sent() {
+				states = 1 // its end comes with its answer
+			}
+			r := Report{State: Started + State(x.r.IntN(states)), Reason: pickOf(x.r, randomReasons...), Status: pickOf(x.r, 200, 400, 429, 500)}
 			x.ended = r.State == Ended
 			return x.send(Event{Kind: EventLeg, Leg: r}, "leg "+r.State.String()+" "+string(r.Reason))
 		}
@@ -394,7 +400,7 @@ func runMainRandom(seed uint64) error {
 	rules.HoldFirst = pickOf(r, true, true, false)
 	rules.Hold, rules.Fallback = r.IntN(4) > 0, r.IntN(2) == 0
 	x := &mainRandom{r: r, m: mainOf(rules, Way{}), now: testStart}
-	x.m.way = pickOf(r, Way{}, Way{}, Way{Speaks: Gateway}, Way{Speaks: PlainGateway})
+	x.m.way = pickOf(r, Way{}, Way{Sends: true}, Way{Speaks: Gateway}, Way{Speaks: PlainGateway})
 	for range 4 + r.IntN(40) {
 		if err := x.one(); err != nil {
 			return err

@@ -38,6 +38,9 @@ type Rules struct {
 // Way is what the machine has to know of the filter that its stream comes from.
 type Way struct {
 	Repick bool // whoever names workers is asked again on each attempt
+	// Sends says that Envoy mirrors no leg: the plugin sends every prefill leg itself. The
+	// filter fails closed, so if the plugin dies before an answer, Envoy ends the attempt.
+	Sends  bool
 	Speaks Protocol
 }
 

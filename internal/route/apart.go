@@ -57,7 +57,7 @@ func (rt *Router) hindrance(e worker.Engine, q *Question) string {
 		return handoff.Obstacle(handoff.BySidecar, q.req.Body, q.req.Scan)
 	case !kind.PrefillFirst() && q.req.OneLeg:
 		return noMirror
-	case kind.PrefillFirst() && !rt.cfg.Policy.Rules.Listener:
+	case (kind.PrefillFirst() || q.req.Sends) && !rt.cfg.Policy.Rules.Listener:
 		return noListener
 	case kind.PrefillFirst() && handoff.Alone(q.req.Scan):
 		return ""

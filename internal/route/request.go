@@ -34,6 +34,7 @@ type Request struct {
 	Subset    *subset.Set // the endpoints that may be picked; nil: all
 	Endpoints int         // how many decode workers to list at most; below 2: one
 	OneLeg    bool        // the gateway cannot carry a mirrored prefill leg
+	Sends     bool        // the data plane mirrors no leg: the plugin sends each prefill leg itself
 	Sidecar   bool        // with OneLeg: decode's sidecar sends the prefill leg
 
 	// What earlier attempts of the request have left.

@@ -290,7 +290,7 @@ func outcomes() []Label {
 	return []Label{
 		{"Requests, each in exactly one", "`ok`; `rejected` by a worker with a 4xx; `failed` though attempts were made; `cut` after the answer had begun; `client_left`; `refused` by the plugin or by Envoy, before any worker was asked; `answered` by the plugin itself; `unfinished` if no access log said how the answer ended"},
 		{"Attempts", "these and `retried`"},
-		{"Prefill legs", "`started`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`"},
+		{"Prefill legs", "`started`, `admitted`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`"},
 		{"Tokenize", "`tokenized`, `tokenized with its pictures`, `tokenized up to its first picture`, `not every picture was told of`, `the prompt is truncated`, `the prompt has pictures`, `prompt too large to tokenize`, `too many tokenize requests`, `tokenizer set aside`, `tokenizer too slow`, `tokenizer failed`, `tokenizer refused the prompt`, `tokenizer refused the API key`, `cancelled`"},
 		{"Replays, dumps", "`ok`, `failed`"},
 		{"Engine reports", "`ok`, `unreachable`, `refused`, `unreadable`"},

@@ -4,9 +4,9 @@
 //
 // Cases, for each body size and number of clients:
 //
-//	alone     the shipped configuration without its ext_proc filters: the same
-//	          three hops, the same mirror, fixed destinations
-//	nothing   the shipped configuration and the server that decides nothing
+//	alone     the configuration that mirrors prefill's leg, without its ext_proc
+//	          filters: fixed destinations
+//	nothing   the same configuration with a server that decides nothing
 //	baton     the shipped configuration and the plugin: byte estimate, kv
 //	          routing for both roles, SGLang's fields injected on both legs
 //

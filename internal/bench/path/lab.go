@@ -119,6 +119,8 @@ func (l *lab) open(ctx context.Context, servers, modes []string) error {
 		shares := [][]string{modes}
 		if name == syncServer {
 			l.variants = append(l.variants, &variant{name: directServer, addr: l.decode.String(), prefill: l.handOver.String()})
+		}
+		if name != nothingServer {
 			shares = slices.Collect(slices.Chunk(modes, 1))
 		}
 		for _, share := range shares {
@@ -285,6 +287,7 @@ func (l *lab) startEnvoy(ctx context.Context, v *variant) error {
 		return err
 	}
 	p := envoy.Params{ClientPort: ports[0], AdminSocket: filepath.Join(dir, "envoy.sock"), FullDuplex: v.mode == fullDuplex}
+	p.Mirrors = v.server == nil || v.name == nothingServer // who does nothing sends no leg
 	p.PluginSocket = filepath.Join(dir, "none.sock") // and the prefill listener's beside it: the default folder may not exist
 	if v.server != nil {
 		p.PluginSocket = v.server.socket

@@ -258,7 +258,7 @@ func TestPlacement(t *testing.T) {
 func TestAloneIsTheShippedConfigurationWithoutThePlugin(t *testing.T) {
 	d, p := netip.MustParseAddrPort("127.0.0.1:7001"), netip.MustParseAddrPort("127.0.0.1:7002")
 	for _, duplex := range []bool{false, true} {
-		shipped, err := envoy.Standalone(envoy.Params{FullDuplex: duplex})
+		shipped, err := envoy.Standalone(envoy.Params{FullDuplex: duplex, Mirrors: true})
 		require.NoError(t, err)
 		got, err := alone(shipped, d, p)
 		require.NoError(t, err)
