@@ -72,7 +72,7 @@ func TestThePatchHasThePartsOfOnesOwnEnvoy(t *testing.T) {
 	require.NoError(t, err)
 	config, err := envoy.Patch(two, patch)
 	require.NoError(t, err)
-	own, err := envoy.Standalone(envoy.Params{PickerPort: 9003, FullDuplex: true})
+	own, err := envoy.Standalone(envoy.Params{PickerPort: 9003, FullDuplex: true, Mirrors: true})
 	require.NoError(t, err)
 	is, should, was := read(t, config), read(t, own), read(t, two)
 

@@ -19,41 +19,52 @@ const maxSets = 256
 // labels are the values of a counter's labels, in the order of its keys.
 type labels [4]string
 
-// counter is a counter that makes the attribute set of each label combination once.
+// counter counts by label combinations. It adds without OpenTelemetry, which makes and
+// compares the attributes at each addition: a request adds some twenty times. OpenTelemetry
+// reads the sums.
 type counter struct {
 	// Set at construction, read-only.
-	inst metric.Int64Counter
 	keys []string
-	over []metric.AddOption
+	over *sum
 	most int // label combinations that are counted each for itself; with ofWorkers: workers
 
 	ofWorkers bool // the first label is a worker; the others are few
 
-	// With mu only one writer at a time replaces sets. The map is never changed in place:
+	// With mu only one writer at a time replaces sums. The map is never changed in place:
 	// readers load it without a lock.
 	mu    sync.Mutex
 	named map[string]bool // guarded by mu: the workers that are counted by name
-	sets  atomic.Pointer[map[labels][]metric.AddOption]
+	sums  atomic.Pointer[map[labels]*sum]
+}
+
+// sum is what was counted of one combination.
+type sum struct {
+	n  atomic.Int64
+	at metric.ObserveOption
+}
+
+func newSum(keys []string, v labels) *sum {
+	return &sum{at: metric.WithAttributeSet(attributeSet(keys, v))}
 }
 
 func (c *counter) add(n int64, v labels) {
-	o, ok := (*c.sets.Load())[v]
+	s, ok := (*c.sums.Load())[v]
 	if !ok {
-		o = c.learn(v)
+		s = c.learn(v)
 	}
-	c.inst.Add(context.Background(), n, o...)
+	s.n.Add(n)
 }
 
-// learn adds a combination, or returns the options that count all further ones together.
-func (c *counter) learn(v labels) []metric.AddOption {
+// learn adds a combination, or returns the sum of all further ones together.
+func (c *counter) learn(v labels) *sum {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	old := *c.sets.Load()
+	old := *c.sums.Load()
 	if c.ofWorkers && !c.hasRoomFor(v[0]) {
 		v[0] = Other
 	}
-	if o, ok := old[v]; ok {
-		return o
+	if s, ok := old[v]; ok {
+		return s
 	}
 	if !c.ofWorkers && len(old) >= c.most {
 		return c.over
@@ -61,11 +72,21 @@ func (c *counter) learn(v labels) []metric.AddOption {
 	for i := range v {
 		v[i] = strings.Clone(v[i]) // the value may be part of a large string
 	}
-	o := addOptions(c.keys, v)
+	s := newSum(c.keys, v)
 	next := maps.Clone(old)
-	next[v] = o
-	c.sets.Store(&next)
-	return o
+	next[v] = s
+	c.sums.Store(&next)
+	return s
+}
+
+func (c *counter) observe(_ context.Context, o metric.Int64Observer) error {
+	for _, s := range *c.sums.Load() {
+		o.Observe(s.n.Load(), s.at)
+	}
+	if n := c.over.n.Load(); n > 0 {
+		o.Observe(n, c.over.at)
+	}
+	return nil
 }
 
 // hasRoomFor reports whether a worker is counted by its name; if not, it is counted as
@@ -82,10 +103,6 @@ func (c *counter) hasRoomFor(name string) bool {
 	}
 	c.named[strings.Clone(name)] = true
 	return true
-}
-
-func addOptions(keys []string, v labels) []metric.AddOption {
-	return []metric.AddOption{metric.WithAttributeSet(attributeSet(keys, v))}
 }
 
 func attributeSet(keys []string, v labels) attribute.Set {
@@ -112,20 +129,24 @@ func (b *builder) note(err error) { b.err = errors.Join(b.err, err) }
 
 func (b *builder) counter(name string) *counter {
 	d := b.defs[name]
-	inst, err := b.meter.Int64Counter(name, metric.WithDescription(d.Help), metric.WithUnit(d.Unit))
+	c := b.sums(d)
+	_, err := b.meter.Int64ObservableCounter(name, metric.WithDescription(d.Help), metric.WithUnit(d.Unit), metric.WithInt64Callback(c.observe))
 	b.note(err)
-	if len(d.Labels) > len(labels{}) {
-		b.note(errors.New(name + ": more labels than a counter can take"))
-		return nil
-	}
-	c := &counter{inst: inst, keys: d.Labels, most: maxSets}
-	c.over = addOptions(d.Labels, labels{Other, Other, Other, Other})
-	c.sets.Store(&map[labels][]metric.AddOption{})
 	if len(d.Labels) == 0 {
 		// Shown as 0 from the start: a rate over a counter that appears with its first event
 		// misses that event.
 		c.add(0, labels{})
 	}
+	return c
+}
+
+func (b *builder) sums(d Metric) *counter {
+	if len(d.Labels) > len(labels{}) {
+		b.note(errors.New(d.Name + ": more labels than a counter can take"))
+		d.Labels = nil
+	}
+	c := &counter{keys: d.Labels, most: maxSets, over: newSum(d.Labels, labels{Other, Other, Other, Other})}
+	c.sums.Store(&map[labels]*sum{})
 	return c
 }
 
@@ -137,11 +158,13 @@ func (b *builder) histogram(name string) metric.Float64Histogram {
 	return h
 }
 
-func (b *builder) upDown(name string) metric.Int64UpDownCounter {
+// upDown returns a counter that may also go down.
+func (b *builder) upDown(name string) *counter {
 	d := b.defs[name]
-	u, err := b.meter.Int64UpDownCounter(name, metric.WithDescription(d.Help), metric.WithUnit(d.Unit))
+	c := b.sums(d)
+	_, err := b.meter.Int64ObservableUpDownCounter(name, metric.WithDescription(d.Help), metric.WithUnit(d.Unit), metric.WithInt64Callback(c.observe))
 	b.note(err)
-	return u
+	return c
 }
 
 func (b *builder) gauge(name string) metric.Int64ObservableGauge {

@@ -40,10 +40,7 @@ type Instruments struct {
 
 	whole, firstByte, firstTokenSeconds, perToken *latency
 
-	streams     metric.Int64UpDownCounter
-	mainLeg     []metric.AddOption
-	prefillLeg  []metric.AddOption
-	firstToken  []metric.AddOption
+	streams     *counter
 	observables observables
 }
 
@@ -304,14 +301,10 @@ func (i *Instruments) stream(leg string, n int64) {
 	if i == nil {
 		return
 	}
-	o := i.mainLeg
-	switch leg {
-	case LegPrefill:
-		o = i.prefillLeg
-	case LegFirst:
-		o = i.firstToken
+	if leg != LegPrefill && leg != LegFirst {
+		leg = LegMain
 	}
-	i.streams.Add(context.Background(), n, o...)
+	i.streams.add(n, labels{leg})
 }
 
 func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, error) {
@@ -354,9 +347,6 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		prefillWait:     b.histogram(MetricPrefillWaitSeconds),
 		tokenizeSeconds: b.histogram(MetricTokenizeSeconds),
 		streams:         b.upDown(MetricStreams),
-		mainLeg:         addOptions([]string{LabelLeg}, labels{LegMain}),
-		prefillLeg:      addOptions([]string{LabelLeg}, labels{LegPrefill}),
-		firstToken:      addOptions([]string{LabelLeg}, labels{LegFirst}),
 	}
 	i.observables = b.observables()
 	if b.err != nil {

@@ -288,7 +288,7 @@ func (l *lab) startEnvoy(ctx context.Context, v *variant) error {
 	}
 	p := envoy.Params{ClientPort: ports[0], AdminSocket: filepath.Join(dir, "envoy.sock"), FullDuplex: v.mode == fullDuplex}
 	p.Mirrors = v.server == nil || v.name == nothingServer // who does nothing sends no leg
-	p.PluginSocket = filepath.Join(dir, "none.sock") // and the prefill listener's beside it: the default folder may not exist
+	p.PluginSocket = filepath.Join(dir, "none.sock")       // and the prefill listener's beside it: the default folder may not exist
 	if v.server != nil {
 		p.PluginSocket = v.server.socket
 	}
