@@ -32,10 +32,16 @@ func (r *replica) queue(tokens ...int) []*load.Reservation {
 // ask sends a whole request and returns the answer to its body.
 func (p *proxy) ask(body string, headers ...string) *extprocv3.ProcessingResponse {
 	p.t.Helper()
+	p.asks(body, headers...)
+	return p.recv()
+}
+
+// asks is ask for a request whose answer comes later.
+func (p *proxy) asks(body string, headers ...string) {
+	p.t.Helper()
 	p.requestHeaders(headers...)
 	require.NotNil(p.t, p.recv().GetRequestHeaders())
 	p.requestBody(body)
-	return p.recv()
 }
 
 // askAt is ask with another path, for which the answer may come at the headers.

@@ -27,7 +27,7 @@ import (
 // listener takes only requests with a sealed x-baton-leg. A leg that has failed is not sent
 // to the same worker again: that is left to a fresh attempt. Safe for concurrent use.
 type legClient struct {
-	http    *http.Client
+	http    *http.Transport
 	base    string
 	address string // of the listener
 	log     *slog.Logger
@@ -84,16 +84,13 @@ func newLegClient(listener string, log *slog.Logger) (*legClient, error) {
 	dialer := &net.Dialer{Timeout: legDialTimeout}
 	return &legClient{
 		base: "http://baton", address: address, log: log,
-		http: &http.Client{
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-			Transport: &http.Transport{
-				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-					return dialer.DialContext(ctx, network, address)
-				},
-				MaxIdleConns: legIdleConns, MaxIdleConnsPerHost: legIdleConns,
-				IdleConnTimeout:    time.Minute,
-				DisableCompression: true,
+		http: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return dialer.DialContext(ctx, network, address)
 			},
+			MaxIdleConns: legIdleConns, MaxIdleConnsPerHost: legIdleConns,
+			IdleConnTimeout:    time.Minute,
+			DisableCompression: true,
 		},
 	}, nil
 }
@@ -117,7 +114,7 @@ func (c *legClient) send(ctx context.Context, path string, set []wire.Header, sr
 	if req.Header.Get("user-agent") == "" {
 		req.Header["User-Agent"] = nil // else Go adds its own
 	}
-	resp, err := c.http.Do(req)
+	resp, err := c.http.RoundTrip(req) // no client: a redirect is the worker's answer
 	c.reached(err)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {

@@ -36,7 +36,6 @@ type mainStream struct {
 	prefillBooking *load.Reservation
 	note           journal.Handle
 	began          time.Time
-	heldAt         time.Time
 	endedAt        time.Time // when the gRPC stream ended, if an answer was on its way then; else zero
 	span           trace.Span
 	decodeSpan     trace.Span
@@ -267,9 +266,6 @@ func (s *mainStream) perform(now time.Time, e *leg.Effect) {
 	case leg.OpImmediate:
 		s.sendImmediate(e.Imm)
 	case leg.OpExtend:
-		if e.Holds {
-			s.heldAt = now
-		}
 		s.send(wire.Extend(e.Wait))
 	case leg.OpPrefill:
 		s.askPrefill(e)
@@ -326,8 +322,8 @@ func (s *mainStream) route(now time.Time, e *leg.Effect) {
 }
 
 func (s *mainStream) relay(now time.Time, e *leg.Effect) {
-	if !s.heldAt.IsZero() {
-		s.srv.cfg.Telemetry.PrefillWaited(now.Sub(s.heldAt))
+	if e.Holds {
+		s.srv.cfg.Telemetry.PrefillWaited(e.Wait)
 	}
 	if !s.m.Plan().Disaggregated {
 		s.decodeBooking.PrefillDone(math.MaxInt64, now) // the answer has begun, so the prompt is computed

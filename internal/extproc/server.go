@@ -93,7 +93,7 @@ type Server struct {
 	collected once
 	peers     *peers
 	carriers  carriers
-	readers   sync.WaitGroup
+	readers   tasks // of streams that the plugin may leave
 	engines   tasks // decisions that wait for a tokenizer, and watches of other replicas
 
 	legClient *legClient      // nil: no listener for legs of our own is configured
@@ -216,20 +216,15 @@ func (srv *Server) process(g *wire.Stream) error {
 	case filterPrefill:
 		s := &prefillStream{stream: newStream(srv, g), m: leg.NewPrefill(srv.rules)}
 		s.act.handle = s.handle
-		srv.readers.Add(1)
 		s.read()
 	case filterFirst: // the plugin leaves the stream at the first token
 		s := &firstStream{stream: newStream(srv, g), token: initial(md, prefill.HeaderLeg)}
 		s.act.handle = s.handle
-		srv.readers.Add(1)
-		go s.read()
-		<-s.over
+		return s.readAside()
 	case filterSync: // the plugin leaves the stream once the leg is admitted
 		s := &syncStream{stream: newStream(srv, g)}
 		s.act.handle = s.handle
-		srv.readers.Add(1)
-		go s.read()
-		<-s.over
+		return s.readAside()
 	}
 	return nil
 }
@@ -264,10 +259,7 @@ func (srv *Server) processMain(g *wire.Stream, md metadata.MD, plain bool) error
 		return status.Error(codes.Unavailable, "this process is about to end")
 	}
 	defer srv.leave(s)
-	srv.readers.Add(1)
-	go s.read()
-	<-s.over
-	return nil
+	return s.readAside()
 }
 
 func newStream(srv *Server, g *wire.Stream) stream {
@@ -434,7 +426,7 @@ func (srv *Server) Attempts() int { return srv.attempts.len() }
 // Close waits until the reader of each stream has ended, and ends the plugin's own legs. The
 // gRPC server must have been stopped before.
 func (srv *Server) Close() {
-	srv.readers.Wait()
+	srv.readers.close()
 	srv.stopLegs()
 	srv.senders.close()
 	srv.engines.close()

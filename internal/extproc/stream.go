@@ -5,6 +5,9 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
@@ -44,10 +47,19 @@ func (w *stream) send(r wire.Reply) {
 	}
 }
 
+// readAside has another goroutine read the stream, and returns when the stream is over, or
+// when the plugin leaves it.
+func (w *stream) readAside() error {
+	if !w.srv.readers.run(w.read) {
+		return status.Error(codes.Unavailable, "this process is about to end")
+	}
+	<-w.over
+	return nil
+}
+
 // read is the only reader of the stream. It posts each message and, at last,
 // leg.EventClosed.
 func (w *stream) read() {
-	defer w.srv.readers.Done()
 	defer w.finishStream()
 	var m wire.Message
 	for {

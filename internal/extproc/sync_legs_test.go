@@ -119,7 +119,7 @@ func TestALongAnswerOfPrefillIsTheRequestsOwnDoing(t *testing.T) {
 	})
 	r := withLegs(t, l, prefillFirst(t, nil), nil)
 	p := r.open(filterMain)
-	p.ask(eightTokens)
+	p.asks(eightTokens)
 	im := p.settled().GetImmediateResponse()
 	require.EqualValues(t, 400, im.GetStatus().GetCode())
 	require.Contains(t, string(im.GetBody()), `"prefill_answer_too_large"`)
@@ -272,7 +272,7 @@ func TestDecodeIsPickedAgainOnlyWhereItGetsTheRequest(t *testing.T) {
 			if row.way != nil {
 				names = []string{"x-worker-instance-id", "3"}
 			}
-			require.NotNil(t, p.ask(body, names...).GetOverrideMessageTimeout())
+			p.asks(body, names...)
 			<-l.came
 			require.Equal(t, worker.ID(3), r.srv.cfg.Journal.Recent(nil, 1)[0].Decode.Rank.ID)
 			r.srv.cfg.Health.Report(worker.Rank{ID: 3}, health.Report{Outcome: health.ConnectFailed}, time.Now())
@@ -323,7 +323,7 @@ func TestEnforcedNothingIsServedByDecodeAlone(t *testing.T) {
 			ws := prefillFirst(t, func(w *worker.Worker) { w.AcceptsAggregated = w.Role == worker.Decode })
 			r := withLegs(t, l, ws, func(c *Config) { c.EnforceDisagg = enforced })
 			p := r.open(filterMain)
-			p.ask(eightTokens)
+			p.asks(eightTokens)
 			<-l.came
 			if replaced {
 				r.srv.cfg.Health.Report(worker.Rank{ID: 3}, health.Report{Outcome: health.ConnectFailed}, time.Now())
@@ -363,7 +363,7 @@ func TestADecodeThatIsPickedAgainIsBoundAsTheFirst(t *testing.T) {
 		l := newLegs(until(let, saying(handedOver)))
 		r := withLegs(t, l, fleet(zone), nil)
 		p := r.open(filterMain)
-		p.ask(eightTokens)
+		p.asks(eightTokens)
 		<-l.came
 		r.srv.cfg.Health.Report(worker.Rank{ID: 3}, health.Report{Outcome: health.ConnectFailed}, time.Now())
 		close(let)
@@ -544,7 +544,7 @@ func TestASyncLegThatComesTooLateIsNotAdmitted(t *testing.T) {
 	var token string
 	for token == "" {
 		p = r.open(filterMain)
-		p.ask(eightTokens)
+		p.asks(eightTokens)
 		require.Contains(t, string(p.settled().GetImmediateResponse().GetBody()), `"prefill_failed"`)
 		select {
 		case token = <-l.tokens:
@@ -603,7 +603,7 @@ func TestARequestBearsItsNameAsLongAsItIsHere(t *testing.T) {
 	r := withLegs(t, newLegs(saying(handedOver)), prefillFirst(t, nil), nil)
 	believed := func() bool { return r.srv.unrouted.find("same", "1") != nil }
 	first := r.open(filterMain)
-	first.ask(eightTokens, "x-request-id", "same", wire.HeaderAttemptCount, "1")
+	first.asks(eightTokens, "x-request-id", "same", wire.HeaderAttemptCount, "1")
 	routed(t, first.settled())
 	require.True(t, believed())
 	second := r.open(filterMain)

@@ -91,7 +91,7 @@ func prefilling(t *testing.T, l *slowPrefill) (*replica, *proxy) {
 		c.PrefillListener, c.OrphanGrace, c.StartTimeout = at, time.Minute, time.Minute
 	})
 	p := r.open(filterMain)
-	require.NotNil(t, p.ask(eightTokens).GetOverrideMessageTimeout())
+	p.asks(eightTokens)
 	<-l.came
 	return r, p
 }
@@ -267,7 +267,7 @@ func TestADecodeWorkerThatIsReplacedWhilePrefillRunsIsInTheRecord(t *testing.T) 
 				c.PrefillListener, c.StartTimeout, c.Decode.Mode = at, time.Minute, picker.RoundRobin
 			})
 			p := r.open(filterMain)
-			require.NotNil(t, p.ask(eightTokens).GetOverrideMessageTimeout())
+			p.asks(eightTokens)
 			<-l.came
 			first := r.srv.cfg.Journal.Recent(nil, 1)[0].Decode
 			require.Equal(t, worker.ID(3), first.Rank.ID)

@@ -34,6 +34,8 @@ type attempt struct {
 	booked   bookings
 	finished bool // OpFinish was returned
 
+	heldSince time.Time // since when the head of decode's answer waits for prefill; zero: it has not
+
 	met      string // what decode's answer has met, if more than its status is known
 	logged   Event  // EventLogged, if it came before the stream's end; else Kind is 0
 	loggedAt time.Time
@@ -333,11 +335,35 @@ func (a *attempt) holds() bool {
 	return a.rules.Hold && a.far.awaited() || a.answer.reading && a.rules.HoldFirst && !a.way.Plain()
 }
 
+// extend has Envoy wait for the reply that it is owed now until the deadline. Our own filters
+// wait for MessageTimeout in any case, and most replies come long before that, so they are
+// asked later, if at all.
+func (a *attempt) extend(now time.Time) {
+	if a.way.Speaks == Own {
+		a.timers.set(timerExtend, now.Add(extendAfter))
+		return
+	}
+	a.onExtend(now)
+}
+
+// extendAfter leaves Envoy's filter most of MessageTimeout for a plugin that is late.
+const extendAfter = MessageTimeout / 5
+
+func (a *attempt) onExtend(now time.Time) {
+	a.timers.stop(timerExtend)
+	if a.phase == mainPrefilling || a.phase == mainHolding {
+		a.emit(Effect{Op: OpExtend, Wait: Extension(a.req.Deadline.Sub(now))})
+	}
+}
+
 // relay lets the head of decode's answer go to the client, and after it the held pieces.
 func (a *attempt) relay(now time.Time) {
 	a.phase = mainStreaming
 	a.answer.Relayed = now
 	e := Effect{Op: OpRelay, Of: wire.ResponseHeaders}
+	if !a.heldSince.IsZero() {
+		e.Holds, e.Wait = true, now.Sub(a.heldSince)
+	}
 	if a.plan.Explain != "" {
 		e.Set = append(e.Set, wire.Header{Name: prefill.HeaderDecision, Value: a.plan.Explain})
 	}

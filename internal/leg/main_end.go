@@ -155,7 +155,7 @@ func (m *Main) WakeAt() time.Time {
 	default:
 		at = m.deadlineAt()
 	}
-	return sooner(at, m.timers.next(timerBegin, timerLate, timerAnswer, timerProbe, timerOrphan))
+	return sooner(at, m.timers.next(timerBegin, timerLate, timerAnswer, timerProbe, timerOrphan, timerExtend))
 }
 
 // deadlineAt returns when the machine itself ends the request at its deadline, or the
@@ -180,6 +180,8 @@ func (m *Main) onTimer(now time.Time) {
 		m.onSuspect(now)
 	case m.timers.due(timerOrphan, now):
 		m.onOrphan(now)
+	case m.timers.due(timerExtend, now):
+		m.onExtend(now)
 	}
 	switch {
 	case m.phase == mainEnded && m.timers.due(timerLog, now):

@@ -340,7 +340,10 @@ func (m *Main) onResponseHeaders(now time.Time, ev *Event) {
 	m.answer.serves(ev, !m.req.Passes())
 	if m.holds() {
 		m.phase = mainHolding
-		m.emit(Effect{Op: OpExtend, Wait: Extension(m.req.Deadline.Sub(now)), Holds: m.far.awaited()})
+		if m.far.awaited() {
+			m.heldSince = now
+		}
+		m.extend(now)
 		return
 	}
 	m.relay(now)

@@ -270,7 +270,7 @@ func (m *pairing) askPrefill(now time.Time) {
 	}
 	body := handoff.AppendPrefill(m.rules.Buffers.Borrow(len(q.Body)+syncRoom), q.Body, q.Scan, m.plan.Kind, m.plan.HandoffID, alone)
 	if !q.fullDuplex {
-		m.emit(Effect{Op: OpExtend, Wait: Extension(q.Deadline.Sub(now))})
+		m.extend(now)
 	}
 	m.sendPrefill(now, body)
 }

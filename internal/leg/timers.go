@@ -12,6 +12,7 @@ const (
 	timerProbe               // the worker that the request waits for is probed
 	timerOrphan              // a prefill leg that outlives its attempt is aborted
 	timerLog                 // the attempt stops waiting for the access log
+	timerExtend              // Envoy is asked to wait longer for a reply
 	timerLost                // an answer that nobody tells of any more counts as over
 	timersOfAnAttempt
 )
