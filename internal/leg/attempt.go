@@ -335,27 +335,6 @@ func (a *attempt) holds() bool {
 	return a.rules.Hold && a.far.awaited() || a.answer.reading && a.rules.HoldFirst && !a.way.Plain()
 }
 
-// extend has Envoy wait for the reply that it is owed now until the deadline. Our own filters
-// wait for MessageTimeout in any case, and most replies come long before that, so they are
-// asked later, if at all.
-func (a *attempt) extend(now time.Time) {
-	if a.way.Speaks == Own {
-		a.timers.set(timerExtend, now.Add(extendAfter))
-		return
-	}
-	a.onExtend(now)
-}
-
-// extendAfter leaves Envoy's filter most of MessageTimeout for a plugin that is late.
-const extendAfter = MessageTimeout / 5
-
-func (a *attempt) onExtend(now time.Time) {
-	a.timers.stop(timerExtend)
-	if a.phase == mainPrefilling || a.phase == mainHolding {
-		a.emit(Effect{Op: OpExtend, Wait: Extension(a.req.Deadline.Sub(now))})
-	}
-}
-
 // relay lets the head of decode's answer go to the client, and after it the held pieces.
 func (a *attempt) relay(now time.Time) {
 	a.phase = mainStreaming

@@ -259,6 +259,27 @@ func (m *pairing) abortOrphan(now time.Time) {
 	m.emit(Effect{Op: OpAbortLeg, Report: r})
 }
 
+// extend has Envoy wait for the reply that it is owed now until the deadline. Our own filters
+// wait for MessageTimeout in any case, and most replies come long before that, so they are
+// asked later, if at all.
+func (m *pairing) extend(now time.Time) {
+	if m.way.Speaks == Own {
+		m.timers.set(timerExtend, now.Add(extendAfter))
+		return
+	}
+	m.onExtend(now)
+}
+
+// extendAfter leaves Envoy's filter most of MessageTimeout for a plugin that is late.
+const extendAfter = MessageTimeout / 5
+
+func (m *pairing) onExtend(now time.Time) {
+	m.timers.stop(timerExtend)
+	if m.phase == mainPrefilling || m.phase == mainHolding {
+		m.emit(Effect{Op: OpExtend, Wait: Extension(m.req.Deadline.Sub(now))})
+	}
+}
+
 // askPrefill begins an attempt with the prefill leg alone.
 func (m *pairing) askPrefill(now time.Time) {
 	m.phase = mainPrefilling
