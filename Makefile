@@ -314,6 +314,15 @@ bench: tools ## a decision at 10, 100 and 1,000 workers; what the plugin adds on
 bench-first-token: tools ## what reading a streamed answer's first events costs in time to first token
 	go build -o .run/bench-path ./internal/bench/path && exec .run/bench-path -servers baton-stream-unread,baton-stream -only 2KB $(BENCH_ARGS)
 
+# SGLang's gateway and vLLM's router, as their packages are.
+RIVALS := sglang-router==0.3.2 vllm-router==0.1.17
+.tools/rivals/.whole:
+	python3 -m venv .tools/rivals && .tools/rivals/bin/pip install -q $(RIVALS) && touch $@
+
+bench-path-rivals: tools .tools/rivals/.whole ## what a request costs through Baton, SGLang's gateway, vLLM's router and plain Envoy: two minutes
+	go build -o .run/rivals/ ./cmd/extproc ./internal/bench/nothing
+	go run ./internal/bench/rivals -envoy .tools/envoy-$(ENVOY_VERSION) -python .tools/rivals/bin/python $(BENCH_ARGS)
+
 bench-index: ## the index, its events and the pick, allocations included
 	go test -run '^$$' -bench . -benchmem ./pkg/kvindex ./pkg/kvevents ./pkg/picker ./internal/load
 

@@ -110,6 +110,7 @@ func (s *mainStream) admitSync() bool {
 // askPrefill sends the prefill leg, and posts that it has begun and what its answer is. A leg
 // has begun once Envoy has taken the whole request: from then on it is a worker that is slow.
 func (s *mainStream) askPrefill(e *leg.Effect) {
+	end := func(a *leg.OwnAnswer) { s.post(just(leg.Event{Kind: leg.EventPrefilled, Answer: a})) }
 	ctx, stop := context.WithCancelCause(s.srv.legs)
 	ctx, cancel := context.WithTimeout(ctx, e.Wait)
 	s.mu.Lock()
@@ -125,7 +126,6 @@ func (s *mainStream) askPrefill(e *leg.Effect) {
 		p := s.m.Plan()
 		s.legSpan = legSpan{span: s.srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanPrefillLeg, time.Now()), prefill: p.Prefill, endpoint: p.PrefillAddr}
 	}
-	end := func(a *leg.OwnAnswer) { s.post(just(leg.Event{Kind: leg.EventPrefilled, Answer: a})) }
 	begun := func() {
 		s.srv.cfg.Telemetry.Leg(leg.Started.String(), "")
 		s.post(just(leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Started}}))

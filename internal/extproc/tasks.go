@@ -16,7 +16,7 @@ type tasks struct {
 }
 
 // mostIdle is how many goroutines are kept.
-const mostIdle = 64
+const mostIdle = 16
 
 // run starts f in a goroutine. It returns false, and starts nothing, once close was called.
 func (t *tasks) run(f func()) bool {
