@@ -268,11 +268,7 @@ func (s *mainStream) perform(now time.Time, e *leg.Effect) {
 	case leg.OpExtend:
 		s.send(wire.Extend(e.Wait))
 	case leg.OpPrefill:
-		if s.grpc.Context().Err() != nil { // nobody waits any more, and the stream's end is about to be read
-			s.post(just(leg.Event{Kind: leg.EventPrefilled, Answer: &leg.OwnAnswer{Err: errClosed, Canceled: true}}))
-			break
-		}
-		s.askPrefill(e)
+		s.prefill(e)
 	case leg.OpCollect:
 		s.collect(e)
 	case leg.OpPick:

@@ -107,6 +107,16 @@ func (s *mainStream) admitSync() bool {
 	return true
 }
 
+// prefill sends the prefill leg, unless the stream has ended and its end is about to be read:
+// nobody waits then.
+func (s *mainStream) prefill(e *leg.Effect) {
+	if s.grpc.Context().Err() != nil {
+		s.post(just(leg.Event{Kind: leg.EventPrefilled, Answer: &leg.OwnAnswer{Err: errClosed, Canceled: true}}))
+		return
+	}
+	s.askPrefill(e)
+}
+
 // askPrefill sends the prefill leg, and posts that it has begun and what its answer is. A leg
 // has begun once Envoy has taken the whole request: from then on it is a worker that is slow.
 func (s *mainStream) askPrefill(e *leg.Effect) {
