@@ -107,9 +107,9 @@ func (s *mainStream) admitSync() bool {
 	return true
 }
 
-// prefill sends the prefill leg, unless the stream has ended and its end is about to be read:
-// nobody waits then.
-func (s *mainStream) prefill(e *leg.Effect) {
+// askPrefill sends the prefill leg, unless the stream has ended and its end is about to be
+// read: nobody waits then.
+func askPrefill(s *mainStream, e *leg.Effect) {
 	if s.grpc.Context().Err() != nil {
 		s.post(just(leg.Event{Kind: leg.EventPrefilled, Answer: &leg.OwnAnswer{Err: errClosed, Canceled: true}}))
 		return

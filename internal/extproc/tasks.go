@@ -37,6 +37,17 @@ func (t *tasks) run(f func()) bool {
 	return true
 }
 
+// once is run for a task that comes seldom: its goroutine is not kept.
+func (t *tasks) once(f func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false
+	}
+	t.wg.Go(f)
+	return true
+}
+
 // work runs tasks until it is not needed any more.
 func (t *tasks) work(f func()) {
 	next := make(chan func(), 1)
