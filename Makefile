@@ -317,11 +317,10 @@ bench-first-token: tools ## what reading a streamed answer's first events costs 
 # SGLang's gateway and vLLM's router, as their packages are.
 RIVALS := sglang-router==0.3.2 vllm-router==0.1.17
 .tools/rivals/.whole:
-	python3 -m venv .tools/rivals && .tools/rivals/bin/pip install -q $(RIVALS) && touch $@
+	$(PYTHON) -m venv .tools/rivals && .tools/rivals/bin/pip install -q $(RIVALS) && touch $@
 
 bench-path-rivals: tools .tools/rivals/.whole ## what a request costs through Baton, SGLang's gateway, vLLM's router and plain Envoy: two minutes
-	go build -o .run/rivals/ ./cmd/extproc ./internal/bench/nothing
-	go run ./internal/bench/rivals -envoy .tools/envoy-$(ENVOY_VERSION) -python .tools/rivals/bin/python $(BENCH_ARGS)
+	go build -o .run/bench-rivals ./internal/bench/rivals && exec .run/bench-rivals -python .tools/rivals/bin/python $(BENCH_ARGS)
 
 bench-index: ## the index, its events and the pick, allocations included
 	go test -run '^$$' -bench . -benchmem ./pkg/kvindex ./pkg/kvevents ./pkg/picker ./internal/load

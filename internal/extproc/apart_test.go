@@ -126,7 +126,7 @@ func TestAPanicWhileALegIsSentEndsItsRequestOnly(t *testing.T) {
 	s := &mainStream{stream: stream{srv: srv}}
 	events := make(chan leg.Event, 2)
 	s.act.handle = func(ev *notice) { events <- ev.Event }
-	s.askPrefill(&leg.Effect{Wait: time.Minute}) // without a client to send it
+	s.askPrefill(&leg.Effect{Wait: time.Minute}, false) // without a client to send it
 	ev := <-events
 	require.Equal(t, leg.EventPrefilled, ev.Kind)
 	require.ErrorIs(t, ev.Answer.Err, errPanicked)

@@ -87,7 +87,7 @@ func (srv *Server) carriedBy(s *mainStream, at carrier) {
 	if c.watched == nil {
 		c.watched = make(map[carrier]bool)
 	}
-	c.watched[at] = srv.engines.once(func() { srv.watch(at) })
+	c.watched[at] = srv.engines.runOnce(func() { srv.watch(at) })
 }
 
 // watch asks a replica again and again whether it is alive, until no leg of our attempts

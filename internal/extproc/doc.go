@@ -35,10 +35,11 @@
 //
 // # The way of a prefill leg
 //
-// A mirrored leg is a stream of its own (prefillStream), which reports to the attempt's
-// owner, in this process or at another replica (peers.go). The legs that the plugin sends
-// itself, prefill legs and collecting ones, go through a listener of its Envoy
-// (legclient.go).
+// The legs that the plugin sends itself, prefill legs and collecting ones, go through a
+// listener of its Envoy (sync_stream.go, legclient.go). If the main filter's metadata has
+// x-baton-legs: sent, that is every leg. Else Envoy mirrors the legs that begin together with
+// decode's: such a leg is a stream of its own (prefillStream), which reports to the attempt's
+// owner, in this process or at another replica (peers.go).
 //
 // limits.go sets how long a leg may take, by internal/patience. judge.go reports to
 // internal/health the charges against workers that the machines return. A charge that only
@@ -48,8 +49,9 @@
 // # The synchronous leg
 //
 // A stream of the filter sync admits a prefill or a collecting leg that this replica or
-// another has sent. The stream opens the seal, tells the owner that a prefill leg has
-// started, and sets the destination. It sees only headers.
+// another has sent. The stream opens the seal and sets the destination. It sees only headers.
+// A listener that the plugin alone reaches has no such filter, and takes the destination from
+// the leg's header.
 //
 // # The first events of a streamed answer
 //

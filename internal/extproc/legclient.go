@@ -23,8 +23,8 @@ import (
 )
 
 // legClient sends the legs that the plugin begins itself. They go through a listener of the
-// plugin's Envoy, so that Envoy has the connections to workers, TLS and statistics. The
-// listener takes only requests with a sealed x-baton-leg. A leg that has failed is not sent
+// plugin's Envoy, so that Envoy has the connections to workers, TLS and statistics. A listener
+// at a port takes only requests with a sealed x-baton-leg. A leg that has failed is not sent
 // to the same worker again: that is left to a fresh attempt. Safe for concurrent use.
 type legClient struct {
 	http    *http.Transport

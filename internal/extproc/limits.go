@@ -126,5 +126,5 @@ func (srv *Server) Away(t *health.Transition) {
 		return
 	}
 	rank, ownPort := t.Rank, t.OwnPort
-	srv.engines.once(func() { srv.attempts.away(kind, rank, ownPort) })
+	srv.engines.runOnce(func() { srv.attempts.away(kind, rank, ownPort) })
 }

@@ -268,7 +268,7 @@ func (s *mainStream) perform(now time.Time, e *leg.Effect) {
 	case leg.OpExtend:
 		s.send(wire.Extend(e.Wait))
 	case leg.OpPrefill:
-		askPrefill(s, e)
+		s.askPrefill(e, s.ended())
 	case leg.OpCollect:
 		s.collect(e)
 	case leg.OpPick:

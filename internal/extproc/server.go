@@ -375,8 +375,8 @@ func newerOf(board *activation.Board, view *discovery.View) func(than *activatio
 // it can. New requests are served while a main leg is open that was open at the start, for
 // the time serve at most. Then new requests are refused, and only legs come in. Drain returns
 // when no main leg is open, no leg of another replica's attempts runs here and no attempt may
-// have held KV to collect, or when ctx ends. So it waits for the plugin's own legs, also if
-// the client has gone, but not for mirrored ones: Envoy ends these at their time-out.
+// have held KV to collect, or when ctx ends. So it waits for the legs whose KV may have to be
+// collected, also if the client has gone, and not for others that outlive their client.
 func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
 	old := srv.enterStage(stageDraining)
 	for _, s := range append(srv.attempts.all(), old...) { // some are told twice, which does no harm

@@ -47,6 +47,9 @@ func (w *stream) send(r wire.Reply) {
 	}
 }
 
+// ended reports whether the stream has ended. That is known here before the reader reads it.
+func (w *stream) ended() bool { return w.grpc.Context().Err() != nil }
+
 // readAside has another goroutine read the stream, and returns when the stream is over, or
 // when the plugin leaves it.
 func (w *stream) readAside() error {

@@ -107,20 +107,10 @@ func (s *mainStream) admitSync() bool {
 	return true
 }
 
-// askPrefill sends the prefill leg, unless the stream has ended and its end is about to be
-// read: nobody waits then.
-func askPrefill(s *mainStream, e *leg.Effect) {
-	if s.grpc.Context().Err() != nil {
-		s.post(just(leg.Event{Kind: leg.EventPrefilled, Answer: &leg.OwnAnswer{Err: errClosed, Canceled: true}}))
-		return
-	}
-	s.askPrefill(e)
-}
-
 // askPrefill sends the prefill leg, and posts that it has begun and what its answer is. A leg
 // has begun once Envoy has taken the whole request: from then on it is a worker that is slow.
-func (s *mainStream) askPrefill(e *leg.Effect) {
-	end := func(a *leg.OwnAnswer) { s.post(just(leg.Event{Kind: leg.EventPrefilled, Answer: a})) }
+// Nothing is sent if the stream has ended: nobody waits for the leg.
+func (s *mainStream) askPrefill(e *leg.Effect, ended bool) {
 	ctx, stop := context.WithCancelCause(s.srv.legs)
 	ctx, cancel := context.WithTimeout(ctx, e.Wait)
 	s.mu.Lock()
@@ -136,11 +126,12 @@ func (s *mainStream) askPrefill(e *leg.Effect) {
 		p := s.m.Plan()
 		s.legSpan = legSpan{span: s.srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanPrefillLeg, time.Now()), prefill: p.Prefill, endpoint: p.PrefillAddr}
 	}
+	end := func(a *leg.OwnAnswer) { s.post(just(leg.Event{Kind: leg.EventPrefilled, Answer: a})) }
 	begun := func() {
 		s.srv.cfg.Telemetry.Leg(leg.Started.String(), "")
 		s.post(just(leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Started}}))
 	}
-	began := s.srv.senders.run(func() {
+	began := !ended && s.srv.senders.run(func() {
 		defer stop(nil)
 		defer cancel()
 		defer s.survive("prefill_sender", func() { end(&leg.OwnAnswer{Err: errPanicked}) })

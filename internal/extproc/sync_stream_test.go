@@ -40,7 +40,7 @@ func TestALegThatHasEndedLeavesNothingWithTheServer(t *testing.T) {
 	s := &mainStream{stream: stream{srv: srv}}
 	answers := make(chan *leg.OwnAnswer, 1)
 	s.act.handle = func(ev *notice) { answers <- ev.Answer }
-	s.askPrefill(&leg.Effect{Wait: time.Minute})
+	s.askPrefill(&leg.Effect{Wait: time.Minute}, false)
 	require.Error(t, (<-answers).Err)
 	srv.senders.close()
 	require.Zero(t, legs.now.Load())

@@ -19,32 +19,30 @@ type tasks struct {
 const mostIdle = 16
 
 // run starts f in a goroutine. It returns false, and starts nothing, once close was called.
-func (t *tasks) run(f func()) bool {
+func (t *tasks) run(f func()) bool { return t.start(f, true) }
+
+// runOnce is run for a task that comes seldom: its goroutine is not kept.
+func (t *tasks) runOnce(f func()) bool { return t.start(f, false) }
+
+func (t *tasks) start(f func(), keep bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
+	n := len(t.idle)
+	switch {
+	case t.closed:
 		return false
-	}
-	t.wg.Add(1)
-	if n := len(t.idle); n > 0 {
-		next := t.idle[n-1]
-		t.idle[n-1] = nil
-		t.idle = t.idle[:n-1]
-		next <- f
+	case !keep:
+		t.wg.Go(f)
 		return true
 	}
-	go t.work(f)
-	return true
-}
-
-// once is run for a task that comes seldom: its goroutine is not kept.
-func (t *tasks) once(f func()) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		return false
+	t.wg.Add(1)
+	if n == 0 {
+		go t.work(f)
+		return true
 	}
-	t.wg.Go(f)
+	next := t.idle[n-1]
+	t.idle = t.idle[:n-1]
+	next <- f
 	return true
 }
 

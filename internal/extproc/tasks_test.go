@@ -315,7 +315,7 @@ func TestAClosedServerSendsNoLeg(t *testing.T) {
 	s.m = *routedBy(new(leg.Plan))
 	got := make(chan *notice, 2)
 	s.act.handle = func(ev *notice) { got <- ev }
-	s.askPrefill(&leg.Effect{Wait: time.Minute})
+	s.askPrefill(&leg.Effect{Wait: time.Minute}, false)
 	s.collect(&leg.Effect{})
 	first, second := <-got, <-got
 	require.Equal(t, leg.EventPrefilled, first.Kind)

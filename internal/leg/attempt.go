@@ -249,6 +249,7 @@ func (a *attempt) awaitAnswer(now time.Time) {
 // body is not what the client sent.
 func (a *attempt) route(now time.Time, body []byte, changed bool) {
 	a.phase = mainRouted
+	a.timers.stop(timerExtend)
 	if !a.far.awaited() {
 		a.awaitAnswer(now)
 	}
@@ -338,6 +339,7 @@ func (a *attempt) holds() bool {
 // relay lets the head of decode's answer go to the client, and after it the held pieces.
 func (a *attempt) relay(now time.Time) {
 	a.phase = mainStreaming
+	a.timers.stop(timerExtend)
 	a.answer.Relayed = now
 	e := Effect{Op: OpRelay, Of: wire.ResponseHeaders}
 	if !a.heldSince.IsZero() {

@@ -75,7 +75,9 @@
 //	streaming        a piece of the answer    let it pass (holding: keep it)              streaming
 //	                 prefill failed           cut the answer, with an error event if the  rejected
 //	                                          answer comes through the plugin
-//	                 prefill over, full duplex leave the stream                           left
+//	                 prefill over, and the
+//	                 filter would end the
+//	                 answer with the plugin   leave the stream                            left
 //	rejected         a piece of an answer of
 //	                 Envoy's or a filter's    let it pass                                 rejected
 //	                 anything else            ignored
@@ -98,7 +100,8 @@
 //
 // The phase prefilling is for engines whose decode needs prefill's answer
 // (docs/behaviour.md#prefill-first). The plugin itself sends the prefill leg, through a
-// listener of its Envoy, and reads the answer. If prefill then holds KV, decode takes the
+// listener of its Envoy, and reads the answer. With Way.Sends it sends the leg that runs beside
+// decode in the same way. If prefill then holds KV, decode takes the
 // KV. If no decode will come, a collecting leg takes it: a decode for one token whose answer
 // is dropped. A collecting leg also takes the KV that a mirrored prefill holds for a decode
 // that never got the request ([handoff.Kind.Holds]).

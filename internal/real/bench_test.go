@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -263,51 +264,21 @@ func (s shot) send(ctx context.Context, url string, due time.Time) (time.Duratio
 // plainEnvoy runs an Envoy that sends requests to the engine that has fewest.
 func plainEnvoy(t *testing.T, es []*Engine) string {
 	t.Helper()
-	ports, err := stack.FreePorts(t.Context(), 2)
+	ports, err := stack.FreePorts(t.Context(), 1)
 	require.NoError(t, err)
-	var endpoints strings.Builder
-	for _, e := range es {
-		fmt.Fprintf(&endpoints, `          - {endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %s}}}}`+"\n", e.URL[strings.LastIndex(e.URL, ":")+1:])
+	workers := make([]string, len(es))
+	for i, e := range es {
+		workers[i] = strings.TrimPrefix(e.URL, "http://")
 	}
-	config := fmt.Sprintf(`admin: {address: {socket_address: {address: 127.0.0.1, port_value: %d}}}
-static_resources:
-  listeners:
-  - address: {socket_address: {address: 127.0.0.1, port_value: %d}}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.http_connection_manager
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: plain
-          route_config:
-            virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: /}, route: {cluster: engines, timeout: 0s}}]}]
-          http_filters: [{name: envoy.filters.http.router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}]
-  clusters:
-  - name: engines
-    type: STATIC
-    lb_policy: LEAST_REQUEST
-    load_assignment:
-      cluster_name: engines
-      endpoints:
-      - lb_endpoints:
-%s`, ports[0], ports[1], endpoints.String())
-	name := filepath.Join(t.TempDir(), "plain.yaml")
-	require.NoError(t, os.WriteFile(name, []byte(config), 0o600))
+	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(context.Background())
-	p, err := stack.StartProgram(ctx, stack.ProgramOptions{Name: "plain Envoy", Path: envoyPath, Args: []string{"-c", name, "--log-level", "warn", "--disable-hot-restart"}})
+	p, err := stack.StartEnvoy(ctx, stack.EnvoyOptions{
+		Path: envoyPath, Dir: dir, Config: stack.PlainConfig(filepath.Join(dir, "envoy.sock"), ports[0], workers...), Concurrency: runtime.NumCPU(),
+	})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		_ = p.Kill()
 		cancel()
 	})
-	ready := fmt.Sprintf("http://127.0.0.1:%d/ready", ports[0])
-	require.NoError(t, stack.Await(t.Context(), "plain Envoy to be ready", func() bool {
-		resp, err := http.Get(ready)
-		if err != nil {
-			return false
-		}
-		_ = resp.Body.Close()
-		return resp.StatusCode == http.StatusOK
-	}))
-	return fmt.Sprintf("http://127.0.0.1:%d", ports[1])
+	return fmt.Sprintf("http://127.0.0.1:%d", ports[0])
 }

@@ -232,3 +232,37 @@ func TooOldAsShipped() string {
 	}
 	return ""
 }
+
+// PlainConfig is a configuration of Envoy without Baton: a request goes to the worker that has
+// fewest. admin is the path of a socket, port one of loopback; workers are host:port with an IP
+// address.
+func PlainConfig(admin string, port int, workers ...string) []byte {
+	var endpoints strings.Builder
+	for _, w := range workers {
+		host, at, _ := net.SplitHostPort(w)
+		fmt.Fprintf(&endpoints, "        - endpoint: {address: {socket_address: {address: %q, port_value: %s}}}\n", host, at)
+	}
+	return fmt.Appendf(nil, `admin: {address: {pipe: {path: %q}}}
+static_resources:
+  listeners:
+  - name: client
+    address: {socket_address: {address: 127.0.0.1, port_value: %d}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: plain
+          route_config:
+            virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: /}, route: {cluster: workers, timeout: 0s}}]}]
+          http_filters: [{name: envoy.filters.http.router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}]
+  clusters:
+  - name: workers
+    type: STATIC
+    lb_policy: LEAST_REQUEST
+    load_assignment:
+      cluster_name: workers
+      endpoints:
+      - lb_endpoints:
+%s`, admin, port, endpoints.String())
+}

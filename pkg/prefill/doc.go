@@ -3,9 +3,9 @@
 //
 // # The leg token
 //
-// Envoy mirrors the main leg's request to the prefill leg. There a second stream of the
-// plugin reads it, possibly at another replica. Everything that the second stream needs
-// is in one header, x-baton-leg, sealed with a keyed MAC: version, owner, attempt
+// A prefill leg may come to a second stream of the plugin, possibly at another replica:
+// where Envoy mirrors the main leg's request, or where a port takes the legs that the plugin
+// sends. Everything that the second stream needs is in one header, x-baton-leg, sealed with a keyed MAC: version, owner, attempt
 // nonce, prefill worker and rank, room and deadline. A leg without a token, or with a
 // token that was not sealed with our key, reaches no worker. The header is removed
 // before anything is sent to a worker.

@@ -37,6 +37,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/envoy"
 	"github.com/seed-60ae5743/baton/internal/bench/host"
+	"github.com/seed-60ae5743/baton/internal/bench/stats"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -44,8 +45,6 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	b := bench{}
-	flag.StringVar(&b.bin, "bin", ".run/rivals", "`folder` of the programs extproc and nothing")
-	flag.StringVar(&b.envoy, "envoy", "", "Envoy's `program`")
 	flag.StringVar(&b.python, "python", "", "Python's `program` with sglang-router and vllm-router; empty: without them")
 	flag.IntVar(&b.repeats, "repeats", 9, "slices of each case")
 	flag.DurationVar(&b.slice, "duration", 700*time.Millisecond, "length of a slice")
@@ -81,6 +80,13 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(b.dir)
+	if b.envoy, err = stack.FindEnvoy(os.Getenv("ENVOY")); err != nil {
+		return err
+	}
+	b.bin = b.folder("bin")
+	if err := stack.Build(b.bin, "", false, "./cmd/extproc", "./internal/bench/nothing"); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if b.decode, err = startWorker(ctx); err != nil {
@@ -107,7 +113,13 @@ func (b *bench) run(ctx context.Context) error {
 			}
 		}
 		for i, s := range systems {
-			of := func(get func(figures) float64) float64 { return median(turns[i], get) }
+			of := func(get func(figures) float64) float64 {
+				var all []float64
+				for _, f := range turns[i] {
+					all = append(all, get(f))
+				}
+				return stats.Median(all)
+			}
 			fmt.Fprintf(t, "%d\t%d\t%s\t%.2f\t%.2f\t%.0f\t%.0f\t\n", l.bytes, l.clients, s.name,
 				of(func(f figures) float64 { return f.p50 }), of(func(f figures) float64 { return f.p99 }),
 				of(func(f figures) float64 { return f.cpu }), of(func(f figures) float64 { return f.rate }))
@@ -140,31 +152,12 @@ func (b *bench) start(ctx context.Context) (out []*system, err error) {
 	return out, err
 }
 
-const plainEnvoy = `admin: {address: {pipe: {path: %q}}}
-static_resources:
-  listeners:
-  - name: client
-    address: {socket_address: {address: 127.0.0.1, port_value: %d}}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.http_connection_manager
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: plain
-          route_config: {virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: "/"}, route: {cluster: worker}}]}]}
-          http_filters: [{name: envoy.filters.http.router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}]
-  clusters:
-  - name: worker
-    load_assignment: {cluster_name: worker, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %s}}}}]}]}
-`
-
 func (b *bench) plain(ctx context.Context) (*system, error) {
 	ports, err := stack.FreePorts(ctx, 1)
 	if err != nil {
 		return nil, err
 	}
-	_, port, _ := net.SplitHostPort(b.decode)
-	return b.envoyOf(ctx, "envoy", ports[0], envoy.Params{}, []byte(fmt.Sprintf(plainEnvoy, filepath.Join(b.folder("envoy"), "envoy.sock"), ports[0], port)))
+	return b.envoyOf(ctx, "envoy", ports[0], envoy.Params{}, stack.PlainConfig(filepath.Join(b.folder("envoy"), "envoy.sock"), ports[0], b.decode))
 }
 
 func (b *bench) folder(name string) string {
@@ -333,11 +326,9 @@ func (s *system) measure(ctx context.Context, l load, slice time.Duration) (figu
 		return figures{}, err
 	}
 	slices.Sort(took)
-	n := len(took)
-	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-	return figures{
-		p50: ms(took[n/2]), p99: ms(took[n*99/100]), cpu: float64((after - before).Microseconds()) / float64(n), rate: float64(n) / lasted.Seconds(),
-	}, nil
+	n := float64(len(took))
+	ms := func(q float64) float64 { return stats.Micros(stats.Quantile(took, q)) / 1000 }
+	return figures{p50: ms(0.5), p99: ms(0.99), cpu: stats.Micros(after-before) / n, rate: n / lasted.Seconds()}, nil
 }
 
 // crowd has the clients ask one request after the other, and returns what each took.
@@ -364,13 +355,4 @@ func (s *system) crowd(ctx context.Context, c *http.Client, l load, d time.Durat
 	}
 	wg.Wait()
 	return took, time.Since(began), failed
-}
-
-func median(all []figures, get func(figures) float64) float64 {
-	var of []float64
-	for _, f := range all {
-		of = append(of, get(f))
-	}
-	slices.Sort(of)
-	return of[len(of)/2]
 }
