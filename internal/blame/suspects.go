@@ -93,28 +93,6 @@ func (s Suspects[W]) Cleared(w W) Suspects[W] {
 	return slices.DeleteFunc(slices.Clone(s), func(x Suspect[W]) bool { return x.Worker == w && x.Charge == Error && x.Pair == nil })
 }
 
-// Stalled returns which worker of a pair is charged if the pair has taken too long and no
-// other worker can be tried. It is decode: a prefill that meets its decode waits as long
-// as decode is silent, and no mate of decode has served. It is prefill only if each
-// attempt of the request was with that prefill worker, and with more than one decode
-// worker. The function same reports whether two ranks are of one worker.
-func (s Suspects[W]) Stalled(prefill, decode W, same func(a, b W) bool) W {
-	several := false
-	for _, x := range s {
-		if x.Pair == nil || x.Within == 0 {
-			continue
-		}
-		if !same(x.Pair[0], prefill) {
-			return decode
-		}
-		several = several || !same(x.Pair[1], decode)
-	}
-	if several {
-		return prefill
-	}
-	return decode
-}
-
 // And returns the suspects with x added, and the charge of x if that needs no mate's
 // proof.
 func (s Suspects[W]) And(x Suspect[W]) (Suspects[W], Charge) {

@@ -47,7 +47,7 @@ type group struct {
 
 var groups = []group{
 	// Before a worker has seen anything.
-	{NotStarted, prefills, "Envoy did not begin the leg in time and names no worker", Row{Fresh: Yes, Outcome: Failed}},
+	{NotStarted, mirrored, "Envoy did not begin the mirrored leg in time and names no worker", Row{Fresh: Yes, Outcome: Failed}},
 	{NotSent, all, "refused by a filter, no route or no host (NR, NC, UH, DF …), or ended before its body was whole", Row{Fresh: Yes, Outcome: Failed}},
 	{Overflow, all, "a circuit breaker or the overload manager (UO, DO, UDO, OM)", Row{Fresh: Yes, Outcome: Failed}},
 	{Unconnected, all, "Envoy: UF", Row{Charge: Connect, Fresh: Yes, Avoid: It, Outcome: Failed}},
@@ -64,8 +64,7 @@ var groups = []group{
 	{Overdue, []Leg{Mirrored}, "it takes longer than its limit; prefill and decode wait for each other", Row{Pair: true, Suspect: true, Fresh: IfSpare, Avoid: Both, Outcome: Failed}},
 	{Overdue, []Leg{First, Alone}, "it takes longer than its limit, and the request waits only for this worker", Row{Charge: Slow, Suspect: true, Fresh: IfSpare, Avoid: It, Outcome: Failed}},
 	{Overdue, []Leg{Decode}, "it takes longer than its limit, and prefill is well", Row{Charge: Slow, Pair: true, Suspect: true, Fresh: IfSpare, Avoid: Both, Outcome: Failed}},
-	{Stuck, []Leg{Mirrored}, "the same, and no other worker can be tried or no attempt is left: the request waits on", Row{Pair: true, Suspect: true, Outcome: notTheLegs}},
-	{Stuck, []Leg{First, Decode, Alone}, "the same", Row{Charge: Slow, Suspect: true, Outcome: notTheLegs}},
+	{Stuck, all, "the same, and no other worker can be tried, no attempt is left, or too much is late for its work to be done twice: the request waits on", Row{Suspect: true, Outcome: notTheLegs}},
 
 	// The worker's own answer, before any byte of it has gone to the client.
 	{Busy, all, "the worker: 408, 429; here and below as the status, or as an error at the beginning of an event stream", Row{Charge: Refusal, Fresh: IfSpare, Avoid: It, Outcome: OfWorker}},

@@ -36,12 +36,7 @@ func markdown() string {
 		if g.row.Charge.waits() && g.row.Fresh != No {
 			charged += ", once a mate has served it"
 		}
-		switch {
-		case g.row.Pair && g.sight == Stuck:
-			charged = "slow, the side of the pair that `Suspects.Stalled` names, the third time"
-		case g.sight == Stuck:
-			charged += ", the third time"
-		case g.row.Pair:
+		if g.row.Pair {
 			charged += "; so is the pair"
 		}
 		if g.row.Suspect {
@@ -84,6 +79,8 @@ func TestEveryCellKeepsTheInvariants(t *testing.T) {
 		require.Equal(t, r, Of(r.Leg, r.Sight), name)
 		if r.Sight == Unmade || r.Sight == Raced {
 			require.True(t, r.Charge == None && r.Suspect && r.Avoid == It, "E1: %s is no proof", name)
+		} else if r.Sight == Stuck {
+			require.True(t, r.Charge == None && r.Suspect && r.Fresh == No, "E1: %s is silence alone", name)
 		} else if above[r.Sight] {
 			require.Zero(t, r.Charge, "E1: %s", name)
 			require.False(t, r.Pair || r.Suspect, "E1: %s", name)
@@ -91,7 +88,7 @@ func TestEveryCellKeepsTheInvariants(t *testing.T) {
 			require.True(t, r.Charge != None || r.Pair, "E1: %s is evidence on a worker", name)
 		}
 		require.Equal(t, r.Sight == Served, r.Charge == Credit, "E3: %s", name)
-		if r.Charge.waits() && r.Sight != Stuck {
+		if r.Charge.waits() {
 			require.NotZero(t, r.Fresh, "E4: %s: only another attempt can tell", name)
 			require.NotZero(t, r.Avoid, "E5: %s", name)
 		}
@@ -171,24 +168,4 @@ func TestAddingASuspectLeavesOthersAlone(t *testing.T) {
 	one, two := add(base, 2), add(base, 3)
 	require.Equal(t, 2, one[1].Worker)
 	require.Equal(t, 3, two[1].Worker)
-}
-
-func TestOfAPairThatIsStuckDecodeIsChargedUnlessEachAttemptHadTheSamePrefill(t *testing.T) {
-	same := func(a, b string) bool { return a[:2] == b[:2] } // "d1/0": a rank of d1
-	tried := func(pairs ...[2]string) (s Suspects[string]) {
-		for _, p := range pairs {
-			s, _ = s.And(Suspect[string]{Worker: p[0], Pair: &p, Within: time.Second})
-		}
-		return s
-	}
-	require.Equal(t, "d1", tried().Stalled("p1", "d1", same), "the two have nobody else")
-	require.Equal(t, "d1", tried([2]string{"p1", "d1"}).Stalled("p2", "d1", same), "it is in both")
-	require.Equal(t, "d2", tried([2]string{"p1", "d1"}).Stalled("p2", "d2", same), "either may be")
-	require.Equal(t, "d3", tried([2]string{"p1", "d1"}, [2]string{"p2", "d2"}).Stalled("p1", "d3", same))
-	require.Equal(t, "p1", tried([2]string{"p1", "d1"}).Stalled("p1", "d2", same), "both decodes waited for it")
-	require.Equal(t, "p1", tried([2]string{"p1", "d1"}, [2]string{"p1", "d2"}).Stalled("p1", "d1", same))
-	require.Equal(t, "d1/1", tried([2]string{"p1", "d1/0"}).Stalled("p1", "d1/1", same), "two ranks are one worker")
-
-	failed, _ := Suspects[string](nil).And(Suspect[string]{Worker: "d1", Charge: Error, Pair: &[2]string{"p1", "d1"}})
-	require.Equal(t, "d2", failed.Stalled("p1", "d2", same), "that was no silence")
 }

@@ -107,7 +107,7 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 				send := func(ev *leg.Event) {
 					for _, e := range m.Step(time.Now(), ev) {
 						if e.Op == leg.OpSuspect {
-							tracker.Suspect(e.Rank, health.Overdue, time.Now())
+							tracker.Suspect(e.Rank, time.Now())
 						}
 					}
 				}

@@ -25,7 +25,7 @@ var requestSeed = maphash.MakeSeed()
 // judge performs an effect that charges or credits a worker, or suspects one.
 func (s *mainStream) judge(now time.Time, e *leg.Effect) {
 	if e.Op == leg.OpSuspect {
-		s.srv.cfg.Health.Suspect(e.Rank, health.Overdue, now)
+		s.srv.cfg.Health.Suspect(e.Rank, now)
 		if s.srv.cfg.Health.Aside(e.Rank) { // set aside for another request, before this one was overdue
 			s.post(just(leg.Event{Kind: leg.EventGone, Rank: e.Rank}))
 		}

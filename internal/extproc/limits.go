@@ -96,8 +96,13 @@ func (a *asking) limit(p *leg.Plan, pool worker.Key, body []byte, now time.Time)
 		return
 	}
 	p.Failing = srv.cfg.Health.HandoffFailing(p.Prefill, p.Decode, now)
-	p.StartWithin = srv.cfg.StartTimeout + time.Duration(len(body))*time.Second/startBytesPerSec +
-		time.Duration(srv.attempts.len())*startPerRequest
+	a.startLimit = limited{
+		subject: patience.Subject{Worker: p.Prefill.ID, Pool: pool, Leg: patience.Start},
+		allowance: srv.cfg.StartTimeout + time.Duration(len(body))*time.Second/startBytesPerSec +
+			time.Duration(srv.attempts.len())*startPerRequest,
+		from: now,
+	}
+	p.StartWithin = srv.patience.Limit(a.startLimit.subject, a.startLimit.allowance)
 	queued, _ := srv.cfg.Book.Load(p.Prefill)
 	a.prefillLimit = limited{
 		subject:   patience.Subject{Worker: p.Prefill.ID, Pool: pool, Leg: patience.Prefill, Kind: kind},

@@ -28,6 +28,7 @@ func (s *mainStream) mark(now time.Time, r leg.Report) {
 	switch r.State {
 	case leg.Started:
 		j.Mark(s.note, decision.PrefillStarted, now)
+		s.startLimit.learn(&s.srv.patience, now)
 	case leg.Well:
 		j.Mark(s.note, decision.PrefillWell, now)
 		s.srv.cfg.Telemetry.WorkerAttempt(s.prefillLimit.subject.Worker, worker.Prefill, r.State.String())

@@ -71,7 +71,7 @@ type mainStream struct {
 	stopSync context.CancelCauseFunc // guarded by mu: ends the plugin's own prefill leg
 
 	// Owned by the decision until it is posted, then by the goroutine that handles an event.
-	prefillLimit, decodeLimit limited
+	startLimit, prefillLimit, decodeLimit limited
 
 	losing atomic.Int32 // how many workers the request has lost, if the one that was sent it is lost; 0: none was
 
@@ -153,6 +153,8 @@ func (s *mainStream) prepare(ev *notice) {
 		ev.Answerer = s.answererOf(ev)
 		s.strange = s.filter.strangeIn(ev.Headers)
 		s.beforeHead(ev)
+	case leg.EventTimer:
+		ev.Repeat = s.m.WouldRepeat(time.Now()) && s.srv.patience.Repeat(s.decodeLimit.subject.Pool)
 	case leg.EventFound:
 		s.pass = ev.pass
 		if decode, ok := s.m.DecodeMate(); ok {

@@ -28,7 +28,7 @@ import (
 //	mate-served
 //	probe [for=0]                     what begins now, and for so many seconds, and when the next will
 //	result id=7 as=well [to=arrival]  of the probe under way, or of the question at arrival, at the endpoint or, to=bootstrap, there
-//	                                  well, answered, unwell, unreachable, unconnected, late, unclear, looped
+//	                                  well, answered, unwell, unreachable, unconnected, silent, late, unclear, looped
 //	result id=7 silent-to=page-late   not yet: nothing has come, or not the page; or: silent
 //	allows                            who may be picked
 //	begin id=7 name=a                 a request was given to 7
@@ -189,7 +189,7 @@ func (s *scenario) do(d *datadriven.TestData) {
 			s.tr.Report(id, r, s.now)
 		}
 	case "suspect":
-		s.tr.Suspect(id, outcome(s.t, args["outcome"]), s.now)
+		s.tr.Suspect(id, s.now)
 	case "handoff":
 		if d.HasArg("served") {
 			s.tr.HandoffServed(ids["prefill"], ids["decode"])
@@ -208,7 +208,7 @@ func (s *scenario) do(d *datadriven.TestData) {
 			return
 		}
 		v := slices.Index([]string{
-			unclear: "unclear", well: "well", answered: "answered", unwell: "unwell", unreachable: "unreachable", unconnected: "unconnected", late: "late", looped: "looped",
+			unclear: "unclear", well: "well", answered: "answered", unwell: "unwell", unreachable: "unreachable", unconnected: "unconnected", silent: "silent", late: "late", looped: "looped",
 		}, args["as"])
 		require.GreaterOrEqual(s.t, v, 0, d.Pos)
 		s.tr.probed(s.probing[asking{id, args["to"]}], verdict(v), s.now)

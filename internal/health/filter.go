@@ -141,6 +141,13 @@ func (t *Tracker) Spare(k worker.Key, role worker.Role, but ...worker.Rank) bool
 	return n > 0
 }
 
+// MayReturn reports whether a rank of the key and role is set aside and not known to refuse
+// connections: a request that finds no worker may wait for it. It takes no lock.
+func (t *Tracker) MayReturn(k worker.Key, role worker.Role) bool {
+	p := (*t.byRole.Load())[poolKey{k, role}]
+	return p != nil && p.returning.Load() > 0
+}
+
 // Begin must be called when a request is booked on the rank. If the request is the one
 // that tries a recovering worker, Begin returns a number for End, else 0. No other pick
 // may come between Standing or Allows and Begin of one pick: internal/load's lock ensures

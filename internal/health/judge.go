@@ -34,10 +34,10 @@ func (t *Tracker) Report(rank worker.Rank, r Report, now time.Time) {
 	case BrokeOff, ConnectionLost:
 		t.rateLocked(e, false)
 		t.erredLocked(e, r.Proven, now)
-		t.suspectLocked(e, r.Outcome, now)
+		t.suspectLocked(e, now)
 	case Overdue, Timeout:
 		t.slowLocked(e, r, now)
-		t.suspectLocked(e, r.Outcome, now)
+		t.suspectLocked(e, now)
 	case ConnectFailed:
 		t.condemnLocked(e, reasonOf(r.Outcome), now)
 	}
@@ -69,7 +69,7 @@ func (t *Tracker) Began(r worker.Rank, now time.Time) {
 }
 
 func (t *Tracker) servedLocked(e *entry, now time.Time) {
-	e.serverErrors, e.sparedFor, e.slow = 0, "", false
+	e.serverErrors, e.sparedFor, e.slow, e.lates = 0, "", false, 0
 	if now.After(e.servedAt) {
 		e.servedAt = now
 	}
@@ -80,7 +80,7 @@ func (t *Tracker) servedLocked(e *entry, now time.Time) {
 	case Doubted:
 		t.believeLocked(e, ReasonAnswered, now)
 	case Aside, Probing:
-		if e.reason == reasonOf(Overdue) || e.reason == reasonOf(Timeout) {
+		if e.reason.silence() {
 			t.moveLocked(e, Recovering, false, ReasonAnswered, now)
 		}
 	}
@@ -119,7 +119,7 @@ func (t *Tracker) judgeLocked(e *entry, r Reason, now time.Time) {
 	if e.is().aside() {
 		return
 	}
-	if !e.room(r) {
+	if !e.room() {
 		if e.sparedFor == "" && t.cfg.Hooks.Spared != nil {
 			t.cfg.Hooks.Spared(e.rank, r, now)
 		}
@@ -141,7 +141,7 @@ func (t *Tracker) doubtLocked(e *entry, r Reason, now time.Time) {
 
 // believeLocked ends the doubt of a worker that has been heard from.
 func (t *Tracker) believeLocked(e *entry, r Reason, now time.Time) {
-	e.late = false
+	e.lates = 0
 	if e.is() == Doubted {
 		t.moveLocked(e, Healthy, false, r, now)
 	}
@@ -156,12 +156,12 @@ func (t *Tracker) condemnLocked(e *entry, r Reason, now time.Time) {
 		t.setAsideLocked(e, true, r, now)
 		for _, mate := range (*t.known.Load())[e.rank.ID] {
 			t.touchLocked()
-			t.suspectLocked(mate, ConnectFailed, now)
+			t.suspectLocked(mate, now)
 		}
 		return
 	}
 	t.countLocked(e, -1)
-	e.dead = true
+	e.dead, e.refused = true, e.refused || r.proof()
 	t.countLocked(e, 1)
 }
 
@@ -176,17 +176,17 @@ func (t *Tracker) setAsideLocked(e *entry, dead bool, r Reason, now time.Time) {
 }
 
 // Suspect asks for a probe of the rank as soon as possible: one at a time, and at most
-// one in a ProbeInterval. The outcome is what made the rank suspect. A worker that is
-// aside is probed in any case, and an unknown one is ignored.
-func (t *Tracker) Suspect(r worker.Rank, why Outcome, now time.Time) {
+// one in a ProbeInterval. A worker that is aside is probed in any case, and an unknown one is
+// ignored.
+func (t *Tracker) Suspect(r worker.Rank, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e := t.find(r); e != nil {
-		t.suspectLocked(e, why, now)
+		t.suspectLocked(e, now)
 	}
 }
 
-func (t *Tracker) suspectLocked(e *entry, why Outcome, now time.Time) {
+func (t *Tracker) suspectLocked(e *entry, now time.Time) {
 	if e.is().aside() || e.agenda != nil || e.flight != grounded {
 		return
 	}
@@ -194,7 +194,6 @@ func (t *Tracker) suspectLocked(e *entry, why Outcome, now time.Time) {
 	if next := e.asked.Add(t.cfg.ProbeInterval); next.After(due) && !e.asked.IsZero() {
 		due = next
 	}
-	e.why = why
 	t.suspects.put(&e.turn, due)
 	t.nudge()
 }

@@ -39,8 +39,7 @@ type patient struct {
 	slow     []uint64 // the request that was slow, if one was
 	with     worker.ID
 	withAt   time.Time
-	wanted   bool // a probe is to come, on suspicion
-	why      Outcome
+	wanted   bool      // a probe is to come, on suspicion
 	due      time.Time // of the probe to come
 	asked    time.Time
 	flying   flight
@@ -132,10 +131,10 @@ func (m *model) hasMate(p *patient) bool {
 	return false
 }
 
-// hasMates reports whether each pool of p has another worker in service.
-func (m *model) hasMates(p *patient) bool {
+// mated reports whether each pool of p has another worker that is healthy.
+func (m *model) mated(p *patient) bool {
 	for _, members := range m.mates(p) {
-		if count(members, func(x *patient) bool { return x != p && !isAside(x) }) == 0 {
+		if count(members, func(x *patient) bool { return x != p && isHealthy(x) }) == 0 {
 			return false
 		}
 	}
@@ -197,7 +196,7 @@ func (m *model) aside(p *patient, dead bool, r Reason, now time.Time) {
 	}
 	for _, members := range m.mates(p) {
 		full := count(members, isJudged) >= m.limit(members)
-		last := r == ReasonServerErrors && len(members)-count(members, isAside) <= 1
+		last := len(members)-count(members, isAside) <= 1
 		if !dead && (full || last) {
 			if p.SparedFor == "" {
 				m.lines = append(m.lines, fmt.Sprint(p.Rank.ID, "spared", r))
@@ -233,7 +232,7 @@ func (m *model) report(id worker.ID, r Report, now time.Time) {
 			p.refusals = 0
 		}
 	}
-	stalled := p.Reason == "overdue" || p.Reason == "timeout"
+	stalled := slices.Contains([]Reason{"overdue", "timeout", "silent", "no-connection"}, p.Reason)
 	switch {
 	case r.Outcome == OK:
 		p.ConsecutiveErrors, p.SparedFor, p.slow, p.servedAt = 0, "", nil, now
@@ -259,15 +258,15 @@ func (m *model) report(id worker.ID, r Report, now time.Time) {
 		p.slow = []uint64{r.Request}
 	}
 	if slices.Contains([]Outcome{ConnectionLost, BrokeOff, Overdue, Timeout}, r.Outcome) {
-		m.suspect(p, r.Outcome, now)
+		m.suspect(p, now)
 	}
 }
 
-func (m *model) suspect(p *patient, why Outcome, now time.Time) {
+func (m *model) suspect(p *patient, now time.Time) {
 	if p == nil || p.State.aside() || p.wanted || p.flying != grounded {
 		return
 	}
-	p.wanted, p.why, p.due = true, why, now
+	p.wanted, p.due = true, now
 	if next := p.asked.Add(m.cfg.ProbeInterval); !p.asked.IsZero() && next.After(now) {
 		p.due = next
 	}
@@ -386,7 +385,8 @@ func (m *model) leadsBack(p *patient, at string, now time.Time) {
 func (m *model) probed(p *patient, asked probe, v verdict, now time.Time) {
 	on := p.flying
 	p.flying = grounded
-	dead := v == unreachable || v == unconnected
+	dead := v == unreachable || v == unconnected || v == silent
+	served := p.servedAt.After(p.asked)
 	switch {
 	case v == looped && on == onSuspicion:
 		m.leadsBack(p, asked.at, now)
@@ -401,17 +401,19 @@ func (m *model) probed(p *patient, asked probe, v verdict, now time.Time) {
 			p.loops = ""
 		}
 		return
-	case on == onSuspicion && (v == late || v == unconnected && !m.hasMates(p)):
-		m.doubt(p, ReasonPageLate, now)
-	case on == onSuspicion && dead:
-		r := Reason("timeout")
-		if v == unreachable {
-			r = "connect-failed"
-		} else if p.why == Overdue {
-			r = "overdue"
-		}
-		m.aside(p, true, r, now)
+	case on == onSuspicion && v == unreachable:
+		m.aside(p, true, "connect-failed", now)
 		return
+	case on == onSuspicion && v == unconnected && !served:
+		m.aside(p, true, "no-connection", now)
+		return
+	case on == onSuspicion && v == silent && !served && m.mated(p):
+		m.aside(p, true, "silent", now)
+		return
+	case on == onSuspicion && v == silent:
+		m.doubt(p, ReasonSilent, now)
+	case on == onSuspicion && (v == late || v == unconnected):
+		m.doubt(p, ReasonPageLate, now)
 	case on == onSuspicion && v != unclear:
 		m.believe(p, ReasonProbe, now)
 	case on == onSchedule && p.State == Probing && v == well:
@@ -540,9 +542,8 @@ func (d *duel) step() {
 			d.update()
 		}
 	case 1:
-		why := Outcome(d.rng.IntN(int(numOutcomes)))
-		d.tr.Suspect(rankOf(id), why, d.now)
-		d.m.suspect(p, why, d.now)
+		d.tr.Suspect(rankOf(id), d.now)
+		d.m.suspect(p, d.now)
 	case 2:
 		other := worker.ID(1 + d.rng.IntN(9))
 		if id != other {

@@ -13,7 +13,7 @@ import (
 // pool holds the entries of one key and role, without draining workers. Keys that exactly
 // the same workers serve share one pool.
 //
-// Invariants: healthy, doubted, aside and judged count the members that are so; sum is the
+// Invariants: healthy, doubted, aside, returning and judged count the members that are so; sum is the
 // sum of their tallies, apart from rounding.
 type pool struct {
 	// Set at construction, read-only.
@@ -21,9 +21,10 @@ type pool struct {
 	limit   int // how many may be aside by judgement of requests
 
 	// Written under Tracker.mu, read by anyone.
-	healthy atomic.Int32
-	doubted atomic.Int32
-	aside   atomic.Int32 // with those that are probing
+	healthy   atomic.Int32
+	doubted   atomic.Int32
+	aside     atomic.Int32 // with those that are probing
+	returning atomic.Int32 // of aside: those that are not known to refuse connections
 
 	// Guarded by Tracker.mu.
 	judged int // of aside: those set aside by judgement of requests; they count towards limit
@@ -35,7 +36,7 @@ type poolKey struct {
 	role worker.Role
 }
 
-func (p *pool) count(s State, dead bool, sign int) {
+func (p *pool) count(s State, dead, refused bool, sign int) {
 	switch {
 	case s == Healthy:
 		p.healthy.Add(int32(sign))
@@ -45,6 +46,9 @@ func (p *pool) count(s State, dead bool, sign int) {
 		p.aside.Add(int32(sign))
 		if !dead {
 			p.judged += sign
+		}
+		if !refused {
+			p.returning.Add(int32(sign))
 		}
 	}
 }
@@ -65,7 +69,7 @@ func (t *Tracker) layLocked(s *worker.Snapshot, known map[worker.ID][]*entry) {
 		for _, e := range es {
 			pools := of[e]
 			for _, p := range pools {
-				p.count(e.is(), e.dead, 1)
+				p.count(e.is(), e.dead, e.refused, 1)
 				p.sum = p.sum.plus(e.rate)
 			}
 			e.pools.Store(&pools)
@@ -131,16 +135,13 @@ func (p *pool) overfull() bool { return p.judged > p.limit }
 
 // room reports whether every pool of e has room for setting it aside by judgement of
 // requests.
-func (e *entry) room(r Reason) bool {
+func (e *entry) room() bool {
 	for _, p := range *e.pools.Load() {
 		if p.judged >= p.limit {
 			return false
 		}
-		if r == ReasonServerErrors && p.others(e) == 0 {
-			return false
-		}
 	}
-	return true
+	return !e.last()
 }
 
 // last reports whether a pool of e has no other worker in service.
@@ -151,6 +152,15 @@ func (e *entry) last() bool {
 		}
 	}
 	return false
+}
+
+// mated reports whether each pool of e has another worker that is healthy.
+func (e *entry) mated() bool {
+	own := int32(0)
+	if e.is() == Healthy {
+		own = 1
+	}
+	return !slices.ContainsFunc(*e.pools.Load(), func(p *pool) bool { return p.healthy.Load() == own })
 }
 
 // others returns how many members are in service, without e.

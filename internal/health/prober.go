@@ -25,6 +25,7 @@ type probe struct {
 	at     string // http://host:port
 	path   string
 	within time.Duration
+	answers
 }
 
 // flight says what the probe that is under way is for.
@@ -47,29 +48,62 @@ const (
 	unwell                     // the answer was a server error
 	unreachable                // the connection was refused, or it broke
 	unconnected                // the connection was not made in time
-	late                       // the connection was made, and the answer did not come in time
+	silent                     // the connection was made, and nothing of the worker has answered in time
+	late                       // another page has answered, and this one did not come in time
 	looped                     // a Baton has answered
 )
 
 // heard reports whether the worker has answered.
 func (v verdict) heard() bool { return v == well || v == answered || v == unwell }
 
+// timedOut reports whether a time has run out.
+func (v verdict) timedOut() bool { return v == unconnected || v == silent || v == late }
+
 // How long a suspect may be silent before it is doubted, and how long a connection may
 // take. A probe's page may cost the engine work: SGLang's takes 1.0 to 1.1 s when nothing
 // runs, and waits for the end of a prefill batch. So a suspect whose page does not come at
 // once is also asked for knockPath, which costs nothing in any engine. If neither comes,
-// the whole process is silent. If one of these times is too short, requests go to the
-// mates of workers that are well; if it is too long, they go on to one that hangs. None
-// fails by it. connectWithin leaves TCP time for two more tries, 1 and 3 s after the first
-// (RFC 6298).
+// the whole process is silent. silentAfter and lateAfter hold for a worker of which nothing
+// is known; one whose answers have lately taken longer is given slack times that. None fails
+// by a time that is too short: requests go to its mates. connectWithin leaves TCP time for
+// two more tries, 1 and 3 s after the first (RFC 6298).
 const (
 	knockAfter    = 250 * time.Millisecond
 	silentAfter   = time.Second
 	lateAfter     = 1250 * time.Millisecond
 	connectWithin = 3500 * time.Millisecond
+	slack         = 3
 
 	knockPath = "/v1/models"
 )
+
+// longestProbe bounds the time of a probe, which doubles each time that the worker has not
+// answered: that of a long prefill batch.
+const longestProbe = 2 * time.Minute
+
+// stoodStill is how late the end of a probe has to be noticed for this process to have stood
+// still: the answer may have come meanwhile, so the probe says nothing.
+const stoodStill = time.Second
+
+// answers is how long the answers of a worker have lately taken: the longest time of its page
+// and of knockPath, which fade.
+type answers struct{ page, knock time.Duration }
+
+// heard takes how long one answer has taken.
+func (a *answers) heard(path string, took time.Duration) {
+	at := &a.page
+	if path == knockPath {
+		at = &a.knock
+	}
+	*at = max(took, *at-*at/8)
+}
+
+// silentAfter and lateAfter return how long the worker may be silent, and its page be late,
+// before it is doubted.
+func (a answers) silentAfter() time.Duration { return max(silentAfter, slack*a.knock) }
+func (a answers) lateAfter() time.Duration {
+	return max(lateAfter, a.silentAfter(), slack*(a.page-silentAfter))
+}
 
 // Run probes workers that are new, aside or suspect, until ctx ends. It returns nil after
 // the last probe has ended. It sleeps while there is nothing to probe.
@@ -105,9 +139,16 @@ func (t *Tracker) ask(ctx context.Context, p probe) verdict {
 	var sent sync.WaitGroup
 	defer sent.Wait()
 	defer cancel()
+	begun := time.Now()
 	get := func(path string) <-chan verdict {
-		answer := make(chan verdict, 1)
-		sent.Go(func() { answer <- t.send(ctx, within, p.at+path) })
+		answer, asked := make(chan verdict, 1), time.Now()
+		sent.Go(func() {
+			v := t.send(ctx, within, p.at+path)
+			if v.heard() {
+				t.heard(p.rank, path, time.Since(asked))
+			}
+			answer <- v
+		})
 		return answer
 	}
 	page := get(p.path)
@@ -115,29 +156,47 @@ func (t *Tracker) ask(ctx context.Context, p probe) verdict {
 		return <-page
 	}
 	var knock <-chan verdict
-	doubt, begun := ReasonSilent, time.Now()
-	wake := time.NewTimer(knockAfter)
+	knocked, doubt, due := false, ReasonSilent, knockAfter
+	wake := time.NewTimer(due)
 	defer wake.Stop()
 	for {
 		select {
 		case v := <-page:
+			switch {
+			case v.timedOut() && time.Since(begun) > p.within+stoodStill:
+				return unclear
+			case v == silent && knocked:
+				return late
+			}
 			return v
 		case v := <-knock:
 			if v == looped {
 				return v
 			}
 			if v.heard() {
-				doubt = ReasonPageLate
-				wake.Reset(lateAfter - time.Since(begun))
+				knocked, doubt, due = true, ReasonPageLate, p.answers.lateAfter()
+				wake.Reset(due - time.Since(begun))
 			}
 		case <-wake.C:
+			stood := time.Since(begun) > due+stoodStill
 			if knock == nil {
-				knock = get(knockPath)
-				wake.Reset(silentAfter - knockAfter)
+				knock, due = get(knockPath), p.answers.silentAfter()
+				wake.Reset(due - knockAfter)
 				continue
 			}
-			t.unanswered(p.rank, p.number, doubt, time.Now())
+			if !stood {
+				t.unanswered(p.rank, p.number, doubt, time.Now())
+			}
 		}
+	}
+}
+
+// heard notes how long an answer of a worker has taken.
+func (t *Tracker) heard(r worker.Rank, path string, took time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.find(r); e != nil {
+		e.answers.heard(path, took)
 	}
 }
 
@@ -155,7 +214,7 @@ func (t *Tracker) send(ctx, within context.Context, url string) verdict {
 	case ctx.Err() != nil:
 		return unclear // ctx has ended: the error says nothing about the worker
 	case timedOut(err) && connected.Load():
-		return late
+		return silent
 	default:
 		return verdictOf(err)
 	}
@@ -184,9 +243,13 @@ func verdictOf(err error) verdict {
 	if timedOut(err) {
 		return unconnected
 	}
+	for _, sign := range [...]error{syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN} { // nobody there has refused
+		if errors.Is(err, sign) {
+			return unconnected
+		}
+	}
 	for _, sign := range [...]error{
-		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.EHOSTUNREACH,
-		syscall.ENETUNREACH, syscall.EHOSTDOWN, io.EOF, io.ErrUnexpectedEOF,
+		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, io.EOF, io.ErrUnexpectedEOF,
 	} {
 		if errors.Is(err, sign) {
 			return unreachable
@@ -232,10 +295,8 @@ func (t *Tracker) begin(now time.Time) (p probe, any bool) {
 	t.welcomed = p.of == onArrival
 	p.rank, p.number, p.turn, p.at = x.of.rank, t.probes, x, x.at
 	if e := x.of; p.of != onArrival {
-		e.flight, e.probe = p.of, p.number
-		if e.late { // it may need longer: a prefill batch can
-			p.within *= 2
-		}
+		e.flight, e.probe, p.answers = p.of, p.number, e.answers
+		p.within = min(p.within<<e.lates, max(p.within, longestProbe))
 		if e.loops {
 			p.path = knockPath
 		}
@@ -283,7 +344,10 @@ func (t *Tracker) probed(p probe, v verdict, now time.Time) {
 		return
 	}
 	on := e.flight
-	e.flight, e.late = grounded, v == late || v == unconnected
+	e.flight = grounded
+	if e.lates = min(e.lates+1, maxLates); v != silent && v != late {
+		e.lates = 0
+	}
 	switch {
 	case on == onSuspicion && v == looped:
 		t.loopsLocked(e, p.at, now)
@@ -297,7 +361,9 @@ func (t *Tracker) probed(p probe, v verdict, now time.Time) {
 		switch {
 		case v == looped:
 			t.loopsLocked(e, p.at, now)
-		case v == unreachable || v == unconnected:
+		case v == unreachable:
+			t.condemnLocked(e, reasonOf(ConnectFailed), now)
+		case v == unconnected || v == silent:
 			t.condemnLocked(e, e.reason, now)
 		case p.path == knockPath && p.at == e.at && (v == well || v == answered): // the address leads elsewhere now
 			e.loops, e.at = false, e.atEndpoint.at
@@ -307,34 +373,32 @@ func (t *Tracker) probed(p probe, v verdict, now time.Time) {
 	}
 }
 
-// judgeSuspectLocked takes the result of a probe on suspicion. That the connection is not
-// made is a second sign beside the one that made the worker suspect, of another kind: both
-// together set it aside, unless it is the last of its role.
+// judgeSuspectLocked takes the result of a probe on suspicion. That nothing of a worker
+// answers is a second silence beside the one that made it suspect, of another kind: both
+// together set it aside. If its machine takes connections, that needs a mate that is healthy:
+// what silences all of them may end for all, and a request loses nothing by waiting there.
+// Without a connection it would lose an attempt, so it waits elsewhere ([Tracker.MayReturn]).
 func (t *Tracker) judgeSuspectLocked(e *entry, v verdict, now time.Time) {
+	served := e.servedAt.After(e.asked)
 	switch {
 	case v.heard():
 		t.believeLocked(e, ReasonProbe, now)
-	case v == unreachable, v == unconnected && !e.last():
-		t.condemnLocked(e, e.reasonFor(v), now)
+	case v == unreachable:
+		t.condemnLocked(e, reasonOf(ConnectFailed), now)
 		return
+	case v == unconnected && !served:
+		t.condemnLocked(e, ReasonUnconnected, now)
+		return
+	case v == silent && !served && e.mated():
+		t.condemnLocked(e, ReasonSilent, now)
+		return
+	case v == silent:
+		t.doubtLocked(e, ReasonSilent, now)
 	case v != unclear:
 		t.doubtLocked(e, ReasonPageLate, now)
 	}
 	if e.is() == Doubted {
 		t.suspects.put(&e.turn, now.Add(t.jitterLocked(t.cfg.ProbeInterval)))
 		t.nudge()
-	}
-}
-
-// reasonFor returns why a suspect is set aside: if no connection is made, the reason is
-// the stall that made it suspect.
-func (e *entry) reasonFor(v verdict) Reason {
-	switch {
-	case v == unreachable:
-		return reasonOf(ConnectFailed)
-	case e.why == Overdue:
-		return reasonOf(Overdue)
-	default:
-		return reasonOf(Timeout)
 	}
 }

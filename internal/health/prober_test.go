@@ -44,8 +44,9 @@ func TestASuspectIsJudgedByItsProbeAlone(t *testing.T) {
 		{"refuses", broken(syscall.ECONNREFUSED), "connect-failed"},
 		{"breaks", broken(syscall.ECONNRESET), "connect-failed"},
 		{"hangs", hang, "page-late"},
-		{"makes no connection", silence, "overdue"},
-		{"makes no connection in the dialer's time", broken(os.ErrDeadlineExceeded), "overdue"},
+		{"makes no connection", silence, "no-connection"},
+		{"makes no connection in the dialer's time", broken(os.ErrDeadlineExceeded), "no-connection"},
+		{"its machine does not answer", broken(syscall.EHOSTUNREACH), "no-connection"},
 		{"no file descriptor for the probe", broken(syscall.EMFILE), ""},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -98,7 +99,7 @@ func TestASuspectIsDoubtedWhenItsProcessOrItsPageIsSilent(t *testing.T) {
 			tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), start)
 			haveAsked(tr)
 			end := running(t, tr)
-			tr.Suspect(rankOf(7), Overdue, start)
+			tr.Suspect(rankOf(7), start)
 			pass(4500 * time.Millisecond)
 			synctest.Wait()
 			if row.doubted == 0 {
@@ -113,6 +114,53 @@ func TestASuspectIsDoubtedWhenItsProcessOrItsPageIsSilent(t *testing.T) {
 	}
 }
 
+// A worker whose answers have lately been slow is given longer.
+func TestHowLongAWorkerMayBeSilentIsLearned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := comes(900 * time.Millisecond)
+		web := &workersHTTP{answer: map[string]func(context.Context) (int, error){"10.0.0.7:8000": slow, "10.0.0.7:8000/health": slow}}
+		tr, err := New(Config{Client: &http.Client{Transport: web}})
+		require.NoError(t, err)
+		tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), time.Now())
+		end := running(t, tr) // it is asked at its arrival
+		pass(time.Second)
+		web.set("10.0.0.7:8000", hang)
+		web.set("10.0.0.7:8000/health", hang)
+		tr.Suspect(rankOf(7), time.Now())
+		pass(2500 * time.Millisecond)
+		h, _ := tr.Lookup(rankOf(7))
+		require.Equal(t, Healthy, h.State, "three times 900 ms")
+		pass(300 * time.Millisecond)
+		h, _ = tr.Lookup(rankOf(7))
+		require.Equal(t, Doubted, h.State)
+		pass(3 * time.Second)
+		h, _ = tr.Lookup(rankOf(7))
+		require.Equal(t, Aside, h.State, "a second silence, and its mate is well")
+		require.Equal(t, ReasonSilent, h.Reason)
+		end()
+	})
+}
+
+// A probe whose end is noticed late was not waited for: this process has stood still.
+func TestAProbeThatEndsLateShowsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		still := func(ctx context.Context) (int, error) {
+			<-ctx.Done()
+			time.Sleep(2 * time.Second)
+			return 0, ctx.Err()
+		}
+		web := &workersHTTP{answer: map[string]func(context.Context) (int, error){"10.0.0.7:8000": status(200), "10.0.0.7:8000/health": still}}
+		tr, err := New(Config{Client: &http.Client{Transport: web}})
+		require.NoError(t, err)
+		tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), time.Now())
+		haveAsked(tr)
+		tr.Suspect(rankOf(7), time.Now())
+		p, any := tr.begin(time.Now())
+		require.True(t, any)
+		require.Equal(t, unclear, tr.ask(t.Context(), p))
+	})
+}
+
 // Who ends must not take a probe that it has cut off for a worker's silence.
 func TestAProbeThatIsCutOffByTheEndBlamesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -121,7 +169,7 @@ func TestAProbeThatIsCutOffByTheEndBlamesNobody(t *testing.T) {
 		require.NoError(t, err)
 		tr.Update(parseWorkers(t, "7 prefill\n"), time.Now())
 		haveAsked(tr)
-		tr.Suspect(rankOf(7), BrokeOff, time.Now())
+		tr.Suspect(rankOf(7), time.Now())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 		defer cancel()
 		require.NoError(t, tr.Run(ctx))
@@ -162,7 +210,7 @@ func TestAWorkerWhoseAddressLeadsBackIsSetAside(t *testing.T) {
 			tr.Update(parseWorkers(t, "3 decode\n7 prefill bootstrap=10.0.0.9\n8 prefill bootstrap=10.0.0.10\n"), time.Now())
 			if row.suspect {
 				haveAsked(tr)
-				tr.Suspect(rankOf(3), Overdue, time.Now())
+				tr.Suspect(rankOf(3), time.Now())
 			}
 			end := running(t, tr)
 			pass(time.Minute)
@@ -194,7 +242,7 @@ func TestQuestionsAtArrivalAndProbesTakeTurns(t *testing.T) {
 		for range 10 * 6 {
 			tr.Report(rankOf(1), Report{Outcome: ConnectFailed}, time.Now())
 			for _, w := range s.Workers() {
-				tr.Suspect(rankOf(w.ID), Overdue, time.Now())
+				tr.Suspect(rankOf(w.ID), time.Now())
 			}
 			pass(time.Second / 10)
 		}

@@ -1,7 +1,6 @@
 package health
 
 import (
-	"slices"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -93,6 +92,7 @@ const (
 	ReasonProbe        Reason = "probe"         // a probe succeeded, or the page of a doubted worker came
 	ReasonPageLate     Reason = "page-late"     // the page that a probe asks for does not come
 	ReasonSilent       Reason = "silent"        // nor does any other
+	ReasonUnconnected  Reason = "no-connection" // connections to it are not made, and not refused
 	ReasonLeadsBack    Reason = "leads-back"    // a Baton answers at its endpoint or bootstrap address
 	ReasonShare        Reason = "share"         // brought back, since more than the share of a pool was aside
 )
@@ -113,11 +113,18 @@ type Transition struct {
 	Mates bool
 }
 
+// silence reports whether the reason is that the worker does not answer.
+func (r Reason) silence() bool {
+	return r == ReasonUnconnected || r == ReasonSilent || r == reasonOf(Overdue) || r == reasonOf(Timeout)
+}
+
+// proof reports whether the reason shows that the worker cannot serve: there is nothing to wait
+// for.
+func (r Reason) proof() bool { return r == reasonOf(ConnectFailed) || r == ReasonLeadsBack }
+
 // Silent reports whether the worker was set aside because it does not answer, or another
 // in its place: legs that wait for it wait in vain.
-func (t *Transition) Silent() bool {
-	return t.To == Aside && slices.Contains([]Reason{reasonOf(ConnectFailed), reasonOf(Overdue), reasonOf(Timeout), ReasonLeadsBack}, t.Reason)
-}
+func (t *Transition) Silent() bool { return t.To == Aside && (t.Reason.silence() || t.Reason.proof()) }
 
 // Mute reports whether the worker is doubted since nothing of it answers, while a mate is
 // healthy: legs that wait for it may do better there.

@@ -16,6 +16,9 @@ import (
 // maxRelapses bounds the doubling of the hold, so that it does not overflow.
 const maxRelapses = 16
 
+// maxLates bounds the doubling of a probe's time.
+const maxLates = 8
+
 // Tracker knows the health of every worker. Safe for concurrent use.
 type Tracker struct {
 	// Set at construction, read-only.
@@ -67,7 +70,8 @@ type entry struct {
 
 	reason    Reason
 	since     time.Time
-	dead      bool // aside on evidence to which no share applies: a connection that was refused or not made
+	dead      bool // aside on evidence to which no share applies: nothing of it answers, or its connections are refused
+	refused   bool // the latter: nobody waits for it
 	relapses  int
 	sparedFor Reason // why it should be aside, if there is no room
 
@@ -85,10 +89,11 @@ type entry struct {
 	turn
 	loops  bool
 	flight flight
-	late   bool      // its last probe had no answer in time
-	probe  uint64    // the number of its last probe
-	asked  time.Time // when its last probe on suspicion began
-	why    Outcome   // of the suspicion
+	lates  uint8 // how many probes in a row had no answer in time
+	answers
+	probe uint64    // the number of its last probe
+	asked time.Time // when its last probe on suspicion began
+	why   Outcome   // of the suspicion
 
 	// The questions at arrival. No bootstrap: at is empty.
 	atEndpoint, atBootstrap turn
@@ -183,7 +188,7 @@ func (t *Tracker) moveLocked(e *entry, to State, dead bool, r Reason, now time.T
 	from := e.is()
 	t.countLocked(e, -1)
 	e.state.Store(uint32(to))
-	e.reason, e.since, e.dead = r, now, dead
+	e.reason, e.since, e.dead, e.refused = r, now, dead, dead && r.proof()
 	e.trial.Store(0)
 	t.countLocked(e, 1)
 	if !to.aside() {
@@ -197,8 +202,7 @@ func (t *Tracker) moveLocked(e *entry, to State, dead bool, r Reason, now time.T
 		to = Aside
 	}
 	if t.cfg.Hooks.Transition != nil {
-		mates := !slices.ContainsFunc(*e.pools.Load(), func(p *pool) bool { return p.healthy.Load() == 0 })
-		t.cfg.Hooks.Transition(Transition{Rank: e.rank, OwnPort: e.ownPort, From: from, To: to, Reason: r, At: now, Mates: mates})
+		t.cfg.Hooks.Transition(Transition{Rank: e.rank, OwnPort: e.ownPort, From: from, To: to, Reason: r, At: now, Mates: e.mated()})
 	}
 }
 
@@ -210,7 +214,7 @@ func (t *Tracker) countLocked(e *entry, sign int) {
 	}
 	for _, p := range *e.pools.Load() {
 		t.touchLocked()
-		p.count(s, e.dead, sign)
+		p.count(s, e.dead, e.refused, sign)
 	}
 }
 

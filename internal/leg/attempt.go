@@ -194,23 +194,15 @@ func (a *attempt) suspect(at worker.Rank, both bool) {
 	}
 }
 
-// chargeStuck tells of a leg that has taken too long while no other worker can be tried.
-// The worker is charged only after several such times: the request itself may take long,
-// and its attempt would end if the worker were set aside.
-func (a *attempt) chargeStuck(row blame.Row, at worker.Rank) {
+// waitOn notes that a leg is over its limit, and that the request waits for it on. Silence
+// charges nobody: the request itself may take long, the worker may be busy, and no attempt
+// would end sooner for it. A worker whose page is silent, too, is doubted (internal/health).
+func (a *attempt) waitOn(row blame.Row, at worker.Rank) {
 	a.charges.saw(row.Leg, row.Sight)
 	a.suspect(at, row.Leg == blame.Mirrored)
-	if a.plan.bySidecar() { // either worker may be the silent one: only a probe can tell
+	if a.plan.bySidecar() { // either worker may be the silent one
 		a.suspect(a.plan.Prefill, false)
-		return
 	}
-	if !a.charges.lapsed() {
-		return
-	}
-	if row.Pair && !a.plan.Kind.Holds() { // a prefill that holds its KV does not wait for decode
-		at = a.plan.Suspects.Stalled(a.plan.Prefill, a.plan.Decode, sameWorker)
-	}
-	a.chargeWith(at, blame.Slow, blame.Slow)
 }
 
 // served charges the suspects of earlier attempts, since this attempt has served the
@@ -238,10 +230,9 @@ func (a *attempt) served() {
 // awaitAnswer starts the time in which decode has to answer: decode has all that it
 // needs.
 func (a *attempt) awaitAnswer(now time.Time) {
-	a.charges.lapses = 0
 	if a.plan.AnswerWithin > 0 {
 		a.timers.set(timerAnswer, now.Add(a.plan.AnswerWithin))
-		a.timers.set(timerProbe, now.Add(suspectAfter(a.plan.AnswerWithin, suspectEvery)))
+		a.timers.set(timerProbe, now.Add(suspectAfter(a.plan.AnswerWithin)))
 	}
 }
 

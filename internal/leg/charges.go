@@ -14,7 +14,6 @@ type charges struct {
 	avoid  []worker.Rank // the ranks that may be at fault for this attempt's failure
 	keep   worker.Rank   // the rank that the next attempt takes again, with another partner; ID 0: none
 	probed bool          // this attempt has asked for a probe of a worker that it waits for
-	lapses int           // how often the awaited worker was late while no other could be tried
 }
 
 // Sighting is what was seen of a leg. The two fields name a row of the blame table.
@@ -62,17 +61,6 @@ func (c *charges) shunPair(p *Plan) {
 	}
 }
 
-// lapsed counts a leg that has taken too long. It returns true once it has counted
-// stuckLapses of them.
-func (c *charges) lapsed() bool {
-	c.lapses++
-	return c.lapses >= stuckLapses
-}
-
-// stuckLapses is how many time limits of a leg have to pass before its worker is charged,
-// if no other worker can be tried.
-const stuckLapses = 3
-
 // suspicionOf returns the suspect that a failed leg leaves for a fresh attempt to clear
 // or to convict. The parameter waited is the time since the pick.
 func suspicionOf(row blame.Row, at worker.Rank, p *Plan, waited time.Duration) blame.Suspect[worker.Rank] {
@@ -116,16 +104,15 @@ func mayDoBetter(row blame.Row, p *Plan, mate, odd bool) bool {
 	}
 }
 
-func sameWorker(a, b worker.Rank) bool { return a.ID == b.ID }
-
 // suspectAfter returns how long a worker is waited for before it is probed: half of its
-// limit, but at least a second, and never longer than the parameter most.
-func suspectAfter(limit, most time.Duration) time.Duration {
-	return min(max(limit/2, time.Second), most)
+// limit, within bounds. A probe costs a worker that is well one answer of its page.
+func suspectAfter(limit time.Duration) time.Duration {
+	return min(max(limit/2, time.Second), suspectFirst)
 }
 
-// How long a worker is waited for before it is probed.
+// How long a worker is waited for before it is probed first, whatever is known of it, and
+// then again.
 const (
-	suspectPrefill = 2 * time.Second // the longest wait for a prefill, also if the usual time of its worker is not known
-	suspectEvery   = 5 * time.Second
+	suspectFirst = 2 * time.Second
+	suspectEvery = 5 * time.Second
 )

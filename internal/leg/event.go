@@ -57,6 +57,7 @@ type Event struct {
 	Ending       bool            // EventClosed: the process itself ends its streams
 	Whole        bool            // EventGone, EventMute: all ranks of the worker are
 	Left         bool            // EventGone: the worker has left discovery; false: it was set aside
+	Repeat       bool            // EventTimer: a leg that is late may be given up for a fresh attempt ([Main.WouldRepeat])
 	Odd          bool            // EventResponseHeaders, EventFound: decode refuses more than its pool
 	Reached      bool            // EventLogged: decode has seen the request
 	Headers      *wire.Headers   // EventRequestHeaders, EventResponseHeaders

@@ -175,15 +175,37 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "closed":
 		ev = Event{Kind: EventClosed}
 	case "after":
-		dr.now = dr.now.Add(dur(t, d.CmdArgs[0].Key))
-		if at := dr.m.WakeAt(); at.IsZero() || at.After(dr.now) {
-			return "phase: " + dr.m.phase.String() + "\nno timer is due\n"
-		}
+		return dr.after(dur(t, d.CmdArgs[0].Key), d.HasArg("still"), d.HasArg("busy"))
 	default:
 		d.Fatalf(t, "unknown verb %q", d.Cmd)
 	}
 	effects := dr.m.Step(dr.now, &ev)
 	return "phase: " + dr.m.phase.String() + "\n" + textOf(effects)
+}
+
+// after lets time pass: each timer goes off at its time, but if the process stands still all of
+// them do so at the end. In a busy pool no work is done twice.
+func (dr *mainDriver) after(d time.Duration, still, busy bool) string {
+	until, said := dr.now.Add(d), "no timer is due\n"
+	for range 100 {
+		at := dr.m.WakeAt()
+		if at.IsZero() || at.After(until) {
+			break
+		}
+		dr.now = at
+		if still {
+			dr.now = until
+		}
+		effects := textOf(dr.m.Step(dr.now, &Event{Kind: EventTimer, Repeat: dr.m.WouldRepeat(dr.now) && !busy}))
+		switch {
+		case said == "no timer is due\n", said == "effects: none\n":
+			said = effects
+		case effects != "effects: none\n":
+			said += effects
+		}
+	}
+	dr.now = until
+	return "phase: " + dr.m.phase.String() + "\n" + said
 }
 
 func answererArg(t *testing.T, s string) *Answerer {

@@ -167,15 +167,15 @@ func (m *Main) deadlineAt() time.Time {
 	return m.req.Deadline.Add(deadlineSlack)
 }
 
-func (m *Main) onTimer(now time.Time) {
+func (m *Main) onTimer(now time.Time, repeat bool) {
 	switch {
+	case m.timers.excuse(now):
 	case m.timers.due(timerBegin, now):
-		m.onLate(now)
+		m.onLate(now, repeat)
 	case m.timers.due(timerLate, now):
-		m.onOverdue(now)
+		m.onOverdue(now, repeat)
 	case m.timers.due(timerAnswer, now):
-		m.timers.stop(timerAnswer)
-		m.onSilent(now, blame.Overdue)
+		m.onSilent(now, repeat)
 	case m.timers.due(timerProbe, now):
 		m.onSuspect(now)
 	case m.timers.due(timerOrphan, now):

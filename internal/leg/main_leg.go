@@ -61,7 +61,7 @@ func (m *Main) Step(now time.Time, ev *Event) []Effect {
 			m.onGone(now, ev)
 		}
 	case EventTimer:
-		m.onTimer(now)
+		m.onTimer(now, ev.Repeat)
 	case EventDrain:
 		m.onDrain()
 	case EventLogged:
@@ -463,21 +463,26 @@ func (m *Main) onSuspect(now time.Time) {
 	}
 }
 
-// onSilent acts when decode, though it has all that it needs, has not answered in time, or
-// nothing of its worker answers. It is for decode what onOverdue is for prefill.
-func (m *Main) onSilent(now time.Time, seen blame.Sight) {
-	if m.phase != mainRouted {
+// onSilent acts when decode has all that it needs, and has not answered in time. It is for
+// decode what onOverdue is for prefill.
+func (m *Main) onSilent(now time.Time, repeat bool) {
+	m.timers.stop(timerAnswer)
+	if m.phase != mainRouted || repeat && m.leaveDecode(now, blame.Overdue) {
 		return
 	}
+	m.waitOn(blame.Of(m.decodeLeg(), blame.Stuck), m.plan.Decode)
+	m.timers.set(timerAnswer, now.Add(m.plan.AnswerWithin))
+}
+
+// leaveDecode ends an attempt whose decode is silent if another worker can be tried.
+func (m *Main) leaveDecode(now time.Time, seen blame.Sight) (left bool) {
 	f := failDecodeSilent
+	return m.mayLeaveDecode(&f) && m.decodeFailed(now, seen, false, &f)
+}
+
+func (m *Main) mayLeaveDecode(f *Failure) bool {
 	f.Fresh = mayDoBetter(blame.Of(m.decodeLeg(), blame.Overdue), m.plan, m.plan.Spare.Decode, false)
-	switch {
-	case m.mayRetry(&f):
-		m.decodeFailed(now, seen, false, &f)
-	case seen == blame.Overdue:
-		m.chargeStuck(blame.Of(m.decodeLeg(), blame.Stuck), m.plan.Decode)
-		m.timers.set(timerAnswer, now.Add(m.plan.AnswerWithin))
-	}
+	return m.phase == mainRouted && m.mayRetry(f)
 }
 
 // onGone acts when a rank of the attempt has left discovery, or was set aside or is silent
@@ -493,7 +498,7 @@ func (m *Main) onGone(now time.Time, ev *Event) {
 		case m.far.awaited() && gone(m.plan.Prefill):
 			m.leavePrefill(now, blame.Gone)
 		case gone(m.plan.Decode):
-			m.onSilent(now, blame.Gone)
+			m.leaveDecode(now, blame.Gone)
 		}
 		return
 	}

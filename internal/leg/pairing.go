@@ -44,9 +44,16 @@ func (m *pairing) InPlaceOf() *Failure { return m.instead }
 func (m *pairing) dispatch(now time.Time) {
 	p := m.plan
 	m.far.state = Dispatched
-	m.timers.set(timerBegin, now.Add(p.StartWithin))
-	m.timers.set(timerLate, now.Add(min(p.OverdueAfter, m.rules.PrefillTimeout)))
-	m.timers.set(timerProbe, now.Add(suspectAfter(p.OverdueAfter, suspectPrefill)))
+	if !p.sent() { // a leg that the plugin sends waits for the same Envoy as a fresh one would
+		m.timers.set(timerBegin, now.Add(p.StartWithin))
+	}
+	m.awaitPrefill(now)
+}
+
+// awaitPrefill starts the time in which prefill has to answer.
+func (m *pairing) awaitPrefill(now time.Time) {
+	m.timers.set(timerLate, now.Add(min(m.plan.OverdueAfter, m.rules.PrefillTimeout)))
+	m.timers.set(timerProbe, now.Add(suspectAfter(m.plan.OverdueAfter)))
 }
 
 // onLeg takes a report of the prefill leg.
@@ -56,6 +63,7 @@ func (m *pairing) onLeg(now time.Time, r Report) {
 		if m.far.state == Dispatched {
 			m.far.state = Started
 			m.timers.stop(timerBegin)
+			m.awaitPrefill(now) // only now has the worker the leg
 			m.emit(Effect{Op: OpMark, Report: r})
 		}
 	case Well:
@@ -186,12 +194,12 @@ func (m *pairing) withoutPrefill(now time.Time, f *Failure, r Report, retry bool
 	}
 }
 
-// onLate acts when the prefill leg has not begun in time. The last attempt waits on, for
-// as long as a prefill may take.
-func (m *pairing) onLate(now time.Time) {
+// onLate acts when a mirrored leg has not begun in time. The flag repeat says that another
+// attempt may be made though the leg may still come; else it is waited for, as long as a
+// prefill may take, and so is the leg of the last attempt.
+func (m *pairing) onLate(now time.Time, repeat bool) {
 	m.timers.stop(timerBegin)
-	f := failPrefill
-	if m.awaitsAnswer() && !m.mayRetry(&f) && now.Sub(m.pickedAt) < m.rules.PrefillTimeout {
+	if m.awaitsAnswer() && !(repeat && m.mayRetry(&failPrefill)) && now.Sub(m.pickedAt) < m.rules.PrefillTimeout {
 		m.timers.set(timerBegin, now.Add(m.plan.StartWithin))
 		return
 	}
@@ -199,11 +207,11 @@ func (m *pairing) onLate(now time.Time) {
 }
 
 // onOverdue acts when prefill has taken longer than it may. If no other worker can be
-// tried, the request waits on, and chargeStuck tells of the delay.
-func (m *pairing) onOverdue(now time.Time) {
+// tried, or the flag repeat does not allow it, the request waits on.
+func (m *pairing) onOverdue(now time.Time, repeat bool) {
 	m.timers.stop(timerLate)
 	if m.far.state == Dispatched { // no worker has the leg yet, so none is late
-		m.timers.set(timerLate, m.timers[timerBegin])
+		m.timers.set(timerLate, now.Add(m.plan.OverdueAfter))
 		return
 	}
 	if !m.awaitsAnswer() { // no request waits for the leg: prefill is not late, and its work is of no use
@@ -212,22 +220,26 @@ func (m *pairing) onOverdue(now time.Time) {
 		}
 		return
 	}
-	if m.leavePrefill(now, blame.Overdue) {
+	if repeat && m.leavePrefill(now, blame.Overdue) {
 		return
 	}
-	m.chargeStuck(blame.Of(m.prefillLeg(), blame.Stuck), m.plan.Prefill)
+	m.waitOn(blame.Of(m.prefillLeg(), blame.Stuck), m.plan.Prefill)
 	m.timers.set(timerLate, now.Add(m.plan.OverdueAfter))
 }
 
 // leavePrefill ends a prefill leg that is silent if another worker can be tried.
 func (m *pairing) leavePrefill(now time.Time, seen blame.Sight) (left bool) {
-	f, end := failPrefill, Report{State: Failed, Reason: seen}
-	f.Fresh = mayDoBetter(blame.Of(m.prefillLeg(), blame.Overdue), m.plan, m.plan.Spare.Prefill, false)
-	if !m.mayRetry(&f) && !(m.phase == mainPrefilling && m.mayServeAlone(&failPrefill, end)) {
+	if !m.mayLeavePrefill() {
 		return false
 	}
-	m.onLegFailed(now, end)
+	m.onLegFailed(now, Report{State: Failed, Reason: seen})
 	return true
+}
+
+func (m *pairing) mayLeavePrefill() bool {
+	f := failPrefill
+	f.Fresh = mayDoBetter(blame.Of(m.prefillLeg(), blame.Overdue), m.plan, m.plan.Spare.Prefill, false)
+	return m.mayRetry(&f) || m.phase == mainPrefilling && m.mayServeAlone(&failPrefill, Report{State: Failed, Reason: blame.Overdue})
 }
 
 // orphanAgain is the shortest time between two aborts of a leg that does not end.

@@ -51,6 +51,27 @@ func sooner(a, b time.Time) time.Time {
 	return a
 }
 
+// A timer that goes off so late was not kept by this process: it stood still, or its machine
+// did. What would have stopped the timer may wait behind it, so the leg is given a moment more.
+const (
+	stoodStill = time.Second
+	afterwards = time.Second
+)
+
+// ofSilence are the timers by which a leg is taken for late.
+var ofSilence = [...]timer{timerBegin, timerLate, timerAnswer, timerProbe}
+
+// excuse puts off the timers by which a leg is taken for late if the process has stood still.
+func (t *timers) excuse(now time.Time) (stood bool) {
+	for _, k := range ofSilence {
+		if t.due(k, now.Add(-stoodStill)) {
+			t.set(k, now.Add(afterwards))
+			stood = true
+		}
+	}
+	return stood
+}
+
 const (
 	// lostAfter is how long after a stream of the access log has broken off an answer
 	// counts as over, unless Envoy tells of it. Envoy tells every five seconds which

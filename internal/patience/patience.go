@@ -27,6 +27,7 @@ const (
 	Prefill Leg = iota // from the dispatch to the whole answer
 	Stream             // decode, up to the response headers of a streamed answer
 	Whole              // decode, up to the response headers of an answer that comes as a whole
+	Start              // from the dispatch of a prefill leg to its begin: what a busy proxy takes
 	numLegs
 )
 
@@ -36,6 +37,14 @@ const (
 	firstFactor = 3.0
 	costlyFloor = 30 * time.Second
 	mostPools   = 1024 // pools come and go with the models that workers name
+)
+
+// How often work that may still run is done once more: one in fifty of the answers that a pool
+// gives, and a few at once. Two show that a worker is slow by itself; those that wait for it
+// then go elsewhere in any case.
+const (
+	repeatsEach = 0.02
+	repeatsMost = 5
 )
 
 // Subject says for which worker, leg and kind of request a limit is.
@@ -49,8 +58,14 @@ type Subject struct {
 // Limits learns how long legs take. The zero value is ready.
 type Limits struct {
 	mu      sync.Mutex
-	workers map[worker.ID]*longest           // guarded by mu
-	pools   recent.Map[worker.Key, *longest] // guarded by mu; at most mostPools
+	workers map[worker.ID]*longest        // guarded by mu
+	pools   recent.Map[worker.Key, *pool] // guarded by mu; at most mostPools
+}
+
+// pool is what is known of a pool's workers together.
+type pool struct {
+	longest
+	repeats float64 // how often work may be done once more now
 }
 
 // longest holds the longest time of each leg and kind, as a multiple of the allowance; 0:
@@ -63,8 +78,9 @@ func (l *Limits) Limit(s Subject, allowance time.Duration) time.Duration {
 	defer l.mu.Unlock()
 	x := l.workers[s.Worker].of(s)
 	if x == 0 {
-		pool, _ := l.pools.Get(s.Pool, time.Time{})
-		x = pool.of(s)
+		if p, held := l.pools.Get(s.Pool, time.Time{}); held {
+			x = p.of(s)
+		}
 	}
 	if x > 0 {
 		return times(allowance, max(1, factor*x))
@@ -93,15 +109,33 @@ func (l *Limits) Took(s Subject, allowance, took time.Duration) {
 	}
 	x := max(took.Seconds()/allowance.Seconds(), 1e-9)
 	w.learn(s, x)
-	l.pool(s.Pool).learn(s, x)
+	p := l.pool(s.Pool)
+	p.learn(s, x)
+	if s.Leg == Stream || s.Leg == Whole {
+		p.repeats = min(p.repeats+repeatsEach, repeatsMost)
+	}
+}
+
+// Repeat reports whether a leg that is late may be given up for another one, though what it
+// does may go on, and counts it. Workers that are late because there is too much to do would be
+// given more.
+func (l *Limits) Repeat(of worker.Key) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.pool(of)
+	if p.repeats < 1 {
+		return false
+	}
+	p.repeats--
+	return true
 }
 
 // pool returns what is known of a pool that serves. If there is no room, the pool that has
 // served nothing for the longest time is forgotten.
-func (l *Limits) pool(key worker.Key) *longest {
+func (l *Limits) pool(key worker.Key) *pool {
 	p, held := l.pools.Get(key, time.Time{})
 	if !held {
-		p = new(longest)
+		p = &pool{repeats: repeatsMost}
 		if l.pools.Len() >= mostPools {
 			l.pools.DropOldest()
 		}
