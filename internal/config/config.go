@@ -214,6 +214,7 @@ type RequestConfig struct {
 	TimeoutHeader  string        `yaml:"timeout_header"`  // milliseconds; default x-request-timeout-ms
 	DefaultTimeout time.Duration `yaml:"default_timeout"` // default 10m
 	MaxTimeout     time.Duration `yaml:"max_timeout"`     // default 1h
+	MaxWait        time.Duration `yaml:"max_wait"`        // default 1m
 	MaxBodyBytes   int           `yaml:"max_body_bytes"`  // default 64 MiB
 	// MaxBodiesBytes bounds the bytes of all bodies that are in flight. Default: an
 	// eighth of the memory.
@@ -296,7 +297,7 @@ func Default() Config {
 			OverduePerToken: time.Millisecond, OrphanGrace: 30 * time.Second, HoldResponse: &yes, Cluster: "prefill_leg",
 		},
 		Request: RequestConfig{
-			TimeoutHeader: "x-request-timeout-ms", DefaultTimeout: 10 * time.Minute, MaxTimeout: time.Hour,
+			TimeoutHeader: "x-request-timeout-ms", DefaultTimeout: 10 * time.Minute, MaxTimeout: time.Hour, MaxWait: time.Minute,
 			MaxBodyBytes: 64 << 20, MaxAttempts: 3, PassOtherPaths: &yes,
 		},
 		Answer:       AnswerConfig{FirstToken: extproc.FirstTokenHold, OverdueBase: 10 * time.Second},

@@ -23,7 +23,7 @@ func (c *Config) Server() (extproc.Config, error) {
 		Gateway: c.gateway(), Sidecar: c.Routing.sidecar(),
 		Conditional: c.Routing.Conditional.conditional(), FallbackAggregated: policy.Rules.Fallback,
 		PrefillCluster: c.Prefill.Cluster, PrefillListener: c.prefillListener(), TimeoutHeader: c.Request.TimeoutHeader,
-		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout,
+		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout, MaxWait: c.Request.MaxWait,
 		MaxBodyBytes: c.Request.MaxBodyBytes, MaxAttempts: c.Request.MaxAttempts,
 		MaxBodiesBytes: c.Request.MaxBodiesBytes,
 		NoHold:         !unlessFalse(c.Prefill.HoldResponse),

@@ -142,6 +142,7 @@ func (c *Config) validateDurations() (errs []error) {
 		{"answer.overdue_base", c.Answer.OverdueBase, tick}, {"prefill.orphan_grace", c.Prefill.OrphanGrace, 0},
 		{"routing.routed_ttl", c.Routing.RoutedTTL, tick}, {"routing.predicted_ttl", c.Routing.PredictedTTL, 0},
 		{"request.default_timeout", c.Request.DefaultTimeout, tick}, {"request.max_timeout", c.Request.MaxTimeout, tick},
+		{"request.max_wait", c.Request.MaxWait, tick},
 		{"health.probe_interval", c.Health.ProbeInterval, tick}, {"health.probe_timeout", c.Health.ProbeTimeout, tick},
 		{"engines.report_interval", c.Engines.ReportInterval, 0},
 		{"facts.refresh", c.Facts.Refresh, time.Second}, {"facts.timeout", c.Facts.Timeout, tick},

@@ -4,9 +4,11 @@ import "github.com/seed-60ae5743/baton/internal/leg"
 
 // This file counts the bytes of bodies: see docs/decisions/0012-memory.md.
 
-// Bodies returns how many bytes of bodies are in flight, and the limit above which requests
-// are refused.
-func (srv *Server) Bodies() (used, limit int64) { return srv.bodies.Used(), srv.bodies.Limit() }
+// Bodies returns how many bytes of bodies are in flight, the limit above which requests are
+// refused, and how many requests wait for a worker to return.
+func (srv *Server) Bodies() (used, limit, waiting int64) {
+	return srv.bodies.Used(), srv.bodies.Limit(), srv.waiting.requests.Load()
+}
 
 // BodiesTight reports whether requests with a large body may be refused now.
 func (srv *Server) BodiesTight() bool { return srv.bodies.Tight() }

@@ -97,6 +97,9 @@ type Config struct {
 	// DefaultTimeout bounds a request without that header, MaxTimeout every request.
 	// Defaults 10 minutes and 1 hour.
 	DefaultTimeout, MaxTimeout time.Duration
+	// MaxWait is how long a request waits for a worker to return, at most to its deadline,
+	// if all workers of a role are set aside and one may come back. Default 1 minute.
+	MaxWait time.Duration
 	// MaxBodyBytes bounds a request's body. A value above three quarters of
 	// MaxBodiesBytes is lowered to that, since large bodies get no more together.
 	// Default 64 MiB. Envoy applies its own limit before.
@@ -168,6 +171,7 @@ func (c Config) withDefaults() Config {
 	}
 	def(&c.DefaultTimeout, 10*time.Minute)
 	def(&c.MaxTimeout, time.Hour)
+	def(&c.MaxWait, time.Minute)
 	def(&c.StartTimeout, time.Second)
 	def(&c.PrefillTimeout, 5*time.Minute)
 	def(&c.AnswerBase, 10*time.Second)

@@ -128,6 +128,10 @@ func (a *asking) settle(p tokens.Prompt) {
 		a.answer(&d, refused)
 		return
 	}
+	if refused != nil && refused.Returning && a.instead == nil && srv.waiting.take(a.mainStream, began) {
+		a.post(just(leg.Event{Kind: leg.EventRefused, Failure: srv.failureOf(refused), Wait: true}))
+		return
+	}
 	observe(srv.cfg.Telemetry, &d)
 	switch {
 	case refused != nil && a.instead != nil:

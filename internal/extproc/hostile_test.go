@@ -15,6 +15,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/leg"
+	"github.com/seed-60ae5743/baton/internal/patience"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -82,7 +83,11 @@ type playground struct {
 	gone    map[worker.ID]bool // workers that are aside, for which no attempt should wait
 	far     bool               // prefill is the worker that does not answer
 	seq     uint64
+	limits  patience.Limits
 }
+
+// poolOfAll is the pool of a playground's workers.
+var poolOfAll = worker.Key{Model: "m"}
 
 func newPlayground(t *testing.T, seed uint64, kind handoff.Kind, prefill, serve int) *playground {
 	g := &playground{t: t, r: rand.New(rand.NewPCG(seed, 1)), now: testStart, moves: map[worker.ID]int{}, aside: map[worker.ID]int{}, silent: map[worker.ID]bool{}, gone: map[worker.ID]bool{}, kind: kind}
@@ -192,6 +197,9 @@ func (g *playground) request(what func(attempt int, prefill, serve worker.ID) ac
 		x.play(what(attempt, p.Prefill.ID, d.ID))
 		g.tracker.End(d, trial)
 		g.tracker.End(p.Prefill, trialFar)
+		if x.outcome == blame.OK {
+			g.limits.Took(patience.Subject{Pool: poolOfAll, Leg: patience.Whole}, 1, 1)
+		}
 		if x.outcome != blame.Retried {
 			return x.outcome == blame.OK
 		}
@@ -235,6 +243,9 @@ func (x *attemptPlay) send(ev *leg.Event) {
 			}
 		case leg.OpCharge, leg.OpPairFailed, leg.OpPairServed:
 			x.g.tellf("%s request %d/%d: %s %s %s proven=%t", x.g.now.Sub(testStart), x.g.seq, x.number, e.Op, e.Rank, e.Charge, e.Proven)
+			if repays(&e) {
+				x.g.limits.Repaid(poolOfAll)
+			}
 			tell(x.g.tracker, &e, x.g.seq, x.m.PickedAt(), x.g.now)
 		case leg.OpSuspect:
 			x.g.probe(e.Rank.ID)
@@ -266,7 +277,9 @@ func (x *attemptPlay) wait(d time.Duration) {
 			break
 		}
 		x.g.now = at
-		x.send(&leg.Event{Kind: leg.EventTimer})
+		ev := leg.Event{Kind: leg.EventTimer}
+		ev.Repeat = x.m.WouldRepeat(at, &ev) && x.g.limits.Repeat(poolOfAll, at)
+		x.send(&ev)
 		for _, id := range []worker.ID{x.plan.Prefill.ID, x.plan.Decode.ID} {
 			if awaitsAnswer(x.m) && id != 0 && x.g.gone[id] {
 				x.send(&leg.Event{Kind: leg.EventGone, Rank: worker.Rank{ID: id}, Whole: true})

@@ -31,6 +31,9 @@ func (s *mainStream) judge(now time.Time, e *leg.Effect) {
 		}
 		return
 	}
+	if repays(e) {
+		s.srv.patience.Repaid(s.decodeLimit.subject.Pool)
+	}
 	countCharge(s.srv.cfg.Telemetry, e)
 	tell(s.srv.cfg.Health, e, maphash.String(requestSeed, avoidKey(&s.m.Request().Headers)), s.m.PickedAt(), now)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/patience"
@@ -109,6 +110,12 @@ func (a *asking) limit(p *leg.Plan, pool worker.Key, body []byte, now time.Time)
 		allowance: srv.cfg.overdueAfter(queued.PrefillTokens), from: now,
 	}
 	p.OverdueAfter = min(srv.patience.Limit(a.prefillLimit.subject, a.prefillLimit.allowance), srv.cfg.PrefillTimeout)
+}
+
+// repays reports whether the effect says that a fresh attempt has served sooner than a leg that
+// was late had been waited for.
+func repays(e *leg.Effect) bool {
+	return e.Op == leg.OpPairFailed || e.Op == leg.OpCharge && e.Charge == blame.Slow && e.Proven
 }
 
 // learn notes how long the leg took. It must be called only if the leg has served.

@@ -35,17 +35,21 @@ func TestTheTimeToBeginGrowsWithTheBodyAndWithWhatIsInFlight(t *testing.T) {
 	r := newReplicaOf(t, "a", fixed(routetest.Many(1)), func(c *Config) { c.StartTimeout = time.Second })
 	body := func(n int) string { return `{"model":"m","prompt":"` + strings.Repeat("x", n) + `"}` }
 	small := r.startLimit(body(10))
-	require.InDelta(t, time.Second, small, float64(time.Millisecond), "nothing weighs")
-	require.InDelta(t, 3*time.Second, r.startLimit(body(40<<20)), float64(time.Millisecond), "20 MiB pass in a second at least")
+	require.InDelta(t, 3*time.Second, small, float64(time.Millisecond), "nothing weighs, and nothing was learned")
+	require.InDelta(t, 9*time.Second, r.startLimit(body(40<<20)), float64(time.Millisecond), "20 MiB pass in a second at least")
 
 	for nonce := range uint64(500) {
 		r.srv.attempts.add(nonce+1, &mainStream{})
 	}
-	require.Equal(t, small+500*time.Millisecond, r.startLimit(body(10)))
+	require.Equal(t, small+1500*time.Millisecond, r.startLimit(body(10)))
 	for nonce := range uint64(500) {
 		r.srv.attempts.remove(nonce + 1)
 	}
 	require.Equal(t, small, r.startLimit(body(10)), "and shrinks again")
+
+	begun := limited{subject: patience.Subject{Worker: 1, Pool: worker.Key{Model: "m"}, Leg: patience.Start}, allowance: time.Second, from: time.Now().Add(-5 * time.Second)}
+	begun.learn(&r.srv.patience, time.Now())
+	require.InDelta(t, 10*time.Second, r.startLimit(body(10)), float64(100*time.Millisecond), "twice what Envoy has lately taken")
 }
 
 // TestALegThatDoesNotBeginBlamesNobodyAndNeverEndsTheLastAttempt: such a leg has reached no
@@ -53,6 +57,8 @@ func TestTheTimeToBeginGrowsWithTheBodyAndWithWhatIsInFlight(t *testing.T) {
 func TestALegThatDoesNotBeginBlamesNobodyAndNeverEndsTheLastAttempt(t *testing.T) {
 	for _, kind := range []handoff.Kind{handoff.Rendezvous, handoff.NIXLPull} {
 		for attempt := 1; attempt <= 3; attempt++ {
+			// A leg that the plugin sends waits for the same Envoy as a fresh one would.
+			waits := attempt == 3 || kind.PrefillFirst()
 			g := newPlayground(t, 1, kind, 2, 2)
 			p := &leg.Plan{
 				Disaggregated: true, Kind: kind, Token: "sealed", DecodeAddr: "a", Prefill: worker.Rank{ID: 100}, Decode: worker.Rank{ID: 200},
@@ -64,7 +70,7 @@ func TestALegThatDoesNotBeginBlamesNobodyAndNeverEndsTheLastAttempt(t *testing.T
 			x.wait(3*time.Second - 1)
 			require.True(t, awaitsAnswer(x.m), "%s, attempt %d: it has its time", kind, attempt)
 			x.wait(testRules().PrefillTimeout - 4*time.Second)
-			require.Equal(t, attempt == 3, awaitsAnswer(x.m), "%s, attempt %d: the last one waits on", kind, attempt)
+			require.Equal(t, waits, awaitsAnswer(x.m), "%s, attempt %d: the last one waits on", kind, attempt)
 			require.Empty(t, learnedBy(x.m).Avoid, "nobody has failed")
 			require.Zero(t, g.told, "nobody is charged or probed")
 		}

@@ -59,6 +59,7 @@ type mainStream struct {
 	sent           sent
 	body, own      budget.Share // of bodies in flight: the request's, and those of the plugin's own legs
 	letIn          bool         // the request's body had room in an earlier attempt
+	waits          atomic.Int64 // the request's part in waiting.bytes
 
 	mu     sync.Mutex
 	leg    *prefillStream // guarded by mu: the mirrored leg that has come to this process
@@ -125,6 +126,9 @@ func (s *mainStream) step(ev *notice) {
 	if ev.Kind == leg.EventRequestHeaders {
 		s.comeByName(now)
 	}
+	if !s.m.Waits() {
+		s.srv.waiting.leave(s)
+	}
 	s.let()
 	s.arm(s.m.WakeAt(), s.fire, ev.Kind == leg.EventTimer)
 	s.owes.Store(s.m.Owes())
@@ -153,8 +157,9 @@ func (s *mainStream) prepare(ev *notice) {
 		ev.Answerer = s.answererOf(ev)
 		s.strange = s.filter.strangeIn(ev.Headers)
 		s.beforeHead(ev)
-	case leg.EventTimer:
-		ev.Repeat = s.m.WouldRepeat(time.Now()) && s.srv.patience.Repeat(s.decodeLimit.subject.Pool)
+	case leg.EventTimer, leg.EventMute:
+		now := time.Now()
+		ev.Repeat = s.m.WouldRepeat(now, &ev.Event) && s.srv.patience.Repeat(s.decodeLimit.subject.Pool, now)
 	case leg.EventFound:
 		s.pass = ev.pass
 		if decode, ok := s.m.DecodeMate(); ok {
@@ -391,6 +396,7 @@ func (s *mainStream) abandon() {
 	s.prefillBooking.ReleaseIfHeld(time.Now())
 	s.srv.attempts.remove(s.nonce)
 	s.leaveName(time.Now())
+	s.srv.waiting.leave(s)
 	s.body.Set(s.srv.bodies, 0)
 	s.own.Set(s.srv.bodies, 0)
 	s.abort()

@@ -94,6 +94,7 @@ type Server struct {
 	peers     *peers
 	carriers  carriers
 	readers   tasks // of streams that the plugin may leave
+	waiting   waiting
 	engines   tasks // decisions that wait for a tokenizer, and watches of other replicas
 
 	legClient *legClient      // nil: no listener for legs of our own is configured

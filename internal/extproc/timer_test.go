@@ -36,8 +36,7 @@ func TestClocksThatAreDueTogetherAllGoOff(t *testing.T) {
 			synctest.Wait()
 			shown := strings.Split(f.shown(), "\n")
 			require.Contains(t, shown, `baton_blame_total{leg="mirrored_prefill",seen="stuck"} 3`)
-			slow := slices.DeleteFunc(shown, func(line string) bool { return !strings.Contains(line, `charge="slow"`) })
-			require.Equal(t, []string{`baton_worker_charges_total{charge="slow",worker_id="2"} 1`}, slow, "decode, the third time")
+			require.False(t, slices.ContainsFunc(shown, func(line string) bool { return strings.Contains(line, `charge="slow"`) }), "silence alone charges nobody")
 			leg.cancel()
 			<-leg.tap.done
 			s.end(&out, true)

@@ -148,6 +148,14 @@ func (t *Tracker) MayReturn(k worker.Key, role worker.Role) bool {
 	return p != nil && p.returning.Load() > 0
 }
 
+// Judged reports whether the rank is healthy so far, and a probe of it is due or under way.
+func (t *Tracker) Judged(r worker.Rank) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.find(r)
+	return e != nil && e.is() == Healthy && (e.agenda != nil || e.flight == onSuspicion)
+}
+
 // Begin must be called when a request is booked on the rank. If the request is the one
 // that tries a recovering worker, Begin returns a number for End, else 0. No other pick
 // may come between Standing or Allows and Begin of one pick: internal/load's lock ensures

@@ -146,7 +146,7 @@ func TestAProbeThatEndsLateShowsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		still := func(ctx context.Context) (int, error) {
 			<-ctx.Done()
-			time.Sleep(2 * time.Second)
+			<-time.After(2 * time.Second)
 			return 0, ctx.Err()
 		}
 		web := &workersHTTP{answer: map[string]func(context.Context) (int, error){"10.0.0.7:8000": status(200), "10.0.0.7:8000/health": still}}

@@ -34,7 +34,8 @@ type attempt struct {
 	booked   bookings
 	finished bool // OpFinish was returned
 
-	heldSince time.Time // since when the head of decode's answer waits for prefill; zero: it has not
+	waitsSince time.Time // since when the request has waited for a worker; zero: it has not
+	heldSince  time.Time // since when the head of decode's answer waits for prefill; zero: it has not
 
 	met      string // what decode's answer has met, if more than its status is known
 	logged   Event  // EventLogged, if it came before the stream's end; else Kind is 0

@@ -54,7 +54,10 @@
 //	                 response headers         let Envoy's own refusal of the body pass    rejected
 //	resolving        tokens are known         pick and reserve: prefill, then decode      routed, prefilling
 //	                 nothing can be picked    refuse                                      rejected
+//	                 … and a worker may return keep the request                           waiting
 //	                 it was a question        name the workers that would serve it        rejected
+//	waiting          a while has passed       pick                                        resolving
+//	                 a drain                  retry, or refuse                            rejected
 //	prefilling       prefill's answer         route, with the hand-off                    routed
 //	                 it is the whole answer   answer with it                              rejected
 //	                 it failed                retry, or refuse                            rejected

@@ -26,7 +26,7 @@ const (
 // The other events.
 const (
 	EventPicked  EventKind = EventMalformed + 1 + iota // the plan is made and booked: Plan
-	EventRefused                                       // no worker can be picked: Failure
+	EventRefused                                       // no worker can be picked: Failure, Wait
 	EventLeg                                           // the prefill leg reports: Leg
 	EventTimer
 	EventAbort     // the owner of this prefill leg wants it to end
@@ -57,7 +57,8 @@ type Event struct {
 	Ending       bool            // EventClosed: the process itself ends its streams
 	Whole        bool            // EventGone, EventMute: all ranks of the worker are
 	Left         bool            // EventGone: the worker has left discovery; false: it was set aside
-	Repeat       bool            // EventTimer: a leg that is late may be given up for a fresh attempt ([Main.WouldRepeat])
+	Wait         bool            // EventRefused: a worker may return soon, and the request may wait for it
+	Repeat       bool            // EventTimer, EventMute: a leg that is late may be given up for a fresh attempt ([Main.WouldRepeat])
 	Odd          bool            // EventResponseHeaders, EventFound: decode refuses more than its pool
 	Reached      bool            // EventLogged: decode has seen the request
 	Headers      *wire.Headers   // EventRequestHeaders, EventResponseHeaders

@@ -141,7 +141,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "picked":
 		ev = Event{Kind: EventPicked, Plan: testPlan(t, d)}
 	case "refused":
-		ev = Event{Kind: EventRefused, Failure: failureByCode(t, str(d, "code", ""))}
+		ev = Event{Kind: EventRefused, Failure: failureByCode(t, str(d, "code", "")), Wait: d.HasArg("wait")}
 	case "leg":
 		ev = Event{Kind: EventLeg, Leg: reportArgs(t, d)}
 	case "prefilled":
@@ -196,7 +196,9 @@ func (dr *mainDriver) after(d time.Duration, still, busy bool) string {
 		if still {
 			dr.now = until
 		}
-		effects := textOf(dr.m.Step(dr.now, &Event{Kind: EventTimer, Repeat: dr.m.WouldRepeat(dr.now) && !busy}))
+		ev := Event{Kind: EventTimer}
+		ev.Repeat = dr.m.WouldRepeat(dr.now, &ev) && !busy
+		effects := textOf(dr.m.Step(dr.now, &ev))
 		switch {
 		case said == "no timer is due\n", said == "effects: none\n":
 			said = effects

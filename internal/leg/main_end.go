@@ -17,6 +17,9 @@ func (m *Main) onDrain() {
 	if m.link == linkUp {
 		m.link = linkDraining
 	}
+	if m.phase == mainWaiting { // whoever comes after this process may find a worker
+		m.reject(&FailNotReady, true)
+	}
 	m.maybeLeave()
 }
 
@@ -155,7 +158,7 @@ func (m *Main) WakeAt() time.Time {
 	default:
 		at = m.deadlineAt()
 	}
-	return sooner(at, m.timers.next(timerBegin, timerLate, timerAnswer, timerProbe, timerOrphan, timerExtend))
+	return sooner(at, m.timers.next(timerBegin, timerLate, timerAnswer, timerProbe, timerOrphan, timerExtend, timerPick))
 }
 
 // deadlineAt returns when the machine itself ends the request at its deadline, or the
@@ -182,6 +185,8 @@ func (m *Main) onTimer(now time.Time, repeat bool) {
 		m.onOrphan(now)
 	case m.timers.due(timerExtend, now):
 		m.onExtend(now)
+	case m.timers.due(timerPick, now):
+		m.pickAgain()
 	}
 	switch {
 	case m.phase == mainEnded && m.timers.due(timerLog, now):
@@ -197,7 +202,7 @@ func (m *Main) onTimer(now time.Time, repeat bool) {
 // ended it. Of a stream that was left it also ends what nobody tells of any more.
 func (m *Main) onDeadline(now time.Time) {
 	switch m.phase {
-	case mainAwaitBody, mainResolving, mainPrefilling, mainRouted, mainHolding:
+	case mainAwaitBody, mainResolving, mainWaiting, mainPrefilling, mainRouted, mainHolding:
 		if m.phase == mainRouted || m.phase == mainHolding { // Envoy has told nothing of decode; the prefill leg tells its own end
 			m.charges.saw(m.decodeLeg(), blame.TimedOut)
 		}

@@ -16,6 +16,7 @@ const (
 	mainAwaitHeaders mainPhase = iota
 	mainAwaitBody
 	mainResolving
+	mainWaiting
 	mainPrefilling
 	mainRouted
 	mainHolding
@@ -28,7 +29,7 @@ const (
 )
 
 var mainPhaseNames = [...]string{
-	"awaitHeaders", "awaitBody", "resolving", "prefilling", "routed", "holding", "streaming", "ended", "rejected", "left", "lingering", "done",
+	"awaitHeaders", "awaitBody", "resolving", "waiting", "prefilling", "routed", "holding", "streaming", "ended", "rejected", "left", "lingering", "done",
 }
 
 func (p mainPhase) String() string { return mainPhaseNames[p] }
@@ -75,7 +76,7 @@ func (m *Main) Step(now time.Time, ev *Event) []Effect {
 	case EventPicked:
 		m.onPicked(now, ev.Plan)
 	case EventRefused:
-		m.onRefused(ev.Failure)
+		m.onRefused(now, ev)
 	case EventAnswered:
 		m.onAnswered(ev.Imm)
 	case EventFound:
@@ -96,7 +97,7 @@ func (m *Main) Step(now time.Time, ev *Event) []Effect {
 // order.
 func (m *Main) onMessage(now time.Time, ev *Event) bool {
 	switch m.phase {
-	case mainAwaitHeaders, mainAwaitBody, mainResolving, mainPrefilling:
+	case mainAwaitHeaders, mainAwaitBody, mainResolving, mainWaiting, mainPrefilling:
 		if m.onRequestMessage(now, ev) {
 			return true
 		}
@@ -266,10 +267,13 @@ func (m *Main) onBoth(now time.Time, p *Plan) {
 	m.req.forget(m.rules)
 }
 
-func (m *Main) onRefused(f *Failure) {
+func (m *Main) onRefused(now time.Time, ev *Event) {
+	f := ev.Failure
 	switch {
 	case m.link == linkOver:
 		m.done()
+	case m.phase == mainResolving && ev.Wait:
+		m.wait(now)
 	case m.phase == mainResolving:
 		m.reject(f, m.way.Repick && m.plan == nil || f.Code == FailNotReady.Code)
 	}
@@ -474,17 +478,6 @@ func (m *Main) onSilent(now time.Time, repeat bool) {
 	m.timers.set(timerAnswer, now.Add(m.plan.AnswerWithin))
 }
 
-// leaveDecode ends an attempt whose decode is silent if another worker can be tried.
-func (m *Main) leaveDecode(now time.Time, seen blame.Sight) (left bool) {
-	f := failDecodeSilent
-	return m.mayLeaveDecode(&f) && m.decodeFailed(now, seen, false, &f)
-}
-
-func (m *Main) mayLeaveDecode(f *Failure) bool {
-	f.Fresh = mayDoBetter(blame.Of(m.decodeLeg(), blame.Overdue), m.plan, m.plan.Spare.Decode, false)
-	return m.phase == mainRouted && m.mayRetry(f)
-}
-
 // onGone acts when a rank of the attempt has left discovery, or was set aside or is silent
 // after the attempt had asked for a probe. The attempt does not wait for that rank any more;
 // but one that is silent may only be busy, and is waited for if no other worker can be tried.
@@ -495,6 +488,7 @@ func (m *Main) onGone(now time.Time, ev *Event) {
 	gone := func(r worker.Rank) bool { return r.In(ev.Rank, ev.Whole) }
 	if ev.Kind == EventMute {
 		switch {
+		case !ev.Repeat:
 		case m.far.awaited() && gone(m.plan.Prefill):
 			m.leavePrefill(now, blame.Gone)
 		case gone(m.plan.Decode):

@@ -242,6 +242,50 @@ func (m *pairing) mayLeavePrefill() bool {
 	return m.mayRetry(&f) || m.phase == mainPrefilling && m.mayServeAlone(&failPrefill, Report{State: Failed, Reason: blame.Overdue})
 }
 
+// leaveDecode ends an attempt whose decode is silent if another worker can be tried.
+func (m *pairing) leaveDecode(now time.Time, seen blame.Sight) (left bool) {
+	f := failDecodeSilent
+	return m.mayLeaveDecode(&f) && m.decodeFailed(now, seen, false, &f)
+}
+
+func (m *pairing) mayLeaveDecode(f *Failure) bool {
+	f.Fresh = mayDoBetter(blame.Of(m.decodeLeg(), blame.Overdue), m.plan, m.plan.Spare.Decode, false)
+	return m.phase == mainRouted && m.mayRetry(f)
+}
+
+// Waits reports whether the request waits for a worker to return.
+func (m *pairing) Waits() bool {
+	return m.link != linkOver && (m.phase == mainWaiting || m.phase == mainResolving)
+}
+
+// WaitsSince returns since when the request has waited for a worker: now, if it has not yet.
+func (m *pairing) WaitsSince(now time.Time) time.Time {
+	if m.waitsSince.IsZero() {
+		return now
+	}
+	return m.waitsSince
+}
+
+// WouldRepeat reports whether the event, EventTimer or EventMute, would have the attempt give
+// up a leg that may still run, for a fresh attempt that does its work once more.
+func (m *pairing) WouldRepeat(now time.Time, ev *Event) bool {
+	t := m.timers
+	if !m.awaitsAnswer() || t.excuse(now) {
+		return false
+	}
+	f := failDecodeSilent
+	switch {
+	case ev.Kind == EventMute:
+		return m.charges.probed && (m.far.awaited() && m.mayLeavePrefill() || m.mayLeaveDecode(&f))
+	case m.timers.due(timerBegin, now):
+		return m.mayRetry(&failPrefill)
+	case m.timers.due(timerLate, now):
+		return m.far.state == Started && m.mayLeavePrefill()
+	default:
+		return m.timers.due(timerAnswer, now) && m.mayLeaveDecode(&f)
+	}
+}
+
 // orphanAgain is the shortest time between two aborts of a leg that does not end.
 const orphanAgain = 100 * time.Millisecond
 
@@ -287,8 +331,35 @@ const extendAfter = MessageTimeout / 5
 
 func (m *pairing) onExtend(now time.Time) {
 	m.timers.stop(timerExtend)
-	if m.phase == mainPrefilling || m.phase == mainHolding {
+	if m.phase == mainPrefilling || m.phase == mainHolding || !m.waitsSince.IsZero() && m.phase < mainPrefilling {
 		m.emit(Effect{Op: OpExtend, Wait: Extension(m.req.Deadline.Sub(now))})
+	}
+}
+
+// wait keeps the request until a worker may have returned. Envoy waits for the reply to a
+// buffered body meanwhile.
+func (m *pairing) wait(now time.Time) {
+	m.phase = mainWaiting
+	if m.waitsSince.IsZero() {
+		m.waitsSince = now
+		if !m.req.fullDuplex {
+			m.extend(now)
+		}
+	}
+	m.timers.set(timerPick, now.Add(min(max(now.Sub(m.waitsSince), pickAgainFirst), pickAgainEvery)))
+}
+
+// How long a request waits before it is tried again: as long as it has waited, within bounds.
+const (
+	pickAgainFirst = 100 * time.Millisecond
+	pickAgainEvery = 500 * time.Millisecond
+)
+
+func (m *pairing) pickAgain() {
+	m.timers.stop(timerPick)
+	if m.phase == mainWaiting {
+		m.phase = mainResolving
+		m.emit(Effect{Op: OpPick, Fail: m.instead})
 	}
 }
 

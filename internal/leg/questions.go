@@ -86,24 +86,6 @@ func (a *attempt) DecodeMate() (r worker.Rank, ok bool) {
 	return a.plan.Decode, true
 }
 
-// WouldRepeat reports whether a timer that is due now would give up a leg that may still run,
-// for a fresh attempt that does its work once more.
-func (m *Main) WouldRepeat(now time.Time) bool {
-	t := m.timers
-	if !m.awaitsAnswer() || t.excuse(now) {
-		return false
-	}
-	f := failDecodeSilent
-	switch {
-	case m.timers.due(timerBegin, now):
-		return m.mayRetry(&failPrefill)
-	case m.timers.due(timerLate, now):
-		return m.far.state == Started && m.mayLeavePrefill()
-	default:
-		return m.timers.due(timerAnswer, now) && m.mayLeaveDecode(&f)
-	}
-}
-
 // Learned returns what a fresh attempt has to know of this one. It returns false if
 // nothing was picked.
 func (a *attempt) Learned() (Lesson, bool) {

@@ -39,12 +39,13 @@ const (
 	mostPools   = 1024 // pools come and go with the models that workers name
 )
 
-// How often work that may still run is done once more: one in fifty of the answers that a pool
-// gives, and a few at once. Two show that a worker is slow by itself; those that wait for it
-// then go elsewhere in any case.
+// How often work that may still run is done once more, in a pool: for one in fifty of the
+// answers, and every five seconds, and a few at once. Two of them show that a worker is slow by
+// itself; what waits for it then goes elsewhere in any case.
 const (
-	repeatsEach = 0.02
-	repeatsMost = 5
+	repeatsEach  = 0.02
+	repeatsEvery = 5 * time.Second
+	repeatsMost  = 5
 )
 
 // Subject says for which worker, leg and kind of request a limit is.
@@ -65,7 +66,8 @@ type Limits struct {
 // pool is what is known of a pool's workers together.
 type pool struct {
 	longest
-	repeats float64 // how often work may be done once more now
+	repeats float64   // how often work may be done once more, at the time asked
+	asked   time.Time // zero: never
 }
 
 // longest holds the longest time of each leg and kind, as a multiple of the allowance; 0:
@@ -119,10 +121,14 @@ func (l *Limits) Took(s Subject, allowance, took time.Duration) {
 // Repeat reports whether a leg that is late may be given up for another one, though what it
 // does may go on, and counts it. Workers that are late because there is too much to do would be
 // given more.
-func (l *Limits) Repeat(of worker.Key) bool {
+func (l *Limits) Repeat(of worker.Key, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := l.pool(of)
+	if now.After(p.asked) && !p.asked.IsZero() {
+		p.repeats = min(p.repeats+now.Sub(p.asked).Seconds()/repeatsEvery.Seconds(), repeatsMost)
+	}
+	p.asked = now
 	if p.repeats < 1 {
 		return false
 	}
@@ -132,6 +138,15 @@ func (l *Limits) Repeat(of worker.Key) bool {
 
 // pool returns what is known of a pool that serves. If there is no room, the pool that has
 // served nothing for the longest time is forgotten.
+// Repaid takes that a leg in place of one that was late has served sooner than that one had been
+// waited for: what was done once more was worth it, and so may be what follows.
+func (l *Limits) Repaid(of worker.Key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.pool(of)
+	p.repeats = min(p.repeats+1, repeatsMost)
+}
+
 func (l *Limits) pool(key worker.Key) *pool {
 	p, held := l.pools.Get(key, time.Time{})
 	if !held {

@@ -77,3 +77,28 @@ func TestPoolsThatServeNoMoreAreForgotten(t *testing.T) {
 	require.Equal(t, 3*time.Second, l.Limit(of(1), allowance), "it has served nothing for the longest time")
 	require.Equal(t, 20*time.Second, l.Limit(of(2), allowance))
 }
+
+// Work that may still run is done once more for few requests of a pool, unless that is worth it.
+func TestWorkIsDoneOnceMoreForFew(t *testing.T) {
+	var l patience.Limits
+	pool, other, now := worker.Key{Model: "m"}, worker.Key{Model: "n"}, time.Unix(1000, 0)
+	repeats := func() (n int) {
+		for l.Repeat(pool, now) {
+			n++
+		}
+		return n
+	}
+	require.Equal(t, 5, repeats(), "a few at once")
+	require.True(t, l.Repeat(other, now), "each pool has its own")
+	for range 100 {
+		l.Took(patience.Subject{Pool: pool, Leg: patience.Whole}, time.Second, time.Second)
+		l.Took(patience.Subject{Pool: pool, Leg: patience.Prefill}, time.Second, time.Second)
+	}
+	require.Equal(t, 2, repeats(), "one in fifty answers")
+	now = now.Add(11 * time.Second)
+	require.Equal(t, 2, repeats(), "and each five seconds")
+	now = now.Add(time.Hour)
+	require.Equal(t, 5, repeats())
+	l.Repaid(pool)
+	require.Equal(t, 1, repeats())
+}

@@ -18,7 +18,7 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	v := viewState(&found, snap.Snapshot, time.Now())
 	o.Revision, o.Age, o.Stale = v.Revision, v.Age, v.Stale
 	healths := p.healths()
-	o.BodyBytes, o.BodyLimit = p.server.Bodies()
+	o.BodyBytes, o.BodyLimit, o.Waiting = p.server.Bodies()
 	o.QueueLimit = p.cfg.Prefill.MaxQueuedISLTokens
 	o.Facts = make(map[string]int64)
 	for _, r := range p.factRows() {

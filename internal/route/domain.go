@@ -23,7 +23,7 @@ func (d *decider) pair() {
 		err := d.choose(&v.prefill, worker.Prefill, prefillParams)
 		if err != nil {
 			if v.fail == nil {
-				v.fail = q.nobody(worker.Prefill, err)
+				v.fail = d.nobody(worker.Prefill, err)
 			}
 			return
 		}
@@ -34,7 +34,7 @@ func (d *decider) pair() {
 		}
 		v.bookings.prefill.Cancel(q.now)
 		if v.fail == nil {
-			v.fail = q.nobody(worker.Decode, err)
+			v.fail = d.nobody(worker.Decode, err)
 		}
 		if !d.strand() {
 			return

@@ -84,11 +84,11 @@ func (d *decider) judge(p tokens.Prompt) {
 	case q.decodeOnly:
 		params := picker.DecodeOverride(q.override.Apply(d.cfg.Decode))
 		if err := d.choose(&v.decode, worker.Decode, params); err != nil {
-			v.fail = q.nobody(worker.Decode, err)
+			v.fail = d.nobody(worker.Decode, err)
 		}
 	case !q.apart:
 		if err := d.choose(&v.decode, worker.Aggregated, q.override.Apply(d.cfg.Aggregated)); err != nil {
-			v.fail = q.nobody(worker.Aggregated, err)
+			v.fail = d.nobody(worker.Aggregated, err)
 		}
 		switch {
 		case q.fellBack != "":
@@ -142,7 +142,7 @@ func (d *decider) choose(c *choice, role worker.Role, params picker.Params) erro
 // pick picks from the ranks that r offers, and books the pick unless it is a preview
 // (into is nil). If no rank is left, it tries again with ranks that were left out: first
 // with the other ranks of a worker that has failed before, then with all ranks that have
-// failed.
+// failed. Those are waited for while they are probed.
 func (d *decider) pick(c *choice, r *load.Request, into *load.Reservation) error {
 	q := d.q
 	pick := func() (err error) {
@@ -164,6 +164,9 @@ func (d *decider) pick(c *choice, r *load.Request, into *load.Reservation) error
 		err = pick()
 	}
 	if errors.Is(err, picker.ErrNoCandidate) && len(q.req.Failed) > 0 {
+		if slices.ContainsFunc(q.req.Failed, d.cfg.Health.Judged) {
+			return errProbed
+		}
 		r.Exclude = c.stranded
 		err = pick()
 	}

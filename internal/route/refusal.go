@@ -2,6 +2,7 @@ package route
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/openai"
@@ -50,6 +51,7 @@ type Refusal struct {
 	Taint      string                 // that is required, as the request or a topology names it
 	Queue      *picker.SaturatedError // how full the queue is
 	Overloaded bool                   // all workers that could serve are over a threshold
+	Returning  bool                   // one that is set aside or doubted may serve soon: waiting may help
 	Workers    string                 // what the prefill and the decode workers are, of which no two are a pair
 	Obstacle   string                 // the part of the request that cannot be split; empty: the model is never split
 	By         string                 // the header or member that names a prefill worker which would not be used; empty: none does
@@ -105,6 +107,17 @@ func (q *Question) nobody(role worker.Role, err error) *Refusal {
 		return &Refusal{Reason: lackOf(role), Overloaded: errors.As(err, &over)}
 	}
 }
+
+// nobody is the refusal after a pick for the role has found no rank.
+func (d *decider) nobody(role worker.Role, err error) *Refusal {
+	f := d.q.nobody(role, err)
+	f.Returning = f.Reason == lackOf(role) && !f.Overloaded && d.q.req.Subset == nil &&
+		(errors.Is(err, errProbed) || d.cfg.Health.MayReturn(d.q.pool.Key, role))
+	return f
+}
+
+// errProbed says that each rank that is left has failed the request, and is being probed.
+var errProbed = fmt.Errorf("%w: those that are left are being probed", picker.ErrNoCandidate)
 
 // lackOf returns the reason for a pick that found no worker in the role.
 func lackOf(role worker.Role) Reason {

@@ -60,6 +60,7 @@ type Observation struct {
 	Streams  map[string]int64 // ranks, by the state of their KV events
 
 	BodyBytes, BodyLimit int64 // of request bodies: in flight, and the most that may be
+	Waiting              int64 // requests that wait for a worker to return
 
 	QueueLimit int64 // in tokens, for each of Queues; 0: no limit
 }
@@ -69,7 +70,7 @@ type observables struct {
 	ready, revision, stale            metric.Int64ObservableGauge
 	workers, keys, problems, facts    metric.Int64ObservableGauge
 	queued, queueLimit                metric.Int64ObservableGauge
-	bodyBytes, bodyLimit              metric.Int64ObservableGauge
+	bodyBytes, bodyLimit, waiting     metric.Int64ObservableGauge
 	age                               metric.Float64ObservableGauge
 	prefillTokens, prefillRequests    metric.Int64ObservableGauge
 	decodeBlocks, decodeRequests, idx metric.Int64ObservableGauge
@@ -92,6 +93,7 @@ func (b *builder) observables() observables {
 		queued:          b.gauge(MetricQueuedTokens),
 		queueLimit:      b.gauge(MetricQueueLimit),
 		bodyBytes:       b.gauge(MetricBodyBytes),
+		waiting:         b.gauge(MetricWaiting),
 		bodyLimit:       b.gauge(MetricBodyLimit),
 		prefillTokens:   b.gauge(MetricPrefillTokens),
 		prefillRequests: b.gauge(MetricPrefillRequests),
@@ -122,7 +124,7 @@ func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err
 		read(&o)
 		g.show(w, &o)
 		return nil
-	}, g.ready, g.revision, g.stale, g.workers, g.keys, g.problems, g.facts, g.streams, g.age, g.queued, g.queueLimit, g.bodyBytes, g.bodyLimit,
+	}, g.ready, g.revision, g.stale, g.workers, g.keys, g.problems, g.facts, g.streams, g.age, g.queued, g.queueLimit, g.bodyBytes, g.bodyLimit, g.waiting,
 		g.prefillTokens, g.prefillRequests, g.decodeBlocks, g.decodingBlocks, g.decodeRequests, g.idx, g.shed)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: register gauges: %w", err)
@@ -151,6 +153,7 @@ func (g *observables) show(w metric.Observer, o *Observation) {
 		w.ObserveInt64(g.keys, c.Count, metric.WithAttributeSet(set))
 	}
 	w.ObserveInt64(g.bodyBytes, o.BodyBytes)
+	w.ObserveInt64(g.waiting, o.Waiting)
 	w.ObserveInt64(g.bodyLimit, o.BodyLimit)
 	w.ObserveInt64(g.queueLimit, o.QueueLimit)
 	for _, q := range o.Queues {
