@@ -8,10 +8,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -45,8 +43,7 @@ type step struct {
 	while   func(*fleet, []*stack.Worker) // runs then, of the workers at fault
 	mates   bool                          // a mate serves: not without one
 	lone    bool                          // no mate serves
-	large   bool                          // the prompt has a mebibyte, which no socket's buffer holds
-	charged bool                          // the client goes once somebody is charged: attempts before have been overdue
+	stuck   bool                          // the client goes once the leg has been late three times: attempts before have been overdue
 	outcome string                        // without a fresh attempt; "": as the row says
 }
 
@@ -98,12 +95,10 @@ func theWalk() []step {
 		{sight: blame.Gone, legs: anyLeg, fault: hang, while: (*fleet).withdraw, outcome: "refused"},
 		{sight: blame.Overdue, legs: prefills, fault: hang, mates: true},
 		{sight: blame.Overdue, legs: servers, fault: hang, stream: true, mates: true, only: "first"}, // else prefill waits with it
-		{sight: blame.Stuck, legs: prefills, fault: hang, charged: true, outcome: "client_left"},
-		{sight: blame.Stuck, legs: servers, fault: hang, stream: true, charged: true, outcome: "client_left", only: "first"},
+		{sight: blame.Stuck, legs: prefills, fault: hang, stuck: true, outcome: "client_left"},
+		{sight: blame.Stuck, legs: servers, fault: hang, stream: true, stuck: true, outcome: "client_left", only: "first"},
 		{sight: blame.Overflow, legs: anyLeg, envoy: noRoomAtWorkers, lone: true},
 		{sight: blame.NotStarted, legs: mirrored, envoy: noRoomForLegs, mates: true, only: "mirrored"},
-		{sight: blame.NotStarted, legs: mirrored, envoy: shut, mates: true, large: true, only: "beside"},
-		{sight: blame.NotStarted, legs: first, envoy: shut, mates: true, large: true},
 	}
 }
 
@@ -166,16 +161,11 @@ func TestEveryCellOfTheBlameTableIsSeen(t *testing.T) {
 	} {
 		c.l.patch = modifiable
 		c.l.describe = func(f *fleet) {
-			listener := ""
-			if c.name == "first" || c.name == "beside" {
-				listener = fmt.Sprintf(", listener: %q", "unix://"+filepath.Join(f.dir, gateSocket))
-			}
-			f.config = walkConfig + "prefill: {overdue_base: 1s, orphan_grace: 200ms" + listener + "}\n"
+			f.config = walkConfig + "prefill: {overdue_base: 1s, orphan_grace: 200ms}\n"
 		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			both(t, c.l, func(t *testing.T, f *fleet) {
-				f.gate = newGate(t, filepath.Join(f.dir, gateSocket), filepath.Join(f.dir, "prefill.sock"))
 				for _, x := range theWalk() {
 					for _, l := range c.legs {
 						if slices.Contains(x.legs, l) && (x.only == "" || x.only == c.name || l == blame.Alone) {
@@ -306,9 +296,6 @@ func (x *step) ask(f *fleet, l blame.Leg, name string, faulty []*stack.Worker) {
 		headers = []string{"x-request-timeout-ms", fmt.Sprint(x.within.Milliseconds())}
 	}
 	prompt := "the cell is " + name
-	if x.large {
-		prompt += strings.Repeat(" and on", 1<<20/7)
-	}
 	done := make(chan *reply, 1)
 	go func() { done <- f.send(ctx, "/v1/completions", completion(prompt, 8, x.stream), headers...) }()
 	over := func() bool { return len(done) > 0 }
@@ -324,7 +311,7 @@ func (x *step) ask(f *fleet, l blame.Leg, name string, faulty []*stack.Worker) {
 		if x.leaves {
 			leave()
 		}
-	case x.charged:
+	case x.stuck:
 		for n := range 3 {
 			f.await(fmt.Sprintf("%s, after %d times", name, n), func() bool { return over() || f.saw(l, x.sight) > seen+float64(n) })
 		}
@@ -406,7 +393,7 @@ func (f *fleet) inTurn(l blame.Leg) {
 // without has all who serve the leg at fault.
 func (x *step) without(f *fleet, l blame.Leg, name string) {
 	t, row := f.t, blame.Of(l, x.sight)
-	if x.charged { // how long each of them takes is learned: else each may take thrice as long
+	if x.stuck { // how long each of them takes is learned: else each may take thrice as long
 		f.inTurn(l)
 	}
 	f.faultAll(f.serving(l), x.fault)
@@ -421,10 +408,10 @@ func (x *step) without(f *fleet, l blame.Leg, name string) {
 	f.await(name+" to be seen", func() bool { return f.saw(l, x.sight) > seen })
 	require.Equal(t, before+1, f.outcomes(outcome), "%s ends as %s", name, outcome)
 	tried := f.attempts()
-	if row.Fresh == blame.No && !x.charged && row.Outcome != blame.Retried {
+	if row.Fresh == blame.No && !x.stuck && row.Outcome != blame.Retried {
 		require.Len(t, tried, 1, "%s: no fresh attempt", name)
 	}
-	if row.Avoid == blame.Nobody && len(tried) > 1 && !x.charged {
+	if row.Avoid == blame.Nobody && len(tried) > 1 && !x.stuck {
 		require.Empty(t, tried[1].avoided(), name)
 	}
 	want := x.chargedWithout(l, row, tried)
@@ -444,11 +431,6 @@ func (x *step) chargedWithout(l blame.Leg, row blame.Row, tried []decisionSeen) 
 	last := &tried[len(tried)-1]
 	var out []charge
 	switch {
-	case x.sight == blame.Stuck: // nobody else could be tried, three times
-		if l == blame.Mirrored {
-			l = blame.Decode // prefill waits for it, too
-		}
-		return []charge{{last.at(l), blame.Slow.Label()}}
 	case row.Charge == blame.None, x.sight == blame.Gone:
 		return nil
 	case row.Charge == blame.Credit:

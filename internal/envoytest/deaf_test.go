@@ -4,7 +4,9 @@ package envoytest
 
 import (
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -67,9 +69,73 @@ func TestAConnectionThatIsNotMadeIsNoProof(t *testing.T) {
 	}
 }
 
+// TestARoleThatTakesNoConnectionIsWaitedFor: all workers of a role are beyond a network that drops
+// packets. Requests wait for one of them, and are served once it is back.
+func TestARoleThatTakesNoConnectionIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
+		for _, l := range []blame.Leg{blame.Mirrored, blame.Decode} {
+			t.Run(fmt.Sprintf("%s %s", engine, l), func(t *testing.T) {
+				t.Parallel()
+				both(t, layoutOf(layout{prefill: 1, decode: 1, prefillArgs: map[worker.Engine][]string{worker.VLLM: shortLease}[engine]}, engine), func(t *testing.T, f *fleet) {
+					lost := f.serving(l)[0]
+					info := *lost.Info
+					at, hears := deafInFront(t, lost.Info.Endpoint.String())
+					info.ID, info.Endpoint = 900, at
+					workers := []*stack.Worker{{Info: &info}}
+					for _, w := range f.workers {
+						if w != lost {
+							workers = append(workers, w)
+						}
+					}
+					f.publishAndWait(workers...)
+					const requests = 6
+					replies := make(chan *reply, requests)
+					for i := range requests {
+						go func() {
+							replies <- f.send(t.Context(), "/v1/completions", completion("nobody hears", 4, i%2 == 0))
+						}()
+					}
+					f.await("all to wait", func() bool {
+						require.Empty(t, replies, "none has ended")
+						return f.metric("baton_requests_waiting") == requests
+					})
+					hears()
+					for range requests {
+						requireAnswer(t, <-replies, "nobody hears", 4)
+					}
+					require.Zero(t, f.metric("baton_requests_waiting"))
+				})
+			})
+		}
+	}
+}
+
+// TestARequestWaitsForABoundedTime: nobody comes back.
+func TestARequestWaitsForABoundedTime(t *testing.T) {
+	t.Parallel()
+	both(t, layout{prefill: 1, decode: 1, config: "request: {max_wait: 1s}\n"}, func(t *testing.T, f *fleet) {
+		info := *f.decode[0].Info
+		info.ID, info.Endpoint = 900, deaf(t)
+		f.publishAndWait(f.prefill[0], &stack.Worker{Info: &info})
+		for range 2 {
+			r := f.send(t.Context(), "/v1/completions", completion("nobody comes back", 4, false))
+			requireError(t, r, http.StatusServiceUnavailable, "no_decode_worker")
+		}
+		require.Zero(t, f.metric("baton_requests_waiting"))
+	})
+}
+
 // deaf returns the address of a socket whose queue of new connections is full: the kernel drops
 // what else comes.
 func deaf(t *testing.T) worker.Endpoint {
+	t.Helper()
+	at, _ := deafInFront(t, "")
+	return at
+}
+
+// deafInFront is deaf until hears is called. From then on it passes connections on.
+func deafInFront(t *testing.T, to string) (at worker.Endpoint, hears func()) {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -79,11 +145,42 @@ func deaf(t *testing.T) worker.Endpoint {
 	require.NoError(t, syscall.Listen(fd, 0))
 	sa, err := syscall.Getsockname(fd)
 	require.NoError(t, err)
-	at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(sa.(*syscall.SockaddrInet4).Port))
-	c, err := net.Dial("tcp", at.String()) // the one that has room
+	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(sa.(*syscall.SockaddrInet4).Port))
+	c, err := net.Dial("tcp", addr.String()) // the one that has room
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	e, err := worker.ParseEndpoint(at.String())
+	at, err = worker.ParseEndpoint(addr.String())
 	require.NoError(t, err)
-	return e
+	return at, func() {
+		ln, err := net.FileListener(f)
+		if err != nil {
+			t.Errorf("the socket cannot listen: %v", err)
+			return
+		}
+		t.Cleanup(func() { _ = ln.Close() })
+		go func() {
+			for {
+				c, err := ln.Accept()
+				if err != nil {
+					return
+				}
+				go forward(c, to)
+			}
+		}()
+	}
+}
+
+// forward copies what comes on a connection to an address, and back.
+func forward(c net.Conn, to string) {
+	defer c.Close()
+	up, err := net.Dial("tcp", to)
+	if err != nil {
+		return
+	}
+	defer up.Close()
+	go func() {
+		defer c.Close()
+		_, _ = io.Copy(c, up)
+	}()
+	_, _ = io.Copy(up, c)
 }

@@ -4,11 +4,17 @@ package envoytest
 
 import (
 	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // TestWorkersThatStandStillLoseNothing: all workers of a role, or of both, stop for a while,
@@ -16,7 +22,7 @@ import (
 // Waiting serves each request, so none is refused.
 func TestWorkersThatStandStillLoseNothing(t *testing.T) {
 	t.Parallel()
-	for _, who := range []string{"prefill"} {
+	for _, who := range []string{"all", "prefill", "decode"} {
 		t.Run(who, func(t *testing.T) {
 			t.Parallel()
 			both(t, layout{prefill: 2, decode: 2}, func(t *testing.T, f *fleet) {
@@ -61,5 +67,35 @@ func signalAll(t *testing.T, who []*stack.Worker, s syscall.Signal) {
 		if err := w.Signal(s); err != nil {
 			t.Errorf("%s: %v", w.Name, err)
 		}
+	}
+}
+
+// TestALegThatEnvoyTakesLateIsWaitedFor: an Envoy that is short of CPU would take another leg as
+// late. The prompt has a mebibyte, which no socket's buffer holds.
+func TestALegThatEnvoyTakesLateIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			l := layoutOf(layout{prefill: 2, decode: 2}, engine)
+			l.describe = func(f *fleet) {
+				f.config = fmt.Sprintf("prefill: {start_timeout: 100ms, overdue_base: 300ms, listener: %q}\n", "unix://"+filepath.Join(f.dir, gateSocket))
+			}
+			both(t, l, func(t *testing.T, f *fleet) {
+				f.gate = newGate(t, filepath.Join(f.dir, gateSocket), filepath.Join(f.dir, "prefill.sock"))
+				open := shut(f)
+				prompt := strings.Repeat("late but well ", 1<<20/14)
+				answer := make(chan *reply, 1)
+				go func() { answer <- f.send(t.Context(), "/v1/completions", completion(prompt, 4, false)) }()
+				f.await("its workers to be picked", func() bool { return len(f.decisions()) > 0 })
+				f.steady(10, 250*time.Millisecond, func(int) {
+					require.Equal(t, http.StatusOK, f.do(http.MethodGet, "/v1/models", nil, nil).status)
+				})
+				open()
+				requireAnswer(t, <-answer, prompt, 4)
+				require.Zero(t, f.metric("baton_fresh_picks_total"))
+				require.Zero(t, f.setAside())
+			})
+		})
 	}
 }

@@ -118,7 +118,7 @@ func (g *gate) pass(ctx context.Context, c net.Conn, behind string) {
 }
 
 // shut keeps legs from Envoy: they are on their way, until undo is called.
-func shut(f *fleet, _ blame.Leg) (undo func()) {
+func shut(f *fleet) (undo func()) {
 	g := f.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()

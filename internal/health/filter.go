@@ -148,12 +148,13 @@ func (t *Tracker) MayReturn(k worker.Key, role worker.Role) bool {
 	return p != nil && p.returning.Load() > 0
 }
 
-// Judged reports whether the rank is healthy so far, and a probe of it is due or under way.
+// Judged reports whether a probe of the rank is due or under way, and nothing of it has answered
+// so far.
 func (t *Tracker) Judged(r worker.Rank) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.find(r)
-	return e != nil && e.is() == Healthy && (e.agenda != nil || e.flight == onSuspicion)
+	return e != nil && (e.is() == Healthy || e.is() == Doubted && e.reason == ReasonSilent) && (e.agenda != nil || e.flight == onSuspicion)
 }
 
 // Begin must be called when a request is booked on the rank. If the request is the one
