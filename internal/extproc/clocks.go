@@ -1,7 +1,6 @@
 package extproc
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -19,43 +18,54 @@ import (
 )
 
 const (
-	// clockOff is how far a proxy's clock may differ from ours. The first attempt of a
-	// request reaches this process within milliseconds, so a larger difference is that of
-	// the clocks.
+	// clockOff is how late the first attempt of a request may reach this process, or how far
+	// a proxy's clock may differ from ours: with a larger difference the proxy's time is not
+	// used.
 	clockOff = 2 * time.Second
+
+	// A proxy that is short of CPU is late by times that vary. So its clock is said to be off
+	// only once so many requests in a row have differed by the same, within clockSteady.
+	clockSteady   = time.Second
+	clockRequests = 20
 
 	// clocksMost bounds the hosts that are kept. Each proxy has one host.
 	clocksMost = 64
 )
 
 // clocks converts the time at which a proxy says it received a request into time of this
-// process. If the proxy's clock is off, that time is not used: a first attempt counts from
+// process. If the proxy's clock may be off, that time is not used: a first attempt counts from
 // when it reached this process, and the time of a later attempt is corrected by the
 // difference that the latest first attempt from this proxy showed. Only hosts whose clock
-// is off are kept. The zero value is ready. Safe for concurrent use.
+// may be off are kept. A proxy at a unix socket has the clock of this process. The zero value
+// is ready. Safe for concurrent use.
 type clocks struct {
 	some atomic.Bool // off is not empty; if it is empty, no attempt needs the lock
 
 	mu  sync.Mutex
-	off map[string]clock // guarded by mu: by host, "" for a unix socket
+	off map[string]clock // guarded by mu: by host
 }
 
 type clock struct {
-	ahead    time.Duration // our time less the proxy's
-	requests int64         // first attempts that have shown that the clock is off
+	ahead       time.Duration // our time less the proxy's
+	least, most time.Duration // the same, since it has held steady
+	requests    int64         // first attempts by then
 }
+
+func (c *clock) steady() bool { return c.requests >= clockRequests }
 
 // received returns when a request reached the proxy at host, in time of this process. The
 // proxy says ms (Unix milliseconds); attempt is the number of the attempt; no request lasts
-// longer than most. If a first attempt shows that the proxy's clock is off, ahead is how far
-// our clock is ahead of the proxy's; otherwise it is 0. first is true if the host has now
-// been added to those whose clock is off.
+// longer than most. If it is known that the proxy's clock is off, ahead is how far our clock is
+// ahead of the proxy's; otherwise it is 0. first is true if it has not been known before.
 func (c *clocks) received(ms string, attempt int, host string, now time.Time, most time.Duration) (t time.Time, ahead time.Duration, first bool) {
 	n, err := strconv.ParseInt(ms, 10, 64)
 	if err != nil {
 		return now, 0, false
 	}
 	said := time.UnixMilli(n)
+	if host == "" && now.Sub(said) <= most {
+		return earlier(said, now), 0, false
+	}
 	if attempt > 1 {
 		t = earlier(said.Add(c.ahead(host)), now)
 		if now.Sub(t) > most {
@@ -68,7 +78,11 @@ func (c *clocks) received(ms string, attempt int, host string, now time.Time, mo
 		c.right(host)
 		return earlier(said, now), 0, false
 	}
-	return now, ahead, c.wrong(host, ahead)
+	known, first := c.wrong(host, ahead)
+	if !known {
+		ahead = 0
+	}
+	return now, ahead, first
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -98,19 +112,26 @@ func (c *clocks) right(host string) {
 	c.some.Store(len(c.off) > 0)
 }
 
-func (c *clocks) wrong(host string, ahead time.Duration) (first bool) {
+// wrong takes a difference that is too large, and returns whether it is known now that the
+// clock is off, and whether that is new.
+func (c *clocks) wrong(host string, ahead time.Duration) (known, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known, ok := c.off[host]
+	x, ok := c.off[host]
 	if !ok && len(c.off) >= clocksMost {
-		return false
+		return false, false
 	}
 	if c.off == nil {
 		c.off = make(map[string]clock)
 	}
-	c.off[host] = clock{ahead: ahead, requests: known.requests + 1}
+	least, most := min(x.least, ahead), max(x.most, ahead)
+	if !ok || most-least > clockSteady {
+		x, least, most = clock{}, ahead, ahead
+	}
+	x = clock{ahead, least, most, x.requests + 1}
+	c.off[host] = x
 	c.some.Store(true)
-	return !ok
+	return x.steady(), x.requests == clockRequests
 }
 
 // receipt returns when the proxy received the request with the headers h, in time of this
@@ -126,7 +147,7 @@ func (srv *Server) receipt(ctx context.Context, h *wire.Headers, now time.Time) 
 	}
 	if first {
 		srv.log.Warn("the clock of a proxy is off: set that clock; until then its x-baton-start is not used, and deadlines count from when its requests reach this process; logged once for each proxy",
-			slog.String(logkey.Address, cmp.Or(host, "local")), slog.Duration(logkey.Ahead, ahead))
+			slog.String(logkey.Address, host), slog.Duration(logkey.Ahead, ahead))
 	}
 	return t
 }
@@ -147,7 +168,7 @@ func peerHost(ctx context.Context) string {
 
 // ClockOff is a proxy whose clock differs from ours.
 type ClockOff struct {
-	Host     string        // "" for a unix socket
+	Host     string
 	Ahead    time.Duration // our time less the proxy's
 	Requests int64         // requests whose x-baton-start was not used
 }
@@ -158,8 +179,9 @@ func (srv *Server) ClocksOff() []ClockOff {
 	defer srv.clocks.mu.Unlock()
 	var all []ClockOff
 	for _, host := range slices.Sorted(maps.Keys(srv.clocks.off)) {
-		c := srv.clocks.off[host]
-		all = append(all, ClockOff{Host: host, Ahead: c.ahead, Requests: c.requests})
+		if c := srv.clocks.off[host]; c.steady() {
+			all = append(all, ClockOff{Host: host, Ahead: c.ahead, Requests: c.requests})
+		}
 	}
 	return all
 }

@@ -339,7 +339,7 @@ func (x *mainRandom) fire() error {
 }
 
 // clocksOfAnAttempt is how many times WakeAt chooses from: the timers and the deadline.
-const clocksOfAnAttempt = 9
+const clocksOfAnAttempt = 10
 
 func (x *mainRandom) close() error {
 	if x.closed {

@@ -178,7 +178,7 @@ func requestMetrics() []Metric {
 		{MetricFailures, Counter, "{failure}", l(LabelCode), "Errors answered by Baton, by their row of the failure table.", nil},
 		{MetricStreams, Gauge, "{stream}", l(LabelLeg), "Envoy streams open now.", nil},
 		{MetricPanics, Counter, "{panic}", l(LabelWhere), "Panics that ended one stream or one task and nothing else.", nil},
-		{MetricClockOff, Counter, "{request}", nil, "Requests whose x-baton-start was not used, because the clock of their proxy is more than 2 s off.", nil},
+		{MetricClockOff, Counter, "{request}", nil, "Requests whose x-baton-start was not used, because the clock of their proxy is known to be more than 2 s off.", nil},
 		{MetricLogBreaks, Counter, "{stream}", nil, "Streams of a proxy's access log that broke off. Ends of answers that were on their way are lost; see outcome `unfinished`.", nil},
 		{MetricLegs, Counter, "{event}", l(LabelOutcome, LabelReason), "Events of prefill legs; one leg has several.", nil},
 		{MetricBlame, Counter, "{leg}", l(LabelLeg, LabelSeen), "What was seen of legs, by the rows of the blame table in ARCHITECTURE.md, which says who is charged.", nil},
