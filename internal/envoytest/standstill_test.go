@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -97,5 +98,93 @@ func TestALegThatEnvoyTakesLateIsWaitedFor(t *testing.T) {
 				require.Zero(t, f.setAside())
 			})
 		})
+	}
+}
+
+// TestAnEnvoyThatIsShortOfCPULosesNothing: it runs for a quarter of the time, as under a limit of
+// its container. All legs are late then, and none is begun anew for that.
+func TestAnEnvoyThatIsShortOfCPULosesNothing(t *testing.T) {
+	t.Parallel()
+	for name, l := range map[string]layout{
+		"beside":   layoutOf(layout{prefill: 2, decode: 2}, worker.SGLang),
+		"mirrored": layoutOf(layout{prefill: 2, decode: 2, envoy: mirrors}, worker.SGLang),
+		"first":    layoutOf(layout{prefill: 2, decode: 2}, worker.VLLM),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			both(t, l, func(t *testing.T, f *fleet) {
+				end := f.slice(25*time.Millisecond, 75*time.Millisecond)
+				const requests = 80
+				f.steady(requests, time.Second/10, func(i int) {
+					prompt := fmt.Sprintf("Envoy is short of CPU, %d", i)
+					requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, i%2 == 0)), prompt, 4)
+				})
+				end()
+				require.LessOrEqual(t, f.metric("baton_fresh_picks_total"), 0.05*requests)
+				require.Zero(t, f.setAside())
+				require.Zero(t, f.metric("baton_proxy_clock_off_total"))
+			})
+		})
+	}
+}
+
+// slice stops Envoy and lets it go, by turns, until end is called.
+func (f *fleet) slice(runs, stands time.Duration) (end func()) {
+	over, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			for _, turn := range []struct {
+				signal syscall.Signal
+				d      time.Duration
+			}{{syscall.SIGSTOP, stands}, {syscall.SIGCONT, runs}} {
+				if err := f.envoy.Signal(turn.signal); err != nil {
+					f.t.Errorf("Envoy: %v", err)
+				}
+				select {
+				case <-time.After(turn.d):
+				case <-over:
+					_ = f.envoy.Signal(syscall.SIGCONT)
+					return
+				}
+			}
+		}
+	}()
+	return func() {
+		close(over)
+		<-done
+	}
+}
+
+// TestAPluginThatStoodStillCondemnsNobody: as one whose machine was moved. What its timers and its
+// probes say of the time that it has missed is no evidence.
+func TestAPluginThatStoodStillCondemnsNobody(t *testing.T) {
+	t.Parallel()
+	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			l := layoutOf(layout{prefill: 2, decode: 2, config: "prefill: {overdue_base: 1s}\nanswer: {overdue_base: 1s}\n"}, engine)
+			l.prefillArgs = append(slices.Clone(shortLease), "--bootstrap-timeout", "3s", "--prefill-base-us", "1500000") // of what nobody fetches any more
+			both(t, l, func(t *testing.T, f *fleet) {
+				const before, stands, every = 12, 10 * time.Second, time.Second / 4
+				over := time.AfterFunc(before*every+stands, func() { f.signalPlugin(syscall.SIGCONT) })
+				defer over.Stop()
+				f.steady(before+int(stands/every)+8, every, func(i int) {
+					if i == before {
+						f.signalPlugin(syscall.SIGSTOP)
+					}
+					f.send(t.Context(), "/v1/completions", completion(fmt.Sprintf("the plugin stands still, %d", i), 4, i%2 == 0))
+				})
+				require.Zero(t, f.setAside())
+				require.Zero(t, f.metric("baton_workers", `state="doubted"`))
+				requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("it is back", 4, false)), "it is back", 4)
+			})
+		})
+	}
+}
+
+func (f *fleet) signalPlugin(s syscall.Signal) {
+	if err := f.plugin.Signal(s); err != nil {
+		f.t.Errorf("the plugin: %v", err)
 	}
 }
