@@ -25,15 +25,15 @@ func (t *Tracker) Report(rank worker.Rank, r Report, now time.Time) {
 		t.servedLocked(e, now)
 	case ServerError:
 		t.rateLocked(e, false)
-		t.erredLocked(e, r.Proven, now)
+		t.erredLocked(e, r, now)
 	case Refused:
 		t.rateLocked(e, false)
 		if r.Proven {
-			t.erredLocked(e, true, now)
+			t.erredLocked(e, r, now)
 		}
 	case BrokeOff, ConnectionLost:
 		t.rateLocked(e, false)
-		t.erredLocked(e, r.Proven, now)
+		t.erredLocked(e, r, now)
 		t.suspectLocked(e, now)
 	case Overdue, Timeout:
 		t.slowLocked(e, r, now)
@@ -89,14 +89,19 @@ func (t *Tracker) servedLocked(e *entry, now time.Time) {
 // erredLocked takes a server error. Errors that all workers of a pool have alike are
 // caused by the requests. So, without proof, they count against a worker only as a run
 // that the others' rate does not explain, or, during its trial, if it fails more than the
-// others do.
-func (t *Tracker) erredLocked(e *entry, proven bool, now time.Time) {
+// others do. No request makes a worker break off an answer that it has begun, as far as is
+// known: for that a shorter run is enough.
+func (t *Tracker) erredLocked(e *entry, r Report, now time.Time) {
+	rare := chance
+	if r.Outcome == BrokeOff {
+		rare = chanceOfBreak
+	}
 	e.serverErrors++
 	trial := e.is() == Recovering
 	if e.serverErrors < t.cfg.ServerErrors && !trial {
 		return
 	}
-	if proven || trial && t.oddLocked(e, e.rate) || t.everyPoolLocked(e, func(others tally) bool { return others.unlikely(e.serverErrors, chance) }) {
+	if r.Proven || trial && t.oddLocked(e, e.rate) || t.everyPoolLocked(e, func(others tally) bool { return others.unlikely(e.serverErrors, rare) }) {
 		t.judgeLocked(e, ReasonServerErrors, now)
 	}
 }

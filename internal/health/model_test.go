@@ -118,8 +118,9 @@ func (m *model) every(p *patient, holds func(others tally) bool) bool {
 	return true
 }
 
-func (m *model) unlikely(p *patient) bool {
-	return m.every(p, func(others tally) bool { return others.unlikely(p.ConsecutiveErrors, chance) })
+func (m *model) unlikely(p *patient, o Outcome) bool {
+	rare := map[bool]float64{true: chanceOfBreak, false: chance}[o == BrokeOff]
+	return m.every(p, func(others tally) bool { return others.unlikely(p.ConsecutiveErrors, rare) })
 }
 
 func (m *model) hasMate(p *patient) bool {
@@ -248,7 +249,7 @@ func (m *model) report(id worker.ID, r Report, now time.Time) {
 	case bad && (r.Outcome != Refused || r.Proven):
 		p.ConsecutiveErrors++
 		trial := p.State == Recovering
-		if enough := p.ConsecutiveErrors >= m.cfg.ServerErrors || trial; enough && (r.Proven || trial && m.odd(p, p.tally()) || m.unlikely(p)) {
+		if enough := p.ConsecutiveErrors >= m.cfg.ServerErrors || trial; enough && (r.Proven || trial && m.odd(p, p.tally()) || m.unlikely(p, r.Outcome)) {
 			m.aside(p, false, ReasonServerErrors, now)
 		}
 	case !bad && !p.State.aside() && (r.Since.IsZero() || !r.Since.Before(p.servedAt)):

@@ -53,6 +53,9 @@ func (w tally) odd(others tally) bool {
 // of four if the other one has served some fifty requests.
 const chance = 1e-5
 
+// chanceOfBreak is the same for a run that ends with an answer that broke off.
+const chanceOfBreak = 1e-2
+
 // unlikely reports whether so many bad ends in a row are rarer than chance, if requests
 // end as those that w counts. It assumes a higher rate of bad ends than w's, the more so
 // the fewer w counts.
