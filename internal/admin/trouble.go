@@ -67,7 +67,7 @@ func troubles(s *State, recs []decision.Record) []trouble {
 		add(false, "", "For want of memory (index.max_bytes) the index has dropped %s blocks; the overlap of the ranks concerned, %d, counts too little.",
 			grouped(blocks), ranks)
 	}
-	ts = append(ts, silentTroubles(s)...)
+	ts = append(append(ts, staleTroubles(s)...), silentTroubles(s)...)
 	ts = append(ts, workerTroubles(s)...)
 	if t, ok := recentTrouble(recs); ok {
 		ts = append(ts, t)
@@ -82,6 +82,31 @@ func troubles(s *State, recs []decision.Record) []trouble {
 		return 1
 	})
 	return ts
+}
+
+// staleTroubles is one line for all workers that go on without a record: they have one cause.
+func staleTroubles(s *State) []trouble {
+	since, n, first := s.Now, 0, []string(nil)
+	for i := range s.Workers {
+		w := &s.Workers[i]
+		if w.StaleSince.IsZero() {
+			continue
+		}
+		if n++; n <= maxSilent {
+			first = append(first, fmt.Sprintf("%s (%s, id %d)", w.Endpoint, w.Role, w.ID))
+		}
+		if w.StaleSince.Before(since) {
+			since = w.StaleSince
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	if n > len(first) {
+		first = append(first, fmt.Sprintf("and %d more", n-len(first)))
+	}
+	return []trouble{{false, "STALE", fmt.Sprintf("Workers whose records have expired, %d, the first %s ago, are served while they answer: %s. See whether their registers reach etcd.",
+		n, duration(s.Now.Sub(since)), strings.Join(first, ", "))}}
 }
 
 func workerTroubles(s *State) []trouble {
