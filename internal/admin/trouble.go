@@ -67,7 +67,7 @@ func troubles(s *State, recs []decision.Record) []trouble {
 		add(false, "", "For want of memory (index.max_bytes) the index has dropped %s blocks; the overlap of the ranks concerned, %d, counts too little.",
 			grouped(blocks), ranks)
 	}
-	ts = append(append(ts, staleTroubles(s)...), silentTroubles(s)...)
+	ts = append(ts, silentTroubles(s)...)
 	ts = append(ts, workerTroubles(s)...)
 	if t, ok := recentTrouble(recs); ok {
 		ts = append(ts, t)
@@ -84,37 +84,12 @@ func troubles(s *State, recs []decision.Record) []trouble {
 	return ts
 }
 
-// staleTroubles is one line for all workers that go on without a record: they have one cause.
-func staleTroubles(s *State) []trouble {
-	since, n, first := s.Now, 0, []string(nil)
-	for i := range s.Workers {
-		w := &s.Workers[i]
-		if w.StaleSince.IsZero() {
-			continue
-		}
-		if n++; n <= maxSilent {
-			first = append(first, fmt.Sprintf("%s (%s, id %d)", w.Endpoint, w.Role, w.ID))
-		}
-		if w.StaleSince.Before(since) {
-			since = w.StaleSince
-		}
-	}
-	if n == 0 {
-		return nil
-	}
-	if n > len(first) {
-		first = append(first, fmt.Sprintf("and %d more", n-len(first)))
-	}
-	return []trouble{{false, "STALE", fmt.Sprintf("Workers whose records have expired, %d, the first %s ago, are served while they answer: %s. See whether their registers reach etcd.",
-		n, duration(s.Now.Sub(since)), strings.Join(first, ", "))}}
-}
-
 func workerTroubles(s *State) []trouble {
 	var ts []trouble
-	left := 0
+	left, worst := 0, false
 	add := func(bad bool, text string) {
 		if len(ts) >= maxNamed {
-			left++
+			left, worst = left+1, worst || bad
 			return
 		}
 		ts = append(ts, trouble{Bad: bad, Text: text})
@@ -131,13 +106,17 @@ func workerTroubles(s *State) []trouble {
 			add(false, fmt.Sprintf("Worker %s (%s, id %d) is coming back%s%s.", w.Endpoint, w.Role, w.ID, since, because(w.Reason)))
 		case Healthy, Draining:
 		}
+		if !w.StaleSince.IsZero() {
+			add(false, fmt.Sprintf("Worker %s (%s, id %d) is stale%s: its record has expired. Requests go on with it while it answers: see whether its register reaches the store.",
+				w.Endpoint, w.Role, w.ID, forTime(w.StaleSince, s.Now)))
+		}
 		if r := w.inTrouble((*EventStream).partial); r != nil {
 			add(false, fmt.Sprintf("KV events of %s (%d/%d) are degraded%s: its overlap may be wrong.",
 				w.Endpoint, w.ID, r.DPRank, because(r.Events.Reason)))
 		}
 	}
 	if left > 0 {
-		ts = append(ts, trouble{Bad: true, Text: fmt.Sprintf("And %d more like these: see the table.", left)})
+		ts = append(ts, trouble{Bad: worst, Text: fmt.Sprintf("And %d more like these: see the table.", left)})
 	}
 	return ts
 }

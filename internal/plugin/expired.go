@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"syscall"
@@ -100,31 +99,23 @@ func (x *expired) modelsAt(ctx context.Context, at worker.Endpoint) (models []st
 // told tells what has become of records that have expired, of like ones together.
 func (x *expired) told(news []discovery.Expired) {
 	type change struct{ from, to, why string }
-	var changes []change
 	groups := map[change][]discovery.Expired{}
 	for _, n := range news {
-		c := change{"registered", "expired", "nobody has withdrawn them: they get no new requests, and leave after a lease"}
-		switch before := map[bool]string{true: "stale", false: "expired"}[n.Stale]; {
-		case n.Back:
-			c = change{before, "registered", n.Over}
-		case n.Over != "":
-			c = change{before, "left", n.Over}
-		case n.Stale:
-			c = change{"registered", "stale", "half or more of a role have expired together: they are served while they answer"}
+		c := change{"registered", "expired", "nobody has withdrawn them: they get no new requests, and leave a lease later"}
+		if n.Stale {
+			c.to, c.why = "stale", "half or more of a role have expired together: they are served while they answer"
 		}
-		if groups[c] == nil {
-			changes = append(changes, c)
+		if n.Over != "" {
+			c = change{c.to, "left", n.Over}
+		}
+		if n.Back {
+			c.to = "registered"
 		}
 		groups[c] = append(groups[c], n)
 	}
-	for _, c := range changes {
-		g := groups[c]
-		level, since := slog.LevelInfo, g[0].Since
-		if c.from == "registered" {
-			level = slog.LevelWarn
-		}
+	for c, g := range groups {
 		names := firstOf(len(g), func(i int) string { return named(g[i].Worker) })
-		x.plugin.log.Log(context.Background(), level, "records of workers: "+c.to, logkey.Workers, len(g), logkey.Expired, names, logkey.From, c.from, logkey.Since, since, logkey.Why, c.why)
+		x.plugin.log.Warn("records of workers: "+c.to, logkey.Workers, len(g), logkey.Expired, names, logkey.From, c.from, logkey.Since, g[0].Since, logkey.Why, c.why)
 		x.plugin.history.add(admin.Transition{At: time.Now(), What: "record of worker " + names, From: c.from, To: c.to, Why: c.why})
 	}
 }

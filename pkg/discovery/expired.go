@@ -15,7 +15,6 @@ import (
 const (
 	askEvery = time.Second
 	askGap   = 10 * time.Millisecond
-	askMost  = 64 // questions under way at a time
 )
 
 // Answer is what has come of a question to a worker whose record has expired.
@@ -53,18 +52,32 @@ type Expired struct {
 // expiries are the workers of one source whose records have expired. It is pure: it is
 // given time and answers. The zero value has none.
 type expiries struct {
-	held map[string]*expiry // by key
-	over []Expired          // what has ended since the last call of news
+	held    map[string]*expiry // by key
+	changes []Expired          // since the last call of news
 }
 
 // expiry is one of them.
 type expiry struct {
 	Expired
 	entry  Entry
+	told   bool      // it has been in news
 	names  []string  // that its answers must share one with; nil: none has come yet
-	told   *bool     // Stale as news told it last; nil: not told
 	due    time.Time // when it is to be asked
 	asking bool
+}
+
+// seat is a role of one model, of which a worker is one.
+type seat struct {
+	worker.Key
+	worker.Role
+}
+
+func seats(w *worker.Worker) []seat {
+	out := make([]seat, len(w.Models))
+	for i, m := range w.Models {
+		out[i] = seat{worker.Key{Model: m, Namespace: w.Namespace}, w.Role}
+	}
+	return out
 }
 
 // expires reports whether the disappearance of an entry's key shows only that whoever kept
@@ -115,36 +128,29 @@ func (r *Reducer) fold(ev Event) (expired []Entry, err error) {
 	}
 }
 
-// follow takes which entries have expired, and which ones the source has now.
+// follow takes which entries have expired, and which ones the source has now. A process that
+// registers again has another key, and the address from before.
 func (x *expiries) follow(expired []Entry, fresh map[string]Entry, now time.Time) {
-	if len(expired) == 0 && len(x.held) == 0 {
-		return
-	}
 	if x.held == nil {
 		x.held = map[string]*expiry{}
 	}
 	for _, e := range expired {
-		x.held[e.Key] = &expiry{entry: e, Expired: Expired{Worker: e.Worker, Since: now}, due: now}
+		x.held[e.Key] = &expiry{entry: e, Expired: Expired{Worker: e.Worker, Since: now}, due: now.Add(time.Duration(len(x.held)) * askGap)}
 	}
-	// A process that registers again has another key, and the address from before.
-	known := map[any]struct{}{}
-	for _, e := range fresh {
+	if len(x.held) == 0 {
+		return
+	}
+	known := map[any]bool{}
+	for key, e := range fresh {
+		known[key] = true
 		if e.Worker != nil {
-			known[e.Worker.ID] = struct{}{}
-			for at := range e.Worker.Addresses() {
-				known[at] = struct{}{}
+			for _, p := range places(e.Worker) {
+				known[p] = true
 			}
 		}
 	}
 	for key, h := range x.held {
-		_, back := fresh[key]
-		_, same := known[h.Worker.ID]
-		back = back || same
-		for at := range h.Worker.Addresses() {
-			_, taken := known[at]
-			back = back || taken
-		}
-		if back {
+		if known[key] || slices.ContainsFunc(places(h.Worker), func(p any) bool { return known[p] }) {
 			x.end(h, "a worker is registered at its address again", true)
 		}
 	}
@@ -155,30 +161,26 @@ func (x *expiries) follow(expired []Entry, fresh map[string]Entry, now time.Time
 // have in common is more likely the way to the store than their death. Workers that are
 // stale from before count on neither side.
 func (x *expiries) judge(fresh map[string]Entry, now time.Time) {
-	type role struct {
-		worker.Key
-		worker.Role
-	}
-	count := func(to map[role]int, w *worker.Worker) {
-		for _, m := range w.Models {
-			to[role{worker.Key{Model: m, Namespace: w.Namespace}, w.Role}]++
-		}
-	}
-	here, gone := map[role]int{}, map[role]int{}
+	here, gone := map[seat]int{}, map[seat]int{}
 	for _, e := range fresh {
 		if e.Worker != nil && !e.Worker.Draining {
-			count(here, e.Worker)
+			for _, s := range seats(e.Worker) {
+				here[s]++
+			}
 		}
 	}
 	for _, h := range x.held {
 		if now.Sub(h.Since) <= h.entry.Lease {
-			count(gone, h.Worker)
+			for _, s := range seats(h.Worker) {
+				gone[s]++
+			}
 		}
 	}
 	for _, h := range x.held {
-		for _, m := range h.Worker.Models {
-			r := role{worker.Key{Model: m, Namespace: h.Worker.Namespace}, h.Worker.Role}
-			h.Stale = h.Stale || gone[r] > 0 && gone[r] >= here[r]
+		stale := slices.ContainsFunc(seats(h.Worker), func(s seat) bool { return gone[s] > 0 && gone[s] >= here[s] })
+		if !h.told || stale && !h.Stale {
+			h.told, h.Stale = true, stale
+			x.changes = append(x.changes, h.Expired)
 		}
 	}
 }
@@ -196,12 +198,6 @@ func (x *expiries) tick(now time.Time) {
 // ask returns the workers that are to be asked now, as asking, and when to call it again.
 // A zero time means: after the next change.
 func (x *expiries) ask(now time.Time) (due []*expiry, again time.Time) {
-	under := 0
-	for _, h := range x.held {
-		if h.asking {
-			under++
-		}
-	}
 	earlier := func(t time.Time) {
 		if again.IsZero() || t.Before(again) {
 			again = t
@@ -212,12 +208,11 @@ func (x *expiries) ask(now time.Time) (due []*expiry, again time.Time) {
 			earlier(h.Since.Add(h.entry.Lease))
 		}
 		switch {
-		case h.asking || under == askMost:
+		case h.asking:
 		case h.due.After(now):
 			earlier(h.due)
 		default:
 			h.asking = true
-			under++
 			due = append(due, h)
 		}
 	}
@@ -258,47 +253,39 @@ func (h *expiry) differs(models []string) bool {
 // last reports whether a model would have no worker of the role left: silence never takes
 // the last one.
 func (x *expiries) last(h *expiry, fresh map[string]Entry) bool {
-	w := h.Worker
-	others := func(m string) bool {
-		serves := func(o *worker.Worker) bool {
-			return o != nil && o != w && o.Role == w.Role && !o.Draining && o.Namespace == w.Namespace && slices.Contains(o.Models, m)
+	left := map[seat]bool{}
+	add := func(w *worker.Worker) {
+		for _, s := range seats(w) {
+			left[s] = true
 		}
-		for _, e := range fresh {
-			if serves(e.Worker) {
-				return true
-			}
-		}
-		for _, o := range x.held {
-			if o.Stale && serves(o.Worker) {
-				return true
-			}
-		}
-		return false
 	}
-	return slices.ContainsFunc(w.Models, func(m string) bool { return !others(m) })
+	for _, e := range fresh {
+		if e.Worker != nil && !e.Worker.Draining {
+			add(e.Worker)
+		}
+	}
+	for _, o := range x.held {
+		if o != h && o.Stale {
+			add(o.Worker)
+		}
+	}
+	return slices.ContainsFunc(seats(h.Worker), func(s seat) bool { return !left[s] })
 }
 
 // end forgets a worker. What news has not told needs no end.
 func (x *expiries) end(h *expiry, why string, back bool) {
 	delete(x.held, h.entry.Key)
-	if h.told != nil {
+	if h.told {
 		h.Over, h.Back = why, back
-		x.over = append(x.over, h.Expired)
+		x.changes = append(x.changes, h.Expired)
 	}
 }
 
-// news returns what has changed since the last call, by worker: new ones, those that have
-// become stale, and those that have ended.
+// news returns what has changed since the last call, by worker: who is new, has become
+// stale, or has ended.
 func (x *expiries) news() []Expired {
-	out := x.over
-	x.over = nil
-	for _, h := range x.held {
-		if h.told == nil || *h.told != h.Stale {
-			h.told = new(bool)
-			*h.told = h.Stale
-			out = append(out, h.Expired)
-		}
-	}
+	out := x.changes
+	x.changes = nil
 	slices.SortStableFunc(out, func(a, b Expired) int { return cmp.Compare(a.Worker.ID, b.Worker.ID) })
 	return out
 }

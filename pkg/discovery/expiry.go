@@ -162,7 +162,7 @@ func (x *Expiry) step(got *reply) (due []*expiry, again time.Time, err error) {
 		x.held.answered(got.of, got.Answer, x.set.entries, now)
 	}
 	x.held.tick(now)
-	if len(x.held.over) > 0 {
+	if len(x.held.changes) > 0 {
 		if err := x.listLocked(); err != nil {
 			return nil, time.Time{}, err
 		}
