@@ -240,6 +240,7 @@ type seen struct {
 		Endpoint string   `json:"endpoint"`
 		State    string   `json:"state"`
 		Reason   string   `json:"reason"`
+		Stale    string   `json:"stale_since"`
 		Ranks    []struct {
 			Requests      int   `json:"requests"`
 			PrefillTokens int64 `json:"prefill_tokens"`
