@@ -250,7 +250,7 @@ func TestRegistersThatAreCutOffCostNoRequest(t *testing.T) {
 		f.requireAllServed(all, "while registers were cut off")
 		require.Len(t, look(t, f.plugin).Workers, 5)
 		f.requireNoneAggregated()
-		require.Len(t, logLines(f.plugin.Log(), "records of workers: left"), 0)
+		require.Empty(t, logLines(f.plugin.Log(), "records of workers: left"))
 		require.NotEmpty(t, logLines(f.plugin.Log(), "records of workers: stale"))
 		require.NotEmpty(t, logLines(f.plugin.Log(), "records of workers: registered"))
 		t.Logf("registers cut off for three leases: %d requests, none failed", len(all))

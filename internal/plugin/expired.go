@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"syscall"
@@ -114,8 +115,12 @@ func (x *expired) told(news []discovery.Expired) {
 		groups[c] = append(groups[c], n)
 	}
 	for c, g := range groups {
+		level := slog.LevelWarn
+		if c.to == "registered" {
+			level = slog.LevelInfo
+		}
 		names := firstOf(len(g), func(i int) string { return named(g[i].Worker) })
-		x.plugin.log.Warn("records of workers: "+c.to, logkey.Workers, len(g), logkey.Expired, names, logkey.From, c.from, logkey.Since, g[0].Since, logkey.Why, c.why)
+		x.plugin.log.Log(context.Background(), level, "records of workers: "+c.to, logkey.Workers, len(g), logkey.Expired, names, logkey.From, c.from, logkey.Since, g[0].Since, logkey.Why, c.why)
 		x.plugin.history.add(admin.Transition{At: time.Now(), What: "record of worker " + names, From: c.from, To: c.to, Why: c.why})
 	}
 }
