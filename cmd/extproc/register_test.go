@@ -50,7 +50,7 @@ func registered(t *testing.T, client *clientv3.Client) []*worker.Worker {
 	require.NoError(t, err)
 	var out []*worker.Worker
 	for _, kv := range res.Kvs {
-		w, err := file.ParseWorker(string(kv.Key), kv.Value)
+		w, err := file.ParseRecord(string(kv.Key), kv.Value)
 		require.NoError(t, err)
 		out = append(out, w)
 	}

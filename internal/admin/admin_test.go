@@ -63,7 +63,7 @@ func nightState() State {
 					{DPRank: 1, Requests: 18, DecodeBlocks: 3999, IndexBlocks: 48211, Events: EventStream{State: Connected, LastSequence: 9, Any: true, Degraded: true, Reason: "gap 4..6, no replay", Via: "tcp://10.0.0.1:20080", Refused: map[string]uint64{"unknown_parent": 12, "partial_block": 300}}},
 				},
 			},
-			{ID: 31, Role: worker.Decode, Engine: worker.SGLang, Endpoint: "10.0.1.4:8000", Models: []string{"llama-3.1-70b"}, Health: Recovering, Reason: "a probe succeeded", Since: ago(6 * time.Second), Ranks: []RankRow{{Requests: 1, DecodeBlocks: 12}}},
+			{ID: 31, Role: worker.Decode, Engine: worker.SGLang, Endpoint: "10.0.1.4:8000", Models: []string{"llama-3.1-70b"}, Health: Recovering, Reason: "a probe succeeded", Since: ago(6 * time.Second), StaleSince: ago(42 * time.Second), Ranks: []RankRow{{Requests: 1, DecodeBlocks: 12}}},
 			{
 				ID: 33, Role: worker.Aggregated, Endpoint: "10.0.1.6:8000", Health: Healthy, Ranks: []RankRow{{}},
 				Facts: FactsRow{State: "unknown", Since: ago(40 * time.Second), URL: "http://10.0.1.6:8000", As: "auto", Failures: 5, Error: "/server_info: <connection refused>"},

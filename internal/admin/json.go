@@ -8,11 +8,15 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// know adds to each candidate how long ago its events were last known to be complete.
+// know adds to each candidate how long ago its events were last known to be complete, and
+// since when it is stale.
 func know(d *decision.Record, s *State) {
-	ages := map[worker.Rank]time.Duration{}
+	ages, stale := map[worker.Rank]time.Duration{}, map[worker.ID]time.Duration{}
 	for i := range s.Workers {
 		w := &s.Workers[i]
+		if !w.StaleSince.IsZero() {
+			stale[w.ID] = max(s.Now.Sub(w.StaleSince), 1)
+		}
 		for _, r := range w.Ranks {
 			if at := r.Events.AsOf; !at.IsZero() {
 				ages[worker.Rank{ID: w.ID, DPRank: r.DPRank}] = max(s.Now.Sub(at), 1)
@@ -21,7 +25,7 @@ func know(d *decision.Record, s *State) {
 	}
 	for _, c := range []*decision.Choice{&d.Prefill, &d.Decode} {
 		for i, r := range c.Rows() {
-			c.Rows()[i].KnownAgo = ages[r.Rank]
+			c.Rows()[i].KnownAgo, c.Rows()[i].StaleFor = ages[r.Rank], stale[r.Rank.ID]
 		}
 	}
 }
@@ -79,6 +83,7 @@ type workerJSON struct {
 	State     string     `json:"state"`
 	Reason    string     `json:"reason,omitempty"`
 	Since     *time.Time `json:"since,omitempty"`
+	Stale     *time.Time `json:"stale_since,omitempty"`
 	Ranks     []rankJSON `json:"ranks"`
 	Facts     *factsJSON `json:"facts,omitempty"`
 }
@@ -184,7 +189,7 @@ func stateJSON(s *State) *stateDoc {
 func newWorkerJSON(w *WorkerRow) workerJSON {
 	out := workerJSON{
 		ID: w.ID, Role: w.Role.String(), Engine: string(w.Engine), Endpoint: w.Endpoint, Models: append([]string{}, w.Models...),
-		Namespace: w.Namespace, State: string(w.Health), Reason: w.Reason, Since: moment(w.Since),
+		Namespace: w.Namespace, State: string(w.Health), Reason: w.Reason, Since: moment(w.Since), Stale: moment(w.StaleSince),
 		Ranks: make([]rankJSON, 0, len(w.Ranks)),
 	}
 	if f := w.Facts; f.State != "" {

@@ -207,6 +207,9 @@ func newWorkerView(w *WorkerRow, now time.Time) workerView {
 	if text := w.Facts.text(now); text != "" {
 		v.Why = strings.TrimPrefix(v.Why+"; "+text, "; ")
 	}
+	if !w.StaleSince.IsZero() {
+		v.Why = strings.TrimPrefix(v.Why+"; stale for "+duration(now.Sub(w.StaleSince)), "; ")
+	}
 	total := w.totals()
 	v.Total = newRankView("", &total, now)
 	if len(w.Ranks) == 1 {

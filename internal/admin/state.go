@@ -82,8 +82,10 @@ type WorkerRow struct {
 	Health    Health
 	Reason    string    // why it is not healthy
 	Since     time.Time // of Health; zero: since the start
-	Ranks     []RankRow // at least one
-	Facts     FactsRow
+	// StaleSince is when its record expired, if it goes on without; zero: its source has it.
+	StaleSince time.Time
+	Ranks      []RankRow // at least one
+	Facts      FactsRow
 }
 
 // FactsRow is what is known of the facts of a worker whose engine is asked for them. The

@@ -86,10 +86,10 @@ func troubles(s *State, recs []decision.Record) []trouble {
 
 func workerTroubles(s *State) []trouble {
 	var ts []trouble
-	left := 0
+	left, worst := 0, false
 	add := func(bad bool, text string) {
 		if len(ts) >= maxNamed {
-			left++
+			left, worst = left+1, worst || bad
 			return
 		}
 		ts = append(ts, trouble{Bad: bad, Text: text})
@@ -106,13 +106,17 @@ func workerTroubles(s *State) []trouble {
 			add(false, fmt.Sprintf("Worker %s (%s, id %d) is coming back%s%s.", w.Endpoint, w.Role, w.ID, since, because(w.Reason)))
 		case Healthy, Draining:
 		}
+		if !w.StaleSince.IsZero() {
+			add(false, fmt.Sprintf("Worker %s (%s, id %d) is stale%s: its record has expired. Requests go on with it while it answers: see whether its register reaches the store.",
+				w.Endpoint, w.Role, w.ID, forTime(w.StaleSince, s.Now)))
+		}
 		if r := w.inTrouble((*EventStream).partial); r != nil {
 			add(false, fmt.Sprintf("KV events of %s (%d/%d) are degraded%s: its overlap may be wrong.",
 				w.Endpoint, w.ID, r.DPRank, because(r.Events.Reason)))
 		}
 	}
 	if left > 0 {
-		ts = append(ts, trouble{Bad: true, Text: fmt.Sprintf("And %d more like these: see the table.", left)})
+		ts = append(ts, trouble{Bad: worst, Text: fmt.Sprintf("And %d more like these: see the table.", left)})
 	}
 	return ts
 }

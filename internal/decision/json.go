@@ -89,6 +89,7 @@ type rowForm struct {
 	Cost                *float64      `json:"cost"`
 	Note                string        `json:"note,omitempty"`
 	KnownSecondsAgo     *float64      `json:"known_seconds_ago,omitempty"`
+	StaleSeconds        *float64      `json:"stale_seconds,omitempty"`
 }
 
 // MarshalJSON writes the record with the sentences of its picks, so that a reader of the
@@ -161,7 +162,7 @@ func formOf(c *Choice, why string) *choiceForm {
 			CachedTokens: r.CachedTokens, UncachedTokens: r.UncachedTokens,
 			ActivePrefillTokens: r.ActivePrefillTokens, ActiveDecodeBlocks: r.ActiveDecodeBlocks, ActiveRequests: r.ActiveRequests,
 			CreditBlocks: number(r.CreditBlocks), PrefillCost: number(r.PrefillCost), DecodeCost: number(r.DecodeCost), Cost: number(r.Cost),
-			Note: r.Note, KnownSecondsAgo: secondsOf(r.KnownAgo),
+			Note: r.Note, KnownSecondsAgo: secondsOf(r.KnownAgo), StaleSeconds: secondsOf(r.StaleFor),
 		})
 	}
 	return f
@@ -194,6 +195,9 @@ func (f *choiceForm) into(c *Choice) {
 		}
 		if r.KnownSecondsAgo != nil {
 			c.rows[i].KnownAgo = max(seconds(*r.KnownSecondsAgo), 1)
+		}
+		if r.StaleSeconds != nil {
+			c.rows[i].StaleFor = max(seconds(*r.StaleSeconds), 1)
 		}
 	}
 }

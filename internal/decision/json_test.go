@@ -30,7 +30,7 @@ func told() *Record {
 		c.Offer(&Row{
 			Rank: big, Endpoint: "10.0.0.7:8000", OverlapBlocks: 12, PredictedBlocks: 5, HostBlocks: 3, DiskBlocks: 8, SharedBlocks: 2,
 			Estimated: true, Degraded: true, CachedTokens: 768, UncachedTokens: 1793, ActivePrefillTokens: 12480, ActiveDecodeBlocks: 4, ActiveRequests: 3,
-			CreditBlocks: 12, PrefillCost: 11, DecodeCost: 1.25, Cost: 12.25, Note: "degraded", KnownAgo: time.Second,
+			CreditBlocks: 12, PrefillCost: 11, DecodeCost: 1.25, Cost: 12.25, Note: "degraded", KnownAgo: time.Second, StaleFor: 3 * time.Second,
 		})
 		c.Offer(&Row{Rank: worker.Rank{ID: 8}, Cost: math.Inf(1), CreditBlocks: math.NaN(), Out: true, Note: "set aside: overdue"})
 		c.Skip(1, 3)

@@ -80,6 +80,9 @@ type Row struct {
 	// KnownAgo is how long ago all of the rank's KV events were last known to have come.
 	// It is set when a decision is explained, and not in kept records. Zero: not known.
 	KnownAgo time.Duration
+	// StaleFor is how long ago the record of a worker expired that goes on without. It is
+	// set when a decision is explained, too. Zero: it has its record.
+	StaleFor time.Duration
 }
 
 // Name is how people name the candidate: the endpoint with the rank in brackets.

@@ -81,6 +81,11 @@ func (c *Choice) table(to io.Writer) {
 	if c.left > 0 {
 		fmt.Fprintf(to, "  and %d more\n", c.left)
 	}
+	for i := range c.Rows() {
+		if r := &c.rows[i]; r.StaleFor > 0 {
+			fmt.Fprintf(to, "  stale: the record of %s expired %.0f s ago, and it still answers\n", r.Name(), r.StaleFor.Seconds())
+		}
+	}
 }
 
 // Overlap is how many leading blocks of the prompt the candidate holds, in short form:

@@ -5,6 +5,8 @@ package envoytest
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -204,16 +206,61 @@ func TestALeaseRevokedByHandIsMadeAnew(t *testing.T) {
 				})
 			}
 		}
-		for _, s := range stop() {
-			if s.status != 200 { // the only prefill worker was away for a moment
-				f.requireTyped(s, "a lease was revoked", "no_prefill_worker", "prefill_gone", "prefill_failed", "no_decode_worker", "decode_unreachable")
-				continue
-			}
-			f.requireServed(s, "a lease was revoked")
-		}
+		f.requireAllServed(stop(), "a lease was revoked")
 		f.requireAllServed(f.burst(8), "after it")
 		f.requireNoneAggregated()
 	})
+}
+
+// TestRegistersThatAreCutOffCostNoRequest is docs/behaviour.md#expired: all leases end, and
+// every engine answers. The workers go on, shown as stale, and are fresh again when their
+// registers are back.
+func TestRegistersThatAreCutOffCostNoRequest(t *testing.T) {
+	t.Parallel()
+	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
+		members := append(f.pods("prefill", 2), f.pods("decode", 3)...)
+		before := ids(look(t, f.plugin))
+		stop := f.steady()
+		for _, m := range members { // it hears and says nothing, as without a way to etcd
+			require.NoError(t, m.register.Signal(unix.SIGSTOP))
+		}
+		f.await("the leases to run out", func() bool { return len(f.keys()) == 0 })
+		f.awaitStaleWorkers(5)
+		<-time.After(3 * leaseTTL)
+		now := look(t, f.plugin)
+		require.Equal(t, before, ids(now), "nobody is lost")
+		require.False(t, now.View.Stale)
+		for _, w := range now.Workers {
+			require.NotEmpty(t, w.Stale)
+			require.Equal(t, "healthy", w.State)
+		}
+		resp, err := http.Post(f.plugin.Admin+"/debug/explain?path=/v1/completions", "application/json", strings.NewReader(completion("explained", 2, false)))
+		require.NoError(t, err)
+		text, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Contains(t, string(text), `"stale_seconds"`)
+
+		for _, m := range members {
+			require.NoError(t, m.register.Signal(unix.SIGCONT))
+		}
+		f.awaitStaleWorkers(0)
+		f.awaitKeys(5)
+		all := stop()
+		f.requireAllServed(all, "while registers were cut off")
+		require.Len(t, look(t, f.plugin).Workers, 5)
+		f.requireNoneAggregated()
+		require.Empty(t, logLines(f.plugin.Log(), "records of workers: left"))
+		require.NotEmpty(t, logLines(f.plugin.Log(), "records of workers: stale"))
+		require.NotEmpty(t, logLines(f.plugin.Log(), "records of workers: registered"))
+		t.Logf("registers cut off for three leases: %d requests, none failed", len(all))
+	})
+}
+
+// awaitStaleWorkers waits until so many workers go on without a record.
+func (f *etcdFleet) awaitStaleWorkers(n int) {
+	f.t.Helper()
+	f.await(fmt.Sprintf("%d stale workers", n), func() bool { return f.metric("baton_stale_workers") == float64(n) })
 }
 
 // TestAPluginThatIsRestartedKnowsEachStateAgain is docs/behaviour.md#state-survives.

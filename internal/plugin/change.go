@@ -51,17 +51,22 @@ func cut(s string) string {
 // few lists workers for the log, each with id, role and endpoint. Of many it lists only
 // the first.
 func few(snap *worker.Snapshot, ids []worker.ID) string {
+	return firstOf(len(ids), func(i int) string { return placed(snap, ids[i]) })
+}
+
+// firstOf lists the first of n names, and counts the others.
+func firstOf(n int, name func(i int) string) string {
 	const most = 8
 	var b strings.Builder
-	for i, id := range ids {
+	for i := range n {
 		if i == most {
-			fmt.Fprintf(&b, " and %d more", len(ids)-most)
+			fmt.Fprintf(&b, " and %d more", n-most)
 			break
 		}
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		b.WriteString(placed(snap, id))
+		b.WriteString(name(i))
 	}
 	return b.String()
 }
@@ -79,7 +84,11 @@ func placed(snap *worker.Snapshot, id worker.ID) string {
 	if w == nil {
 		return id.String()
 	}
-	return id.String() + " (" + w.Role.String() + " " + w.Endpoint.String() + ")"
+	return named(w)
+}
+
+func named(w *worker.Worker) string {
+	return w.ID.String() + " (" + w.Role.String() + " " + w.Endpoint.String() + ")"
 }
 
 // judgeKeys reports which models can be served again, and which can be served no more, as

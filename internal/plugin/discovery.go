@@ -26,6 +26,7 @@ type sourcing struct {
 	log     *slog.Logger
 	pools   *pools
 	asking  func(discovery.Source) (discovery.Source, error) // wraps a source whose workers are asked for what it leaves open
+	expires func(discovery.Source) discovery.Source          // wraps a source whose records have leases
 	allowed *discovery.Addresses
 	dry     bool // nothing will be reached: what only a pod has may be missing
 
@@ -93,7 +94,7 @@ func (s *sourcing) etcd() error {
 	if err != nil {
 		return err
 	}
-	if err := s.add("etcd "+strings.Join(d.Etcd.Endpoints, ","), "", "etcd "+d.Etcd.Prefix, ours, d.Etcd.Vouches()); err != nil || !d.Dynamo {
+	if err := s.add("etcd "+strings.Join(d.Etcd.Endpoints, ","), "", "etcd "+d.Etcd.Prefix, s.expires(s.guarded(ours, false)), d.Etcd.Vouches()); err != nil || !d.Dynamo {
 		return err
 	}
 	theirs, err := etcd.NewDynamo(client, etcd.DynamoConfig{Logger: s.log})

@@ -17,6 +17,7 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	found := p.view.Status()
 	v := viewState(&found, snap.Snapshot, time.Now())
 	o.Revision, o.Age, o.Stale = v.Revision, v.Age, v.Stale
+	o.Expired = int64(len(p.expired.stale()))
 	healths := p.healths()
 	o.BodyBytes, o.BodyLimit, o.Waiting = p.server.Bodies()
 	o.QueueLimit = p.cfg.Prefill.MaxQueuedISLTokens

@@ -57,6 +57,7 @@ type plugin struct {
 	health  *health.Tracker
 	reports *loads.Poller // asks engines what they run
 	facts   []*facts.Source
+	expired *expired
 	tokens  *tokens.Resolver
 	files   *modelfiles.Follower
 	server  *extproc.Server
@@ -93,6 +94,7 @@ func Check(c config.Config) error {
 func newPlugin(c config.Config, stderr io.Writer, change ...func(p *plugin)) (*plugin, error) {
 	m := memoryHere()
 	p := &plugin{cfg: sized(c, m), memory: m, started: time.Now(), history: newHistory(), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1)}
+	p.expired = &expired{plugin: p}
 	p.probes = newProbes()
 	p.pools.told = p.probes.pools
 	for _, f := range change {
@@ -129,7 +131,7 @@ func (p *plugin) newWorld() error {
 	if err != nil {
 		return err
 	}
-	s := sourcing{d: &p.cfg.Discovery, workers: p.cfg.Namespace, log: p.log, pools: &p.pools, dry: p.dry, asking: p.asking, allowed: allowed}
+	s := sourcing{d: &p.cfg.Discovery, workers: p.cfg.Namespace, log: p.log, pools: &p.pools, dry: p.dry, asking: p.asking, expires: p.expired.source, allowed: allowed}
 	err = s.all()
 	p.closers = s.closers
 	if err != nil {
@@ -147,6 +149,7 @@ func (p *plugin) newWorld() error {
 	if err != nil {
 		return err
 	}
+	p.expired.askBy(keyed)
 	p.reports = p.newReports(keyed)
 	h := p.cfg.Health.Tracker()
 	h.Around, h.Hooks = keyed, health.Hooks{Transition: p.onHealth}

@@ -73,9 +73,11 @@ func (p *plugin) state() admin.State {
 	for _, r := range p.events.Status() {
 		streams[r.Rank] = r
 	}
-	asked := p.factRows()
+	asked, stale := p.factRows(), p.expired.stale()
 	for _, w := range snap.Workers() {
-		s.Workers = append(s.Workers, p.workerRow(w, healths[w.ID], streams, asked[w.ID], s.Now))
+		row := p.workerRow(w, healths[w.ID], streams, asked[w.ID], s.Now)
+		row.StaleSince = stale[w.ID]
+		s.Workers = append(s.Workers, row)
 	}
 	s.Channels = p.channelRows()
 	for _, c := range p.server.ClocksOff() {

@@ -62,6 +62,7 @@ const (
 	MetricViewAge      = "baton_view_age_seconds"
 	MetricViewStale    = "baton_view_stale"
 	MetricWorkers      = "baton_workers"
+	MetricStaleWorkers = "baton_stale_workers"
 	MetricKeys         = "baton_keys"
 	MetricProblems     = "baton_discovery_problems"
 
@@ -223,6 +224,7 @@ func stateMetrics() []Metric {
 		{MetricViewAge, Gauge, "s", nil, "Time since the view was last confirmed by its source.", nil},
 		{MetricViewStale, Gauge, "1", nil, "1 when the view cannot be confirmed by its source, else 0.", nil},
 		{MetricWorkers, Gauge, "{worker}", l(LabelRole, LabelState), "Workers in the view.", nil},
+		{MetricStaleWorkers, Gauge, "{worker}", nil, "Workers that are served although their records have expired: half or more of a role have together, and they still answer.", nil},
 		{MetricKeys, Gauge, "{key}", l(LabelActivation, LabelCanServe), "Models that are served here, by prefill activation and whether requests for them can be served. A model counts until 30 minutes after its last worker has left.", nil},
 		{MetricProblems, Gauge, "{entry}", nil, "Entries of discovery that cannot be used: unreadable, in conflict, or of a worker that cannot be picked; and pools whose workers have blocks of different kinds.", nil},
 

@@ -56,6 +56,7 @@ type Observation struct {
 	Keys     []StandingCount
 	Queues   []Queue
 	Problems int64
+	Expired  int64            // workers that are served although their records have expired
 	Facts    map[string]int64 // workers whose engines are asked for facts, by state
 	Streams  map[string]int64 // ranks, by the state of their KV events
 
@@ -69,7 +70,7 @@ type observables struct {
 	meter                             metric.Meter
 	ready, revision, stale            metric.Int64ObservableGauge
 	workers, keys, problems, facts    metric.Int64ObservableGauge
-	queued, queueLimit                metric.Int64ObservableGauge
+	queued, queueLimit, staleWorkers  metric.Int64ObservableGauge
 	bodyBytes, bodyLimit, waiting     metric.Int64ObservableGauge
 	age                               metric.Float64ObservableGauge
 	prefillTokens, prefillRequests    metric.Int64ObservableGauge
@@ -85,6 +86,7 @@ func (b *builder) observables() observables {
 		revision:        b.gauge(MetricViewRevision),
 		stale:           b.gauge(MetricViewStale),
 		workers:         b.gauge(MetricWorkers),
+		staleWorkers:    b.gauge(MetricStaleWorkers),
 		keys:            b.gauge(MetricKeys),
 		problems:        b.gauge(MetricProblems),
 		facts:           b.gauge(MetricFacts),
@@ -124,7 +126,7 @@ func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err
 		read(&o)
 		g.show(w, &o)
 		return nil
-	}, g.ready, g.revision, g.stale, g.workers, g.keys, g.problems, g.facts, g.streams, g.age, g.queued, g.queueLimit, g.bodyBytes, g.bodyLimit, g.waiting,
+	}, g.ready, g.revision, g.stale, g.workers, g.staleWorkers, g.keys, g.problems, g.facts, g.streams, g.age, g.queued, g.queueLimit, g.bodyBytes, g.bodyLimit, g.waiting,
 		g.prefillTokens, g.prefillRequests, g.decodeBlocks, g.decodingBlocks, g.decodeRequests, g.idx, g.shed)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: register gauges: %w", err)
@@ -137,6 +139,7 @@ func (g *observables) show(w metric.Observer, o *Observation) {
 	w.ObserveInt64(g.revision, int64(min(o.Revision, 1<<63-1)))
 	w.ObserveInt64(g.stale, zeroOrOne(o.Stale))
 	w.ObserveInt64(g.problems, o.Problems)
+	w.ObserveInt64(g.staleWorkers, o.Expired)
 	w.ObserveFloat64(g.age, o.Age.Seconds())
 	for state, n := range o.Facts {
 		w.ObserveInt64(g.facts, n, metric.WithAttributeSet(attributeSet([]string{LabelState}, labels{state})))

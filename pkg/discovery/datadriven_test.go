@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
@@ -22,7 +23,8 @@ import (
 //	broken                   the line is the reason
 //
 // An ENTRY is a key and any of id=, role=, addr=, bootstrap=, block=, dp=, ports= (the
-// number of ranks, each with a port of its own), rev=, version=, fault=, note= (a word each).
+// number of ranks, each with a port of its own), rev=, version=, fault=, note= (a word each),
+// lease= (a duration), model=, engine=, and the word draining.
 // Without id the entry has no worker.
 func TestReducerScenarios(t *testing.T) {
 	r := &Reducer{}
@@ -33,36 +35,8 @@ func TestReducerScenarios(t *testing.T) {
 			r = &Reducer{}
 		case "begin":
 			err = r.Apply(Begin{})
-		case "broken":
-			err = r.Apply(Broken{Reason: strings.TrimSpace(d.Input)})
-		case "list":
-			l := List{Revision: argNumber(t, d, "rev")}
-			d.MaybeScanArgs(t, "epoch", &l.Epoch)
-			d.MaybeScanArgs(t, "stale", &l.Stale)
-			for _, line := range lines(d.Input) {
-				l.Entries = append(l.Entries, entryOf(t, line))
-			}
-			err = r.Apply(l)
-		case "watch":
-			b := Batch{Revision: argNumber(t, d, "rev")}
-			if d.HasArg("after") {
-				b.After = argNumber(t, d, "after")
-			}
-			for _, line := range lines(d.Input) {
-				verb, rest, _ := strings.Cut(line, " ")
-				e := entryOf(t, rest)
-				switch verb {
-				case "put":
-					b.Ops = append(b.Ops, Put(e))
-				case "delete":
-					b.Ops = append(b.Ops, Delete(e.Key, e.Version))
-				default:
-					d.Fatalf(t, "verb %q: expected put or delete", verb)
-				}
-			}
-			err = r.Apply(b)
 		default:
-			d.Fatalf(t, "verb %q is unknown", d.Cmd)
+			err = r.Apply(eventOf(t, d))
 		}
 		if err != nil {
 			require.ErrorIs(t, err, ErrResync)
@@ -70,6 +44,109 @@ func TestReducerScenarios(t *testing.T) {
 		}
 		return r.String()
 	})
+}
+
+// Verbs of testdata/expired. Each prints what is new, then the set that is sent on and when
+// the next step is due. Only pass lets time pass.
+//
+//	new
+//	list, watch, broken      as in testdata/reducer
+//	pass D                   time passes, and who is due is asked
+//	answer KEY KIND          KIND is heard, doubtful, silent or refused; models=A tells models
+func TestExpiryScenarios(t *testing.T) {
+	var r *Reducer
+	var x *expiries
+	start := time.Unix(0, 0).UTC()
+	var now time.Time
+	datadriven.RunTest(t, "testdata/expired", func(t *testing.T, d *datadriven.TestData) string {
+		var b strings.Builder
+		switch d.Cmd {
+		case "new":
+			r, x, now = &Reducer{}, &expiries{}, start
+		case "pass":
+			by, err := time.ParseDuration(d.CmdArgs[0].Key)
+			require.NoError(t, err)
+			now = now.Add(by)
+			x.tick(now)
+			due, _ := x.ask(now)
+			for _, h := range due {
+				fmt.Fprintf(&b, "ask %s\n", h.entry.Key)
+			}
+		case "answer":
+			h := x.held[d.CmdArgs[0].Key]
+			require.NotNil(t, h, "it is held")
+			require.True(t, h.asking, "it was asked")
+			a := Answer{Kind: map[string]AnswerKind{"heard": Heard, "doubtful": Doubtful, "silent": Silent, "refused": Refused}[d.CmdArgs[1].Key], Why: d.CmdArgs[1].Key}
+			if d.HasArg("models") {
+				a.Models = make([]string, 1)
+				d.ScanArgs(t, "models", &a.Models[0])
+			}
+			x.answered(h, a, r.entries, now)
+		default:
+			expired, err := r.fold(eventOf(t, d))
+			x.follow(expired, r.entries, now)
+			if err != nil {
+				fmt.Fprintln(&b, err)
+			}
+		}
+		for _, n := range x.news() {
+			fmt.Fprintf(&b, "told %d since %s stale=%t", n.Worker.ID, n.Since.Sub(start), n.Stale)
+			if n.Over != "" {
+				fmt.Fprintf(&b, " over (back=%t): %s", n.Back, n.Over)
+			}
+			b.WriteByte('\n')
+		}
+		shown := Reducer{}
+		require.NoError(t, shown.Apply(List{Revision: r.revision, Entries: x.with(r)}), "it can be sent")
+		for _, e := range shown.Entries() {
+			fmt.Fprintf(&b, "  %s = %d %s %s", e.Key, e.Worker.ID, e.Worker.Role, e.Worker.Endpoint)
+			if h := x.held[e.Key]; h != nil && h.Stale {
+				b.WriteString(" stale")
+			}
+			if e.Worker.Draining {
+				b.WriteString(" draining")
+			}
+			b.WriteByte('\n')
+		}
+		return b.String()
+	})
+}
+
+// eventOf reads the event of a verb.
+func eventOf(t *testing.T, d *datadriven.TestData) Event {
+	t.Helper()
+	switch d.Cmd {
+	case "broken":
+		return Broken{Reason: strings.TrimSpace(d.Input)}
+	case "list":
+		l := List{Revision: argNumber(t, d, "rev")}
+		d.MaybeScanArgs(t, "epoch", &l.Epoch)
+		d.MaybeScanArgs(t, "stale", &l.Stale)
+		for _, line := range lines(d.Input) {
+			l.Entries = append(l.Entries, entryOf(t, line))
+		}
+		return l
+	case "watch":
+		b := Batch{Revision: argNumber(t, d, "rev")}
+		if d.HasArg("after") {
+			b.After = argNumber(t, d, "after")
+		}
+		for _, line := range lines(d.Input) {
+			verb, rest, _ := strings.Cut(line, " ")
+			e := entryOf(t, rest)
+			switch verb {
+			case "put":
+				b.Ops = append(b.Ops, Put(e))
+			case "delete":
+				b.Ops = append(b.Ops, Delete(e.Key, e.Version))
+			default:
+				d.Fatalf(t, "verb %q: expected put or delete", verb)
+			}
+		}
+		return b
+	}
+	d.Fatalf(t, "verb %q is unknown", d.Cmd)
+	return nil
 }
 
 // Verbs of testdata/merge:
@@ -146,6 +223,16 @@ func entryOf(t *testing.T, line string) Entry {
 			e.Fault = val
 		case "note":
 			e.Note = val
+		case "lease":
+			e.Lease, err = time.ParseDuration(val)
+		case "model":
+			w.Models = []string{val}
+		case "engine":
+			w.Engine, err = worker.ParseEngine(val)
+		case "draining":
+			w.Draining = true
+		case "fronted":
+			w.Fronted = true
 		default:
 			require.FailNow(t, "unknown word", word)
 		}

@@ -42,6 +42,28 @@
 // address, and that a restarted worker registers again at its old address before its
 // old lease has ended.
 //
+// # Records that expire
+//
+// A key whose lease runs out shows only that whoever kept it is silent: the machine may be
+// dead, or the way to the store. A deletion and an end look the same to a watch. [Expiry]
+// wraps a source with leases, and believes an absence only after it has asked the absent
+// (docs/behaviour.md#expired). A key goes on purpose if it has no lease, if its worker
+// drains (a registrar writes that before it revokes a lease), or if the same revision writes
+// another key. Any other one has expired:
+//
+//	          half or more of a role within one lease
+//	expired ────────────────────────────────────────► stale
+//	(drains)                                        (is served)
+//	   │ a lease later                                  │
+//	   ├────────────────────────────────────────────────┘ refuses connections; serves
+//	   ▼                                                  other models; silent to two
+//	  gone                                                witnesses, and not the last of a role
+//
+// Either ends, without a gap, as soon as the source has a worker of the same address, id or
+// key again. While few have expired they drain, and are not dropped at once: the
+// leases of registers that are cut off at one moment end within a third of a lease, and the
+// first of them must not be lost before that is seen. expiries is the pure core.
+//
 // [Ineligible] applies docs/behaviour.md#eligible: an SGLang prefill worker without
 // bootstrap data stays in the set, so that it is shown, and is not picked.
 //

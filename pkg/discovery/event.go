@@ -3,6 +3,7 @@ package discovery
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -108,6 +109,9 @@ type Entry struct {
 	// when the next write of the same key comes, unless the lost writes left the count
 	// as it was.
 	Version uint64
+	// Lease is how long the key outlives whoever keeps it; 0: it stays until somebody
+	// deletes it. See [Expiry].
+	Lease time.Duration
 }
 
 // Op is one change of a [Batch], made by [Put] or [Delete].

@@ -150,12 +150,8 @@ func (t touched) again(r *Reducer, b Batch) bool {
 	for _, op := range b.Ops {
 		now = append(now, op.Key)
 		for _, w := range [...]*worker.Worker{op.Worker, r.entries[op.Key].Worker} {
-			if w == nil {
-				continue
-			}
-			now = append(now, w.ID)
-			for at := range w.Addresses() {
-				now = append(now, at)
+			if w != nil {
+				now = append(now, places(w)...)
 			}
 		}
 	}
@@ -168,6 +164,15 @@ func (t touched) again(r *Reducer, b Batch) bool {
 		t[x] = struct{}{}
 	}
 	return again
+}
+
+// places lists the id and the addresses of a worker.
+func places(w *worker.Worker) []any {
+	out := []any{w.ID}
+	for at := range w.Addresses() {
+		out = append(out, at)
+	}
+	return out
 }
 
 // diff compares two sets in one walk over both: both are sorted by id.

@@ -43,6 +43,7 @@ const (
 	EnforceDisagg   = "enforce_disagg"
 	Entries         = "entries"
 	Err             = "err"
+	Expired         = "expired"
 	Fault           = "fault"
 	File            = "file"
 	Flag            = "flag"
@@ -154,6 +155,7 @@ func ofRequests() []Def {
 		{Joined, "workers that have come"},
 		{Left, "workers that have gone"},
 		{Changed, "workers whose facts have changed"},
+		{Expired, "workers whose records have expired, or had"},
 		{Silent, "workers whose KV events do not come"},
 		{Heard, "workers whose KV events did not come before"},
 		{Activated, "decode sides that were activated"},

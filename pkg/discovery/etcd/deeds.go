@@ -28,6 +28,8 @@ func (r *Registrar) do(whole context.Context, a action) {
 		err = r.write(ctx, a)
 	case renew:
 		err = r.renew(ctx, a.lease)
+	case resign:
+		err = r.resign(ctx, a.lease)
 	case revoke:
 		err = r.revoke(ctx, a.lease)
 	default:
@@ -63,7 +65,7 @@ func (r *Registrar) write(ctx context.Context, a action) error {
 	rec := r.record
 	r.mu.Unlock()
 	rec.ID = worker.ID(a.lease)
-	line, err := file.MarshalWorker(&rec)
+	line, err := r.value(&rec)
 	if err != nil {
 		return err
 	}
@@ -72,7 +74,7 @@ func (r *Registrar) write(ctx context.Context, a action) error {
 	for _, old := range a.drop {
 		ops = append(ops, clientv3.OpDelete(workerKey(r.cfg.Prefix, old)))
 	}
-	ops = append(ops, clientv3.OpPut(key, string(line), clientv3.WithLease(a.lease)))
+	ops = append(ops, clientv3.OpPut(key, line, clientv3.WithLease(a.lease)))
 	res, err := r.client.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(ops...).
 		Else(clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.LeaseValue(key), "=", a.lease)}, ops, nil)).
@@ -93,6 +95,35 @@ func (r *Registrar) write(ctx context.Context, a action) error {
 		r.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "worker registered", slog.String(logkey.WorkerID, rec.ID.String()), slog.String(logkey.Key, key))
 		r.cfg.Hooks.Registered(rec.ID)
 	}
+	return nil
+}
+
+// value returns what a key holds.
+func (r *Registrar) value(rec *worker.Worker) (string, error) {
+	line, err := file.MarshalWorker(rec)
+	return withLease(line, r.cfg.TTL), err
+}
+
+// resign writes to the key of a lease that is to be revoked that the worker drains. Plugins
+// then know that the key goes on purpose, and do not ask the engine.
+func (r *Registrar) resign(ctx context.Context, lease clientv3.LeaseID) error {
+	r.mu.Lock()
+	rec := r.record
+	r.mu.Unlock()
+	rec.ID, rec.Draining = worker.ID(lease), true
+	line, err := r.value(&rec)
+	if err != nil {
+		return err
+	}
+	key := workerKey(r.cfg.Prefix, lease)
+	_, err = r.client.Txn(ctx).If(clientv3.Compare(clientv3.LeaseValue(key), "=", lease)).
+		Then(clientv3.OpPut(key, line, clientv3.WithLease(lease))).Commit()
+	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) { // a lease that has ended has no key
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keeper.resigned(lease)
 	return nil
 }
 

@@ -19,6 +19,10 @@
 //	etcdctl put --lease=$lease baton/v1/workers/$id '{"id":'$id',"role":…}'
 //	etcdctl lease keep-alive $lease
 //
+// A registrar adds lease_seconds, how long the key outlives it (10 s if that is missing).
+// Whoever deletes a key under a lease writes "draining":true to it before: else plugins take
+// it for one that has expired, and ask the worker (discovery.Expiry).
+//
 // Unknown keys of the value are ignored, since a newer version may have written them.
 // Any other value that cannot be read is a fault of its entry: the fault is shown, and
 // the entry keeps the worker that it had before.
@@ -39,6 +43,8 @@
 //     seen from etcd: one transaction writes the key of a new lease and deletes the
 //     keys of older ones. Someone else may still delete the key or revoke the
 //     lease; a watch sees that, and the worker is registered again at once.
+//   - A key that is deleted because the worker leaves says before that it drains. A
+//     lease that runs out says nothing: that is how a plugin tells them apart.
 //   - A key that someone else holds is never overwritten. A key under an id that this
 //     worker had before belongs to the worker, whoever wrote it, and is deleted with
 //     the id.

@@ -48,8 +48,9 @@ type holding struct {
 
 // retired is a lease that has to be revoked.
 type retired struct {
-	lease clientv3.LeaseID
-	noKey bool // the lease's key has been deleted
+	lease  clientv3.LeaseID
+	noKey  bool // the lease's key has been deleted
+	marked bool // the key says that the worker leaves
 }
 
 // deed is a kind of action.
@@ -60,10 +61,11 @@ const (
 	grant              // get a new lease
 	write              // write the record to the lease's key, and delete the keys of action.drop
 	renew              // keep the lease alive, and check that its key is there
+	resign             // write to the lease's key that the worker leaves
 	revoke             // revoke the lease
 )
 
-var deedNames = [...]string{rest: "rest", grant: "grant", write: "write", renew: "renew", revoke: "revoke"}
+var deedNames = [...]string{rest: "rest", grant: "grant", write: "write", renew: "renew", resign: "resign", revoke: "revoke"}
 
 func (d deed) String() string { return deedNames[d] }
 
@@ -76,7 +78,7 @@ const maxDrop = 32
 const maxRetired = 1000
 
 // action is one deed with its arguments. When a request for it has ended, exactly one
-// of the keeper's methods granted, wrote, renewed, revoked, lost and failed must be
+// of the keeper's methods granted, wrote, renewed, resigned, revoked, lost and failed must be
 // called.
 type action struct {
 	deed  deed
@@ -112,6 +114,10 @@ func (k *keeper) pending(now time.Time) action {
 		}
 		return a
 	case len(k.retired) > 0:
+		// A key that goes without a word would look like a lease that has run out.
+		if r := k.retired[0]; !r.noKey && !r.marked {
+			return action{deed: resign, lease: r.lease}
+		}
 		return action{deed: revoke, lease: k.retired[0].lease}
 	default:
 		return action{until: h.due}
@@ -180,6 +186,15 @@ func (k *keeper) renewed(now time.Time) {
 	k.held.due = now.Add(k.ttl / 3)
 	if now.Sub(k.held.since) >= k.ttl {
 		k.losses = 0
+	}
+	k.worked()
+}
+
+// resigned records that the key of a retired lease says that the worker leaves, or is not
+// there.
+func (k *keeper) resigned(lease clientv3.LeaseID) {
+	for i := range k.retired {
+		k.retired[i].marked = k.retired[i].marked || k.retired[i].lease == lease
 	}
 	k.worked()
 }

@@ -25,6 +25,7 @@ import (
 //	  granted LEASE       the result of a grant
 //	  wrote               the result of a write
 //	  renewed             the result of a renewal
+//	  resigned LEASE      its key says that the worker leaves
 //	  revoked LEASE       the result of a revocation
 //	  lost LEASE          the lease or its key is gone
 //	  failed              the last request has failed
@@ -69,6 +70,9 @@ func TestKeeperScenarios(t *testing.T) {
 			case "renewed":
 				require.Equal(t, renew, k.next(now).deed)
 				k.renewed(now)
+			case "resigned":
+				require.Equal(t, resign, k.next(now).deed)
+				k.resigned(clientv3.LeaseID(num))
 			case "revoked":
 				require.Equal(t, revoke, k.next(now).deed)
 				k.revoked(clientv3.LeaseID(num))
@@ -98,7 +102,7 @@ func TestKeeperScenarios(t *testing.T) {
 			for _, l := range a.drop {
 				fmt.Fprintf(&b, ", drop %d", l)
 			}
-		case renew, revoke:
+		case renew, resign, revoke:
 			fmt.Fprintf(&b, " %d", a.lease)
 		default:
 		}

@@ -19,6 +19,9 @@ import (
 // leaveTime bounds how long Run goes on after its context has ended.
 const leaveTime = 2 * time.Second
 
+// defaultTTL is how long a lease is unless it is configured.
+const defaultTTL = 10 * time.Second
+
 // maxTTL bounds how long a worker may stay known after its registrar died. etcd would
 // allow 285 years.
 const maxTTL = time.Hour
@@ -68,7 +71,7 @@ func (c RegistrarConfig) withDefaults() RegistrarConfig {
 		c.Prefix = DefaultPrefix
 	}
 	if c.TTL == 0 {
-		c.TTL = 10 * time.Second
+		c.TTL = defaultTTL
 	}
 	if c.RetryMin == 0 {
 		c.RetryMin = 50 * time.Millisecond

@@ -91,7 +91,7 @@ func only(t *testing.T, c *clientv3.Client) worker.Worker {
 	all := keys(t, c, folder(DefaultPrefix))
 	require.Len(t, all, 1)
 	for k, v := range all {
-		w, err := file.ParseWorker(k, []byte(v))
+		w, err := file.ParseRecord(k, []byte(v))
 		require.NoError(t, err)
 		require.Equal(t, folder(DefaultPrefix)+w.ID.String(), k)
 		return *w
@@ -223,6 +223,47 @@ func TestAWithdrawnWorkerIsGoneAtOnceAndMayComeBack(t *testing.T) {
 	require.NotEqual(t, old, r.announce(rec, 1))
 	_, losses, _ := r.heard()
 	require.Empty(t, losses, "what was asked for is no loss")
+}
+
+// TestWhoLeavesSaysSoBeforeItsKeyGoes: nothing else tells a withdrawal from a lease that
+// has run out. A version from before reads the key as that of a worker that drains.
+func TestWhoLeavesSaysSoBeforeItsKeyGoes(t *testing.T) {
+	t.Parallel()
+	leave := map[string]func(r *registration){
+		"withdrawn": func(r *registration) { r.Withdraw(); r.sync() },
+		"stopped":   func(r *registration) { require.NoError(r.t, r.end()) },
+	}
+	for name, leave := range leave {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			c := s.dial()
+			r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
+			id := r.announce(record(t, worker.Decode, "10.0.0.2:30000"), 1)
+			first, err := c.Get(t.Context(), workerKey(DefaultPrefix, clientv3.LeaseID(id)))
+			require.NoError(t, err)
+			require.Equal(t, time.Hour, leaseOf(first.Kvs[0]), "the record says how long its lease is")
+			leave(r)
+			require.Empty(t, keys(t, c, ""))
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			var said []string
+			events := c.Watch(ctx, workerKey(DefaultPrefix, clientv3.LeaseID(id)), clientv3.WithRev(first.Header.Revision+1))
+			for len(said) == 0 || said[len(said)-1] != "gone" {
+				for _, ev := range (<-events).Events {
+					if ev.Type == clientv3.EventTypeDelete {
+						said = append(said, "gone")
+						continue
+					}
+					w, err := file.ParseRecord("value", ev.Kv.Value)
+					require.NoError(t, err)
+					require.True(t, w.Draining)
+					said = append(said, "draining")
+				}
+			}
+			require.Equal(t, []string{"draining", "gone"}, said)
+		})
+	}
 }
 
 func TestTheEndOfTheContextRevokesTheLease(t *testing.T) {

@@ -194,7 +194,7 @@ func (p plain) change(events []*clientv3.Event) []discovery.Op {
 }
 
 func (p plain) entry(kv *mvccpb.KeyValue) discovery.Entry {
-	e := discovery.Entry{Key: string(kv.Key), Revision: uint64(kv.ModRevision), Version: uint64(kv.Version)}
+	e := discovery.Entry{Key: string(kv.Key), Revision: uint64(kv.ModRevision), Version: uint64(kv.Version), Lease: leaseOf(kv)}
 	w, err := p.worker(kv)
 	if err != nil {
 		e.Fault = err.Error()
