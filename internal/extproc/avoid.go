@@ -9,6 +9,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/recent"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // avoidList keeps, from one attempt of a request to the next, which ranks may be at fault
@@ -68,14 +69,17 @@ func (a *avoidList) add(q *leg.Request, l leg.Lesson, now time.Time) {
 	a.requests.Put(k, e, now)
 }
 
-// lost notes how many workers the request has lost, after an attempt in whose place Envoy
-// begins another one by itself.
-func (a *avoidList) lost(q *leg.Request, n int, now time.Time) {
+// lost notes how many workers the request has lost, and which one was to answer it, after an
+// attempt in whose place Envoy begins another one by itself.
+func (a *avoidList) lost(q *leg.Request, n int, by worker.Rank, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	k := avoidKey(&q.Headers)
 	e, _ := a.requests.Get(k, now)
 	e.Lost = max(e.Lost, n)
+	if by.ID != 0 && !slices.Contains(e.Avoid, by) {
+		e.Avoid = append(e.Avoid, by)
+	}
 	a.requests.Put(k, e, now)
 }
 

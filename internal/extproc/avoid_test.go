@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Each attempt after the first is counted once: with the failure, if the plugin gave up the
@@ -53,9 +54,10 @@ func TestWhatARequestHasLostGoesOn(t *testing.T) {
 	a := newAvoidList(time.Minute)
 	q := &leg.Request{Attempt: 1}
 	q.Headers.RequestID = "one"
-	a.lost(q, 1, time.Now())
+	a.lost(q, 1, worker.Rank{ID: 9}, time.Now())
 	q.Attempt = 2
 	before, ours := a.of(q)
 	require.Equal(t, 1, before.Lost)
+	require.Equal(t, []worker.Rank{{ID: 9}}, before.Avoid)
 	require.False(t, ours)
 }

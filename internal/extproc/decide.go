@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
@@ -38,7 +39,11 @@ func (s *mainStream) decide(instead *leg.Failure) {
 	srv := s.srv
 	before, ours := srv.avoid.of(s.m.Request())
 	if !ours {
-		before.Lost = max(before.Lost, srv.attempts.lostBefore(s.m.Request()))
+		lost, by := srv.attempts.lostBefore(s.m.Request())
+		before.Lost = max(before.Lost, lost)
+		if by.ID != 0 && !slices.Contains(before.Avoid, by) {
+			before.Avoid = append(before.Avoid, by)
+		}
 	}
 	a := asking{mainStream: s, before: before.Lesson, instead: instead}
 	if before.Lost >= blame.MostLost {

@@ -87,7 +87,7 @@ func (s *mainStream) finish(now time.Time, e *leg.Effect) {
 	case blame.Retried:
 		learned, picked := s.m.Learned()
 		if e.Fail == nil { // Envoy begins the next attempt by itself; decide counts it
-			s.srv.avoid.lost(s.m.Request(), learned.Lost, now)
+			s.srv.avoid.lost(s.m.Request(), learned.Lost, s.m.Plan().Decode, now)
 			break
 		}
 		t.FreshPick(code)

@@ -51,15 +51,18 @@ func (r *registry) find(nonce uint64) *mainStream {
 }
 
 // lostBefore returns how many workers the request of q has lost, with that of the attempt
-// before q's. It is asked if Envoy has begun q's attempt by itself, since the answer of the
-// one before broke off; what Envoy's access log says of that one may come later.
-func (r *registry) lostBefore(q *leg.Request) int {
+// before q's, and that worker; ID 0: it is not known. It is asked if Envoy has begun q's attempt
+// by itself, since the answer of the one before broke off; what Envoy's access log says of that
+// one may come later.
+func (r *registry) lostBefore(q *leg.Request) (n int, by worker.Rank) {
 	for _, s := range r.all() {
 		if of := s.m.Request(); of.Attempt == q.Attempt-1 && of.Headers.Start == q.Headers.Start && of.Headers.RequestID == q.Headers.RequestID {
-			return int(s.losing.Load())
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return int(s.losing.Load()), s.picked[1]
 		}
 	}
-	return 0
+	return 0, worker.Rank{}
 }
 
 // all returns every attempt, in no order.

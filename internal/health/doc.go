@@ -60,7 +60,7 @@
 // judged together.
 //
 // A leg that was never started is evidence against no worker. Each relapse while
-// recovering doubles the time before the next probe, up to a limit.
+// recovering makes the time before the next probe four times as long, up to a limit.
 //
 // A request that is served to its end shows that a stall (overdue, time-out) is over:
 // such a worker comes back without a probe. After errors and broken connections it shows

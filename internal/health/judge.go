@@ -176,7 +176,7 @@ func (t *Tracker) setAsideLocked(e *entry, dead bool, r Reason, now time.Time) {
 	}
 	e.sparedFor = ""
 	t.moveLocked(e, Aside, dead, r, now)
-	t.scheduled.put(&e.turn, now.Add(t.jitterLocked(min(t.cfg.ProbeInterval<<e.relapses, t.cfg.MaxHold))))
+	t.scheduled.put(&e.turn, now.Add(t.jitterLocked(min(t.cfg.ProbeInterval<<(2*min(e.relapses, mostQuadrupled)), t.cfg.MaxHold))))
 	t.nudge()
 }
 

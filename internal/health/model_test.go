@@ -211,7 +211,7 @@ func (m *model) aside(p *patient, dead bool, r Reason, now time.Time) {
 	}
 	p.SparedFor, p.wanted = "", false
 	m.move(p, Aside, r, now)
-	p.dead, p.due = dead, now.Add(min(m.cfg.ProbeInterval<<p.Relapses, m.cfg.MaxHold))
+	p.dead, p.due = dead, now.Add(min(m.cfg.ProbeInterval<<(2*min(p.Relapses, mostQuadrupled)), m.cfg.MaxHold))
 }
 
 func (m *model) report(id worker.ID, r Report, now time.Time) {

@@ -13,8 +13,13 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// maxRelapses bounds the doubling of the hold, so that it does not overflow.
-const maxRelapses = 16
+// maxRelapses bounds what is counted, and with it the pause between questions at arrival, which
+// doubles. The hold of a worker that relapses gets four times as long, since each costs a request;
+// mostQuadrupled is how often.
+const (
+	maxRelapses    = 16
+	mostQuadrupled = 6
+)
 
 // maxLates bounds the doubling of a probe's time.
 const maxLates = 8
