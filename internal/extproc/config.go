@@ -91,6 +91,9 @@ type Config struct {
 	// whose decode needs prefill's answer need such legs: if the address is empty, their
 	// prefill workers are not used.
 	PrefillListener string
+	// MaxLegs bounds how many legs the plugin sends at once: each takes an open file. A
+	// request beyond it gets 503. Default 0: no bound.
+	MaxLegs int64
 	// TimeoutHeader names, in lower case, the header with the client's own deadline in
 	// milliseconds. Default x-request-timeout-ms.
 	TimeoutHeader string

@@ -151,6 +151,11 @@ func (a *asking) settle(p tokens.Prompt) {
 		b.again = d.Again
 	}
 	srv.lately.Booked(d.Answer.Key)
+	if d.Apart && (a.filter.Sends || d.Kind.PrefillFirst()) && srv.legClient.full() {
+		d.Cancel(time.Now())
+		a.refuse(&leg.FailLegsFull)
+		return
+	}
 	pl, err := a.plan(&d)
 	if err != nil {
 		d.Cancel(time.Now())

@@ -31,7 +31,9 @@ type legClient struct {
 	base    string
 	address string // of the listener
 	log     *slog.Logger
-	down    atomic.Bool // the log was told that the listener cannot be reached
+	most    int64        // legs at once; 0: no limit
+	runs    atomic.Int64 // legs
+	down    atomic.Bool  // the log was told that the listener cannot be reached
 }
 
 const (
@@ -76,19 +78,26 @@ func (srv *Server) CheckListener() error {
 	return nil
 }
 
-func newLegClient(listener string, log *slog.Logger) (*legClient, error) {
+// full reports whether no further leg may begin.
+func (c *legClient) full() bool { return c != nil && c.most > 0 && c.runs.Load() >= c.most }
+
+func newLegClient(listener string, most int64, log *slog.Logger) (*legClient, error) {
 	network, address, err := ParseListener(listener)
 	if err != nil {
 		return nil, err
 	}
 	dialer := &net.Dialer{Timeout: legDialTimeout}
+	idle := legIdleConns
+	if most > 0 {
+		idle = int(min(int64(idle), most))
+	}
 	return &legClient{
-		base: "http://baton", address: address, log: log,
+		base: "http://baton", address: address, log: log, most: most,
 		http: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return dialer.DialContext(ctx, network, address)
 			},
-			MaxIdleConns: legIdleConns, MaxIdleConnsPerHost: legIdleConns,
+			MaxIdleConns: idle, MaxIdleConnsPerHost: idle,
 			IdleConnTimeout:    time.Minute,
 			DisableCompression: true,
 		},
@@ -99,6 +108,8 @@ func newLegClient(listener string, log *slog.Logger) (*legClient, error) {
 // has returned: the caller may write to its bytes only if Spent is set in the answer. Of an
 // answer longer than limit the bytes are dropped if limit is legAnswerRead, else it is ended.
 func (c *legClient) send(ctx context.Context, path string, set []wire.Header, src *legBody, limit int) *leg.OwnAnswer {
+	c.runs.Add(1)
+	defer c.runs.Add(-1)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, src)
 	if err != nil {
 		return &leg.OwnAnswer{Err: err}

@@ -134,7 +134,7 @@ func New(cfg Config) (*Server, error) {
 	srv.replies = wire.NewWriter(srv.rules.Buffers)
 	srv.legs, srv.stopLegs = context.WithCancel(context.Background())
 	if cfg.PrefillListener != "" {
-		srv.legClient, err = newLegClient(cfg.PrefillListener, cfg.Logger)
+		srv.legClient, err = newLegClient(cfg.PrefillListener, cfg.MaxLegs, cfg.Logger)
 		if err != nil {
 			return nil, err
 		}

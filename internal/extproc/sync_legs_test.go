@@ -138,7 +138,7 @@ func TestALegsAnswerIsReadUpToItsLimit(t *testing.T) {
 			w.Header().Set("Content-Length", strconv.FormatInt(size.Load(), 10))
 		}
 		_, _ = io.CopyN(w, zeros{}, size.Load())
-	}), slog.New(slog.DiscardHandler))
+	}), 0, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	defer client.close()
 	for _, set := range [][]wire.Header{nil, {{Name: "length", Value: "told"}}} {
@@ -170,7 +170,7 @@ func TestALegFollowsNoRedirectAndAsksForNoCompression(t *testing.T) {
 		w.Header().Set("Content-Encoding", "gzip")
 		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
 		_, _ = io.WriteString(w, "packed all the same")
-	}), slog.New(slog.DiscardHandler))
+	}), 0, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	defer client.close()
 	a := client.send(t.Context(), "/v1/completions", nil, newLegBody([]byte("{}"), nil), legAnswerLimit)
@@ -183,7 +183,7 @@ func TestALegFollowsNoRedirectAndAsksForNoCompression(t *testing.T) {
 // A leg that was never sent is told from a leg that a worker may have seen.
 func TestALegThatWasNeverSentIsTakenByNobody(t *testing.T) {
 	send := func(at string, body string) *leg.OwnAnswer {
-		client, err := newLegClient(at, slog.New(slog.DiscardHandler))
+		client, err := newLegClient(at, 0, slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
 		defer client.close()
 		return client.send(t.Context(), "/v1/completions", nil, newLegBody([]byte(body), nil), legAnswerLimit)
@@ -217,7 +217,7 @@ func TestALegThatWasNeverSentIsTakenByNobody(t *testing.T) {
 func TestAListenerThatIsNotThereIsToldOfOnce(t *testing.T) {
 	var b bytes.Buffer
 	at := filepath.Join(t.TempDir(), "x.sock")
-	client, err := newLegClient("unix://"+at, slog.New(slog.NewTextHandler(&b, nil)))
+	client, err := newLegClient("unix://"+at, 0, slog.New(slog.NewTextHandler(&b, nil)))
 	require.NoError(t, err)
 	defer client.close()
 	send := func() {
@@ -574,6 +574,32 @@ func TestASyncLegIsNotAdmittedAfterItsDeadline(t *testing.T) {
 		_, status = r.admitted(token)
 		require.Equal(t, 410, status)
 	}
+}
+
+// A leg of the plugin's own takes an open file. Beyond the bound a request is refused at once, and
+// nothing stays booked.
+func TestBeyondTheBoundOfLegsARequestIsRefused(t *testing.T) {
+	let := make(chan struct{})
+	l := newLegs(until(let, saying(handedOver)))
+	r := withLegs(t, l, prefillFirst(t, nil), func(c *Config) { c.MaxLegs = 1 })
+	first := r.open(filterMain)
+	first.asks(eightTokens)
+	<-l.came
+	second := r.open(filterMain)
+	second.asks(eightTokens)
+	im := second.settled().GetImmediateResponse()
+	require.EqualValues(t, 503, im.GetStatus().GetCode())
+	require.Contains(t, string(im.GetBody()), `"legs_full"`)
+	close(let)
+	routed(t, first.settled())
+	third := r.open(filterMain)
+	third.asks(eightTokens)
+	routed(t, third.settled())
+	for _, p := range []*proxy{first, second, third} {
+		p.cancel()
+	}
+	r.forgetLegs()
+	r.requireIdle()
 }
 
 // The worker is not charged with a fault of the plugin or of Envoy.

@@ -34,7 +34,7 @@ func (f *following) AfterFunc(func()) (stop func() bool) {
 
 func TestALegThatHasEndedLeavesNothingWithTheServer(t *testing.T) {
 	legs := &following{Context: context.Background(), done: make(chan struct{})}
-	client, err := newLegClient("unix:///nowhere/prefill.sock", slog.New(slog.DiscardHandler))
+	client, err := newLegClient("unix:///nowhere/prefill.sock", 0, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	srv := &Server{bodies: budget.New(0), legs: legs, legClient: client}
 	s := &mainStream{stream: stream{srv: srv}}
@@ -81,7 +81,7 @@ func TestALegsBodyIsSpentOnceItWasReadAndTheAnswerToo(t *testing.T) {
 			defer srv.Close()
 			sent = make(chan struct{})
 			defer close(sent)
-			client, err := newLegClient(srv.URL, slog.New(slog.DiscardHandler))
+			client, err := newLegClient(srv.URL, 0, slog.New(slog.DiscardHandler))
 			require.NoError(t, err)
 			defer client.close()
 			a := client.send(t.Context(), "/v1/completions", nil, newLegBody(body, nil), legAnswerLimit)

@@ -306,7 +306,7 @@ func TestADrainThatEndsBeforeWhatCollectsLeavesItToClose(t *testing.T) {
 func TestAClosedServerSendsNoLeg(t *testing.T) {
 	l := newSlowPrefill()
 	close(l.let)
-	client, err := newLegClient(listener(t, l.ServeHTTP), slog.New(slog.DiscardHandler))
+	client, err := newLegClient(listener(t, l.ServeHTTP), 0, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	defer client.close()
 	srv := &Server{bodies: budget.New(0), legs: context.Background(), legClient: client}

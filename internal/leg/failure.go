@@ -68,6 +68,7 @@ var (
 	failBodyTooLarge = Failure{Code: "body_too_large", Status: 413, Kind: kindInvalid, Message: "The request body is too large."}
 	failEncoded      = Failure{Code: "encoded_body", Status: 415, Kind: kindInvalid, Message: "The body is encoded, as its header content-encoding says: send it as it is, without that header.", Param: "content-encoding", Header: wire.Header{Name: "accept-encoding", Value: "identity"}}
 	failBodiesFull   = Failure{Code: "bodies_full", Status: 503, Kind: kindUnavailable, Message: "The router has as many bytes of requests in flight as it may; try again.", RetryAfter: time.Second}
+	FailLegsFull     = Failure{Code: "legs_full", Status: 503, Kind: kindUnavailable, Message: "The router has as many prefill legs in flight as it may have open files for; try again.", RetryAfter: time.Second}
 	FailUnknownModel = Failure{Code: "model_not_found", Status: 404, Kind: kindNotFound, Message: "The model does not exist here.", Param: "model"}
 	failTooSlow      = Failure{Code: "request_timeout", Status: 408, Kind: kindInvalid, Message: "The request did not arrive in time."}
 	failProxy        = Failure{Code: "proxy_refused", Status: 400, Kind: kindInvalid, Message: "The proxy refused the request."}
@@ -128,7 +129,7 @@ var (
 // failures returns every row of the failure table.
 func failures() []Failure {
 	return []Failure{
-		FailUnknownPath, failMethod, failNoBody, failBodyTooLarge, failEncoded, failBodiesFull, FailUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
+		FailUnknownPath, failMethod, failNoBody, failBodyTooLarge, failEncoded, failBodiesFull, FailLegsFull, FailUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
 		FailNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNeedsAlone, failPrefillGone, failNoCommon, failNoListener, failNoHandoff, FailSaturated, failNoTaint, FailOutside, failEnforced,
 		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
 		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,

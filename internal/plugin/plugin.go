@@ -192,6 +192,7 @@ func (p *plugin) newServer() error {
 	conf.Index, conf.Routes, conf.Slots, conf.Tells = p.index, p.routes, p.slots, p.events.Tells
 	conf.Ready = p.isReady
 	conf.Journal, conf.Telemetry, conf.Tracer, conf.Logger = p.journal, p.tele.Instruments, p.tele.Tracer, p.log
+	conf.MaxLegs = mostLegs(p.log)
 	p.server, err = extproc.New(conf)
 	if err != nil {
 		return err

@@ -66,6 +66,8 @@ const (
 	MaxAge          = "max_age"
 	MaxBodiesBytes  = "max_bodies_bytes"
 	MaxBytes        = "max_bytes"
+	MostFiles       = "most_files"
+	MostLegs        = "most_legs"
 	Metrics         = "metrics"
 	Model           = "model"
 	Models          = "models"
@@ -206,6 +208,8 @@ func ofTheRest() []Def {
 		{DrainTimeout, "the setting of `register` of this name"},
 		{Bytes, "memory that the process may use"},
 		{MaxBytes, "the budget of the index"},
+		{MostFiles, "files that this process may have open"},
+		{MostLegs, "prefill legs that it sends at once"},
 		{MaxBodiesBytes, "the limit for request bodies"},
 		{GoMemLimit, "GOMEMLIMIT, if set"},
 		{RuntimeLimit, "memory limit given to Go's runtime"},
