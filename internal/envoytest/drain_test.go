@@ -85,6 +85,38 @@ func TestADrainServesWhatHasBegun(t *testing.T) {
 	}
 }
 
+// TestADrainServesTheFreshAttemptsOfWhatHasBegun: a worker is lost while the plugin ends.
+func TestADrainServesTheFreshAttemptsOfWhatHasBegun(t *testing.T) {
+	t.Parallel()
+	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			l := layoutOf(layout{prefill: 2, decode: 2, prefillArgs: []string{"--bootstrap-timeout", "3s", "--kv-lease", "2s"}, config: "prefill: {overdue_base: 30s}\n", noCheck: true}, engine)
+			both(t, l, func(t *testing.T, f *fleet) {
+				f.hold(f.decode[0], enginesim.After)
+				f.hold(f.decode[1], enginesim.After)
+				q := ask("its decode is lost", 6)[0]
+				c := f.begin(q)
+				has := 0
+				f.await("decode to have it", func() bool {
+					for i, w := range f.decode {
+						if s, _ := f.state(w); s.Running == 1 {
+							has = i
+							return true
+						}
+					}
+					return false
+				})
+				stopped := f.drains()
+				f.fault(f.decode[1-has], enginesim.Fault{})
+				require.NoError(t, f.decode[has].Kill())
+				q.require(t, <-c.reply)
+				require.NoError(t, <-stopped, "it ends with exit code 0")
+			})
+		})
+	}
+}
+
 // TestADrainCollectsWhatItsClientsHaveLeft is docs/behaviour.md#collected at SIGTERM.
 func TestADrainCollectsWhatItsClientsHaveLeft(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -114,7 +115,20 @@ type Server struct {
 	complaints []string // guarded by mu: faults of filters that were logged
 
 	drained chan struct{} // closes at stageEnding
+
+	again comeback
 }
+
+// comeback is until when a request may come again that this process has told to: a drain ends no
+// sooner, and takes it. Safe for concurrent use.
+type comeback struct{ until atomic.Int64 } // ns of Unix time
+
+// comebackWithin is longer than Envoy takes to begin a fresh attempt.
+const comebackWithin = time.Second
+
+func (c *comeback) told(now time.Time) { c.until.Store(now.Add(comebackWithin).UnixNano()) }
+
+func (c *comeback) due(now time.Time) bool { return now.UnixNano() < c.until.Load() }
 
 // New returns a server.
 func New(cfg Config) (*Server, error) {
@@ -273,18 +287,20 @@ func initial(md metadata.MD, key string) string {
 }
 
 // enter notes that a main leg is here, so that a drain waits for the leg. It returns false
-// if new requests are refused.
+// if new requests are refused. Who comes while a request is to come again is taken, since only
+// its headers, which come later, could tell the two apart.
 func (srv *Server) enter(s *mainStream) bool {
 	srv.mu.Lock()
 	now := srv.stage
-	if now < stageRefusing {
+	takes := now < stageRefusing || now == stageRefusing && srv.again.due(time.Now())
+	if takes {
 		srv.live[s] = struct{}{}
 	}
 	srv.mu.Unlock()
-	if now == stageDraining {
+	if takes && now >= stageDraining {
 		s.post(just(leg.Event{Kind: leg.EventDrain}))
 	}
-	return now < stageRefusing
+	return takes
 }
 
 func (srv *Server) leave(s *mainStream) {
@@ -394,7 +410,7 @@ func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
 	srv.log.Info("new requests are refused", logkey.Streams, len(open), logkey.LegsOfOthers, srv.guests.len())
 	defer srv.enterStage(stageEnding)
 	return await(ctx, func() bool {
-		return srv.Streams() == 0 && srv.guests.len() == 0 &&
+		return srv.Streams() == 0 && !srv.again.due(time.Now()) && srv.guests.len() == 0 &&
 			!slices.ContainsFunc(srv.attempts.all(), func(s *mainStream) bool { return s.owes.Load() })
 	})
 }
