@@ -259,7 +259,7 @@ func TestWhoCannotServeIsSaidWithItsOwnCode(t *testing.T) {
 		require.NoError(t, os.Remove(filepath.Join(f.dir, "workers.yaml")))
 		var err error
 		f.plugin, err = stack.StartPlugin(f.ctx, stack.PluginOptions{
-			BinDir: binDir, Dir: f.dir, Workers: filepath.Join(f.dir, "workers.yaml"), NotWait: true,
+			BinDir: binDir, Dir: f.dir, Workers: filepath.Join(f.dir, "workers.yaml"), NotWait: true, Config: "request: {max_wait: 100ms}\n",
 		})
 		require.NoError(t, err)
 		f.await("the plugin to answer", func() bool {

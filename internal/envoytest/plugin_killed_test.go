@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -159,16 +160,22 @@ func TestThePluginIsKilledWithTheHandOffInItsHand(t *testing.T) {
 // there within a second each request is served, else each ends within seconds.
 func TestThePluginIsKilledWithinABurst(t *testing.T) {
 	t.Parallel()
-	for _, back := range []bool{true, false} {
-		t.Run(fmt.Sprintf("back %t", back), func(t *testing.T) {
-			t.Parallel()
-			l := layout{prefill: 2, decode: 2, noCheck: true, prefillArgs: []string{"--prefill-base-us", "20000"}}
-			both(t, l, func(t *testing.T, f *fleet) { f.killedWithinABurst(back) })
-		})
+	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
+		for _, away := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second, time.Hour} {
+			if engine == worker.VLLM && away == time.Hour {
+				continue // nothing of the engine is met
+			}
+			t.Run(fmt.Sprintf("%s back after %v", engine, away), func(t *testing.T) {
+				t.Parallel()
+				l := layoutOf(layout{prefill: 2, decode: 2, noCheck: true, prefillArgs: append(slices.Clone(shortLease), "--prefill-base-us", "20000")}, engine)
+				both(t, l, func(t *testing.T, f *fleet) { f.killedWithinABurst(away) })
+			})
+		}
 	}
 }
 
-func (f *fleet) killedWithinABurst(back bool) {
+// killedWithinABurst kills the plugin, which is back after a while; after an hour: it is not.
+func (f *fleet) killedWithinABurst(away time.Duration) {
 	t := f.t
 	t.Helper()
 	const n = 150
@@ -183,7 +190,8 @@ func (f *fleet) killedWithinABurst(back bool) {
 	}
 	f.await("the burst to have reached the workers", func() bool { return f.running(f.decode) > 0 })
 	require.NoError(t, f.plugin.Kill())
-	if back {
+	if away < time.Hour {
+		<-time.After(away)
 		f.startPlugin()
 	}
 	wg.Wait()
@@ -203,7 +211,7 @@ func (f *fleet) killedWithinABurst(back bool) {
 	}
 	t.Logf("of %d %d were served, %d refused, %d cut", n, served, refused, cut)
 	require.LessOrEqual(t, cut, 1, "the plugin was killed between a head that it let pass and its leaving of that stream")
-	if back {
+	if away < time.Second { // Envoy waits a second or two for it
 		require.Zero(t, refused)
 	}
 	f.settled()

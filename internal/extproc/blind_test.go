@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -25,7 +26,7 @@ func TestAReplicaWithoutAViewTakesNoStream(t *testing.T) {
 
 // Without other replicas the client gets the reason.
 func TestAPluginAloneWithoutAViewSaysSo(t *testing.T) {
-	r := newReplica(t, "a", func(c *Config) { c.Board, c.Advertise = activation.New(), "" })
+	r := newReplica(t, "a", func(c *Config) { c.Board, c.Advertise, c.MaxWait = activation.New(), "", 100*time.Millisecond })
 	p := r.open(filterMain)
 	p.requestHeaders()
 	require.NotNil(t, p.recv().GetRequestHeaders())

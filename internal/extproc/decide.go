@@ -53,7 +53,9 @@ func (s *mainStream) decide(instead *leg.Failure) {
 	var refused *route.Refusal
 	a.question, refused = srv.router.Ask(a.request(&before))
 	if refused != nil {
-		a.refuse(cmp.Or(instead, srv.failureOf(refused)))
+		if !a.waits(refused, time.Now()) {
+			a.refuse(cmp.Or(instead, srv.failureOf(refused)))
+		}
 		return
 	}
 	if !ours && instead == nil {
@@ -133,8 +135,7 @@ func (a *asking) settle(p tokens.Prompt) {
 		a.answer(&d, refused)
 		return
 	}
-	if refused != nil && refused.Returning && a.instead == nil && srv.waiting.take(a.mainStream, began) {
-		a.post(just(leg.Event{Kind: leg.EventRefused, Failure: srv.failureOf(refused), Wait: true}))
+	if refused != nil && a.waits(refused, began) {
 		return
 	}
 	observe(srv.cfg.Telemetry, &d)
@@ -172,6 +173,15 @@ func (a *asking) settle(p tokens.Prompt) {
 	if pl.Disaggregated && srv.view.Load().Worker(pl.Prefill.ID) == nil {
 		a.post(just(leg.Event{Kind: leg.EventGone, Rank: pl.Prefill, Left: true})) // the worker left after the pick
 	}
+}
+
+// waits has the request wait if a worker may be there soon, and returns whether it does.
+func (a *asking) waits(r *route.Refusal, now time.Time) bool {
+	if !r.Returning || a.instead != nil || !a.srv.waiting.take(a.mainStream, now) {
+		return false
+	}
+	a.post(just(leg.Event{Kind: leg.EventRefused, Failure: a.srv.failureOf(r), Wait: true}))
+	return true
 }
 
 func (a *asking) refuse(f *leg.Failure) { a.post(just(leg.Event{Kind: leg.EventRefused, Failure: f})) }

@@ -70,7 +70,7 @@ func (rt *Router) Ask(r Request) (*Question, *Refusal) {
 func (rt *Router) askIn(world *activation.World, now time.Time, r *Request, w wish) (*Question, *Refusal) {
 	q := &Question{req: *r, wish: w, now: now, world: world}
 	if !world.Ready() {
-		return nil, refuse(NotReady)
+		return nil, &Refusal{Reason: NotReady, Returning: true}
 	}
 	var f *Refusal
 	if r.Passing != "" {
