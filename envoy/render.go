@@ -3,6 +3,7 @@ package envoy
 import (
 	"bytes"
 	"embed"
+	"encoding/base64"
 	"fmt"
 	"net"
 	"strings"
@@ -11,6 +12,19 @@ import (
 
 //go:embed *.tmpl
 var templates embed.FS
+
+//go:embed gap.wasm
+var gapModule []byte
+
+// Gaps are the times, in seconds and rising, from which the plugin chooses how long a streamed
+// answer may stand still.
+var Gaps = []int{1, 2, 5, 10, 20, 40, 80, 160, 320}
+
+// GapModule is the filter that looks the route of an answer up again, in base64.
+func (v view) GapModule() string { return base64.StdEncoding.EncodeToString(gapModule) }
+
+// Gaps are for the template.
+func (v view) Gaps() []int { return Gaps }
 
 // view is what the templates read. Protocol says that the main leg's filter is
 // the one of the Gateway API protocol. Istio is for one template.

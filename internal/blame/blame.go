@@ -52,6 +52,7 @@ const (
 	Errored     Sight = "status"         // 5xx, and any status that is no answer
 	BrokeOff    Sight = "broke_off"
 	Unsent      Sight = "broke_off_unsent"
+	Stalled     Sight = "stalled"       // the answer's bytes have stood still for longer than they may
 	Expired     Sight = "expired"       // the deadline passed after the answer had begun
 	Empty       Sight = "empty"         // 2xx without a body
 	Failing     Sight = "finish_reason" // 2xx that says error or abort

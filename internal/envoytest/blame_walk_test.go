@@ -120,6 +120,8 @@ var elsewhere = map[cell]func(*testing.T){
 	{blame.First, blame.TimedOut}:       TestAPrefillThatEnvoysTimerEndsBlamesNobody,
 	{blame.First, blame.TooLong}:        TestAPrefillAnswerThatIsTooLongBlamesNobody,
 	{blame.Decode, blame.Empty}:         TestAnAnswerThatEndsWithItsHeadIsDecodesFault,
+	{blame.Decode, blame.Stalled}:       TestAnAnswerThatStandsStillIsEnded,
+	{blame.Alone, blame.Stalled}:        TestAnAnswerThatStandsStillIsEnded,
 	{blame.Decode, blame.Unfinished}:    TestAnEndThatNobodyTellsIsUnfinished,
 	{blame.Alone, blame.Unfinished}:     TestAnEndThatNobodyTellsIsUnfinished,
 }

@@ -4,6 +4,7 @@ package envoytest
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -47,5 +49,37 @@ func TestAWorkerThatFailsFromTheStartCostsFewRequests(t *testing.T) {
 				require.LessOrEqual(t, lost.Load(), int64(4))
 			})
 		}
+	}
+}
+
+// TestAnAnswerThatStandsStillIsEnded: decode sends a part of its answer, and then nothing. Nobody
+// of ours is in the answer's path by then, so it is Envoy that ends it.
+func TestAnAnswerThatStandsStillIsEnded(t *testing.T) {
+	t.Parallel()
+	for name, l := range map[string]layout{
+		"apart": layoutOf(layout{prefill: 1, decode: 2}, worker.SGLang),
+		"alone": {aggregated: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l.config = "answer: {overdue_base: 300ms}\n"
+			both(t, l, func(t *testing.T, f *fleet) {
+				servers := f.serving(map[string]blame.Leg{"apart": blame.Decode, "alone": blame.Alone}[name])
+				for _, w := range servers {
+					f.fault(w, enginesim.Fault{Mode: enginesim.FaultHang, When: enginesim.Mid})
+				}
+				r := f.send(t.Context(), "/v1/completions", completion("it stands still", 8, true))
+				require.Equal(t, http.StatusOK, r.status)
+				require.True(t, r.err != nil || !strings.Contains(r.body, "[DONE]"), "the answer is not whole")
+				require.NotEmpty(t, r.text(), "its first tokens have come")
+				f.awaitOutcomes(1, "cut", `code="answer_cut"`)
+				require.Equal(t, 1.0, f.metric("baton_blame_total", `seen="stalled"`))
+				require.Equal(t, 1.0, f.metric("baton_worker_charges_total", `charge="answer_broke_off"`))
+				for _, w := range servers {
+					f.fault(w, enginesim.Fault{})
+				}
+				requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("a slow one", 8, true)), "a slow one", 8)
+			})
+		})
 	}
 }

@@ -24,6 +24,8 @@ type accessLog struct{ srv *Server }
 // reached no upstream is Envoy's own.
 func logged(e *wire.Entry) blame.Sight {
 	switch {
+	case e.Stood:
+		return leg.SightOfStill(e.Bytes)
 	case e.TimedOut:
 		return blame.Expired
 	case e.BrokeOff:
@@ -139,7 +141,7 @@ func (t *tellers) has(host string) bool {
 
 func entryEvent(e *wire.Entry) *notice {
 	if e.Runs {
-		return just(leg.Event{Kind: leg.EventRuns})
+		return just(leg.Event{Kind: leg.EventRuns, Bytes: e.Bytes})
 	}
 	return &notice{
 		Event: leg.Event{Kind: leg.EventLogged, Seen: logged(e), Status: e.Status, Reached: e.Reached, Details: e.Details},

@@ -5,9 +5,10 @@ import "github.com/seed-60ae5743/baton/internal/leg"
 // This file counts the bytes of bodies: see docs/decisions/0012-memory.md.
 
 // Bodies returns how many bytes of bodies are in flight, the limit above which requests are
-// refused, and how many requests wait for a worker to return.
-func (srv *Server) Bodies() (used, limit, waiting int64) {
-	return srv.bodies.Used(), srv.bodies.Limit(), srv.waiting.requests.Load()
+// refused, how many requests wait for a worker to return, and how many streamed answers stand
+// still.
+func (srv *Server) Bodies() (used, limit, waiting, still int64) {
+	return srv.bodies.Used(), srv.bodies.Limit(), srv.waiting.requests.Load(), srv.still.Load()
 }
 
 // BodiesTight reports whether requests with a large body may be refused now.

@@ -61,7 +61,7 @@ func TestABodyWithoutRoomIsRefused(t *testing.T) {
 	first, second := announce(3<<20, false), announce(3<<20, false)
 	require.NotNil(t, first.recv().GetRequestHeaders())
 	require.NotNil(t, second.recv().GetRequestHeaders())
-	used, limit, _ := r.srv.Bodies()
+	used, limit, _, _ := r.srv.Bodies()
 	require.EqualValues(t, 6<<20, used)
 	require.EqualValues(t, 8<<20, limit)
 	announce(2<<20, false).requireFull(laterOn)

@@ -67,7 +67,7 @@ func (f *failedHead) followedBy(s *mainStream, ev *notice) bool {
 }
 
 // relay lets decode's head go on, after such a wait or without one.
-func (f *failedHead) relay(set []wire.Header, remove []string) wire.Reply {
+func (f *failedHead) relay(set []wire.Header, remove []string, gap string) wire.Reply {
 	of := wire.ResponseHeaders
 	if f.whole {
 		of = wire.ResponseBody
@@ -75,5 +75,5 @@ func (f *failedHead) relay(set []wire.Header, remove []string) wire.Reply {
 	if f.told {
 		remove = append(remove, prefill.HeaderError)
 	}
-	return wire.Relay(of, set, remove)
+	return wire.Relay(of, set, remove, gap)
 }

@@ -150,7 +150,7 @@ func (s *firstStream) fail(body []byte, last bool) {
 		return
 	}
 	why := base64.StdEncoding.EncodeToString(s.why[:min(len(s.why), wire.MaxWhy)])
-	s.send(wire.Relay(wire.ResponseHeaders, []wire.Header{{Name: prefill.HeaderError, Value: why}}, nil))
+	s.send(wire.Relay(wire.ResponseHeaders, []wire.Header{{Name: prefill.HeaderError, Value: why}}, nil, ""))
 	s.leave()
 }
 

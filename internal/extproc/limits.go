@@ -93,6 +93,11 @@ func (a *asking) limit(p *leg.Plan, pool worker.Key, body []byte, now time.Time)
 		a.decodeLimit.allowance += time.Duration(min(tokens, 1<<24)) * decodePerToken
 	}
 	p.AnswerWithin = srv.patience.Limit(a.decodeLimit.subject, a.decodeLimit.allowance)
+	if q.Scan.Stream {
+		gap := patience.Subject{Worker: p.Decode.ID, Pool: pool, Leg: patience.Gap, Kind: kind}
+		a.still.limit = limited{subject: gap, allowance: gapBases * srv.cfg.AnswerBase}
+		p.GapWithin = srv.patience.Limit(gap, a.still.limit.allowance)
+	}
 	if !p.Disaggregated || p.Kind == handoff.BySidecar {
 		return
 	}

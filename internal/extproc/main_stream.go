@@ -73,6 +73,7 @@ type mainStream struct {
 
 	// Owned by the decision until it is posted, then by the goroutine that handles an event.
 	startLimit, prefillLimit, decodeLimit limited
+	still                                 still
 
 	losing atomic.Int32 // how many workers the request has lost, if the one that was sent it is lost; 0: none was
 
@@ -183,6 +184,13 @@ func (s *mainStream) prepare(ev *notice) {
 		ev.booked.tell(s)
 	case leg.EventLogged:
 		s.sent = ev.sent
+		if p := s.m.Plan(); ev.Seen == blame.Stalled && p != nil {
+			s.still.cut(time.Now(), p.GapWithin)
+		}
+	case leg.EventRuns:
+		if p := s.m.Plan(); p != nil && p.GapWithin > 0 && s.still.sees(ev.Bytes, time.Now(), &s.srv.still) > p.GapWithin {
+			s.post(just(leg.Event{Kind: leg.EventStalled, Bytes: ev.Bytes}))
+		}
 	}
 }
 
@@ -311,6 +319,7 @@ func (s *mainStream) perform(now time.Time, e *leg.Effect) {
 			s.pass()
 		}
 	case leg.OpForget:
+		s.still.over(&s.srv.patience)
 		s.legSpan.end()
 		s.srv.attempts.remove(s.nonce)
 		if s.m.Over() {
@@ -344,7 +353,7 @@ func (s *mainStream) relay(now time.Time, e *leg.Effect) {
 			}
 		}
 	}
-	s.send(s.failed.relay(s.conform(e.Set), s.strange))
+	s.send(s.failed.relay(s.conform(e.Set), s.strange, gapOf(e.Gap)))
 	s.srv.cfg.Journal.Mark(s.note, decision.ResponseHeaders, now)
 }
 

@@ -96,7 +96,8 @@ type Server struct {
 	carriers  carriers
 	readers   tasks // of streams that the plugin may leave
 	waiting   waiting
-	engines   tasks // decisions that wait for a tokenizer, and watches of other replicas
+	still     atomic.Int64 // streamed answers whose bytes stand still
+	engines   tasks        // decisions that wait for a tokenizer, and watches of other replicas
 
 	legClient *legClient      // nil: no listener for legs of our own is configured
 	legs      context.Context //nolint:containedctx // ends the legs of our own, which outlive their requests

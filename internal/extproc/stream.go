@@ -134,7 +134,7 @@ func (w *stream) sendRoute(e *leg.Effect) {
 func (w *stream) sendContinue(e *leg.Effect) {
 	switch {
 	case e.Of == wire.ResponseHeaders:
-		w.send(wire.Relay(e.Of, e.Set, nil))
+		w.send(wire.Relay(e.Of, e.Set, nil, ""))
 	case e.Of == wire.ResponseBody && w.answerDuplex, e.Of == wire.RequestBody && w.fullDuplex:
 		w.srv.replies.Chunks(e.Of, e.Body, e.EndOfStream, w.send)
 	default:

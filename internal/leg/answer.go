@@ -25,6 +25,8 @@ type Answer struct {
 	Relayed   time.Time          // when the head went to the client
 	held      []piece
 	heldBytes int
+	streams   bool   // it is a stream of events
+	passed    uint64 // bytes that have gone to the client through the plugin
 }
 
 // carriage is how an answer comes to the client.
@@ -100,7 +102,8 @@ func (a *Answer) head(ev *Event) {
 // be, and no event can be added to them.
 func (a *Answer) serves(ev *Event, reads bool) {
 	events := IsEventStream(ev.Headers.ContentType) && !ev.Headers.Encoded
-	a.reading = a.throughUs() && reads && !ev.EndOfStream && events
+	a.streams = events && !ev.EndOfStream
+	a.reading = a.throughUs() && reads && a.streams
 	if a.carriage == inDuplex && events {
 		a.carriage = asEvents
 	}
@@ -203,6 +206,7 @@ func (a *Answer) pass(p piece) Effect {
 		a.ending = ended
 	}
 	if n := len(p.body); n > 0 && p.of == wire.ResponseBody {
+		a.passed += uint64(n)
 		a.sent = sentLines
 		if p.body[n-1] != '\n' {
 			a.sent = sentPart

@@ -18,7 +18,7 @@ const (
 	OpContinue     Op = iota + 1 // let a message go on unchanged, or a piece of an answer: Of, Body, EndOfStream
 	OpRoute                      // answer the request's end, with its destination: Set, Body
 	OpRouteHeaders               // the same for a request without a body, after its headers: Set
-	OpRelay                      // let the response headers go on: Set; Holds, Wait
+	OpRelay                      // let the response headers go on: Set, Gap; Holds, Wait
 	OpImmediate                  // send an ImmediateResponse: Imm
 	OpExtend                     // make Envoy's message timeout longer: Wait
 	OpPrefill                    // send the prefill leg: Set, Body, Wait, Unread; EventPrefilled answers
@@ -56,15 +56,16 @@ type Effect struct {
 	Of          wire.Kind
 	Set         []wire.Header
 	Remove      []string
-	Body        []byte      // OpRoute: the new body; nil: the client's body goes on
-	Path        openai.Path // OpCollect
-	Model       string      // OpModels: the model that is asked about; "": all of them
-	Unread      bool        // OpPrefill: an answer that is too long to be kept is still awaited
-	Trailers    bool        // OpRoute: request trailers end the body
-	Retry       bool        // OpModels, OpHealth: a fresh attempt is allowed
-	Holds       bool        // OpRelay: the head of decode's answer has waited for prefill, for the time Wait
-	Token       string      // OpRoute: Plan.AnswerToken
-	NewRoute    bool        // OpRoute: Envoy chooses the route again, by the new headers
+	Body        []byte        // OpRoute: the new body; nil: the client's body goes on
+	Gap         time.Duration // OpRelay: how long the answer may stand still; 0: no limit
+	Path        openai.Path   // OpCollect
+	Model       string        // OpModels: the model that is asked about; "": all of them
+	Unread      bool          // OpPrefill: an answer that is too long to be kept is still awaited
+	Trailers    bool          // OpRoute: request trailers end the body
+	Retry       bool          // OpModels, OpHealth: a fresh attempt is allowed
+	Holds       bool          // OpRelay: the head of decode's answer has waited for prefill, for the time Wait
+	Token       string        // OpRoute: Plan.AnswerToken
+	NewRoute    bool          // OpRoute: Envoy chooses the route again, by the new headers
 	Imm         *wire.Immediate
 	Wait        time.Duration
 	Report      Report

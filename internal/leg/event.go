@@ -38,6 +38,7 @@ const (
 	EventAnswered  // the request was a question, which Imm answers
 	EventLogged    // Envoy's access log of the request has come: Seen, Status, Reached
 	EventLogBroken // a stream of Envoy's access log has broken off: the end of the answer may be lost
+	EventStalled   // the answer stands still: Bytes
 	EventRuns      // Envoy's access log says that the answer still runs
 	EventFound     // another stream has seen that decode's first events do not serve the request: Seen, Odd
 	EventPass      // only for that other stream: the answer's owner lets the answer go on
@@ -73,6 +74,7 @@ type Event struct {
 	Imm          *wire.Immediate // EventAnswered
 	Seen         blame.Sight     // EventLogged: how the answer ended; EventFound: what its first events say
 	Rank         worker.Rank     // EventGone, EventMute
+	Bytes        uint64          // EventStalled, EventRuns: of the answer, as sent on
 	Status       int             // EventLogged: the status that Envoy has sent to the client; EventFound: the one that the events name
 	Details      string          // EventLogged: what Envoy says of an answer that did not come to its end
 	Answerer     *Answerer       // EventResponseHeaders: who has answered in place of the picked worker; else nil

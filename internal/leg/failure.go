@@ -222,7 +222,7 @@ func failureOfEnd(s blame.Sight, status int) *Failure {
 	switch s {
 	case blame.Served, blame.ClientLeft, blame.Unfinished, blame.Unsent:
 		return nil
-	case blame.BrokeOff:
+	case blame.BrokeOff, blame.Stalled:
 		f = failCut
 	case blame.Expired:
 		f = failDeadline

@@ -168,6 +168,8 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "logged":
 		ev = Event{Kind: EventLogged, Seen: blame.Sight(str(d, "seen", string(blame.Served))), Reached: !d.HasArg("unreached")}
 		ev.Status = num(t, d, "status", 0)
+	case "stalled":
+		ev = Event{Kind: EventStalled, Bytes: uint64(num(t, d, "bytes", 0))}
 	case "log-broken":
 		ev = Event{Kind: EventLogBroken}
 	case "runs":
@@ -229,7 +231,7 @@ func testPlan(t *testing.T, d *datadriven.TestData) *Plan {
 	p := &Plan{
 		Nonce: 77, Decode: worker.Rank{ID: 3, DPRank: 1}, DecodeAddr: "10.0.0.3:30000",
 		DecodeDPSize: uint32(num(t, d, "dp", 1)), OverdueAfter: dur(t, str(d, "overdue", "5s")),
-		StartWithin: time.Second, AnswerWithin: dur(t, str(d, "answer", "0s")),
+		StartWithin: time.Second, AnswerWithin: dur(t, str(d, "answer", "0s")), GapWithin: dur(t, str(d, "gap", "0s")),
 		Spare: Spare{Prefill: !d.HasArg("lone"), Decode: !d.HasArg("lone")}, Lost: num(t, d, "lost", 0),
 		Expected: Expected{Tokens: int64(num(t, d, "isl", 0)), Exact: d.HasArg("exact"), Told: int64(num(t, d, "told", 0)), By: worker.Rank{ID: 8}},
 	}
@@ -303,6 +305,9 @@ func textOf(effects []Effect) string {
 				fmt.Fprintf(&b, " %q end=%t", e.Body, e.EndOfStream)
 			}
 		case OpRoute, OpRouteHeaders, OpRelay, OpPrefill, OpCollect:
+			if e.Gap > 0 {
+				fmt.Fprintf(&b, "\n  gap %s", e.Gap)
+			}
 			if e.Trailers {
 				b.WriteString(" with trailers")
 			}

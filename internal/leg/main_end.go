@@ -158,7 +158,7 @@ func (m *Main) WakeAt() time.Time {
 	default:
 		at = m.deadlineAt()
 	}
-	return sooner(at, m.timers.next(timerBegin, timerLate, timerAnswer, timerProbe, timerOrphan, timerExtend, timerPick))
+	return sooner(at, m.timers.next(timerBegin, timerLate, timerAnswer, timerProbe, timerOrphan, timerExtend, timerPick, timerGap))
 }
 
 // deadlineAt returns when the machine itself ends the request at its deadline, or the
@@ -187,6 +187,8 @@ func (m *Main) onTimer(now time.Time, repeat bool) {
 		m.onExtend(now)
 	case m.timers.due(timerPick, now):
 		m.pickAgain()
+	case m.timers.due(timerGap, now):
+		stalled(&m.attempt, now, m.answer.passed)
 	}
 	switch {
 	case m.phase == mainEnded && m.timers.due(timerLog, now):

@@ -71,6 +71,8 @@ func (m *Main) Step(now time.Time, ev *Event) []Effect {
 		if m.phase == mainLeft { // others learn of the end from their stream
 			m.timers.logBroken(now)
 		}
+	case EventStalled:
+		stalled(&m.attempt, now, ev.Bytes)
 	case EventRuns:
 		m.timers.runs(now)
 	case EventPicked:
@@ -392,6 +394,7 @@ func (m *Main) onAnswerPiece(now time.Time, p piece) {
 		}
 		m.onFirstPiece(now, p)
 		m.emit(a.pass(p))
+		awaitPiece(&m.attempt, now)
 		return
 	}
 	a.hold(p)

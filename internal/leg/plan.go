@@ -43,6 +43,7 @@ type Plan struct {
 	OverdueAfter time.Duration // how long prefill may take, from the dispatch
 	StartWithin  time.Duration // how long prefill's leg may take to begin, from the dispatch
 	AnswerWithin time.Duration // how long decode may take to answer, once it has all that it needs; 0: no limit
+	GapWithin    time.Duration // how long a streamed answer may stand still; 0: no limit
 	Spare        Spare         // which legs another worker could serve
 	Failing      int           // how often the hand-off of this pair has lately failed for other requests
 	Expected     Expected      // of the prompt

@@ -339,7 +339,7 @@ func (x *mainRandom) fire() error {
 }
 
 // clocksOfAnAttempt is how many times WakeAt chooses from: the timers and the deadline.
-const clocksOfAnAttempt = 10
+const clocksOfAnAttempt = 11
 
 func (x *mainRandom) close() error {
 	if x.closed {

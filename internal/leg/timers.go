@@ -13,6 +13,7 @@ const (
 	timerOrphan              // a prefill leg that outlives its attempt is aborted
 	timerLog                 // the attempt stops waiting for the access log
 	timerExtend              // Envoy is asked to wait longer for a reply
+	timerGap                 // a streamed answer that passes the plugin has stood still
 	timerPick                // the request that waits for a worker is tried again
 	timerLost                // an answer that nobody tells of any more counts as over
 	timersOfAnAttempt

@@ -27,6 +27,7 @@ const (
 	Prefill Leg = iota // from the dispatch to the whole answer
 	Stream             // decode, up to the response headers of a streamed answer
 	Whole              // decode, up to the response headers of an answer that comes as a whole
+	Gap                // decode, the longest time for which a streamed answer stands still
 	Start              // from the dispatch of a prefill leg to its begin: what a busy proxy takes
 	numLegs
 )

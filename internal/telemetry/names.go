@@ -71,6 +71,7 @@ const (
 
 	MetricBodyBytes = "baton_body_bytes_in_flight"
 	MetricWaiting   = "baton_requests_waiting"
+	MetricStill     = "baton_streams_silent"
 	MetricBodyLimit = "baton_body_bytes_limit"
 
 	MetricPrefillTokens   = "baton_worker_prefill_tokens"
@@ -233,6 +234,7 @@ func stateMetrics() []Metric {
 
 		{MetricBodyBytes, Gauge, "By", nil, "Bytes of request bodies in flight, both legs included, from a request's headers to its answer's end: bounded by request.max_bodies_bytes; see `bodies_full` in baton_failures_total.", nil},
 		{MetricWaiting, Gauge, "{request}", nil, "Requests that wait for a worker to return, since none of a role is in service and one may come back: each for request.max_wait at most.", nil},
+		{MetricStill, Gauge, "{request}", nil, "Streamed answers whose bytes stand still, seen for five seconds or more in Envoy's access log.", nil},
 		{MetricBodyLimit, Gauge, "By", nil, "request.max_bodies_bytes, or the limit used if it is not set: beyond it new requests get 503; those over 1 MiB once large ones have three quarters of it.", nil},
 
 		{MetricPrefillTokens, Gauge, "{token}", perWorker(), "Prompt tokens booked for prefill and not yet done.", nil},

@@ -62,6 +62,7 @@ type Observation struct {
 
 	BodyBytes, BodyLimit int64 // of request bodies: in flight, and the most that may be
 	Waiting              int64 // requests that wait for a worker to return
+	Still                int64 // streamed answers whose bytes stand still
 
 	QueueLimit int64 // in tokens, for each of Queues; 0: no limit
 }
@@ -71,7 +72,8 @@ type observables struct {
 	ready, revision, stale            metric.Int64ObservableGauge
 	workers, keys, problems, facts    metric.Int64ObservableGauge
 	queued, queueLimit, staleWorkers  metric.Int64ObservableGauge
-	bodyBytes, bodyLimit, waiting     metric.Int64ObservableGauge
+	bodyBytes, bodyLimit              metric.Int64ObservableGauge
+	waiting, still                    metric.Int64ObservableGauge
 	age                               metric.Float64ObservableGauge
 	prefillTokens, prefillRequests    metric.Int64ObservableGauge
 	decodeBlocks, decodeRequests, idx metric.Int64ObservableGauge
@@ -96,6 +98,7 @@ func (b *builder) observables() observables {
 		queueLimit:      b.gauge(MetricQueueLimit),
 		bodyBytes:       b.gauge(MetricBodyBytes),
 		waiting:         b.gauge(MetricWaiting),
+		still:           b.gauge(MetricStill),
 		bodyLimit:       b.gauge(MetricBodyLimit),
 		prefillTokens:   b.gauge(MetricPrefillTokens),
 		prefillRequests: b.gauge(MetricPrefillRequests),
@@ -126,7 +129,7 @@ func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err
 		read(&o)
 		g.show(w, &o)
 		return nil
-	}, g.ready, g.revision, g.stale, g.workers, g.staleWorkers, g.keys, g.problems, g.facts, g.streams, g.age, g.queued, g.queueLimit, g.bodyBytes, g.bodyLimit, g.waiting,
+	}, g.ready, g.revision, g.stale, g.workers, g.staleWorkers, g.keys, g.problems, g.facts, g.streams, g.age, g.queued, g.queueLimit, g.bodyBytes, g.bodyLimit, g.waiting, g.still,
 		g.prefillTokens, g.prefillRequests, g.decodeBlocks, g.decodingBlocks, g.decodeRequests, g.idx, g.shed)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: register gauges: %w", err)
@@ -157,6 +160,7 @@ func (g *observables) show(w metric.Observer, o *Observation) {
 	}
 	w.ObserveInt64(g.bodyBytes, o.BodyBytes)
 	w.ObserveInt64(g.waiting, o.Waiting)
+	w.ObserveInt64(g.still, o.Still)
 	w.ObserveInt64(g.bodyLimit, o.BodyLimit)
 	w.ObserveInt64(g.queueLimit, o.QueueLimit)
 	for _, q := range o.Queues {

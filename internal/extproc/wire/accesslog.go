@@ -49,11 +49,12 @@ type Entry struct {
 	// How the answer ended, by Envoy's response flags and details. The details name every
 	// way in which an upstream can break off. Some of these have no flag of their own but
 	// "protocol error": a chunked body that ends early, for example (measured on 1.40).
-	TimedOut, BrokeOff, ClientLeft bool
-	Details                        string // what Envoy says of such an end, with the transport's failure; else empty
-	Bytes                          uint64 // of the answer's body, as sent to the client
-	Status                         int    // as sent to the client
-	Reached                        bool   // some bytes of the request were sent to an upstream
+	// Stood: its bytes have stood still for longer than the plugin has said.
+	TimedOut, BrokeOff, ClientLeft, Stood bool
+	Details                               string // what Envoy says of such an end, with the transport's failure; else empty
+	Bytes                                 uint64 // of the answer's body, as sent to the client
+	Status                                int    // as sent to the client
+	Reached                               bool   // some bytes of the request were sent to an upstream
 
 	// When the answer was sent on, since Start; 0: never, or not known.
 	Start       time.Time // of the attempt
@@ -83,6 +84,7 @@ func EntryOf(e *datav3.HTTPAccessLogEntry) Entry {
 		BrokeOff: f.GetUpstreamConnectionTermination() || f.GetUpstreamRemoteReset() || f.GetUpstreamProtocolError() ||
 			strings.HasPrefix(resp.GetResponseCodeDetails(), "upstream_reset"),
 		ClientLeft: f.GetDownstreamConnectionTermination(),
+		Stood:      f.GetStreamIdleTimeout() && strings.HasPrefix(p.GetRouteName(), gapRoutes),
 		Bytes:      resp.GetResponseBodyBytes(),
 		Status:     int(resp.GetResponseCode().GetValue()),
 		Reached:    req.GetUpstreamHeaderBytesSent() > 0,
@@ -101,6 +103,9 @@ func EntryOf(e *datav3.HTTPAccessLogEntry) Entry {
 	}
 	return out
 }
+
+// gapRoutes is how the names of the routes begin that end answers which stand still.
+const gapRoutes = "gap_"
 
 // usageSpace is the namespace in which the filter baton.usage writes what it has found.
 const usageSpace = "baton.usage"

@@ -160,12 +160,18 @@ func Mutate(set []Header, remove []string) Reply {
 	return headersAnswer(fieldAnswerRequestHeaders, set, remove, extras{})
 }
 
-// Relay answers response headers, or the buffered body for which they have waited.
-func Relay(of Kind, set []Header, remove []string) Reply {
-	if of == ResponseBody {
-		return headersAnswer(fieldAnswerResponseBody, set, remove, extras{})
+// Relay answers response headers, or the buffered body for which they have waited. If gap is not
+// empty, it says for how many seconds the answer's bytes may stand still; Envoy's configuration
+// has a route for each such number.
+func Relay(of Kind, set []Header, remove []string, gap string) Reply {
+	var x extras
+	if gap != "" {
+		x.metadata = appendMetadata(nil, metadataGap, gap)
 	}
-	return headersAnswer(fieldAnswerResponseHeaders, set, remove, extras{})
+	if of == ResponseBody {
+		return headersAnswer(fieldAnswerResponseBody, set, remove, x)
+	}
+	return headersAnswer(fieldAnswerResponseHeaders, set, remove, x)
 }
 
 // extras is what an answer to the request carries besides its headers and body.
@@ -179,7 +185,7 @@ func extrasOf(r *Route, metadata []byte) extras {
 	if r.Token == "" {
 		return extras{metadata: metadata}
 	}
-	return extras{metadata: appendTokenMetadata(slices.Clip(metadata), r.Token), newRoute: r.NewRoute}
+	return extras{metadata: appendMetadata(slices.Clip(metadata), metadataLeg, r.Token), newRoute: r.NewRoute}
 }
 
 // size is how many bytes newRoute takes in a CommonResponse.
@@ -272,10 +278,10 @@ func chunkAnswer(field protowire.Number, piece mem.Buffer, last bool) Reply {
 	return Reply{head: b, body: piece, tail: tail}
 }
 
-// appendTokenMetadata appends dynamic metadata that holds a token.
-func appendTokenMetadata(b []byte, token string) []byte {
-	value := sized(len(token))
-	entry := sized(len(metadataLeg)) + sized(value)
+// appendMetadata appends dynamic metadata with one text.
+func appendMetadata(b []byte, key, text string) []byte {
+	value := sized(len(text))
+	entry := sized(len(key)) + sized(value)
 	inner := sized(entry)
 	outer := sized(len(metadataSpace)) + sized(sized(inner))
 	b = appendTag(b, fieldDynamicMetadata, sized(outer))
@@ -284,13 +290,14 @@ func appendTokenMetadata(b []byte, token string) []byte {
 	b = appendTag(b, fieldEntryValue, sized(inner))
 	b = appendTag(b, fieldValueOfStruct, inner)
 	b = appendTag(b, fieldStructFields, entry)
-	b = append(appendTag(b, fieldEntryKey, len(metadataLeg)), metadataLeg...)
+	b = append(appendTag(b, fieldEntryKey, len(key)), key...)
 	b = appendTag(b, fieldEntryValue, value)
-	return append(appendTag(b, fieldValueOfText, len(token)), token...)
+	return append(appendTag(b, fieldValueOfText, len(text)), text...)
 }
 
-// The namespace and the key of that metadata; Envoy's configuration names both.
+// The namespace and the keys of that metadata; Envoy's configuration names them.
 const (
 	metadataSpace = "baton"
 	metadataLeg   = "leg"
+	metadataGap   = "gap"
 )
