@@ -165,7 +165,7 @@ func (t *Tracker) ask(ctx context.Context, p probe) verdict {
 			switch {
 			case v.timedOut() && time.Since(begun) > p.within+stoodStill:
 				return unclear
-			case v == silent && knocked:
+			case v.timedOut() && knocked:
 				return late
 			}
 			return v

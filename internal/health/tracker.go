@@ -98,7 +98,6 @@ type entry struct {
 	answers
 	probe uint64    // the number of its last probe
 	asked time.Time // when its last probe on suspicion began
-	why   Outcome   // of the suspicion
 
 	// The questions at arrival. No bootstrap: at is empty.
 	atEndpoint, atBootstrap turn

@@ -137,8 +137,6 @@ func (l *Limits) Repeat(of worker.Key, now time.Time) bool {
 	return true
 }
 
-// pool returns what is known of a pool that serves. If there is no room, the pool that has
-// served nothing for the longest time is forgotten.
 // Repaid takes that a leg in place of one that was late has served sooner than that one had been
 // waited for: what was done once more was worth it, and so may be what follows.
 func (l *Limits) Repaid(of worker.Key) {
@@ -148,6 +146,8 @@ func (l *Limits) Repaid(of worker.Key) {
 	p.repeats = min(p.repeats+1, repeatsMost)
 }
 
+// pool returns what is known of a pool that serves. If there is no room, the pool that has
+// served nothing for the longest time is forgotten.
 func (l *Limits) pool(key worker.Key) *pool {
 	p, held := l.pools.Get(key, time.Time{})
 	if !held {
