@@ -24,7 +24,7 @@ func (t *Tracker) arrivedLocked(x *turn, v verdict, now time.Time) {
 	switch v {
 	case looped:
 		t.loopsLocked(x.of, x.at, now)
-	case well, answered:
+	case well, answered, stranger:
 	case unclear, unwell, unreachable, unconnected, silent, late:
 		t.arrivals.put(x, now.Add(t.jitterLocked(min(t.cfg.ProbeInterval<<x.tries, t.cfg.MaxHold))))
 		x.tries = min(x.tries+1, maxRelapses)

@@ -118,7 +118,10 @@
 //
 // [Tracker.Update] forgets workers that have left. A worker starts healthy if it returns,
 // or if its address, its number of ports, its part in prefill or its bootstrap address has
-// changed. If only its pools change, everything known of it is kept.
+// changed. One with a new id at the address of one that has left within [goneKept] is that
+// worker: its errors count on, and one that was aside recovers, unless it had refused
+// connections. Whoever answers at a worker's endpoint with none of the models that its engine
+// was first heard to serve is another engine: it gets no requests until the record changes. If only its pools change, everything known of it is kept.
 //
 // # What it costs
 //

@@ -117,6 +117,7 @@ type workersHTTP struct {
 	mu     sync.Mutex
 	answer map[string]func(context.Context) (int, error) // by address, with or without path; none: 404
 	batons map[string]bool                               // addresses, with or without path, at which a Baton answers
+	models map[string]string                             // by address: the model that knockPath names
 	seen   []string
 	start  time.Time
 }
@@ -128,6 +129,10 @@ func (w *workersHTTP) RoundTrip(r *http.Request) (*http.Response, error) {
 	if answer == nil {
 		answer = w.answer[r.URL.Host]
 	}
+	body := "{}"
+	if m := w.models[r.URL.Host]; m != "" && r.URL.Path == knockPath {
+		body = `{"data":[{"id":"` + m + `"}]}`
+	}
 	baton := w.batons[r.URL.Host+r.URL.Path] || w.batons[r.URL.Host]
 	w.mu.Unlock()
 	if answer == nil {
@@ -137,7 +142,7 @@ func (w *workersHTTP) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	res := &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("{}")), Request: r}
+	res := &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}
 	if baton {
 		res.Header.Set("X-Answered-By", "baton")
 	}
@@ -148,6 +153,12 @@ func (w *workersHTTP) set(host string, f func(context.Context) (int, error)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.answer[host] = f
+}
+
+func (w *workersHTTP) serves(host, model string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.models[host] = model
 }
 
 func (w *workersHTTP) probes() int {

@@ -364,7 +364,7 @@ func (m *model) begin(now time.Time) (*patient, *question) {
 // answered takes the answer to a question at an arrival.
 func (m *model) answered(p *patient, q *question, v verdict, now time.Time) {
 	switch v {
-	case well, answered:
+	case well, answered, stranger:
 	case looped:
 		m.leadsBack(p, q.at, now)
 	default:
@@ -396,6 +396,12 @@ func (m *model) probed(p *patient, asked probe, v verdict, now time.Time) {
 		p.State, p.due = Aside, now.Add(m.cfg.ProbeInterval)
 		m.leadsBack(p, asked.at, now)
 		return
+	case on == onSchedule && p.State == Probing && v == stranger:
+		p.State, p.due = Aside, now.Add(m.cfg.ProbeInterval)
+		if p.Reason != ReasonOtherModels {
+			m.lines = append(m.lines, fmt.Sprint(p.Rank.ID, Aside, Aside, ReasonOtherModels))
+			p.Reason, p.Since, p.dead, p.tried = ReasonOtherModels, now, true, false
+		}
 	case p.loops != "" && p.State == Probing:
 		p.State, p.due = Aside, now.Add(m.cfg.ProbeInterval)
 		if (v == well || v == answered) && asked.at == p.loops && asked.path == "/v1/models" {
@@ -404,6 +410,9 @@ func (m *model) probed(p *patient, asked probe, v verdict, now time.Time) {
 		return
 	case on == onSuspicion && v == unreachable:
 		m.aside(p, true, "connect-failed", now)
+		return
+	case on == onSuspicion && v == stranger:
+		m.aside(p, true, "other-models", now)
 		return
 	case on == onSuspicion && v == unconnected && !served:
 		m.aside(p, true, "no-connection", now)
@@ -643,7 +652,7 @@ func (d *duel) result() {
 			d.m.doubt(f.p, ReasonSilent, d.now)
 		}
 	}
-	v := verdict(d.rng.IntN(int(looped) + 1))
+	v := verdict(d.rng.IntN(int(stranger) + 1))
 	if v == looped && d.rng.IntN(3) > 0 {
 		v = answered
 	}

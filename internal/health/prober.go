@@ -2,11 +2,14 @@ package health
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptrace"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -25,6 +28,7 @@ type probe struct {
 	at     string // http://host:port
 	path   string
 	within time.Duration
+	told   bool // it is known which models the worker has
 	answers
 }
 
@@ -51,6 +55,7 @@ const (
 	silent                     // the connection was made, and nothing of the worker has answered in time
 	late                       // another page has answered, and this one did not come in time
 	looped                     // a Baton has answered
+	stranger                   // an engine of other models has answered
 )
 
 // heard reports whether the worker has answered.
@@ -143,16 +148,25 @@ func (t *Tracker) ask(ctx context.Context, p probe) verdict {
 	get := func(path string) <-chan verdict {
 		answer, asked := make(chan verdict, 1), time.Now()
 		sent.Go(func() {
-			v := t.send(ctx, within, p.at+path)
-			if v.heard() {
-				t.heard(p.rank, path, time.Since(asked))
+			v, models := t.send(ctx, within, p.at+path)
+			if v.heard() && !t.heard(&p, path, models, time.Since(asked)) {
+				v = stranger
 			}
 			answer <- v
 		})
 		return answer
 	}
 	page := get(p.path)
-	if p.of != onSuspicion {
+	if p.of == onSchedule {
+		v := <-page
+		if v == well && p.told { // whoever listens there now may be another engine
+			if k := <-get(knockPath); k == stranger || k == looped {
+				return k
+			}
+		}
+		return v
+	}
+	if p.of == onArrival {
 		return <-page
 	}
 	var knock <-chan verdict
@@ -167,10 +181,14 @@ func (t *Tracker) ask(ctx context.Context, p probe) verdict {
 				return unclear
 			case v.timedOut() && knocked:
 				return late
+			case v == well && p.told && knock == nil: // it may have been restarted as another engine
+				if k := <-get(knockPath); k == stranger {
+					return k
+				}
 			}
 			return v
 		case v := <-knock:
-			if v == looped {
+			if v == looped || v == stranger {
 				return v
 			}
 			if v.heard() {
@@ -191,44 +209,73 @@ func (t *Tracker) ask(ctx context.Context, p probe) verdict {
 	}
 }
 
-// heard notes how long an answer of a worker has taken.
-func (t *Tracker) heard(r worker.Rank, path string, took time.Duration) {
+// heard notes how long an answer of a worker has taken, and which models it was first heard to
+// serve. It returns false if those are others now: SGLang would serve requests for any model. An
+// engine may serve more than before, since adapters are loaded.
+func (t *Tracker) heard(p *probe, path string, models []string, took time.Duration) (same bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e := t.find(r); e != nil {
-		e.answers.heard(path, took)
+	e := t.find(p.rank)
+	if e == nil || e != p.turn.of {
+		return true
 	}
+	e.answers.heard(path, took)
+	if p.at != e.atEndpoint.at || len(models) == 0 {
+		return true
+	}
+	if e.models == nil {
+		e.models = models
+	}
+	return slices.ContainsFunc(models, func(m string) bool { return slices.Contains(e.models, m) })
 }
 
-// send asks for one page. The second context, of the first, ends in time.
-func (t *Tracker) send(ctx, within context.Context, url string) verdict {
+// send asks for one page. The second context, of the first, ends in time. The models are those
+// that knockPath names.
+func (t *Tracker) send(ctx, within context.Context, url string) (v verdict, models []string) {
 	var connected atomic.Bool
 	within = httptrace.WithClientTrace(within, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
 	req, err := http.NewRequestWithContext(within, http.MethodGet, url, nil)
 	if err != nil {
-		return unclear
+		return unclear, nil
 	}
 	res, err := t.cfg.Client.Do(req)
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
-		return unclear // ctx has ended: the error says nothing about the worker
+		return unclear, nil // ctx has ended: the error says nothing about the worker
 	case timedOut(err) && connected.Load():
-		return silent
+		return silent, nil
 	default:
-		return verdictOf(err)
+		return verdictOf(err), nil
 	}
 	defer res.Body.Close()
-	_, err = io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10))
+	body, err := io.ReadAll(io.LimitReader(res.Body, 64<<10))
 	switch {
 	case res.Header.Get(prefill.HeaderAnsweredBy) == prefill.AnsweredByBaton:
-		return looped
+		return looped, nil
 	case res.StatusCode >= http.StatusInternalServerError:
-		return unwell
+		return unwell, nil
 	case err != nil || res.StatusCode/100 != 2:
-		return answered
+		return answered, nil
 	}
-	return well
+	if strings.HasSuffix(url, knockPath) {
+		models = modelsIn(body)
+	}
+	return well, models
+}
+
+// modelsIn returns the models that an answer to knockPath names.
+func modelsIn(body []byte) (models []string) {
+	var list struct {
+		Data []struct{ ID string }
+	}
+	if json.Unmarshal(body, &list) != nil {
+		return nil
+	}
+	for _, m := range list.Data {
+		models = append(models, m.ID)
+	}
+	return models
 }
 
 // timedOut reports whether a time ran out: that of a context, or of the dialer, which
@@ -295,7 +342,7 @@ func (t *Tracker) begin(now time.Time) (p probe, any bool) {
 	t.welcomed = p.of == onArrival
 	p.rank, p.number, p.turn, p.at = x.of.rank, t.probes, x, x.at
 	if e := x.of; p.of != onArrival {
-		e.flight, e.probe, p.answers = p.of, p.number, e.answers
+		e.flight, e.probe, p.answers, p.told = p.of, p.number, e.answers, e.models != nil && !e.loops
 		p.within = min(p.within<<e.lates, max(p.within, longestProbe))
 		if e.loops {
 			p.path = knockPath
@@ -351,6 +398,8 @@ func (t *Tracker) probed(p probe, v verdict, now time.Time) {
 	switch {
 	case on == onSuspicion && v == looped:
 		t.loopsLocked(e, p.at, now)
+	case on == onSuspicion && v == stranger:
+		t.condemnLocked(e, ReasonOtherModels, now)
 	case on == onSuspicion:
 		t.judgeSuspectLocked(e, v, now)
 	case e.is() == Probing && v == well && !e.loops:
@@ -361,6 +410,8 @@ func (t *Tracker) probed(p probe, v verdict, now time.Time) {
 		switch {
 		case v == looped:
 			t.loopsLocked(e, p.at, now)
+		case v == stranger && e.reason != ReasonOtherModels:
+			t.moveLocked(e, Aside, true, ReasonOtherModels, now)
 		case v == unreachable:
 			t.condemnLocked(e, reasonOf(ConnectFailed), now)
 		case v == unconnected || v == silent:

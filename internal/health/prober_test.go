@@ -44,7 +44,7 @@ func TestASuspectIsJudgedByItsProbeAlone(t *testing.T) {
 		{"refuses", broken(syscall.ECONNREFUSED), "connect-failed"},
 		{"breaks", broken(syscall.ECONNRESET), "connect-failed"},
 		{"hangs", hang, "page-late"},
-		{"makes no connection", silence, "no-connection"},
+		{"makes no connection", silence, "page-late"},
 		{"makes no connection in the dialer's time", broken(os.ErrDeadlineExceeded), "no-connection"},
 		{"its machine does not answer", broken(syscall.EHOSTUNREACH), "no-connection"},
 		{"no file descriptor for the probe", broken(syscall.EMFILE), ""},
@@ -68,8 +68,8 @@ func TestASuspectIsJudgedByItsProbeAlone(t *testing.T) {
 			pass(5400 * time.Millisecond)
 			h, _ = tr.Lookup(rankOf(7))
 			require.Equal(t, row.want, string(h.Reason), row.what)
-			require.Equal(t, row.want != "" && row.what != "hangs", h.State.aside(), row.what)
-			require.Equal(t, row.what == "hangs", h.State == Doubted, row.what)
+			require.Equal(t, row.want != "" && row.want != "page-late", h.State.aside(), row.what)
+			require.Equal(t, row.want == "page-late", h.State == Doubted, row.what)
 			end()
 		})
 	}
@@ -139,6 +139,73 @@ func TestHowLongAWorkerMayBeSilentIsLearned(t *testing.T) {
 		require.Equal(t, ReasonSilent, h.Reason)
 		end()
 	})
+}
+
+// An engine that is restarted as another one at the same address would be sent requests for the
+// models that it had: SGLang answers them.
+func TestAnEngineOfOtherModelsGetsNoRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const at = "10.0.0.7:8000"
+		web := &workersHTTP{answer: map[string]func(context.Context) (int, error){at: status(200)}, models: map[string]string{at: "m"}}
+		tr, err := New(Config{Client: &http.Client{Transport: web}})
+		require.NoError(t, err)
+		tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), time.Now())
+		end := running(t, tr)
+		pass(time.Second)
+		tr.Report(rankOf(7), Report{Outcome: ConnectFailed}, time.Now())
+		web.serves(at, "other")
+		pass(5 * time.Second)
+		h, _ := tr.Lookup(rankOf(7))
+		require.Equal(t, Aside, h.State)
+		require.Equal(t, ReasonOtherModels, h.Reason)
+		web.serves(at, "m")
+		pass(5 * time.Second)
+		require.True(t, tr.Allows(rankOf(7)), "it is the first one again")
+		end()
+	})
+}
+
+// Two records that take turns at one address are of one worker: each would begin anew else, and
+// a worker that fails would be tried for ever.
+func TestTwoIDsThatTakeTurnsAtOneAddressAreOneWorker(t *testing.T) {
+	tr, err := New(Config{})
+	require.NoError(t, err)
+	now := time.Unix(1000, 0)
+	at := func(id worker.ID) *worker.Snapshot {
+		ws := []*worker.Worker{
+			{ID: id, Role: worker.Decode, Engine: worker.SGLang, Models: []string{"m"}, DPSize: 1, BlockSize: 16},
+			{ID: 99, Role: worker.Decode, Engine: worker.SGLang, Models: []string{"m"}, DPSize: 1, BlockSize: 16},
+		}
+		ws[0].Endpoint, err = worker.ParseEndpoint("10.0.0.7:8000")
+		require.NoError(t, err)
+		ws[1].Endpoint, err = worker.ParseEndpoint("10.0.0.9:8000")
+		require.NoError(t, err)
+		s, err := worker.NewSnapshot(1, ws)
+		require.NoError(t, err)
+		return s
+	}
+	fails := func(id worker.ID) {
+		tr.Report(rankOf(id), Report{Outcome: ServerError, Proven: true}, now)
+	}
+	tr.Update(at(1), now)
+	fails(1)
+	tr.Update(at(2), now)
+	fails(2)
+	tr.Update(at(1), now)
+	fails(1)
+	h, _ := tr.Lookup(rankOf(1))
+	require.Equal(t, Aside, h.State, "the third of one worker")
+	tr.Update(at(2), now)
+	h, _ = tr.Lookup(rankOf(2))
+	require.Equal(t, Recovering, h.State)
+	fails(2)
+	h, _ = tr.Lookup(rankOf(2))
+	require.Equal(t, Aside, h.State, "one is enough while it recovers")
+
+	tr.Report(rankOf(2), Report{Outcome: ConnectFailed}, now)
+	tr.Update(at(3), now)
+	h, _ = tr.Lookup(rankOf(3))
+	require.Equal(t, Healthy, h.State, "somebody has registered it since")
 }
 
 // A probe whose end is noticed late was not waited for: this process has stood still.

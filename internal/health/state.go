@@ -94,6 +94,7 @@ const (
 	ReasonSilent       Reason = "silent"        // nor does any other
 	ReasonUnconnected  Reason = "no-connection" // connections to it are not made, and not refused
 	ReasonLeadsBack    Reason = "leads-back"    // a Baton answers at its endpoint or bootstrap address
+	ReasonOtherModels  Reason = "other-models"  // an engine of other models answers at its endpoint
 	ReasonShare        Reason = "share"         // brought back, since more than the share of a pool was aside
 )
 
@@ -120,7 +121,9 @@ func (r Reason) silence() bool {
 
 // proof reports whether the reason shows that the worker cannot serve: there is nothing to wait
 // for.
-func (r Reason) proof() bool { return r == reasonOf(ConnectFailed) || r == ReasonLeadsBack }
+func (r Reason) proof() bool {
+	return r == reasonOf(ConnectFailed) || r == ReasonLeadsBack || r == ReasonOtherModels
+}
 
 // Silent reports whether the worker was set aside because it does not answer, or another
 // in its place: legs that wait for it wait in vain.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/invariants"
+	"github.com/seed-60ae5743/baton/internal/recent"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -43,6 +44,7 @@ type Tracker struct {
 	// while it is held, and no other code outside of the package. The only other lock
 	// that is taken meanwhile is the one of changes.
 	mu        sync.Mutex
+	gone      recent.Map[worker.Endpoint, []*entry] // workers that have left lately
 	rng       *rand.Rand
 	pools     []*pool
 	suspects  agenda    // of workers in service
@@ -96,8 +98,9 @@ type entry struct {
 	flight flight
 	lates  uint8 // how many probes in a row had no answer in time
 	answers
-	probe uint64    // the number of its last probe
-	asked time.Time // when its last probe on suspicion began
+	models []string  // that its engine was first heard to serve; nil: it has not told
+	probe  uint64    // the number of its last probe
+	asked  time.Time // when its last probe on suspicion began
 
 	// The questions at arrival. No bootstrap: at is empty.
 	atEndpoint, atBootstrap turn
@@ -116,6 +119,7 @@ func New(cfg Config) (*Tracker, error) {
 	t := &Tracker{
 		cfg: cfg, gap: time.Second / time.Duration(cfg.MaxProbes), wake: make(chan struct{}, 1),
 		rng: rand.New(rand.NewPCG(seed, seed)), budget: firstMates,
+		gone: recent.Map[worker.Endpoint, []*entry]{Keep: goneKept, Most: goneMost},
 	}
 	t.known.Store(new(map[worker.ID][]*entry))
 	t.byRole.Store(new(map[poolKey]*pool))
@@ -128,10 +132,19 @@ func (t *Tracker) Update(s *worker.Snapshot, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before, known := *t.known.Load(), make(map[worker.ID][]*entry)
+	for id, es := range before {
+		if s.Worker(id) == nil {
+			t.gone.Put(es[0].endpoint, es, now)
+		}
+	}
 	for _, w := range s.Workers() {
 		es := before[w.ID]
 		if !stillOf(es, w) {
+			isNew := len(es) == 0
 			es = entriesOf(w)
+			if isNew {
+				t.inheritLocked(es, now)
+			}
 			t.welcomeLocked(es, now)
 		}
 		known[w.ID] = es
@@ -155,6 +168,36 @@ func (t *Tracker) Update(s *worker.Snapshot, now time.Time) {
 	}
 	t.enforceSharesLocked(now)
 	t.nudge()
+}
+
+// goneKept is for how long a worker that has left is remembered by its address, and goneMost how
+// many are.
+const (
+	goneKept = 5 * time.Minute
+	goneMost = 65536
+)
+
+// inheritLocked gives to a worker with a new id what was known of the one that has left its
+// address lately: two records that take turns there are of one worker. One that was aside is let
+// back as one that recovers, unless it could not be reached: somebody has registered it since.
+func (t *Tracker) inheritLocked(es []*entry, now time.Time) {
+	was, ok := t.gone.Get(es[0].endpoint, now)
+	if !ok || len(was) != len(es) || was[0].rank.ID == es[0].rank.ID || was[0].prefill != es[0].prefill {
+		return
+	}
+	for i, e := range es {
+		o := was[i]
+		e.serverErrors, e.rate, e.refusals, e.servedAt, e.slow, e.slowRequest = o.serverErrors, o.rate, o.refusals, o.servedAt, o.slow, o.slowRequest
+		e.relapses, e.lates, e.answers = o.relapses, o.lates, o.answers
+		switch {
+		case o.refused, o.is() == Healthy:
+		case o.is() == Doubted:
+			t.moveLocked(e, Doubted, false, o.reason, now)
+			t.suspectLocked(e, now)
+		default:
+			t.moveLocked(e, Recovering, false, o.reason, now)
+		}
+	}
 }
 
 // entriesOf returns new entries for a worker.
