@@ -147,7 +147,7 @@ func checkInvariants(t *testing.T, tr *Tracker) {
 	require.Equal(t, limited, tr.limited.Load())
 	for _, p := range tr.pools {
 		var healthy, doubted int32
-		var aside, judged int
+		var aside, judged, returning int
 		var sum tally
 		for _, e := range p.members {
 			require.Contains(t, *e.pools.Load(), p)
@@ -163,10 +163,13 @@ func checkInvariants(t *testing.T, tr *Tracker) {
 				if !e.dead {
 					judged++
 				}
+				if !e.refused {
+					returning++
+				}
 			}
 		}
 		require.Equal(t, []int32{healthy, doubted}, []int32{p.healthy.Load(), p.doubted.Load()})
-		require.Equal(t, []int{aside, judged}, []int{int(p.aside.Load()), p.judged})
+		require.Equal(t, []int{aside, judged, returning}, []int{int(p.aside.Load()), p.judged, int(p.returning.Load())})
 		require.LessOrEqual(t, judged, p.limit)
 		require.InDelta(t, sum.good, p.sum.good, 1e-6)
 		require.InDelta(t, sum.bad, p.sum.bad, 1e-6)

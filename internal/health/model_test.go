@@ -396,7 +396,7 @@ func (m *model) probed(p *patient, asked probe, v verdict, now time.Time) {
 		p.State, p.due = Aside, now.Add(m.cfg.ProbeInterval)
 		m.leadsBack(p, asked.at, now)
 		return
-	case on == onSchedule && p.State == Probing && v == stranger:
+	case on == onSchedule && p.State == Probing && v == stranger && p.loops == "":
 		p.State, p.due = Aside, now.Add(m.cfg.ProbeInterval)
 		if p.Reason != ReasonOtherModels {
 			m.lines = append(m.lines, fmt.Sprint(p.Rank.ID, Aside, Aside, ReasonOtherModels))

@@ -144,7 +144,6 @@ func (t *Tracker) ask(ctx context.Context, p probe) verdict {
 	var sent sync.WaitGroup
 	defer sent.Wait()
 	defer cancel()
-	begun := time.Now()
 	get := func(path string) <-chan verdict {
 		answer, asked := make(chan verdict, 1), time.Now()
 		sent.Go(func() {
@@ -156,19 +155,22 @@ func (t *Tracker) ask(ctx context.Context, p probe) verdict {
 		})
 		return answer
 	}
-	page := get(p.path)
-	if p.of == onSchedule {
-		v := <-page
-		if v == well && p.told { // whoever listens there now may be another engine
-			if k := <-get(knockPath); k == stranger || k == looped {
-				return k
-			}
+	if p.of == onSuspicion {
+		return askSuspect(t, &p, get)
+	}
+	v := <-get(p.path)
+	if p.of == onSchedule && v == well && p.told { // whoever listens there now may be another engine
+		if k := <-get(knockPath); k == stranger || k == looped {
+			return k
 		}
-		return v
 	}
-	if p.of == onArrival {
-		return <-page
-	}
+	return v
+}
+
+// askSuspect asks a suspect for its page, and for another one if that does not come at once. It
+// tells of a silence before the result.
+func askSuspect(t *Tracker, p *probe, get func(path string) <-chan verdict) verdict {
+	begun, page := time.Now(), get(p.path)
 	var knock <-chan verdict
 	knocked, doubt, due := false, ReasonSilent, knockAfter
 	wake := time.NewTimer(due)
@@ -410,7 +412,7 @@ func (t *Tracker) probed(p probe, v verdict, now time.Time) {
 		switch {
 		case v == looped:
 			t.loopsLocked(e, p.at, now)
-		case v == stranger && e.reason != ReasonOtherModels:
+		case v == stranger && !e.loops && e.reason != ReasonOtherModels:
 			t.moveLocked(e, Aside, true, ReasonOtherModels, now)
 		case v == unreachable:
 			t.condemnLocked(e, reasonOf(ConnectFailed), now)
