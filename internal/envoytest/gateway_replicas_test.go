@@ -157,6 +157,7 @@ func newReplicas(t *testing.T, l layout, prefill string, patch func(port int, be
 	plugin := other.plugin
 	*other = *f
 	other.plugin = plugin
+	other.listen, _ = at(1)
 	t.Cleanup(other.checkIdle)
 	t.Cleanup(func() {
 		if t.Failed() {

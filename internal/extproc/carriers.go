@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -106,7 +107,7 @@ func (srv *Server) watch(at carrier) {
 		if srv.unwatch(at) {
 			return
 		}
-		switch srv.pulse(at) {
+		switch srv.peers.pulse(srv.legs, at) {
 		case alive:
 			misses = 0
 		case silent:
@@ -168,24 +169,32 @@ const (
 	alive
 )
 
-// pulse asks a replica whether it is alive. Without a connection it waits for one, for as
-// long as the call may take, since a replica that was away may be back.
-func (srv *Server) pulse(at carrier) pulse {
-	conn, err := srv.peers.conn(at.addr)
+// pulse asks a replica whether it is alive.
+func (p *peers) pulse(ctx context.Context, at carrier) pulse {
+	conn, err := p.conn(at.addr)
 	if err != nil {
 		return silent
 	}
-	ctx, cancel := context.WithTimeout(srv.legs, carrierTimeout)
+	life, ok := p.lifeOf(ctx, conn)
+	switch {
+	case !ok:
+		return silent
+	case at.life != "" && life != "" && life != at.life:
+		return replaced
+	}
+	return alive
+}
+
+// lifeOf asks a replica which process it is, and reports whether it answers. Without a connection
+// it waits for one, for as long as the call may take, since a replica that was away may be back.
+func (p *peers) lifeOf(ctx context.Context, conn grpc.ClientConnInterface) (life string, answers bool) {
+	ctx, cancel := context.WithTimeout(ctx, carrierTimeout)
 	defer cancel()
-	var life wrapperspb.BytesValue
-	err = conn.Invoke(ctx, legsAlive, wrapperspb.Bytes(nil), &life)
+	var v wrapperspb.BytesValue
+	err := conn.Invoke(ctx, legsAlive, wrapperspb.Bytes([]byte(p.token)), &v)
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-		return silent
-	case codes.OK:
-		if at.life != "" && string(life.GetValue()) != at.life {
-			return replaced
-		}
+		return "", false
 	}
-	return alive // also with an error: a replica of an older version does not know the call
+	return string(v.GetValue()), true // also with an error: a replica of an older version does not know the call
 }

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
 // lives starts a replica at the address, whose process has the given life. It runs until stop
@@ -21,8 +23,10 @@ func lives(t *testing.T, addr, life string) (at string, stop func()) {
 	require.NoError(t, err)
 	g := grpc.NewServer()
 	if life != "" {
+		sealer, err := prefill.NewSealer([]byte("a key that both replicas have"))
+		require.NoError(t, err)
 		p := newPeers(l.Addr().String(), life, slog.New(slog.DiscardHandler), insecure.NewCredentials(), func() {})
-		g.RegisterService(legsDesc(&Server{peers: p}), nil)
+		g.RegisterService(legsDesc(&Server{peers: p, sealer: sealer}), nil)
 	}
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = g.Serve(l) }()
@@ -32,13 +36,12 @@ func lives(t *testing.T, addr, life string) (at string, stop func()) {
 // TestAReplicaIsAliveReplacedOrSilent: a replica that was away and is back is alive, although
 // the last call to it failed. Another process at its address is told from it.
 func TestAReplicaIsAliveReplacedOrSilent(t *testing.T) {
-	owner := &Server{peers: newPeers("", "", slog.New(slog.DiscardHandler), insecure.NewCredentials(), func() {})}
-	defer owner.peers.close()
+	owner := newPeers("", "", slog.New(slog.DiscardHandler), insecure.NewCredentials(), func() {})
+	defer owner.close()
 	ask := func(at carrier, within time.Duration) pulse {
-		var cancel context.CancelFunc
-		owner.legs, cancel = context.WithTimeout(t.Context(), within)
+		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
-		return owner.pulse(at)
+		return owner.pulse(ctx, at)
 	}
 	addr, stop := lives(t, "127.0.0.1:0", "first")
 	require.Equal(t, alive, ask(carrier{addr, "first"}, time.Minute))
@@ -46,7 +49,7 @@ func TestAReplicaIsAliveReplacedOrSilent(t *testing.T) {
 	require.Equal(t, replaced, ask(carrier{addr, "zeroth"}, time.Minute))
 	ends := func() {
 		stop()
-		conn, err := owner.peers.conn(addr)
+		conn, err := owner.conn(addr)
 		require.NoError(t, err)
 		for conn.GetState() == connectivity.Ready {
 			require.True(t, conn.WaitForStateChange(t.Context(), connectivity.Ready))

@@ -135,12 +135,15 @@ func (c *clocks) wrong(host string, ahead time.Duration) (known, first bool) {
 }
 
 // receipt returns when the proxy received the request with the headers h, in time of this
-// process.
-func (srv *Server) receipt(ctx context.Context, h *wire.Headers, now time.Time) time.Time {
+// process. Where the filter is not ours, a client may have set that header.
+func (srv *Server) receipt(ctx context.Context, h *wire.Headers, ours bool, now time.Time) time.Time {
 	if h.Start == "" {
 		return now
 	}
 	host := peerHost(ctx)
+	if host == "" && !ours {
+		host = "local"
+	}
 	t, ahead, first := srv.clocks.received(h.Start, h.Attempt(), host, now, srv.rules.MaxTimeout)
 	if ahead != 0 {
 		srv.cfg.Telemetry.ClockOff()

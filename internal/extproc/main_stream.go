@@ -258,7 +258,7 @@ func (s *mainStream) fire() { s.post(just(leg.Event{Kind: leg.EventTimer})) }
 func (s *mainStream) begin(ev *notice) {
 	s.began = time.Now()
 	s.subset = s.srv.subsetOf(ev, s.filter.Gateway())
-	ev.Received = s.srv.receipt(s.grpc.Context(), ev.Headers, s.began)
+	ev.Received = s.srv.receipt(s.grpc.Context(), ev.Headers, !s.filter.Gateway(), s.began)
 	if ev.Headers.RequestID == "" {
 		ev.Headers.RequestID, ev.Unnamed = uuid.NewString(), true
 	}

@@ -68,9 +68,12 @@ var peerConnect = grpc.ConnectParams{
 	MinConnectTimeout: time.Second,
 }
 
+// peerConn is the connection to a replica. Its fields are guarded by peers.mu.
 type peerConn struct {
 	*grpc.ClientConn
-	used time.Time // guarded by peers.mu: when conn last returned it
+	used   time.Time // when conn last returned it
+	misses int       // questions in a row without an answer, see replicas.go
+	silent time.Time // when the first of them was asked
 }
 
 // peers makes the calls to other replicas: it tells them how legs and answers of their
@@ -78,11 +81,16 @@ type peerConn struct {
 type peers struct {
 	self  string // address at which the others can reach this replica
 	life  string // tells this process from another at the same address
+	token string // of no leg: it has the name of this replica
 	log   *slog.Logger
 	creds credentials.TransportCredentials
 
 	mu    sync.Mutex
 	conns map[string]*peerConn // guarded by mu; by address
+	asks  bool                 // guarded by mu: ask runs
+
+	ctx  context.Context //nolint:containedctx // ends ask
+	stop context.CancelFunc
 
 	calls chan struct{} // a slot for each report on its way
 	wg    sync.WaitGroup
@@ -93,7 +101,8 @@ func newPeers(self, life string, log *slog.Logger, creds credentials.TransportCr
 	if creds == nil {
 		creds = insecure.NewCredentials()
 	}
-	return &peers{self: self, life: life, log: log, creds: creds, conns: make(map[string]*peerConn), calls: make(chan struct{}, maxPeerReports), lost: lost}
+	ctx, stop := context.WithCancel(context.Background())
+	return &peers{self: self, life: life, log: log, creds: creds, conns: make(map[string]*peerConn), ctx: ctx, stop: stop, calls: make(chan struct{}, maxPeerReports), lost: lost}
 }
 
 // addressOf returns the address in an owner's name: "instance@host:port".
@@ -230,7 +239,11 @@ func (p *peers) conn(addr string) (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("extproc: peer %q: %w", addr, err)
 	}
-	p.conns[addr] = &peerConn{c, now}
+	p.conns[addr] = &peerConn{ClientConn: c, used: now}
+	if !p.asks && p.self != "" {
+		p.asks = true
+		p.wg.Go(p.ask)
+	}
 	return c, nil
 }
 
@@ -247,6 +260,7 @@ func (p *peers) forgetLocked(now time.Time) {
 
 // close waits for the calls on their way and closes the connections.
 func (p *peers) close() {
+	p.stop()
 	p.wg.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -270,7 +284,7 @@ func legsDesc(srv *Server) *grpc.ServiceDesc {
 			{MethodName: "Found", Handler: legsMethod(func(ctx context.Context, b []byte) ([]byte, error) { return nil, in.found(ctx, b) })},
 			{MethodName: "Logged", Handler: legsMethod(func(_ context.Context, b []byte) ([]byte, error) { return nil, in.logged(b) })},
 			{MethodName: "Abort", Handler: legsMethod(func(_ context.Context, b []byte) ([]byte, error) { return nil, in.abort(b) })},
-			{MethodName: "Alive", Handler: legsMethod(func(context.Context, []byte) ([]byte, error) { return []byte(srv.peers.life), nil })},
+			{MethodName: "Alive", Handler: legsMethod(func(_ context.Context, b []byte) ([]byte, error) { return []byte(in.alive(string(b))), nil })},
 		},
 	}
 }

@@ -162,7 +162,8 @@ func New(cfg Config) (*Server, error) {
 		srv.owner += "@" + cfg.Advertise
 	}
 	srv.peers = newPeers(cfg.Advertise, strconv.FormatUint(newNonce(), 36), cfg.Logger, cfg.PeerCredentials, func() { cfg.Telemetry.Leg("report_lost", "") })
-	return srv, nil
+	srv.peers.token, err = sealer.Seal(prefill.Leg{Kind: prefill.SyncLeg, Owner: srv.owner})
+	return srv, err
 }
 
 // GRPCOptions returns the options that the gRPC server needs for Envoy's streams. Bodies

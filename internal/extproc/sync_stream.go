@@ -63,6 +63,7 @@ func (s *syncStream) admit(ev *notice) {
 		s.refuse(&leg.FailLegLate, "late")
 		return
 	}
+	srv.peers.meet(sealed.Owner)
 	srv.cfg.Telemetry.Leg("admitted", "")
 	s.send(wire.Mutate([]wire.Header{
 		{Name: prefill.HeaderPrefillEndpoint, Value: w.EndpointOf(sealed.Prefill.DPRank).String()},
