@@ -25,6 +25,9 @@ type Options struct {
 	Env      []string
 	// APIKey is what vLLM asks requests for; default none.
 	APIKey string
+	// Own has the engine keep its own limits: how long a prompt may be, how many requests run
+	// at once. Without it they are small, so that tests reach them.
+	Own bool
 }
 
 // Engine is one real engine.
@@ -80,10 +83,13 @@ func VLLM(o *Options, at *Place) Command {
 	args := []string{
 		"serve", filepath.Join(o.Home, "models", o.Model), "--served-model-name", o.Model,
 		"--host", at.Host, "--port", strconv.Itoa(at.Port),
-		"--max-model-len", "4096", "--max-num-seqs", "8", "--dtype", "bfloat16", "--enforce-eager",
+		"--dtype", "bfloat16", "--enforce-eager",
 		"--block-size", strconv.Itoa(BlockSize), "--enable-prefix-caching", "--enable-prompt-tokens-details",
 		"--kv-events-config", fmt.Sprintf(
 			`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":""}`, at.Events, at.Replay),
+	}
+	if !o.Own {
+		args = append(args, "--max-model-len", "4096", "--max-num-seqs", "8")
 	}
 	if o.Role != worker.Aggregated {
 		role := map[worker.Role]string{worker.Prefill: "kv_producer", worker.Decode: "kv_consumer"}[o.Role]
@@ -131,13 +137,20 @@ func StartSGLang(ctx context.Context, o Options) (*Engine, error) {
 	}
 	e := &Engine{Kind: worker.SGLang, Role: o.Role, Served: o.Model, Events: ports[1], Replay: ports[2]}
 	venv := filepath.Join(o.Home, "sglang")
+	// Prefill apart, with its steps overlapped, ends at the first prompt that it computes in
+	// parts: it sends each part on a stream of CUDA's. All else is as SGLang itself chooses.
 	args := []string{
 		"-m", "sglang.launch_server", "--model-path", filepath.Join(o.Home, "models", o.Model), "--served-model-name", o.Model,
 		"--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--device", "cpu",
-		"--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--disable-cuda-graph", "--disable-overlap-schedule",
-		"--page-size", strconv.Itoa(BlockSize), "--max-total-tokens", "8192", "--max-running-requests", "4", "--dtype", "bfloat16",
-		"--enable-metrics", "--enable-cache-report", "--skip-server-warmup",
+		"--disable-overlap-schedule", "--page-size", strconv.Itoa(BlockSize), "--dtype", "bfloat16",
+		"--enable-metrics", "--enable-cache-report",
 		"--kv-events-config", fmt.Sprintf(`{"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":""}`, e.Events, e.Replay),
+	}
+	if o.Own {
+		// Else it takes what memory there is.
+		args = append(args, "--max-total-tokens", "131072")
+	} else {
+		args = append(args, "--max-total-tokens", "8192", "--max-running-requests", "4")
 	}
 	if o.Role != worker.Aggregated {
 		e.Bootstrap = ports[3]

@@ -99,6 +99,25 @@ var specs = map[string]spec{
 	"bench-p": benchOf(worker.Prefill), "bench-d": benchOf(worker.Decode),
 	"sglang-p1": {worker.SGLang, Options{Model: "tiny", Role: worker.Prefill}},
 	"sglang-d1": {worker.SGLang, Options{Model: "tiny", Role: worker.Decode}},
+
+	"vllm-own-p1": ownVLLM(worker.Prefill), "vllm-own-p2": ownVLLM(worker.Prefill),
+	"vllm-own-d1": ownVLLM(worker.Decode), "vllm-own-d2": ownVLLM(worker.Decode),
+	"sglang-own-p1": ownSGLang(worker.Prefill), "sglang-own-p2": ownSGLang(worker.Prefill),
+	"sglang-own-d1": ownSGLang(worker.Decode), "sglang-own-d2": ownSGLang(worker.Decode),
+}
+
+// ownVLLM and ownSGLang are engines with their own limits, which can load adapters.
+func ownVLLM(role worker.Role) spec {
+	return spec{worker.VLLM, Options{
+		Model: "tiny", Role: role, Own: true, Args: []string{"--num-gpu-blocks-override", "4096", "--enable-lora"},
+		Env: []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"},
+	}}
+}
+
+func ownSGLang(role worker.Role) spec {
+	return spec{worker.SGLang, Options{Model: "tiny", Role: role, Own: true, Args: []string{
+		"--enable-lora", "--lora-backend", "torch_native", "--max-lora-rank", "4", "--lora-target-modules", "q_proj", "v_proj",
+	}}}
 }
 
 var (
