@@ -162,7 +162,9 @@ func New(cfg Config) (*Server, error) {
 		srv.owner += "@" + cfg.Advertise
 	}
 	srv.peers = newPeers(cfg.Advertise, strconv.FormatUint(newNonce(), 36), cfg.Logger, cfg.PeerCredentials, func() { cfg.Telemetry.Leg("report_lost", "") })
-	srv.peers.token, err = sealer.Seal(prefill.Leg{Kind: prefill.SyncLeg, Owner: srv.owner})
+	if token, err := sealer.Seal(prefill.Leg{Kind: prefill.SyncLeg, Owner: srv.owner}); err == nil { // else no leg can be sealed, which each request tells
+		srv.peers.token = token
+	}
 	return srv, err
 }
 

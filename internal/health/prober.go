@@ -167,6 +167,18 @@ func (t *Tracker) ask(ctx context.Context, p probe) verdict {
 	return v
 }
 
+// timed returns what a page shows that has taken so long. The flag knocked says that another page
+// has come.
+func (p *probe) timed(v verdict, took time.Duration, knocked bool) verdict {
+	switch {
+	case v.timedOut() && took > p.within+stoodStill:
+		return unclear
+	case v.timedOut() && knocked:
+		return late
+	}
+	return v
+}
+
 // askSuspect asks a suspect for its page, and for another one if that does not come at once. It
 // tells of a silence before the result.
 func askSuspect(t *Tracker, p *probe, get func(path string) <-chan verdict) verdict {
@@ -178,17 +190,12 @@ func askSuspect(t *Tracker, p *probe, get func(path string) <-chan verdict) verd
 	for {
 		select {
 		case v := <-page:
-			switch {
-			case v.timedOut() && time.Since(begun) > p.within+stoodStill:
-				return unclear
-			case v.timedOut() && knocked:
-				return late
-			case v == well && p.told && knock == nil: // it may have been restarted as another engine
+			if v == well && p.told && knock == nil { // it may have been restarted as another engine
 				if k := <-get(knockPath); k == stranger {
 					return k
 				}
 			}
-			return v
+			return p.timed(v, time.Since(begun), knocked)
 		case v := <-knock:
 			if v == looped || v == stranger {
 				return v
