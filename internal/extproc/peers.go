@@ -3,6 +3,7 @@ package extproc
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -87,7 +88,7 @@ type peers struct {
 
 	mu    sync.Mutex
 	conns map[string]*peerConn // guarded by mu; by address
-	asks  bool                 // guarded by mu: ask runs
+	asked chan struct{}        // guarded by mu: closes when ask has ended; nil: it does not run
 
 	ctx  context.Context //nolint:containedctx // ends ask
 	stop context.CancelFunc
@@ -229,6 +230,9 @@ func (p *peers) conn(addr string) (*grpc.ClientConn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
+	if p.conns == nil {
+		return nil, errPeersClosed
+	}
 	if c := p.conns[addr]; c != nil {
 		c.used = now
 		return c.ClientConn, nil
@@ -240,9 +244,13 @@ func (p *peers) conn(addr string) (*grpc.ClientConn, error) {
 		return nil, fmt.Errorf("extproc: peer %q: %w", addr, err)
 	}
 	p.conns[addr] = &peerConn{ClientConn: c, used: now}
-	if !p.asks && p.self != "" {
-		p.asks = true
-		p.wg.Go(p.ask)
+	if p.asked == nil && p.self != "" && p.ctx.Err() == nil {
+		asked := make(chan struct{})
+		p.asked = asked
+		go func() {
+			defer close(asked)
+			p.ask()
+		}()
 	}
 	return c, nil
 }
@@ -261,6 +269,12 @@ func (p *peers) forgetLocked(now time.Time) {
 // close waits for the calls on their way and closes the connections.
 func (p *peers) close() {
 	p.stop()
+	p.mu.Lock()
+	asked := p.asked
+	p.mu.Unlock()
+	if asked != nil {
+		<-asked
+	}
 	p.wg.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -268,7 +282,10 @@ func (p *peers) close() {
 		_ = c.Close()
 		delete(p.conns, addr)
 	}
+	p.conns = nil
 }
+
+var errPeersClosed = errors.New("extproc: this process is about to end")
 
 // inbox handles the calls of other replicas.
 type inbox struct{ srv *Server }
