@@ -336,7 +336,7 @@ func (srv *Server) enterStage(s stage) []*mainStream {
 func (srv *Server) OnChange(old *worker.Snapshot, c discovery.Change) {
 	if len(c.Left) > 0 {
 		srv.leavers.add(c.Left, old, time.Now())
-		srv.attempts.gone(movedOut(c.Left, old, srv.cfg.Board.Load().Snapshot))
+		srv.attempts.gone(c.Left)
 		srv.patience.Forget(c.Left)
 	}
 	err := srv.CheckListener()
@@ -344,23 +344,6 @@ func (srv *Server) OnChange(old *worker.Snapshot, c discovery.Change) {
 		srv.log.Error("a worker has joined that cannot be used", logkey.Err, err)
 	}
 	srv.unheard = err != nil
-}
-
-// movedOut returns the workers that have left and have not come back under another id: whoever
-// registers anew at an address is the same process, and serves what it has.
-func movedOut(left []worker.ID, old, now *worker.Snapshot) []worker.ID {
-	type place struct {
-		at   worker.Endpoint
-		role worker.Role
-	}
-	here := make(map[place]bool)
-	for _, w := range now.Workers() {
-		here[place{w.Endpoint, w.Role}] = !slices.Contains(left, w.ID)
-	}
-	return slices.DeleteFunc(slices.Clone(left), func(id worker.ID) bool {
-		w := old.Worker(id)
-		return w != nil && !w.Fronted && here[place{w.Endpoint, w.Role}]
-	})
 }
 
 // Heard must be called when KV events of a rank have begun or ceased to arrive.
