@@ -82,7 +82,7 @@ var groups = []group{
 	// The answer's end.
 	{BrokeOff, prefills, "the stream ends after the answer's headers, while decode waits for it", Row{Charge: Break, Suspect: true, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{BrokeOff, servers, "Envoy's access log: UC, UR, UPE, or details that begin upstream_reset", Row{Charge: Break, Suspect: true, Outcome: Cut}},
-	{Unsent, servers, "the same, before Envoy had sent a byte on: Envoy begins a fresh attempt", Row{Charge: Break, Suspect: true, Outcome: Retried}},
+	{Unsent, servers, "the same, before Envoy had sent a byte on: Envoy begins a fresh attempt", Row{Charge: Break, Suspect: true, Avoid: It, Outcome: Retried}},
 	{Stalled, servers, "the answer's bytes have stood still for longer than they may: Envoy's access log, or the plugin where the answer passes it; and too few have been sent for the client to be what holds them up", Row{Charge: Break, Suspect: true, Outcome: Cut}},
 	{Expired, servers, "Envoy's access log: a timer, after the answer began; or the plugin's own timer, if Envoy's is late", Row{Outcome: Cut}},
 	{Served, all, "the whole answer", Row{Charge: Credit, Outcome: OK}},

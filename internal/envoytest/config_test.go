@@ -310,7 +310,8 @@ func TestEveryExternalProcessorFailsAsItsLegNeedsAndByDestinationClosed(t *testi
 					}
 				}
 				require.Equal(t, open, n.get("failure_mode_allow").text())
-				require.Equal(t, "5s", n.get("message_timeout").text(), "the default of 200 ms is too short")
+				// 10 s where another replica may take a leg after 5 s.
+				require.Contains(t, []string{"5s", "10s"}, n.get("message_timeout").text(), "the default of 200 ms is too short")
 			})
 			filters := []string{"main", "first_token", "prefill", "sync"}
 			switch {
