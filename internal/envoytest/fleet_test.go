@@ -263,7 +263,7 @@ func (f *fleet) publish(ws ...*stack.Worker) {
 func (f *fleet) dump() {
 	if f.plugin != nil {
 		f.dumpDecisions()
-		f.t.Logf("plugin's log:\n%s", lastLines(f.plugin.Log(), 600))
+		f.t.Logf("plugin's log:\n%s", lastLines(f.plugin.Log(), 60))
 	}
 	if f.envoy != nil {
 		if stats, err := f.envoy.Ask(f.ctx, http.MethodGet, "/stats?usedonly&filter=extproc|ext_proc|access_log"); err == nil {

@@ -60,9 +60,7 @@ func (a *avoidList) add(q *leg.Request, l leg.Lesson, now time.Time) {
 	k := avoidKey(&q.Headers)
 	e, _ := a.requests.Get(k, now)
 	for _, rank := range l.Avoid {
-		if !slices.Contains(e.Avoid, rank) {
-			e.Avoid = append(e.Avoid, rank)
-		}
+		e.AlsoAvoid(rank)
 	}
 	e.Suspects, e.Keep, e.Told, e.By = l.Suspects, l.Keep, l.Told, l.By
 	e.last, e.Lost = max(e.last, q.Attempt), max(e.Lost, l.Lost)
@@ -77,9 +75,7 @@ func (a *avoidList) lost(q *leg.Request, n int, by worker.Rank, now time.Time) {
 	k := avoidKey(&q.Headers)
 	e, _ := a.requests.Get(k, now)
 	e.Lost = max(e.Lost, n)
-	if by.ID != 0 && !slices.Contains(e.Avoid, by) {
-		e.Avoid = append(e.Avoid, by)
-	}
+	e.AlsoAvoid(by)
 	a.requests.Put(k, e, now)
 }
 

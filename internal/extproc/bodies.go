@@ -4,11 +4,16 @@ import "github.com/seed-60ae5743/baton/internal/leg"
 
 // This file counts the bytes of bodies: see docs/decisions/0012-memory.md.
 
-// Bodies returns how many bytes of bodies are in flight, the limit above which requests are
-// refused, how many requests wait for a worker to return, and how many streamed answers stand
-// still.
-func (srv *Server) Bodies() (used, limit, waiting, still int64) {
-	return srv.bodies.Used(), srv.bodies.Limit(), srv.waiting.requests.Load(), srv.still.Load()
+// Usage is what requests take now.
+type Usage struct {
+	BodyBytes, BodyLimit int64 // of bodies in flight, and above which requests are refused
+	Waiting              int64 // requests that wait for a worker to return
+	Still                int64 // streamed answers that stand still
+}
+
+// Usage returns what requests take now.
+func (srv *Server) Usage() Usage {
+	return Usage{BodyBytes: srv.bodies.Used(), BodyLimit: srv.bodies.Limit(), Waiting: srv.waiting.requests.Load(), Still: srv.still.Load()}
 }
 
 // BodiesTight reports whether requests with a large body may be refused now.

@@ -2,7 +2,6 @@ package extproc
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
@@ -41,9 +40,7 @@ func (s *mainStream) decide(instead *leg.Failure) {
 	if !ours {
 		lost, by := srv.attempts.lostBefore(s.m.Request())
 		before.Lost = max(before.Lost, lost)
-		if by.ID != 0 && !slices.Contains(before.Avoid, by) {
-			before.Avoid = append(before.Avoid, by)
-		}
+		before.AlsoAvoid(by)
 	}
 	a := asking{mainStream: s, before: before.Lesson, instead: instead}
 	if before.Lost >= blame.MostLost {

@@ -115,8 +115,9 @@ func addressOf(owner string) string {
 func (p *peers) reachable(owner string) bool { return addressOf(owner) != "" }
 
 // report sends one report to the owner of a leg, once the channel before has closed; at once
-// if that is nil. It calls over if the owner answers that the attempt is over. It returns a channel that closes when the call has ended. The caller gives
-// it to the leg's next report, since reports must come in order and gRPC calls need not.
+// if that is nil. It calls over if the owner answers that the attempt is over. It returns a
+// channel that closes when the call has ended. The caller gives it to the leg's next report,
+// since reports must come in order and gRPC calls need not.
 func (p *peers) report(owner, token string, r leg.Report, over func(), before <-chan struct{}) <-chan struct{} {
 	done := make(chan struct{})
 	addr := addressOf(owner)
@@ -278,9 +279,8 @@ func (p *peers) close() {
 	p.wg.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for addr, c := range p.conns {
+	for _, c := range p.conns {
 		_ = c.Close()
-		delete(p.conns, addr)
 	}
 	p.conns = nil
 }

@@ -165,7 +165,7 @@ func New(cfg Config) (*Server, error) {
 	if token, err := sealer.Seal(prefill.Leg{Kind: prefill.SyncLeg, Owner: srv.owner}); err == nil { // else no leg can be sealed, which each request tells
 		srv.peers.token = token
 	}
-	return srv, err
+	return srv, nil
 }
 
 // GRPCOptions returns the options that the gRPC server needs for Envoy's streams. Bodies

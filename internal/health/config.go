@@ -83,16 +83,23 @@ func (c Config) withDefaults() Config {
 		c.ProbePath = "/health"
 	}
 	if c.Client == nil {
-		var t http.RoundTripper = &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{Timeout: connectWithin}).DialContext}
-		if c.Around != nil {
-			t = c.Around(t)
-		}
-		c.Client = &http.Client{
-			Transport:     t,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		}
+		c.Client = NewClient(c.Around)
 	}
 	return c
+}
+
+// NewClient returns a client for questions to engines that must say something about them: each
+// makes a connection of its own, and follows no redirect. If around is not nil, it wraps the
+// transport.
+func NewClient(around func(http.RoundTripper) http.RoundTripper) *http.Client {
+	var t http.RoundTripper = &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{Timeout: connectWithin}).DialContext}
+	if around != nil {
+		t = around(t)
+	}
+	return &http.Client{
+		Transport:     t,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
 // Validate returns every fault of c, joined, or nil.

@@ -16,7 +16,7 @@
 //   - healthy: in service.
 //   - doubted: in service, and picked only if its pools have no healthy worker. A worker
 //     that is silent may be stopped, or only busy: requests lose nothing at its mates, and
-//     without mates they wait, as they would have waited anyway.
+//     without mates they wait, as they would have waited anyway. It is probed on.
 //   - aside, probing: not picked. Probing is aside while a probe is under way.
 //   - recovering: one request at a time may try the worker, as long as its pool has a
 //     healthy one; if it has none, all may. A probe alone does not make a worker healthy,
@@ -37,10 +37,15 @@
 //     prefill, leads back to a router, and each request sent there would come as a new
 //     one. That is asked, and not found by comparing addresses: the answer is first-hand,
 //     holds for each spelling of an address, and nobody but who answers there can give it.
-//   - A probe that gets no connection: sets aside together with what made the worker
-//     suspect, but for the last worker of a role.
-//   - A probe that gets a connection and no answer: shows nothing of the worker's health.
-//     It makes a healthy suspect doubted.
+//   - An answer of an engine of other models, where it is known which ones the worker had:
+//     sets aside at once.
+//   - A probe that gets no connection, and is not refused: sets aside, unless the worker has
+//     served a request since it was asked.
+//   - A probe that gets a connection, while nothing of the worker answers: makes a healthy
+//     suspect doubted. Once the whole time of the probe has passed so, it sets aside, unless
+//     the worker has served a request meanwhile, or has no healthy mate.
+//   - A probe whose page is late, while another page of the worker comes: makes a healthy
+//     suspect doubted.
 //   - Server errors, answers that break off, lost connections: a run of them counts if
 //     the rate of the others in its pools does not explain it (rates.go), since failures
 //     that all workers have alike are caused by the requests. While the worker recovers,
@@ -71,16 +76,13 @@
 // By the judgement of requests, at most a share of the workers of one key and role is
 // aside. The share is rounded up, so that one of two can be. A worker that would exceed
 // it is kept in service, and shown so. A worker is in the pools of all its keys, and each
-// of them must have room. Workers that cannot be reached, after a refused connection or a
-// probe without a connection, or whose address leads back, need no room and take none: if
-// ten of twelve are dead, all ten are aside.
+// of them must have room. Workers that a probe or a refused connection has set aside need no
+// room and take none: if ten of twelve are dead, all ten are aside.
 //
-// Server errors do not set aside the last worker in service of a pool: some of its
-// answers may be right, and to refuse all requests would turn a partial fault into a full
-// one. Other evidence does, if the share allows it (a pool of one): such a worker answers
-// no request, each client would wait for a time-out, and without the worker a request
-// gets a clear 503 with Retry-After at once. The probe brings the worker back within
-// about a second.
+// The judgement of requests does not set aside the last worker in service of a pool: some of
+// its answers may be right, or late, and to refuse all requests would turn a partial fault
+// into a full one. If probes have set all aside, a request waits for one that may come back
+// ([Tracker.MayReturn]).
 //
 // # Asking a mate
 //
@@ -121,7 +123,9 @@
 // changed. One with a new id at the address of one that has left within [goneKept] is that
 // worker: its errors count on, and one that was aside recovers, unless it had refused
 // connections. Whoever answers at a worker's endpoint with none of the models that its engine
-// was first heard to serve is another engine: it gets no requests until the record changes. If only its pools change, everything known of it is kept.
+// was first heard to serve is another engine: it gets no requests until one with such a model
+// answers there, or the record changes. If only its pools change, everything known of it is
+// kept.
 //
 // # What it costs
 //

@@ -268,13 +268,14 @@ func (t *Tracker) send(ctx, within context.Context, url string) (v verdict, mode
 		return answered, nil
 	}
 	if strings.HasSuffix(url, knockPath) {
-		models = modelsIn(body)
+		models = ModelsIn(body)
 	}
 	return well, models
 }
 
-// modelsIn returns the models that an answer to knockPath names.
-func modelsIn(body []byte) (models []string) {
+// ModelsIn returns the models that an answer of an engine's /v1/models names; nil: it names none,
+// or is something else.
+func ModelsIn(body []byte) (models []string) {
 	var list struct {
 		Data []struct{ ID string }
 	}

@@ -156,3 +156,8 @@ type RankHealth struct {
 	SparedFor         Reason    // why it should be aside, if there is no room; else empty
 	Suspected         bool      // it is in service, and a probe of it is under way or due
 }
+
+// Silent reports whether the worker is set aside for what [Transition.Silent] tells of.
+func (h *RankHealth) Silent() bool {
+	return h.State.aside() && (h.Reason.silence() || h.Reason.proof())
+}

@@ -1,6 +1,7 @@
 package leg
 
 import (
+	"slices"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
@@ -30,6 +31,13 @@ type Lesson struct {
 	Told     int64         // the count of the prompt's tokens with which a worker has contradicted what was expected; 0: none has
 	By       worker.Rank   // that worker
 	Lost     int           // how many workers the request has lost that were to answer it, in all attempts
+}
+
+// AlsoAvoid adds a rank to those that may be at fault. One with ID 0 is none.
+func (l *Lesson) AlsoAvoid(r worker.Rank) {
+	if r.ID != 0 && !slices.Contains(l.Avoid, r) {
+		l.Avoid = append(l.Avoid, r)
+	}
 }
 
 func (c *charges) saw(l blame.Leg, s blame.Sight) { c.seen = append(c.seen, Sighting{l, s}) }

@@ -269,8 +269,8 @@ func (m *pairing) WaitsSince(now time.Time) time.Time {
 // WouldRepeat reports whether the event, EventTimer or EventMute, would have the attempt give
 // up a leg that may still run, for a fresh attempt that does its work once more.
 func (m *pairing) WouldRepeat(now time.Time, ev *Event) bool {
-	t := m.timers
-	if !m.awaitsAnswer() || t.excuse(now) {
+	late := m.timers // a copy: to ask puts nothing off
+	if !m.awaitsAnswer() || late.excuse(now) {
 		return false
 	}
 	f := failDecodeSilent

@@ -17,9 +17,9 @@
 // minute for the kinds whose cost the prompt does not show. [Limits.Took] learns from a
 // leg that has served. [Limits.Repeat] says whether a leg that is over its limit may be given
 // up for a fresh attempt: what it does may go on, so this is for few requests of a pool.
-// [Limits.Repaid] tells it that the fresh attempt was the faster one. [Limits.Forget] drops workers that have left. Of more than 1,024
-// pools, the one that has served nothing for the longest time is forgotten. Safe for
-// concurrent use.
+// [Limits.Repaid] tells it that the fresh attempt was the faster one. [Limits.Forget] drops
+// workers that have left. Of more than 1,024 pools, the one that has served nothing for the
+// longest time is forgotten. Safe for concurrent use.
 //
 // # What it does not do
 //

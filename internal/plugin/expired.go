@@ -2,27 +2,23 @@ package plugin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"syscall"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// How long a worker whose record has expired may take to answer. Its models cost no engine
-// anything to tell; a busy event loop may still be late.
-const (
-	connectWithin = 3500 * time.Millisecond
-	answerWithin  = 5 * time.Second
-)
+// answerWithin is how long a worker whose record has expired may take to answer. Its models cost
+// no engine anything to tell; a busy event loop may still be late.
+const answerWithin = 5 * time.Second
 
 // expired follows the workers whose records have expired, asks them and tells of them.
 type expired struct {
@@ -40,10 +36,7 @@ func (x *expired) source(inner discovery.Source) discovery.Source {
 
 // askBy makes the client for the questions.
 func (x *expired) askBy(keyed func(http.RoundTripper) http.RoundTripper) {
-	x.client = &http.Client{
-		Transport:     keyed(&http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{Timeout: connectWithin}).DialContext}),
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	x.client = health.NewClient(keyed)
 }
 
 // ask asks a worker which models it serves, at each of its ports until one answers.
@@ -85,13 +78,9 @@ func (x *expired) modelsAt(ctx context.Context, at worker.Endpoint) (models []st
 		return nil, err
 	}
 	defer res.Body.Close()
-	var list struct {
-		Data []struct{ ID string }
-	}
-	if res.StatusCode == http.StatusOK && json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(&list) == nil {
-		for _, m := range list.Data {
-			models = append(models, m.ID)
-		}
+	if res.StatusCode == http.StatusOK {
+		body, _ := io.ReadAll(io.LimitReader(res.Body, 1<<20)) // a part of a page names no model
+		models = health.ModelsIn(body)
 	}
 	return models, nil
 }

@@ -19,7 +19,8 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	o.Revision, o.Age, o.Stale = v.Revision, v.Age, v.Stale
 	o.Expired = int64(len(p.expired.stale()))
 	healths := p.healths()
-	o.BodyBytes, o.BodyLimit, o.Waiting, o.Still = p.server.Bodies()
+	u := p.server.Usage()
+	o.BodyBytes, o.BodyLimit, o.Waiting, o.Still = u.BodyBytes, u.BodyLimit, u.Waiting, u.Still
 	o.QueueLimit = p.cfg.Prefill.MaxQueuedISLTokens
 	o.Facts = make(map[string]int64)
 	for _, r := range p.factRows() {

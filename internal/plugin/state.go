@@ -47,7 +47,8 @@ func (p *plugin) state() admin.State {
 	s := admin.State{Version: version, StartedAt: p.started, Now: time.Now(), Transitions: p.history.list()}
 	s.Ready, s.NotReadyReason = p.isReady()
 	s.Config, _ = p.cfg.Effective()
-	s.BodyBytes, s.BodyLimit, _, _ = p.server.Bodies()
+	u := p.server.Usage()
+	s.BodyBytes, s.BodyLimit = u.BodyBytes, u.BodyLimit
 	s.BodiesTight = p.server.BodiesTight()
 	if w := p.cfg.Warning(); w != "" {
 		s.Warnings = append(s.Warnings, admin.Warning{Tag: "OPEN", Text: w})
