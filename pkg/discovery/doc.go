@@ -60,9 +60,11 @@
 //	  gone                                                witnesses, and not the last of a role
 //
 // Either ends, without a gap, as soon as the source has a worker of the same address, id or
-// key again. While few have expired they drain, and are not dropped at once: the
-// leases of registers that are cut off at one moment end within a third of a lease, and the
-// first of them must not be lost before that is seen. expiries is the pure core.
+// key again. Then its old id has moved: see [Change]. Requests that wait on the old id go on,
+// since the process that serves them is most likely the same. While few have expired they
+// drain, and are not dropped at once: the leases of registers that are cut off at one moment
+// end within a third of a lease, and the first of them must not be lost before that is seen.
+// expiries is the pure core.
 //
 // [Ineligible] applies docs/behaviour.md#eligible: an SGLang prefill worker without
 // bootstrap data stays in the set, so that it is shown, and is not picked.

@@ -296,14 +296,10 @@ func (x *expiries) with(r *Reducer) []Entry {
 	all := r.Entries()
 	for _, key := range slices.Sorted(maps.Keys(x.held)) {
 		h := x.held[key]
-		e := Entry{Key: key, Worker: h.Worker, Revision: min(1, r.revision), Lease: h.entry.Lease}
-		if !h.Stale {
-			w := new(worker.Worker)
-			*w = *h.Worker
-			w.Draining = true
-			e.Worker = w
-		}
-		all = append(all, e)
+		w := new(worker.Worker)
+		*w = *h.Worker
+		w.Expired, w.Draining = true, !h.Stale
+		all = append(all, Entry{Key: key, Worker: w, Revision: min(1, r.revision), Lease: h.entry.Lease})
 	}
 	return all
 }

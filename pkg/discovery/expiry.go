@@ -81,7 +81,7 @@ func (x expiring) Send(ev Event) error {
 	switch {
 	case err != nil: // for a reason for which the sink would have refused the event
 		return errors.Join(err, x.sink.Send(Broken{Reason: x.set.Cause()}))
-	case plain && len(x.held.held) == 0 || !ChangesSet(ev):
+	case plain && len(x.held.held)+len(expired) == 0 || !ChangesSet(ev):
 		return x.sink.Send(ev)
 	}
 	select {

@@ -14,6 +14,7 @@ import (
 type Change struct {
 	Joined  []worker.ID
 	Left    []worker.ID
+	Moved   []worker.ID // of Left: nobody withdrew them, and others are at their addresses at once
 	Changed []worker.ID // in both snapshots, and different
 }
 
@@ -32,6 +33,7 @@ type subscriber struct {
 	called bool                   // a call is on its way
 	last   *worker.Snapshot       // the snapshot of the last call
 	left   map[worker.ID]struct{} // workers that left at any time since last
+	moved  map[worker.ID]struct{} // those of them that Change.Moved has
 }
 
 // Subscribe calls fn for every change from now on, and first for the present set, as
@@ -42,7 +44,7 @@ type subscriber struct {
 // that cancel returns closes when there is none. cancel does not wait, so fn may call it;
 // fn must not wait for the channel. cancel may be called more than once.
 func (v *View) Subscribe(fn ChangeFunc) (cancel func() (over <-chan struct{})) {
-	s := &subscriber{fn: fn, over: make(chan struct{}), last: &worker.Snapshot{}, left: map[worker.ID]struct{}{}}
+	s := &subscriber{fn: fn, over: make(chan struct{}), last: &worker.Snapshot{}, left: map[worker.ID]struct{}{}, moved: map[worker.ID]struct{}{}}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.subs = append(v.subs, s)
@@ -93,9 +95,13 @@ func (v *View) publishLocked(setChanged bool) {
 	if now == old {
 		return
 	}
-	for _, id := range diff(old, now).Left {
-		for _, s := range v.subs {
+	c := diff(old, now)
+	for _, s := range v.subs {
+		for _, id := range c.Left {
 			s.left[id] = struct{}{}
+		}
+		for _, id := range moved(c.Left, old, now) {
+			s.moved[id] = struct{}{}
 		}
 	}
 	v.snap.Store(now)
@@ -206,6 +212,29 @@ func diff(old, now *worker.Snapshot) Change {
 	return c
 }
 
+// moved returns those of left that nobody had withdrawn, and at whose addresses others are
+// now: most likely the same processes under other ids.
+func moved(left []worker.ID, old, now *worker.Snapshot) []worker.ID {
+	type seat struct {
+		at   worker.Endpoint
+		role worker.Role
+	}
+	var here map[seat]bool
+	return slices.DeleteFunc(slices.Clone(left), func(id worker.ID) bool {
+		w := old.Worker(id)
+		if w.Draining && !w.Expired {
+			return true
+		}
+		if here == nil {
+			here = map[seat]bool{}
+			for _, o := range now.Workers() {
+				here[seat{o.Endpoint, o.Role}] = true
+			}
+		}
+		return !here[seat{w.Endpoint, w.Role}]
+	})
+}
+
 // returned adds to Left and Joined the workers that are in both snapshots but were away
 // at some time between them, and removes these workers from Changed.
 func (c Change) returned(left map[worker.ID]struct{}, old, now *worker.Snapshot) Change {
@@ -263,10 +292,15 @@ func (v *View) tellSubscriber(s *subscriber) {
 		v.mu.Unlock()
 		return
 	}
-	left := s.left
-	s.last, s.left, s.called = now, map[worker.ID]struct{}{}, true
+	c := diff(old, now).returned(s.left, old, now)
+	for _, id := range c.Left {
+		if _, is := s.moved[id]; is {
+			c.Moved = append(c.Moved, id)
+		}
+	}
+	s.last, s.left, s.moved, s.called = now, map[worker.ID]struct{}{}, map[worker.ID]struct{}{}, true
 	v.mu.Unlock()
-	s.fn(old, now, diff(old, now).returned(left, old, now))
+	s.fn(old, now, c)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	s.called = false

@@ -242,3 +242,60 @@ func TestASubscriberMayReadAndSubscribeFromItsCall(t *testing.T) {
 		require.Len(t, inner.calls, 1)
 	})
 }
+
+// TestWhoIsRegisteredAnewAtItsAddressHasMoved: unless somebody withdrew it, or nobody was at
+// its address in between.
+func TestWhoIsRegisteredAnewAtItsAddressHasMoved(t *testing.T) {
+	set := func(rev uint64, ws ...*worker.Worker) List {
+		l := List{Revision: rev}
+		for _, w := range ws {
+			l.Entries = append(l.Entries, Entry{Key: w.ID.String(), Worker: w})
+		}
+		return l
+	}
+	at := func(id worker.ID, role worker.Role, change func(*worker.Worker)) *worker.Worker {
+		w := newWorker(id, role, 0)
+		w.Endpoint = newWorker(1, role, 0).Endpoint
+		if change != nil {
+			change(w)
+		}
+		return w
+	}
+	draining := func(w *worker.Worker) { w.Draining = true }
+	expired := func(w *worker.Worker) { w.Draining, w.Expired = true, true }
+	for name, c := range map[string]struct {
+		events []Event
+		moved  []worker.ID
+	}{
+		"registered anew": {[]Event{set(2, at(2, worker.Decode, nil))}, []worker.ID{1}},
+		"expired":         {[]Event{set(2, at(1, worker.Decode, expired)), set(3, at(2, worker.Decode, nil))}, []worker.ID{1}},
+		"moved twice":     {[]Event{set(2, at(2, worker.Decode, nil)), set(3, at(3, worker.Decode, nil))}, []worker.ID{1}},
+		"withdrawn":       {[]Event{set(2, at(1, worker.Decode, draining)), set(3, at(2, worker.Decode, nil))}, nil},
+		"away between":    {[]Event{set(2), set(3, at(2, worker.Decode, nil))}, nil},
+		"another role":    {[]Event{set(2, at(2, worker.Prefill, nil))}, nil},
+		"away":            {[]Event{set(2)}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				v := start(t, "etcd")
+				r := <-v.scripts[0].runs
+				require.NoError(t, r.sink.Send(set(1, at(1, worker.Decode, nil))))
+				synctest.Wait()
+				goOn := make(chan struct{})
+				var moved []worker.ID
+				v.Subscribe(func(_, _ *worker.Snapshot, c Change) {
+					<-goOn // the events come as one change
+					require.Subset(t, c.Left, c.Moved)
+					moved = append(moved, c.Moved...)
+				})
+				synctest.Wait()
+				for _, ev := range c.events {
+					require.NoError(t, r.sink.Send(ev))
+				}
+				close(goOn)
+				synctest.Wait()
+				require.Equal(t, c.moved, moved)
+			})
+		})
+	}
+}

@@ -260,6 +260,7 @@ type Worker struct {
 	AcceptsAggregated bool // a decode worker that can serve without a prefill
 	HeaderOverrides   bool // the engine takes bootstrap data as x-override-* headers
 	Draining          bool // takes no new picks; running requests go on
+	Expired           bool // its record is gone, and nobody has withdrawn it; see package discovery
 	// Fronted says that the worker speaks no HTTP: only the frontend of another program
 	// can reach it, at Endpoint and by its id. Other workers of the same process may
 	// share that Endpoint. Envoy cannot send the worker anything.
