@@ -208,6 +208,30 @@ func TestTwoIDsThatTakeTurnsAtOneAddressAreOneWorker(t *testing.T) {
 	require.Equal(t, Healthy, h.State, "somebody has registered it since")
 }
 
+// Who answered a probe before it was registered anew is no worse than who had not answered yet.
+func TestAWorkerThatIsRegisteredAnewAfterItsPageAnsweredIsHealthy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		web := &workersHTTP{answer: map[string]func(context.Context) (int, error){"10.0.0.7:8000": status(200)}}
+		tr, err := New(Config{Client: &http.Client{Transport: web}})
+		require.NoError(t, err)
+		before := parseWorkers(t, "7 prefill\n8 prefill\n")
+		tr.Update(before, time.Now())
+		end := running(t, tr)
+		tr.Report(rankOf(7), Report{Outcome: ConnectFailed}, time.Now())
+		pass(5 * time.Second)
+		h, _ := tr.Lookup(rankOf(7))
+		require.Equal(t, Recovering, h.State)
+		anew := *before.Worker(7)
+		anew.ID = 9
+		now, err := worker.NewSnapshot(2, []*worker.Worker{before.Worker(8), &anew})
+		require.NoError(t, err)
+		tr.Update(now, time.Now())
+		h, _ = tr.Lookup(rankOf(9))
+		require.Equal(t, Healthy, h.State)
+		end()
+	})
+}
+
 // A probe whose end is noticed late was not waited for: this process has stood still.
 func TestAProbeThatEndsLateShowsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

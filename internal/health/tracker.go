@@ -78,7 +78,7 @@ type entry struct {
 	reason    Reason
 	since     time.Time
 	dead      bool // aside on evidence to which no share applies: nothing of it answers, or its connections are refused
-	refused   bool // the latter: nobody waits for it
+	refused   bool // the latter: nobody waits for it; recovering: it was so before its page answered
 	relapses  int
 	sparedFor Reason // why it should be aside, if there is no room
 
@@ -235,7 +235,7 @@ func (t *Tracker) moveLocked(e *entry, to State, dead bool, r Reason, now time.T
 	from := e.is()
 	t.countLocked(e, -1)
 	e.state.Store(uint32(to))
-	e.reason, e.since, e.dead, e.refused = r, now, dead, dead && r.proof()
+	e.reason, e.since, e.dead, e.refused = r, now, dead, dead && r.proof() || to == Recovering && e.refused
 	e.trial.Store(0)
 	t.countLocked(e, 1)
 	if !to.aside() {
