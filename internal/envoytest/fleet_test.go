@@ -490,7 +490,10 @@ func (f *fleet) checkIdle() {
 		"baton_worker_prefill_requests", "baton_worker_prefill_tokens", "baton_worker_decode_requests", "baton_worker_decode_blocks",
 		"baton_streams_in_flight", "baton_body_bytes_in_flight",
 	} {
-		f.await(name+" to be zero", func() bool { return f.metric(name) == 0 })
+		// Of an answer whose log has broken nothing is known for 12 s.
+		ctx, cancel := context.WithTimeout(f.ctx, 20*time.Second)
+		require.NoError(f.t, stack.Await(ctx, name+" to be zero", func() bool { return f.metric(name) == 0 }))
+		cancel()
 	}
 	for _, w := range f.workers {
 		if !alive(w) {

@@ -88,7 +88,7 @@ func TestWholeAnswersCountAsOK(t *testing.T) {
 func TestAnAnswerThatBreaksOffIsCountedAsCut(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
-		require.NoError(t, f.decode[0].Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultTruncate}))
+		require.NoError(t, f.decode[0].Sim.SetFault(t.Context(), enginesim.Fault{Mode: enginesim.FaultTruncate, When: enginesim.Mid, DelayMS: 500})) // its first half has gone by then
 		r := f.send(t.Context(), "/v1/completions", completion("hi", 30, true))
 		require.Error(t, r.err)
 		f.await("one", func() bool { return f.metric("baton_requests_total") == 1 })

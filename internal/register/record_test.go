@@ -225,7 +225,7 @@ func FuzzAnnotations(f *testing.F) {
 func TestWhatChangesARecordAndWhatEndsALife(t *testing.T) {
 	ends := map[string]bool{"Engine": true, "Role": true, "Endpoint": true, "DPSize": true, "PortPerRank": true, "BlockSize": true, "Eagle": true}
 	// The first comes with the lease; the others are no registered worker's.
-	spared := map[string]bool{"ID": true, "Fronted": true, "Unvouched": true, "FactsUnknown": true, "Fixed": true, "EngineRank": true, "FactsPort": true}
+	spared := map[string]bool{"ID": true, "Expired": true, "Fronted": true, "Unvouched": true, "FactsUnknown": true, "Fixed": true, "EngineRank": true, "FactsPort": true}
 	typ := reflect.TypeFor[worker.Worker]()
 	for i := range typ.NumField() {
 		name := typ.Field(i).Name
