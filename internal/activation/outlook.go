@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -110,7 +110,7 @@ func apart(p *worker.Pool, listener bool) Reason {
 	for _, f := range p.PrefillFits {
 		switch {
 		case len(p.DecodeRanksOf(f)) == 0:
-		case listener || !handoff.KindOf(f.Engine).PrefillFirst():
+		case listener || !engines.HandOff(f.Engine).PrefillFirst():
 			return NoReason
 		default:
 			why = NoListener

@@ -183,7 +183,7 @@ var bans = []ban{
 		pkg: "internal/leg", own: true, // wire, which it has plain values of, imports grpc
 		not: []string{ourPackages, anyModule, "context", "sync", "sync/atomic", "net", "net/http", "os", "log", "log/slog"},
 		may: []string{
-			"internal/blame", "internal/budget", "internal/extproc/wire", "internal/openai", "pkg/prefill", "pkg/prefill/handoff", "pkg/worker",
+			"internal/blame", "internal/budget", "internal/extproc/wire", "internal/openai", "pkg/prefill", "internal/engine/handoff", "pkg/worker",
 		},
 		why: "what becomes of a leg follows from its events: who picks, books, sends and keeps records is told by its effects",
 	},

@@ -353,7 +353,7 @@ func (c *call) release() {
 // grows stores what has been generated of a streamed answer. vLLM shares and publishes a
 // block as soon as it is full. SGLang puts an answer into its radix tree when it ends.
 func (c *call) grows(out int) {
-	if !c.s.cfg.Engine.TellsAsItWrites() || out < 2 || c.leg == legPrefill {
+	if !c.s.vllm() || out < 2 || c.leg == legPrefill {
 		return
 	}
 	page := c.s.cfg.PageSize

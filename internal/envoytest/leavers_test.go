@@ -16,9 +16,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/stack"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -48,7 +48,7 @@ func TestClientsThatLeaveAtAnyMoment(t *testing.T) {
 	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM, worker.VLLMMooncake, worker.TensorRTLLM} {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			both(t, layoutOf(l, engine), func(t *testing.T, f *fleet) { f.leaveAtAnyMoment(t, seed, handoff.KindOf(engine).PrefillFirst()) })
+			both(t, layoutOf(l, engine), func(t *testing.T, f *fleet) { f.leaveAtAnyMoment(t, seed, engines.HandOff(engine).PrefillFirst()) })
 		})
 	}
 }

@@ -13,9 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/stack"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -216,7 +216,7 @@ func TestASickWorkerDoesNotWin(t *testing.T) {
 	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM, worker.VLLMMooncake, worker.TensorRTLLM} {
 		t.Run(string(engine), func(t *testing.T) {
 			skip := []string{}
-			if !handoff.KindOf(engine).PrefillFirst() {
+			if !engines.HandOff(engine).PrefillFirst() {
 				skip = []string{"no_handoff", "bad_handoff"}
 			}
 			try(t, false, skip, func(t *testing.T, l layout) *ward { return simWard(t, layoutOf(l, engine)) })

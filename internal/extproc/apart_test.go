@@ -12,11 +12,11 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/budget"
+	"github.com/seed-60ae5743/baton/internal/engine/vllm"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/picker"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -130,7 +130,7 @@ func TestAPanicWhileALegIsSentEndsItsRequestOnly(t *testing.T) {
 	ev := <-events
 	require.Equal(t, leg.EventPrefilled, ev.Kind)
 	require.ErrorIs(t, ev.Answer.Err, errPanicked)
-	s.m = *routedBy(&leg.Plan{Disaggregated: true, Kind: handoff.NIXLPull})
+	s.m = *routedBy(&leg.Plan{Disaggregated: true, Kind: vllm.HandOff})
 	require.Contains(t, reportsOf(s.m.Step(testStart, &ev)), leg.Report{State: leg.Failed, Reason: blame.NotSent, Said: "no answer at /v1/completions"})
 	s.m, srv.legClient = *routedBy(new(leg.Plan)), new(legClient)
 	s.collect(&leg.Effect{}) // without a view to look decode up in

@@ -12,12 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
+	"github.com/seed-60ae5743/baton/internal/engine/sglang"
+	"github.com/seed-60ae5743/baton/internal/engine/vllm"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/patience"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -444,9 +446,9 @@ var hostileLayouts = []struct {
 	kind           handoff.Kind
 	prefill, serve int
 }{
-	{"aggregated", handoff.Rendezvous, 0, 4}, {"two alone", handoff.Rendezvous, 0, 2},
-	{"mirrored 2+2", handoff.Rendezvous, 2, 2}, {"mirrored 1+1", handoff.Rendezvous, 1, 1}, {"mirrored 3+5", handoff.Rendezvous, 3, 5},
-	{"first 2+2", handoff.NIXLPull, 2, 2}, {"first 1+1", handoff.NIXLPull, 1, 1},
+	{"aggregated", sglang.HandOff, 0, 4}, {"two alone", sglang.HandOff, 0, 2},
+	{"mirrored 2+2", sglang.HandOff, 2, 2}, {"mirrored 1+1", sglang.HandOff, 1, 1}, {"mirrored 3+5", sglang.HandOff, 3, 5},
+	{"first 2+2", vllm.HandOff, 2, 2}, {"first 1+1", vllm.HandOff, 1, 1},
 }
 
 // TestNoClientSetsAHealthyWorkerAside: a request has the same effect at each worker. None of
@@ -526,12 +528,12 @@ func TestASickWorkerDoesNotWin(t *testing.T) {
 		role           string
 		ways           []act
 	}{
-		{"one of two", handoff.Rendezvous, 0, 2, "serve", near},
-		{"one of five", handoff.Rendezvous, 0, 5, "serve", near},
-		{"decode, mirrored", handoff.Rendezvous, 2, 2, "serve", near},
-		{"prefill, mirrored", handoff.Rendezvous, 2, 2, "prefill", far},
-		{"decode, after prefill", handoff.NIXLPull, 2, 2, "serve", near},
-		{"prefill, before decode", handoff.NIXLPull, 2, 2, "prefill", far},
+		{"one of two", sglang.HandOff, 0, 2, "serve", near},
+		{"one of five", sglang.HandOff, 0, 5, "serve", near},
+		{"decode, mirrored", sglang.HandOff, 2, 2, "serve", near},
+		{"prefill, mirrored", sglang.HandOff, 2, 2, "prefill", far},
+		{"decode, after prefill", vllm.HandOff, 2, 2, "serve", near},
+		{"prefill, before decode", vllm.HandOff, 2, 2, "prefill", far},
 	} {
 		for _, way := range c.ways {
 			t.Run(fmt.Sprintf("%s/%d", c.name, way), func(t *testing.T) {

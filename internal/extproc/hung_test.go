@@ -11,12 +11,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
+	"github.com/seed-60ae5743/baton/internal/engine/sglang"
+	"github.com/seed-60ae5743/baton/internal/engine/vllm"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/patience"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -47,7 +49,7 @@ func TestAHungWorkerIsTheOneThatIsSetAside(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			for seed := range uint64(20) {
-				g := newPlayground(t, seed, handoff.Rendezvous, c.prefill, c.serve)
+				g := newPlayground(t, seed, sglang.HandOff, c.prefill, c.serve)
 				met := 0
 				for range 60 {
 					if len(g.aside) == 0 {
@@ -78,7 +80,7 @@ func TestAHungWorkerIsTheOneThatIsSetAside(t *testing.T) {
 // and a stopped prefill worker takes connections and answers nothing. With the plugin's
 // defaults the request goes to another worker within three seconds.
 func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
-	for name, kind := range map[string]handoff.Kind{"mirrored": handoff.Rendezvous, "first": handoff.NIXLPull} {
+	for name, kind := range map[string]handoff.Kind{"mirrored": sglang.HandOff, "first": vllm.HandOff} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				cfg := Config{OverdueBase: 2 * time.Second, OverduePerToken: time.Millisecond}.withDefaults()
@@ -150,7 +152,7 @@ func (s stoppedWorker) RoundTrip(r *http.Request) (*http.Response, error) {
 // TestAPairThatFailsOnlyWithEachOtherBlamesNeither: the network between the two workers is
 // broken, and each serves with other partners.
 func TestAPairThatFailsOnlyWithEachOtherBlamesNeither(t *testing.T) {
-	for _, kind := range []handoff.Kind{handoff.Rendezvous, handoff.NIXLPull} {
+	for _, kind := range []handoff.Kind{sglang.HandOff, vllm.HandOff} {
 		for _, way := range []act{actError, actEmpty, actHang} {
 			t.Run(fmt.Sprintf("%s/%d", kind, way), func(t *testing.T) {
 				t.Parallel()

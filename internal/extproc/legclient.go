@@ -14,11 +14,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -70,7 +70,7 @@ func (srv *Server) CheckListener() error {
 		return nil
 	}
 	for _, w := range srv.view.Load().Workers() {
-		if w.Role == worker.Prefill && handoff.KindOf(w.Engine).PrefillFirst() {
+		if w.Role == worker.Prefill && engines.HandOff(w.Engine).PrefillFirst() {
 			return fmt.Errorf("prefill worker %s is %s, whose decode needs prefill's answer: expected prefill.listener, the address of "+
 				"Envoy's listener sync_leg (unix:///path or http://host:port)", w.ID, w.Engine)
 		}

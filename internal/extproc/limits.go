@@ -8,7 +8,6 @@ import (
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/patience"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -98,7 +97,7 @@ func (a *asking) limit(p *leg.Plan, pool worker.Key, body []byte, now time.Time)
 		a.still.limit = limited{subject: gap, allowance: gapBases * srv.cfg.AnswerBase}
 		p.GapWithin = srv.patience.Limit(gap, a.still.limit.allowance)
 	}
-	if !p.Disaggregated || p.Kind == handoff.BySidecar {
+	if !p.Disaggregated || p.Kind.ByOthers() {
 		return
 	}
 	p.Failing = srv.cfg.Health.HandoffFailing(p.Prefill, p.Decode, now)

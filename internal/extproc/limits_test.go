@@ -10,10 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
+	"github.com/seed-60ae5743/baton/internal/engine/sglang"
+	"github.com/seed-60ae5743/baton/internal/engine/vllm"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/patience"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -23,7 +25,7 @@ func (r *replica) startLimit(body string) time.Duration {
 	rules := testRules()
 	rules.MaxBodyBytes = 1 << 30
 	s := &mainStream{m: *withBody(rules, []byte(body))}
-	p := &leg.Plan{Disaggregated: true, Kind: handoff.Rendezvous, Prefill: worker.Rank{ID: 1}, Decode: worker.Rank{ID: 2}}
+	p := &leg.Plan{Disaggregated: true, Kind: sglang.HandOff, Prefill: worker.Rank{ID: 1}, Decode: worker.Rank{ID: 2}}
 	s.srv = r.srv
 	(&asking{mainStream: s}).limit(p, worker.Key{Model: "m"}, []byte(body), time.Now())
 	return p.StartWithin
@@ -55,7 +57,7 @@ func TestTheTimeToBeginGrowsWithTheBodyAndWithWhatIsInFlight(t *testing.T) {
 // TestALegThatDoesNotBeginBlamesNobodyAndNeverEndsTheLastAttempt: such a leg has reached no
 // worker.
 func TestALegThatDoesNotBeginBlamesNobodyAndNeverEndsTheLastAttempt(t *testing.T) {
-	for _, kind := range []handoff.Kind{handoff.Rendezvous, handoff.NIXLPull} {
+	for _, kind := range []handoff.Kind{sglang.HandOff, vllm.HandOff} {
 		for attempt := 1; attempt <= 3; attempt++ {
 			// A leg that the plugin sends waits for the same Envoy as a fresh one would.
 			waits := attempt == 3 || kind.PrefillFirst()
@@ -81,9 +83,9 @@ func TestALegThatDoesNotBeginBlamesNobodyAndNeverEndsTheLastAttempt(t *testing.T
 // it has refused, whether or not its leg had started.
 func TestALegThatDoesNotBeginBlamesWhomEnvoyNames(t *testing.T) {
 	for attempt := 1; attempt <= 3; attempt++ {
-		g := newPlayground(t, 1, handoff.Rendezvous, 2, 2)
+		g := newPlayground(t, 1, sglang.HandOff, 2, 2)
 		p := &leg.Plan{
-			Disaggregated: true, Token: "sealed", DecodeAddr: "a", Prefill: worker.Rank{ID: 100}, Decode: worker.Rank{ID: 200},
+			Disaggregated: true, Kind: sglang.HandOff, Token: "sealed", DecodeAddr: "a", Prefill: worker.Rank{ID: 100}, Decode: worker.Rank{ID: 200},
 			StartWithin: time.Second, OverdueAfter: 6 * time.Second, AnswerWithin: 30 * time.Second,
 		}
 		x := &attemptPlay{g: g, m: mainOf(testRules(), leg.Way{}), plan: p, number: attempt}

@@ -7,7 +7,6 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 
 // plan turns a decision into the machine's plan.
@@ -42,7 +41,7 @@ func (a *asking) plan(d *route.Decision) (*leg.Plan, error) {
 	}
 	w := d.Prefill.Worker
 	p.PrefillAddr = d.Prefill.Address()
-	if p.Kind == handoff.BySidecar {
+	if p.Kind.ByOthers() {
 		return p, nil
 	}
 	leg := prefill.Leg{Owner: srv.owner, Nonce: p.Nonce, Prefill: p.Prefill, Deadline: a.m.Request().Deadline}
@@ -51,15 +50,15 @@ func (a *asking) plan(d *route.Decision) (*leg.Plan, error) {
 		leg.Kind = prefill.SyncLeg
 		leg.Deadline = time.Now().Add(min(time.Until(a.m.Request().Deadline), srv.cfg.PrefillTimeout) + srv.cfg.OrphanGrace)
 	}
-	if p.Kind != handoff.Rendezvous { // SGLang finds the rank from the room
+	together := p.Kind.Together
+	if together == nil || together.NamesRank {
 		p.PrefillDPSize = w.RanksPerPort()
 	}
 	if p.Kind.PrefillFirst() {
 		p.DecodeAlone, p.HandoffID = d.Decode.Alone, d.HandoffID
 	} else {
 		p.Bootstrap, p.Model = w.Bootstrap, d.Key.Model
-		p.BootstrapHost, p.BootstrapPort = handoff.SGLangHost(w.Bootstrap), w.Bootstrap.Port
-		p.InHeaders = p.Kind == handoff.Rendezvous && d.Decode.Worker.HeaderOverrides && w.HeaderOverrides && a.m.Request().Path != openai.Completions
+		p.InHeaders = together.Overrides != nil && d.Decode.Worker.HeaderOverrides && w.HeaderOverrides && a.m.Request().Path != openai.Completions
 		p.Room = d.Room
 		leg.Room = p.Room
 	}

@@ -9,10 +9,10 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/budget"
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -123,8 +123,11 @@ func (s *prefillStream) admit(ev *notice) *leg.Ticket {
 	s.leg, s.token = sealed, ev.Headers.Leg
 	t := &leg.Ticket{Leg: sealed}
 	w := srv.view.Load().Worker(sealed.Prefill.ID)
+	if w != nil {
+		t.HandOff = engines.HandOff(w.Engine).Begun()
+	}
 	switch {
-	case w == nil || w.EndpointOf(sealed.Prefill.DPRank).IsZero():
+	case t.HandOff == nil || w.EndpointOf(sealed.Prefill.DPRank).IsZero():
 		t.Fail = &leg.FailLegGone
 		srv.cfg.Telemetry.Leg("refused", "gone")
 	case sealed.Owner == srv.owner:
@@ -144,8 +147,7 @@ func (s *prefillStream) admit(ev *notice) *leg.Ticket {
 	if w != nil {
 		s.span.endpoint = w.EndpointOf(sealed.Prefill.DPRank).String()
 		t.Endpoint = s.span.endpoint
-		t.Mooncake = handoff.KindOf(w.Engine) == handoff.Mooncake
-		t.NamesRank = t.Mooncake && w.RanksPerPort() > 1
+		t.NamesRank = t.HandOff != nil && t.HandOff.NamesRank && w.RanksPerPort() > 1
 	}
 	if srv.cfg.Tracer.Enabled() {
 		parent := telemetry.Extract(ev.Headers.Traceparent, ev.Headers.Tracestate)

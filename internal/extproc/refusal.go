@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"strings"
 
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/route"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 
 // This file finds the row of the failure table for a request that the router has refused.

@@ -16,11 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
+	"github.com/seed-60ae5743/baton/internal/engine/sglang"
+	"github.com/seed-60ae5743/baton/internal/engine/vllm"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/patience"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -29,7 +31,7 @@ import (
 // well is set aside, each request is served, and a worker that dies without a word is out of the
 // traffic in time.
 func TestEnginesOfAnySpeedAreWaitedFor(t *testing.T) {
-	for _, kind := range []handoff.Kind{handoff.Rendezvous, handoff.NIXLPull} {
+	for _, kind := range []handoff.Kind{sglang.HandOff, vllm.HandOff} {
 		for _, c := range []struct {
 			speed float64       // how many times the engine's times are those below
 			stops bool          // a dead worker's machine takes connections

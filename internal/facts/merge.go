@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/register/engine"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -94,7 +95,7 @@ func (m *merger) identity() {
 		w.DPSize = cmp.Or(f.DPSize, w.DPSize, 1)
 	}
 	if !m.fixed(worker.FactAcceptsAggregated) && w.Role == worker.Decode {
-		w.AcceptsAggregated = w.Engine == worker.VLLM || w.Engine == worker.VLLMMooncake
+		w.AcceptsAggregated = engines.Of(w.Engine).DecodePrefills
 	}
 }
 
@@ -131,7 +132,7 @@ func (m *merger) rendezvous() {
 		}
 	case f.BootstrapPort != 0 && w.Bootstrap.Port != 0 && f.BootstrapPort != w.Bootstrap.Port:
 		m.differs("bootstrap port", w.Bootstrap.Port, f.BootstrapPort, "")
-	case len(w.Bootstrap.EngineIDs) == 0 && w.Engine == worker.VLLMMooncake && w.Bootstrap.Port != 0:
+	case len(w.Bootstrap.EngineIDs) == 0 && w.Bootstrap.Port != 0:
 		w.Bootstrap.EngineIDs = f.EngineIDs // no source can know them
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/register/engine"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -50,10 +51,9 @@ func (e *Engines) Read(ctx context.Context, t Target, last worker.Engine) (Readi
 }
 
 // ask asks first as the engine that answered before, which saves the questions by which
-// engines are told apart. TensorRT-LLM is not asked so: another engine could be taken for
-// it.
+// engines are told apart. An engine for which another one could be taken is not asked so.
 func (e *Engines) ask(ctx context.Context, t Target, last worker.Engine) (engine.Facts, error) {
-	if t.Kind == engine.Auto && (last == worker.SGLang || last == worker.VLLM) {
+	if t.Kind == engine.Auto && engines.Of(last).Recognized {
 		f, err := e.askAs(ctx, t, engine.Kind(last))
 		if err == nil {
 			return f, nil

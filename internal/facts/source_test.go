@@ -48,20 +48,20 @@ func TestSourceScenarios(t *testing.T) {
 }
 
 type scenario struct {
-	src     *Source
-	inner   *script
-	engines *engines
-	cancel  context.CancelFunc
-	ended   chan error
-	start   time.Time
-	out     syncbuf.Buffer
-	set     discovery.Reducer // of the sink
+	src      *Source
+	inner    *script
+	speakers *speakers
+	cancel   context.CancelFunc
+	ended    chan error
+	start    time.Time
+	out      syncbuf.Buffer
+	set      discovery.Reducer // of the sink
 }
 
 func newScenario(t *testing.T) *scenario {
-	s := &scenario{inner: newScript(), engines: &engines{at: map[string]string{}}, start: time.Now()}
+	s := &scenario{inner: newScript(), speakers: &speakers{at: map[string]string{}}, start: time.Now()}
 	var err error
-	s.src, err = New(Config{Inner: s.inner, Reader: s.engines, Seed: 1, PerSecond: 1000})
+	s.src, err = New(Config{Inner: s.inner, Reader: s.speakers, Seed: 1, PerSecond: 1000})
 	require.NoError(t, err)
 	return s
 }
@@ -111,7 +111,7 @@ func (s *scenario) do(t *testing.T, d *datadriven.TestData) string {
 		}
 		s.inner.end <- err
 	case "engine":
-		s.engines.set("http://"+word+":8000", strings.TrimSpace(d.Input))
+		s.speakers.set("http://"+word+":8000", strings.TrimSpace(d.Input))
 	case "ask":
 		s.src.Ask(worker.ID(number(t, word)))
 	case "sleep":
@@ -215,20 +215,20 @@ func (s *script) Run(ctx context.Context, sink discovery.Sink) error {
 	}
 }
 
-// engines is a Reader that answers what it is told.
-type engines struct {
+// speakers is a Reader that answers what it is told.
+type speakers struct {
 	mu    sync.Mutex
 	at    map[string]string // URL to the words of its facts, or to an error
 	asked int
 }
 
-func (e *engines) set(url, answer string) {
+func (e *speakers) set(url, answer string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.at[url] = answer
 }
 
-func (e *engines) Read(ctx context.Context, t Target, _ worker.Engine) (Reading, error) {
+func (e *speakers) Read(ctx context.Context, t Target, _ worker.Engine) (Reading, error) {
 	e.mu.Lock()
 	answer, there := e.at[t.URL]
 	e.asked++

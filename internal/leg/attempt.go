@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -290,7 +290,7 @@ func (a *attempt) routeHeaders(now time.Time) []wire.Header {
 		all(names.DPRank, strconv.FormatUint(uint64(p.Decode.DPRank), 10))
 	}
 	if p.DecodeDPSize > 1 {
-		all([]string{handoff.SGLangDPRankHeader}, strconv.FormatUint(uint64(p.Decode.DPRank), 10))
+		all([]string{handoff.RankHeader}, strconv.FormatUint(uint64(p.Decode.DPRank), 10))
 	}
 	if p.Traceparent != "" {
 		set = append(set, wire.Header{Name: "traceparent", Value: p.Traceparent})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/engine/sglang"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
@@ -96,7 +97,7 @@ func TestALargeBodyIsHeldOnce(t *testing.T) { //nolint:paralleltest // counts wh
 					l.pieces.add(m.rules.Buffers, ev.Body) // not by Step, which would edit the whole body into another one
 					return &l.pieces
 				}
-				l.Step(testStart, ev, &Ticket{Leg: prefill.Leg{Deadline: testStart.Add(time.Minute)}})
+				l.Step(testStart, ev, &Ticket{HandOff: sglang.HandOff.Together, Leg: prefill.Leg{Deadline: testStart.Add(time.Minute)}})
 				return &l.pieces
 			}, func() []byte { return l.pieces.take(m.rules.Buffers) })
 		}

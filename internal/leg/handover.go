@@ -4,8 +4,8 @@ import (
 	"errors"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/openai"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 
 // OwnAnswer is what came of a leg that the plugin itself sent: a prefill leg or a
@@ -196,10 +196,10 @@ func (h *handover) collect(q *Request, p *Plan, well bool) (Effect, bool) {
 	}
 	e := Effect{Op: OpCollect, Path: q.Path}
 	switch {
-	case p.Kind == handoff.Mooncake && well:
+	case p.Kind.Holds() && well:
 		e.Path = openai.Completions
-		e.Body = handoff.AppendMooncakeCollect(nil, p.Model, p.Bootstrap, p.Prefill.DPRank, p.Room)
-	case p.Kind != handoff.Mooncake && q.Scan != nil:
+		e.Body = p.Kind.Together.Collect(nil, p.Model, p.meeting())
+	case !p.Kind.Holds() && q.Scan != nil:
 		e.Body = handoff.AppendCollect(nil, q.Body, q.Scan, p.Kind, h.answer, h.result)
 	default:
 		return Effect{}, false

@@ -12,9 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
+	"github.com/seed-60ae5743/baton/internal/engine/sglang"
+	"github.com/seed-60ae5743/baton/internal/engine/trtllm"
+	"github.com/seed-60ae5743/baton/internal/engine/vllm"
+	"github.com/seed-60ae5743/baton/internal/engine/vllmmooncake"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -253,22 +257,23 @@ func testPlan(t *testing.T, d *datadriven.TestData) *Plan {
 	}
 	if !d.HasArg("aggregated") {
 		p.Disaggregated, p.Prefill = true, worker.Rank{ID: 7}
-		p.BootstrapHost, p.BootstrapPort, p.Room, p.Token, p.PrefillAddr = "10.0.0.7", 8998, 42, "sealed", "10.0.0.7:30000"
+		p.Bootstrap, p.Room = worker.Bootstrap{Host: "10.0.0.7", Port: 8998}, 42
+		p.Token, p.PrefillAddr = "sealed", "10.0.0.7:30000"
 		p.InHeaders = d.HasArg("in-headers")
 		p.PrefillNamed, p.DecodeNamed = d.HasArg("prefill-named"), d.HasArg("decode-named")
 		p.DecodeAlone, p.HandoffID = d.HasArg("decode-alone"), 1<<42+5
 		switch str(d, "kind", "") {
 		case "vllm":
-			p.Kind = handoff.NIXLPull
+			p.Kind = vllm.HandOff
 		case "trtllm":
-			p.Kind = handoff.ContextFirst
+			p.Kind = trtllm.HandOff
 		case "sidecar":
-			p.Kind, p.Token = handoff.BySidecar, ""
+			p.Kind, p.Token = engines.Sidecar, ""
 		case "mooncake":
-			p.Kind, p.Model = handoff.Mooncake, "m"
+			p.Kind, p.Model = vllmmooncake.HandOff, "m"
 			p.Bootstrap = worker.Bootstrap{Host: "10.0.0.7", Port: 8998, EngineIDs: []string{"e"}}
 		default:
-			p.Kind = handoff.Rendezvous
+			p.Kind = sglang.HandOff
 		}
 		p.SentBeside = d.HasArg("sent")
 	}
@@ -399,7 +404,7 @@ func (dr *prefillDriver) run(t *testing.T, d *datadriven.TestData) string {
 		return "phase: " + dr.l.phase.String() + "\n"
 	case "admit":
 		ev = Event{Kind: EventRequestHeaders, FullDuplex: dr.fdup, EndOfStream: d.HasArg("eos"), Headers: &wire.Headers{Path: str(d, "path", "/v1/completions")}}
-		tk = &Ticket{Endpoint: "10.0.0.7:30000", Leg: prefill.Leg{Deadline: dr.now.Add(dur(t, str(d, "deadline", "1m")))}}
+		tk = &Ticket{HandOff: sglang.HandOff.Together, Endpoint: "10.0.0.7:30000", Leg: prefill.Leg{Deadline: dr.now.Add(dur(t, str(d, "deadline", "1m")))}}
 		if code := str(d, "refused", ""); code != "" {
 			tk.Fail = failureByCode(t, code)
 		}
@@ -434,7 +439,7 @@ func (dr *prefillDriver) run(t *testing.T, d *datadriven.TestData) string {
 // an answer too long to read. The end of such an answer alone says that prefill is well.
 func TestAPrefillAnswerTooLongToReadIsNoFault(t *testing.T) {
 	l := &Prefill{rules: testRules()}
-	tk := &Ticket{Endpoint: "10.0.0.7:30000", Leg: prefill.Leg{Deadline: testStart.Add(time.Minute)}}
+	tk := &Ticket{HandOff: sglang.HandOff.Together, Endpoint: "10.0.0.7:30000", Leg: prefill.Leg{Deadline: testStart.Add(time.Minute)}}
 	l.Step(testStart, &Event{Kind: EventRequestHeaders, Headers: &wire.Headers{Path: "/generate"}}, tk)
 	l.Step(testStart, &Event{Kind: EventRequestBody, Body: []byte(`{"text":"hello"}`), EndOfStream: true}, nil)
 	l.Step(testStart, &Event{Kind: EventResponseHeaders, Headers: &wire.Headers{Status: "200"}}, nil)

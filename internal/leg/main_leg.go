@@ -6,7 +6,6 @@ import (
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -223,7 +222,7 @@ func (m *Main) onPicked(now time.Time, p *Plan) {
 	if p.Disaggregated {
 		m.booked |= ofPrefill
 	}
-	if !p.Disaggregated || !p.sent() && p.Kind != handoff.Mooncake {
+	if !p.Disaggregated || !p.sent() && !p.Kind.Holds() {
 		m.req.Headers.All = nil // only a leg that the plugin sends needs them
 	}
 	if m.phase != mainResolving || m.link == linkOver { // the attempt ended while tokens were counted
@@ -252,17 +251,18 @@ func (m *Main) onPicked(now time.Time, p *Plan) {
 func (m *Main) onBoth(now time.Time, p *Plan) {
 	body := m.req.giveBody()
 	inject := p.Disaggregated && !p.InHeaders && !p.bySidecar()
-	if p.SentBeside && p.Kind == handoff.Mooncake { // its prefill has another member in place of decode's
+	shared := p.SentBeside && p.Kind.Together.Shared
+	if p.SentBeside && !shared { // its prefill has other members in place of decode's
 		m.sendBeside(now, body)
 	}
 	if inject {
 		var members [injectRoom]byte
-		body = openai.InjectInPlace(body, m.req.Scan, p.appendMembers(members[:0]))
+		body = openai.InjectInPlace(body, m.req.Scan, p.Kind.Together.Members(members[:0], p.meeting()))
 		if p.Kind.Holds() {
 			m.handover.kv = kvSent // prefill holds KV once its leg is well
 		}
 	}
-	if p.SentBeside && p.Kind != handoff.Mooncake {
+	if shared {
 		m.sendBeside(now, body)
 	}
 	m.route(now, body, inject)

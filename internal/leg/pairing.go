@@ -5,10 +5,10 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -404,12 +404,7 @@ const besideRoom = 64 + injectRoom
 // not as a stream (docs/behaviour.md#one-token). body is decode's, which has the members that
 // both get.
 func (m *pairing) sendBeside(now time.Time, body []byte) {
-	var edits []openai.Edit
-	if m.plan.Kind == handoff.Mooncake {
-		edits = handoff.MooncakePrefill(nil, m.req.Scan, m.plan.Room)
-	} else {
-		edits = handoff.SGLangPrefill(body, m.req.Scan)
-	}
+	edits := m.plan.Kind.Together.Prefill(body, m.req.Scan, m.plan.Room)
 	m.sendPrefill(now, openai.AppendEdited(m.rules.Buffers.Borrow(len(body)+besideRoom), body, m.req.Scan, edits...))
 }
 
@@ -432,7 +427,7 @@ func (m *pairing) LegHeaders(dp worker.DPRank, dpSize uint32, token, addr string
 	}
 	set = appendAll(set, m.rules.Names.PrefillID, m.plan.Prefill.ID.String())
 	if dpSize > 1 {
-		set = append(set, wire.Header{Name: handoff.SGLangDPRankHeader, Value: strconv.FormatUint(uint64(dp), 10)})
+		set = append(set, wire.Header{Name: handoff.RankHeader, Value: strconv.FormatUint(uint64(dp), 10)})
 	}
 	return set
 }
@@ -519,7 +514,7 @@ func (m *pairing) answerWithPrefill(answer []byte) {
 	if m.plan.Explain != "" {
 		im.Headers = append(im.Headers, wire.Header{Name: prefill.HeaderDecision, Value: m.plan.Explain})
 	}
-	m.collect() // vLLM may hold the KV though nothing needs it
+	m.collect() // the engine may hold the KV though nothing needs it
 	m.releaseDecode()
 	m.emit(Effect{Op: OpImmediate, Imm: im})
 }

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -25,15 +25,13 @@ type Plan struct {
 	PrefillAddr   string           // where the prefill leg goes
 	Model         string           // the model of the pool
 	Bootstrap     worker.Bootstrap // prefill's, if both legs begin together
-	BootstrapHost string
-	BootstrapPort uint16
 	Room          prefill.Room
 	InHeaders     bool // the engine takes bootstrap data as headers
 
 	PrefillDPSize uint32 // ranks at prefill's address, if a header of a sent leg has to name the one
 
 	// If prefill goes first.
-	HandoffID   uint64 // TensorRT-LLM's disagg_request_id
+	HandoffID   uint64 // the attempt's, for an engine that holds KV under one
 	DecodeAlone bool   // decode can serve without a hand-off
 
 	Token        string
@@ -57,17 +55,14 @@ type Plan struct {
 
 // bySidecar reports whether decode's sidecar sends the prefill leg, of which nothing is told
 // here. A nil Plan has no legs.
-func (p *Plan) bySidecar() bool { return p != nil && p.Disaggregated && p.Kind == handoff.BySidecar }
+func (p *Plan) bySidecar() bool { return p != nil && p.Disaggregated && p.Kind.ByOthers() }
 
 // sent reports whether the plugin itself sends the prefill leg.
 func (p *Plan) sent() bool { return p.SentBeside || p.Kind.PrefillFirst() }
 
-// appendMembers appends to dst the members that the bodies of both legs get.
-func (p *Plan) appendMembers(dst []byte) []byte {
-	if p.Kind == handoff.Mooncake {
-		return handoff.AppendMooncake(dst, p.Bootstrap, p.Prefill.DPRank, p.Room)
-	}
-	return handoff.AppendSGLang(dst, p.BootstrapHost, p.BootstrapPort, p.Room)
+// meeting returns where the legs meet, if both begin at once.
+func (p *Plan) meeting() *handoff.Meeting {
+	return &handoff.Meeting{Bootstrap: p.Bootstrap, Rank: p.Prefill.DPRank, Room: p.Room}
 }
 
 // Seat is where decode runs, if it was picked again while prefill ran.
@@ -93,13 +88,14 @@ type Suspects = blame.Suspects[worker.Rank]
 
 // appendMeeting appends the headers that tell both workers of a pair where they meet.
 func (p *Plan) appendMeeting(set []wire.Header, names *prefill.Names) []wire.Header {
-	port, room := strconv.Itoa(int(p.BootstrapPort)), strconv.FormatUint(uint64(p.Room), 10)
-	set = appendAll(set, names.BootstrapHost, p.BootstrapHost)
+	host, port, room := handoff.Host(p.Bootstrap), strconv.Itoa(int(p.Bootstrap.Port)), strconv.FormatUint(uint64(p.Room), 10)
+	set = appendAll(set, names.BootstrapHost, host)
 	set = appendAll(set, names.BootstrapPort, port)
 	set = appendAll(set, names.BootstrapRoom, room)
 	if p.InHeaders {
-		set = append(set, wire.Header{Name: handoff.SGLangOverrideHost, Value: p.BootstrapHost},
-			wire.Header{Name: handoff.SGLangOverridePort, Value: port}, wire.Header{Name: handoff.SGLangOverrideRoom, Value: room})
+		for i, value := range [...]string{host, port, room} {
+			set = append(set, wire.Header{Name: p.Kind.Together.Overrides[i], Value: value})
+		}
 	}
 	return set
 }

@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 
 type prefillPhase uint8
@@ -33,9 +33,9 @@ type Ticket struct {
 	Leg      prefill.Leg
 	Fail     *Failure // the token is missing, wrong or late, or its worker is gone; nil: the leg may go on
 	Endpoint string
-	Mooncake bool // the engine's hand-off is of the kind handoff.Mooncake
-	// NamesRank says that a header has to name the rank at the endpoint. SGLang finds the
-	// rank from the room.
+	// HandOff is the engine's, in which both legs begin at once; nil if Fail is set.
+	HandOff *handoff.Together
+	// NamesRank says that a header has to name the rank at the endpoint.
 	NamesRank bool
 }
 
@@ -207,12 +207,7 @@ func (l *Prefill) onRequestEnd(now time.Time) {
 		l.refuse(BadBody(err))
 		return
 	}
-	var edits []openai.Edit
-	if l.ticket.Mooncake {
-		edits = handoff.MooncakePrefill(nil, r, l.ticket.Leg.Room)
-	} else {
-		edits = handoff.SGLangPrefill(l.body, r)
-	}
+	edits := l.ticket.HandOff.Prefill(l.body, r, l.ticket.Leg.Room)
 	if len(l.body) <= mostKept {
 		l.kept = bytes.Clone(l.body)
 	}
@@ -228,9 +223,9 @@ func (l *Prefill) onRequestEnd(now time.Time) {
 	// Prefill does not need decode's rank and address.
 	remove := []string{prefill.HeaderDestination, prefill.HeaderPrefillCluster, prefill.HeaderLeg}
 	if l.ticket.NamesRank {
-		set = append(set, wire.Header{Name: handoff.SGLangDPRankHeader, Value: strconv.FormatUint(uint64(l.ticket.Leg.Prefill.DPRank), 10)})
+		set = append(set, wire.Header{Name: handoff.RankHeader, Value: strconv.FormatUint(uint64(l.ticket.Leg.Prefill.DPRank), 10)})
 	} else {
-		remove = append(remove, handoff.SGLangDPRankHeader)
+		remove = append(remove, handoff.RankHeader)
 	}
 	l.emit(Effect{Op: OpRoute, Of: wire.RequestBody, Body: body, Trailers: l.trailers, Set: set, Remove: remove})
 }

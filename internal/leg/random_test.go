@@ -14,9 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
+	"github.com/seed-60ae5743/baton/internal/engine/sglang"
+	"github.com/seed-60ae5743/baton/internal/engine/vllm"
+	"github.com/seed-60ae5743/baton/internal/engine/vllmmooncake"
 	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -187,11 +190,11 @@ func (x *mainRandom) answerPick() error {
 	if x.m.instead == nil && !x.m.req.Passes() && x.r.IntN(4) > 0 {
 		x.disaggregated, x.prefill = true, 1
 		p.Disaggregated, p.Prefill = true, worker.Rank{ID: 7}
-		p.BootstrapHost, p.Token = "10.0.0.7", "sealed"
-		p.Kind = pickOf(x.r, handoff.Rendezvous, handoff.NIXLPull, handoff.Mooncake, handoff.BySidecar)
+		p.Bootstrap.Host, p.Token = "10.0.0.7", "sealed"
+		p.Kind = pickOf(x.r, sglang.HandOff, vllm.HandOff, vllmmooncake.HandOff, engines.Sidecar)
 		p.Bootstrap = worker.Bootstrap{Host: "10.0.0.7", Port: 8998, EngineIDs: []string{"e"}}
-		p.SentBeside = x.m.way.Sends && (p.Kind == handoff.Rendezvous || p.Kind == handoff.Mooncake)
-		p.InHeaders = p.Kind == handoff.Rendezvous && x.r.IntN(3) == 0
+		p.SentBeside = x.m.way.Sends && (p.Kind == sglang.HandOff || p.Kind == vllmmooncake.HandOff)
+		p.InHeaders = p.Kind == sglang.HandOff && x.r.IntN(3) == 0
 		p.DecodeAlone = x.r.IntN(2) == 0
 	}
 	if x.m.Looks() && x.r.IntN(2) == 0 {
@@ -493,7 +496,7 @@ func (x *prefillRandom) message() error {
 	case EventRequestHeaders:
 		ev.EndOfStream, ev.FullDuplex = x.r.IntN(20) == 0, x.r.IntN(2) == 0
 		ev.Headers = &wire.Headers{Path: pickOf(x.r, "/v1/completions", "/v1/completions", "/x")}
-		t = &Ticket{Endpoint: "10.0.0.7:80", Leg: prefill.Leg{Deadline: testStart.Add(time.Minute)}, Fail: pickOf(x.r, nil, nil, nil, &FailLegLate)}
+		t = &Ticket{HandOff: sglang.HandOff.Together, Endpoint: "10.0.0.7:80", Leg: prefill.Leg{Deadline: testStart.Add(time.Minute)}, Fail: pickOf(x.r, nil, nil, nil, &FailLegLate)}
 	case EventRequestBody:
 		ev.Body = append(x.l.rules.Buffers.Borrow(200), pickOf(x.r, `{"model":"m","prompt":"hi"}`, `{"model":"m","prompt":"hi"}`, `{`)...)
 	case EventResponseHeaders:

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
@@ -72,7 +73,7 @@ func (p *plugin) eventHooks() kvevents.Hooks {
 // block when it is full.
 func (p *plugin) onWritten(r worker.Rank, blocks int, live bool) {
 	w := p.view.Load().Worker(r.ID)
-	if w == nil || !w.Engine.TellsAsItWrites() || w.Role == worker.Prefill {
+	if w == nil || !engines.Of(w.Engine).TellsAsItWrites || w.Role == worker.Prefill {
 		return
 	}
 	if told, compared := p.book.Wrote(r, blocks, live, time.Now()); compared {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -39,7 +39,7 @@ func (p *plugin) mixed(world *activation.World) []string {
 func unheard(workers []*worker.Worker, listener bool) []string {
 	var out []string
 	for _, w := range workers {
-		if w.Role == worker.Prefill && handoff.KindOf(w.Engine).PrefillFirst() && !listener {
+		if w.Role == worker.Prefill && engines.HandOff(w.Engine).PrefillFirst() && !listener {
 			out = append(out, fmt.Sprintf("worker %s (%s %s) gets no requests: it is %s, whose decode needs prefill's answer: set prefill.listener",
 				w.ID, w.Role, w.Endpoint, w.Engine))
 		}

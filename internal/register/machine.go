@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/register/engine"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -281,7 +282,7 @@ func (m *machine) take(f engine.Facts) error {
 	switch {
 	case had && !another && f.Engine == m.facts.Engine:
 		f = f.Keeping(m.facts)
-	case (f.Engine == worker.VLLM || f.Engine == worker.VLLMMooncake) && f.Unread.Metrics != nil:
+	case engines.Of(f.Engine).MetricsTellRanks && f.Unread.Metrics != nil:
 		// Without the metrics, ranks, block size and process would be guesses, and a
 		// wrong guess would end a life once they are known.
 		return f.Unread.Err()

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/register/engine"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -113,13 +114,13 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 		return w, nil, err
 	}
 	if w.Role == worker.Decode {
-		w.AcceptsAggregated = f.Engine == worker.VLLM || f.Engine == worker.VLLMMooncake
+		w.AcceptsAggregated = engines.Of(f.Engine).DecodePrefills
 		if o.AcceptsAggregated != nil {
 			w.AcceptsAggregated = *o.AcceptsAggregated
 		}
 	}
 	var errs []error
-	if f.Engine == worker.TensorRTLLM && o.Role == 0 {
+	if engines.Of(f.Engine).HidesRole && o.Role == 0 {
 		errs = append(errs, errNoRole)
 	}
 	if len(w.Models) == 0 {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -50,7 +51,7 @@ func (rt *Router) homeOf(q *Question) (home, *Refusal) {
 		}
 		base := worker.Key{Model: strings.TrimSpace(key.Model[:at]), Namespace: key.Namespace}
 		departed = departed || world.Departed(base, now)
-		if p := world.Pool(base); p != nil && every(p, ofSGLang) {
+		if p := world.Pool(base); p != nil && every(p, namesAdapter) {
 			h.pool, h.adapter = p, strings.TrimSpace(key.Model[at+1:])
 		}
 	}
@@ -63,7 +64,7 @@ func (rt *Router) homeOf(q *Question) (home, *Refusal) {
 		return h, refuse(NoWorker)
 	case h.pool == nil:
 		return h, &Refusal{Reason: UnknownModel, Model: key.Model}
-	case h.adapter == "" && h.pool.Key.Model != worker.NoModel && r.Scan.LoRA != nil && every(h.pool, ofSGLang):
+	case h.adapter == "" && h.pool.Key.Model != worker.NoModel && r.Scan.LoRA != nil && every(h.pool, namesAdapter):
 		h.adapter = firstText(r, openai.LoRAPath, r.Scan.LoRA)
 	}
 	if h.adapter == "" {
@@ -103,7 +104,7 @@ func (rt *Router) keyOf(q *Question) (key worker.Key, untold bool) {
 // tokens under another adapter or cache salt, as lead's engine knows them.
 func (h *home) saltOf(lead *worker.Worker, r *Request) kvindex.Salt {
 	s := kvindex.Salt{CacheSalt: firstText(r, openai.CacheSalt, r.Scan.CacheSalt)}
-	if !ofSGLang(lead) {
+	if !namesAdapter(lead) {
 		if model := h.pool.Key.Model; slices.Contains(lead.Adapters, model) {
 			s.LoRA = model
 		}
@@ -119,7 +120,7 @@ func (h *home) saltOf(lead *worker.Worker, r *Request) kvindex.Salt {
 	return s
 }
 
-func ofSGLang(w *worker.Worker) bool { return w.Engine == worker.SGLang }
+func namesAdapter(w *worker.Worker) bool { return engines.Of(w.Engine).AdapterInModel }
 
 // every reports whether holds is true of each worker of a pool.
 func every(p *worker.Pool, holds func(w *worker.Worker) bool) bool {

@@ -4,8 +4,9 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/pin"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -38,7 +39,7 @@ func (q *Question) fits() []worker.Fit {
 	return whole
 }
 
-// Reasons why an engine's hand-off cannot serve a request; handoff.Obstacle returns more.
+// Reasons why an engine's hand-off cannot serve a request; handoff.Hindrance returns more.
 const (
 	noListener = "listener"
 	noMirror   = "mirror"
@@ -49,22 +50,22 @@ const (
 
 // hindrance says why an engine's hand-off cannot serve the request. "" means that it can.
 func (rt *Router) hindrance(e worker.Engine, q *Question) string {
-	kind := handoff.KindOf(e)
+	kind := engines.HandOff(e)
 	switch {
-	case q.req.Sidecar && q.cut && e.Truncates() && !handoff.Alone(q.req.Scan): // the sidecar asks prefill for one token, too
+	case q.req.Sidecar && q.cut && engines.Of(e).Truncates && !handoff.Alone(q.req.Scan): // the sidecar asks prefill for one token, too
 		return CutToFit
 	case q.req.Sidecar:
-		return handoff.Obstacle(handoff.BySidecar, q.req.Body, q.req.Scan)
+		return handoff.Hindrance(engines.Sidecar, q.req.Body, q.req.Scan)
 	case !kind.PrefillFirst() && q.req.OneLeg:
 		return noMirror
 	case (kind.PrefillFirst() || q.req.Sends) && !rt.cfg.Policy.Rules.Listener:
 		return noListener
 	case kind.PrefillFirst() && handoff.Alone(q.req.Scan):
 		return ""
-	case q.cut && e.Truncates() && !handoff.Alone(q.req.Scan):
+	case q.cut && engines.Of(e).Truncates && !handoff.Alone(q.req.Scan):
 		return CutToFit
 	default:
-		return handoff.Obstacle(kind, q.req.Body, q.req.Scan)
+		return handoff.Hindrance(kind, q.req.Body, q.req.Scan)
 	}
 }
 
@@ -124,7 +125,7 @@ func (q *Question) notUsed(f *Refusal) *Refusal {
 // or refuses the request. It is called once the prompt is known.
 func (d *decider) uncut() *Refusal {
 	q := d.q
-	if !q.apart || !slices.ContainsFunc(q.pool.PrefillFits, func(f worker.Fit) bool { return f.Engine.Truncates() }) || !q.query.CutToFit(&d.v.prompt) {
+	if !q.apart || !slices.ContainsFunc(q.pool.PrefillFits, func(f worker.Fit) bool { return engines.Of(f.Engine).Truncates }) || !q.query.CutToFit(&d.v.prompt) {
 		return nil
 	}
 	q.cut = true
@@ -159,7 +160,7 @@ func (rt *Router) carried(q *Question) *Refusal {
 		return nil
 	}
 	fits := q.fits()
-	first := slices.ContainsFunc(fits, func(f worker.Fit) bool { return handoff.KindOf(f.Engine).PrefillFirst() })
+	first := slices.ContainsFunc(fits, func(f worker.Fit) bool { return engines.HandOff(f.Engine).PrefillFirst() })
 	if len(fits) == 0 || first && rt.cfg.Policy.Rules.Listener {
 		return nil
 	}

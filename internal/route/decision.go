@@ -4,10 +4,11 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/decision"
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -133,9 +134,9 @@ func (d *decider) fill(out *Decision) {
 	out.Destination, out.Others = q.destinations(&v.decode)
 	if out.Apart {
 		out.Prefill = d.picked(&v.prefill)
-		out.Kind = handoff.KindOf(out.Prefill.Worker.Engine)
+		out.Kind = engines.HandOff(out.Prefill.Worker.Engine)
 		if q.req.Sidecar {
-			out.Kind = handoff.BySidecar
+			out.Kind = engines.Sidecar
 		}
 	}
 	if q.preview() {
@@ -147,7 +148,7 @@ func (d *decider) fill(out *Decision) {
 		out.Spare.Prefill = out.Apart && !out.Prefill.Named && d.spares(q, worker.Prefill, out.Prefill.Rank)
 	}
 	switch {
-	case !out.Apart, out.Kind == handoff.BySidecar:
+	case !out.Apart, out.Kind.ByOthers():
 	case out.Kind.PrefillFirst():
 		out.HandoffID, out.Again = handoff.DrawRequestID(d.sc.rng), d.again()
 	default:

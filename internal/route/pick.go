@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/pin"
@@ -217,7 +218,7 @@ func (d *decider) offer(c *choice) load.Request {
 	r.Explain = c.explain
 	// If the prompt is prefilled elsewhere, the overlaps on decode's ranks are looked up
 	// only for an engine that fetches just the blocks that decode lacks.
-	r.Pick.FetchesLacking = role == worker.Decode && v.prefill.made && q.world.Worker(v.prefill.decision.Rank.ID).Engine.FetchesLacking()
+	r.Pick.FetchesLacking = role == worker.Decode && v.prefill.made && engines.Of(q.world.Worker(v.prefill.decision.Rank.ID).Engine).FetchesLacking
 	if role == worker.Decode && !r.Pick.FetchesLacking {
 		return r
 	}

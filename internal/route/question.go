@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
@@ -105,7 +106,7 @@ func (rt *Router) askRead(q *Question) *Refusal {
 	lead := q.lead()[0]
 	q.query = tokens.Query{
 		Key: q.pool.Key, Request: r.Scan, Body: r.Body, BlockSize: blockSizeOf(lead), Eagle: lead.Eagle,
-		Renders: lead.Engine.TellsPictures(), Engine: lead.Engine, MaxModelLen: int(q.pool.MaxModelLen), Salt: home.saltOf(lead, r),
+		Renders: engines.Of(lead.Engine).TellsPictures, Engine: lead.Engine, MaxModelLen: int(q.pool.MaxModelLen), Salt: home.saltOf(lead, r),
 	}
 	f = rt.readOverride(q)
 	if f != nil {

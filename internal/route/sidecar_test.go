@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/decision"
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -30,7 +30,7 @@ func TestASidecarSendsAnyEnginesPrefillLeg(t *testing.T) {
 		d, f := r.Decide(q, p, sc, q.now)
 		require.Nil(t, f, engine)
 		require.True(t, d.Apart)
-		require.Equal(t, handoff.BySidecar, d.Kind)
+		require.Equal(t, engines.Sidecar, d.Kind)
 		require.Nil(t, d.Again, "the sidecar has the request: no other decode can take over")
 		require.Equal(t, decision.LegBySidecar, d.Record.Leg)
 		require.True(t, d.Prefill.Made())

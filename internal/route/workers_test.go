@@ -5,8 +5,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/subset"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -26,7 +26,7 @@ func setOf(list string) *subset.Set { return subset.Parse(structpb.NewStringValu
 func engineOf(ws []*worker.Worker, e worker.Engine) []*worker.Worker {
 	for _, w := range ws {
 		w.Engine = e
-		if handoff.KindOf(e).PrefillFirst() {
+		if engines.HandOff(e).PrefillFirst() {
 			w.Bootstrap = worker.Bootstrap{}
 		}
 	}

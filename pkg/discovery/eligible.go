@@ -1,6 +1,9 @@
 package discovery
 
-import "github.com/seed-60ae5743/baton/pkg/worker"
+import (
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
 
 // Ineligible says why w may not be picked for its role although it is known, or returns
 // "" (docs/behaviour.md#eligible). An SGLang prefill worker meets decode workers at its
@@ -15,12 +18,8 @@ func Ineligible(w *worker.Worker) string {
 	if why := Unfit(w); why != "" {
 		return why
 	}
-	switch {
-	case w.Role != worker.Prefill || !w.LacksBootstrap():
-	case w.Engine == worker.VLLMMooncake:
-		return "a vllm-mooncake prefill worker without bootstrap host, port and an engine id for each rank cannot hand over its KV: add bootstrap: {port: PORT, engine_ids: [ID, …]}"
-	default:
-		return "an sglang prefill worker without bootstrap host and port cannot hand over its KV: add bootstrap: {port: PORT}, that of its --disaggregation-bootstrap-port"
+	if w.Role == worker.Prefill && w.LacksBootstrap() {
+		return engines.Of(w.Engine).NoBootstrap
 	}
 	if why := w.TopologyFault(); why != "" {
 		return why

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -232,8 +233,8 @@ func (x *expiries) answered(h *expiry, a Answer, fresh map[string]Entry, now tim
 	}
 }
 
-// differs reports whether an engine that serves these models is another one. SGLang serves
-// requests by any name, so its record may have names that it does not know: then the first
+// differs reports whether an engine that serves these models is another one. Some serve
+// requests by any name, so their records may have names that they do not know: then the first
 // answer says what the later ones must have.
 func (h *expiry) differs(models []string) bool {
 	first, shares := h.names == nil, func(m string) bool { return slices.Contains(h.names, m) }
@@ -243,7 +244,7 @@ func (h *expiry) differs(models []string) bool {
 	switch {
 	case len(models) == 0 || slices.ContainsFunc(models, shares):
 		return false
-	case first && h.Worker.Engine == worker.SGLang:
+	case first && engines.Of(h.Worker.Engine).ServesAnyModel:
 		h.names = models
 		return false
 	}

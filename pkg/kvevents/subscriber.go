@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -307,7 +308,7 @@ func (s *Subscriber) Channels() []ChannelStatus {
 // sourceOf returns where rank dp of the worker publishes: the base port plus the rank. A
 // port above 65535 yields no address.
 func sourceOf(w *worker.Worker, dp uint32) source {
-	src := source{topic: w.KVEvents.Topic, blockSize: w.BlockSize, eagle: w.Eagle, clears: w.Engine == worker.SGLang, endpoint: w.Endpoint}
+	src := source{topic: w.KVEvents.Topic, blockSize: w.BlockSize, eagle: w.Eagle, clears: engines.Of(w.Engine).FirstClears, endpoint: w.Endpoint}
 	if w.KVEvents.Host == "" {
 		return src
 	}

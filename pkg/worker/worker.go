@@ -82,49 +82,6 @@ func ParseRole(s string) (Role, error) {
 	return 0, fmt.Errorf("worker: role %q: expected prefill, decode or aggregated", s)
 }
 
-// Engine names the serving engine, which decides how prefill hands KV over to decode.
-type Engine string
-
-// The engines Baton knows.
-const (
-	SGLang      Engine = "sglang"
-	VLLM        Engine = "vllm"
-	TensorRTLLM Engine = "trtllm"
-	// VLLMMooncake is vLLM with MooncakeConnector; VLLM is vLLM with NixlConnector. The
-	// two have no hand-off in common.
-	VLLMMooncake Engine = "vllm-mooncake"
-)
-
-// engineNames lists the engines for errors that refuse another name.
-const engineNames = "sglang, vllm, vllm-mooncake or trtllm"
-
-// ParseEngine reads an engine name.
-func ParseEngine(s string) (Engine, error) {
-	if e := Engine(s); e == SGLang || e == VLLM || e == TensorRTLLM || e == VLLMMooncake {
-		return e, nil
-	}
-	return "", fmt.Errorf("worker: engine %q: expected "+engineNames, s)
-}
-
-// FetchesLacking reports whether a decode worker of the engine fetches from prefill
-// only those blocks of a prompt that it lacks. vLLM with NixlConnector does. SGLang's
-// decode keeps no cache of prompts. Of the other engines it is not known: false.
-func (e Engine) FetchesLacking() bool { return e == VLLM }
-
-// TellsAsItWrites reports whether the engine's KV events name each block of an answer
-// as soon as the block is full, as vLLM's events do. SGLang's events name the blocks of
-// an answer when the answer has ended. Of the other engines it is not known: false.
-func (e Engine) TellsAsItWrites() bool { return e == VLLM || e == VLLMMooncake }
-
-// TellsPictures reports whether the engine can be asked which pictures a prompt has,
-// and counts the tokens of pictures when it tokenizes a prompt
-// (docs/engines.md#render).
-func (e Engine) TellsPictures() bool { return e == VLLM || e == VLLMMooncake }
-
-// Truncates reports whether the engine cuts a prompt if the request asks for that
-// (docs/engines.md#truncation).
-func (e Engine) Truncates() bool { return e == VLLM || e == VLLMMooncake }
-
 // Endpoint is the address where Envoy sends a worker's requests: always an IP address
 // and a port, since an original-destination cluster accepts nothing else. The zero
 // value is no endpoint.
@@ -294,20 +251,6 @@ type Worker struct {
 	FactsPort uint16
 
 	ranks []Endpoint // endpoints of the ranks if PortPerRank is set; filled by NewSnapshot; see tabled
-}
-
-// LacksBootstrap reports whether w, as a prefill worker, does not say where decode
-// workers meet it although its engine requires that (docs/behaviour.md#eligible). No
-// decode worker could find its KV.
-func (w *Worker) LacksBootstrap() bool {
-	switch w.Engine {
-	case SGLang:
-		return w.Bootstrap.IsZero()
-	case VLLMMooncake:
-		return w.Bootstrap.IsZero() || uint64(len(w.Bootstrap.EngineIDs)) != uint64(w.DPSize)
-	default:
-		return false
-	}
 }
 
 // CanServe reports whether the worker may be picked for the role. A prefill worker that

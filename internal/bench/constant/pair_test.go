@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/bench/wire"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
+	"github.com/seed-60ae5743/baton/internal/engine/vllm"
 )
 
 // ask sends one request to serve and returns the status of the answer.
@@ -85,13 +86,13 @@ func TestTheAnswerSaysThatPrefillWentWell(t *testing.T) {
 func TestTheHandOffIsOneThatThePluginTakes(t *testing.T) {
 	p := newPair(0)
 	_, body, _ := bytes.Cut(p.handed, []byte("\r\n\r\n"))
-	got, err := handoff.ReadAnswer(handoff.NIXLPull, body, false)
+	got, err := handoff.ReadAnswer(vllm.HandOff, body, false)
 	require.NoError(t, err)
 	require.Equal(t, handoff.HandOff, got.Verdict)
 	require.JSONEq(t, wire.HandOff, string(got.HandOff.Of(body)))
 
 	_, body, _ = bytes.Cut(p.ok, []byte("\r\n\r\n"))
-	got, err = handoff.ReadAnswer(handoff.NIXLPull, body, false)
+	got, err = handoff.ReadAnswer(vllm.HandOff, body, false)
 	require.NoError(t, err)
 	require.Equal(t, handoff.Missing, got.Verdict)
 }

@@ -14,8 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/bench/wire"
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
+	"github.com/seed-60ae5743/baton/internal/engine/vllm"
 	"github.com/seed-60ae5743/baton/internal/openai"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 
 func TestARequestIsValidJSONOfItsSize(t *testing.T) {
@@ -70,11 +71,11 @@ func TestADirectClientAsksPrefillAndThenDecodeByTheSameName(t *testing.T) {
 	_, body, _ := bytes.Cut(client, []byte("\r\n\r\n"))
 	scan := new(openai.Request)
 	require.NoError(t, openai.Scan(openai.ChatCompletions, body, scan))
-	require.JSONEq(t, string(handoff.AppendPrefill(nil, body, scan, handoff.NIXLPull, 0, false)), string(log[2].body))
+	require.JSONEq(t, string(handoff.AppendPrefill(nil, body, scan, vllm.HandOff, 0, false)), string(log[2].body))
 	answer := []byte(`{"choices":[{"finish_reason":"length"}],"kv_transfer_params":` + wire.HandOff + `}`)
-	res, err := handoff.ReadAnswer(handoff.NIXLPull, answer, false)
+	res, err := handoff.ReadAnswer(vllm.HandOff, answer, false)
 	require.NoError(t, err)
-	require.JSONEq(t, string(handoff.AppendDecode(nil, body, scan, handoff.NIXLPull, answer, res)), string(log[3].body))
+	require.JSONEq(t, string(handoff.AppendDecode(nil, body, scan, vllm.HandOff, answer, res)), string(log[3].body))
 }
 
 func TestACrowdCountsWhatItIsAnswered(t *testing.T) {

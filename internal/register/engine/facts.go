@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -104,7 +105,7 @@ func (f Facts) Keeping(before Facts) Facts {
 	}
 	if f.Unread.Metrics != nil {
 		f.Mark.Start = before.Mark.Start
-		if f.Engine == worker.VLLM || f.Engine == worker.VLLMMooncake {
+		if engines.Of(f.Engine).MetricsTellRanks {
 			f.DPSize, f.BlockSize, f.CapacityBlocks = before.DPSize, before.BlockSize, before.CapacityBlocks
 		}
 	}

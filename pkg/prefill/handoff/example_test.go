@@ -3,67 +3,42 @@ package handoff_test
 import (
 	"fmt"
 
-	"github.com/seed-60ae5743/baton/pkg/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// A request for vLLM: what is sent to prefill, what prefill's answer means, and what is
-// sent to decode.
-func Example() {
-	const kind = handoff.NIXLPull
-	body := []byte(`{"model":"m","prompt":"Once","max_tokens":64,"stream":true}`)
-	var r openai.Request
-	if err := openai.Scan(openai.Completions, body, &r); err != nil {
+// A request for SGLang: both legs begin at once, and meet at prefill's bootstrap server.
+func ExampleRequest_Together() {
+	r, err := handoff.Read(worker.SGLang, "/v1/completions", []byte(`{"model":"m","prompt":"Once","max_tokens":64}`))
+	if err != nil || r.Obstacle() != "" {
 		fmt.Println(err)
 		return
 	}
-	if handoff.Alone(&r) || handoff.Obstacle(kind, body, &r) != "" {
-		return
-	}
-	fmt.Printf("%s\n", handoff.AppendPrefill(nil, body, &r, kind, 0, false))
-
-	answer := []byte(`{"id":"cmpl-1","choices":[{"index":0,"text":" upon","finish_reason":"length"}],` +
-		`"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[12,13]],"remote_host":"10.0.0.5"}}`)
-	res, err := handoff.ReadAnswer(kind, answer, false)
-	fmt.Println(res.Verdict, err)
-	if res.Verdict == handoff.HandOff {
-		fmt.Printf("%s\n", handoff.AppendDecode(nil, body, &r, kind, answer, res))
-	}
+	toPrefill, toDecode := r.Together(worker.Bootstrap{Host: "10.0.0.5", Port: 8998}, 0, 7)
+	fmt.Printf("%s\n%s\n", toPrefill, toDecode)
 	// Output:
-	// {"model":"m","prompt":"Once","max_tokens":1,"stream":false,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}
-	// hand_off <nil>
-	// {"model":"m","prompt":"Once","max_tokens":64,"stream":true,"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[12,13]],"remote_host":"10.0.0.5"}}
+	// {"model":"m","prompt":"Once","max_tokens":1,"bootstrap_host":"10.0.0.5","bootstrap_port":8998,"bootstrap_room":7,"stream":false}
+	// {"model":"m","prompt":"Once","max_tokens":64,"bootstrap_host":"10.0.0.5","bootstrap_port":8998,"bootstrap_room":7}
 }
 
-// If the generation ends with prefill's token, prefill's answer is the response. If KV
-// is held all the same, a request whose answer is dropped collects it.
-func ExampleAppendFinal() {
-	const kind = handoff.NIXLPull
-	body := []byte(`{"model":"m","prompt":"The end.","max_tokens":64,"stream":true,"stream_options":{"include_usage":true}}`)
-	var r openai.Request
-	if err := openai.Scan(openai.Completions, body, &r); err != nil {
+// A request for vLLM: prefill goes first, and decode's body has what prefill answered.
+func ExampleRequest_Next() {
+	r, err := handoff.Read(worker.VLLM, "/v1/completions", []byte(`{"model":"m","prompt":"Once","max_tokens":64}`))
+	if err != nil || r.Obstacle() != "" {
 		fmt.Println(err)
 		return
 	}
-	answer := []byte(`{"id":"cmpl-1","object":"text_completion","choices":[{"index":0,"text":"","finish_reason":"stop"}],` +
-		`"usage":{"prompt_tokens":3},"kv_transfer_params":{"remote_block_ids":[[12]]}}`)
-	res, err := handoff.ReadAnswer(kind, answer, false)
-	fmt.Println(res.Verdict, err)
-	out, contentType, err := handoff.AppendFinal(nil, answer, &r, body, kind)
-	fmt.Printf("%s %v\n%s", contentType, err, out)
-	if res.Held() {
-		fmt.Printf("%s\n", handoff.AppendCollect(nil, body, &r, kind, answer, res))
-	}
+	fmt.Printf("%s\n", r.Prefill(0))
+	answer := `{"choices":[{"text":" upon","finish_reason":"length"}],"kv_transfer_params":{"remote_host":"10.0.0.5"}}`
+	next, err := r.Next([]byte(answer))
+	fmt.Printf("%s %v\n", next.Decode, err)
+
+	over := `{"choices":[{"text":".","finish_reason":"stop"}],"kv_transfer_params":{"remote_host":"10.0.0.5"}}`
+	next, err = r.Next([]byte(over))
+	fmt.Printf("%s %s %v\n%s\n", next.ContentType, next.Response, err, next.Collect)
 	// Output:
-	// finished <nil>
-	// text/event-stream <nil>
-	// data: {"id":"cmpl-1","object":"text_completion","choices":[{"index":0,"text":"","finish_reason":null}],"usage":null}
-	//
-	// data: {"id":"cmpl-1","object":"text_completion","choices":[{"index":0,"text":"","finish_reason":"stop"}],"usage":null}
-	//
-	// data: {"id":"cmpl-1","object":"text_completion","choices":[],"usage":{"prompt_tokens":3}}
-	//
-	// data: [DONE]
-	//
-	// {"model":"m","prompt":"The end.","max_tokens":1,"stream":false,"kv_transfer_params":{"remote_block_ids":[[12]]}}
+	// {"model":"m","prompt":"Once","max_tokens":1,"stream":false,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}
+	// {"model":"m","prompt":"Once","max_tokens":64,"kv_transfer_params":{"remote_host":"10.0.0.5"}} <nil>
+	// application/json {"choices":[{"text":".","finish_reason":"stop"}]} <nil>
+	// {"model":"m","prompt":"Once","max_tokens":1,"stream":false,"kv_transfer_params":{"remote_host":"10.0.0.5"}}
 }

@@ -1,75 +1,52 @@
-package handoff_test
+package handoff
 
 import (
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-60ae5743/baton/internal/openai"
-	"github.com/seed-60ae5743/baton/pkg/prefill"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-func TestSGLangMembersAreWrittenWithoutLosingTheRoom(t *testing.T) {
-	got := handoff.AppendSGLang([]byte("{"), "10.0.0.5", 8998, prefill.MaxRoom)
-	require.Equal(t, `{"bootstrap_host":"10.0.0.5","bootstrap_port":8998,"bootstrap_room":9223372036854775807`, string(got))
-}
-
-func TestAnIPv6BootstrapHostIsBracketedOnce(t *testing.T) {
-	for in, want := range map[string]string{
-		"10.0.0.5": "10.0.0.5", "fd00::5": "[fd00::5]", "[fd00::5]": "[fd00::5]", "prefill-0.pool": "prefill-0.pool",
-	} {
-		require.Equal(t, want, handoff.SGLangHost(worker.Bootstrap{Host: in, Port: 1}))
+// TestEachEngineIsHandedOver: bodies are JSON, prefill's asks for one token, and decode's for
+// what the client asked.
+func TestEachEngineIsHandedOver(t *testing.T) {
+	const body = `{"model":"m","prompt":"a","max_tokens":9,"stream":true}`
+	tokensOf := func(b []byte) any {
+		var m map[string]any
+		require.NoError(t, json.Unmarshal(b, &m), "%s", b)
+		return m["max_tokens"]
+	}
+	for e, first := range map[worker.Engine]bool{worker.SGLang: false, worker.VLLMMooncake: false, worker.VLLM: true, worker.TensorRTLLM: true} {
+		r, err := Read(e, "/v1/completions", []byte(body))
+		require.NoError(t, err)
+		require.Empty(t, r.Obstacle())
+		require.Equal(t, first, r.PrefillFirst(), e)
+		toPrefill, toDecode := r.Together(worker.Bootstrap{Host: "h", Port: 1, EngineIDs: []string{"e"}}, 0, 7)
+		if first {
+			require.Nil(t, toDecode)
+			toPrefill = r.Prefill(1 << 42)
+		} else {
+			require.EqualValues(t, 9, tokensOf(toDecode))
+		}
+		require.EqualValues(t, 1, tokensOf(toPrefill))
+		require.JSONEq(t, body, string(r.body), "the client's own is not changed")
 	}
 }
 
-// TestThePrefillLegAsksForOneTokenAndNoStream tests docs/behaviour.md#one-token.
-func TestThePrefillLegAsksForOneTokenAndNoStream(t *testing.T) {
-	for name, c := range map[string]struct {
-		path     openai.Path
-		in, want string
-	}{
-		"a streamed chat": {
-			openai.ChatCompletions,
-			`{"model":"m","stream":true,"stream_options":{"include_usage":true},"messages":[],"max_tokens":64}`,
-			`{"model":"m","stream":false,"messages":[],"max_tokens":1}`,
-		},
-		"both limits given": {
-			openai.ChatCompletions,
-			`{"model":"m","messages":[],"max_tokens":64,"max_completion_tokens":32,"min_tokens":8}`,
-			`{"model":"m","messages":[],"max_tokens":1,"max_completion_tokens":1,"min_tokens":1,"stream":false}`,
-		},
-		"a completion with no limit": {
-			openai.Completions,
-			`{"model":"m","prompt":"a max_tokens: 7 in the text"}`,
-			`{"model":"m","prompt":"a max_tokens: 7 in the text","max_tokens":1,"stream":false}`,
-		},
-		"a floor without a newer limit, which forbids its token to be the last one": {
-			openai.ChatCompletions,
-			`{"model":"m","messages":[],"min_tokens":8}`,
-			`{"model":"m","messages":[],"min_tokens":1,"max_tokens":1,"stream":false}`,
-		},
-		"a floor that forbids nothing": {
-			openai.ChatCompletions,
-			`{"model":"m","messages":[],"min_tokens":0,"max_tokens":9}`,
-			`{"model":"m","messages":[],"max_tokens":1,"stream":false}`,
-		},
-		"generate has its floor elsewhere, which may not be above the limit": {
-			openai.Generate,
-			`{"text":"a","sampling_params":{"min_new_tokens":8,"max_new_tokens":9}}`,
-			`{"text":"a","sampling_params":{"min_new_tokens":1,"max_new_tokens":1},"stream":false}`,
-		},
-		"generate keeps its limit elsewhere": {
-			openai.Generate,
-			`{"text":"a","sampling_params":{"temperature":0,"max_new_tokens":9},"stream":true}`,
-			`{"text":"a","sampling_params":{"temperature":0,"max_new_tokens":1},"stream":false}`,
-		},
+func TestWhatCannotBeReadOrHandedOverIsNamed(t *testing.T) {
+	for want, c := range map[string][3]string{
+		"no hand-off of it is known": {"another", "/v1/completions", `{}`},
+		"expected one of chat":       {"vllm", "/v1/embeddings", `{}`},
+		"model":                      {"vllm", "/v1/completions", `{"model":1}`},
 	} {
-		t.Run(name, func(t *testing.T) {
-			var r openai.Request
-			require.NoError(t, openai.Scan(c.path, []byte(c.in), &r))
-			require.Equal(t, c.want, string(openai.AppendEdited(nil, []byte(c.in), &r, handoff.SGLangPrefill([]byte(c.in), &r)...)))
-		})
+		_, err := Read(worker.Engine(c[0]), c[1], []byte(c[2]))
+		require.ErrorContains(t, err, want)
 	}
+	r, err := Read(worker.VLLM, "/v1/completions", []byte(`{"model":"m","prompt":"a","n":2,"max_tokens":9}`))
+	require.NoError(t, err)
+	require.Equal(t, "n", r.Obstacle())
+	_, err = r.Next([]byte(`{`))
+	require.ErrorContains(t, err, "malformed")
 }

@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
@@ -105,15 +106,7 @@ func (f *final) member(s openai.Span, name string) openai.Span {
 // for TensorRT-LLM, since its clients cannot ask for them. They do not count for vLLM,
 // which answers with them only if the client asks.
 func (f *final) added(key openai.Span) bool {
-	is := func(name string) bool { return openai.IsKey(f.answer, key, name) }
-	switch f.kind {
-	case NIXLPull:
-		return is(vllmMember)
-	case ContextFirst:
-		return is(trtMember) || is(trtPromptIDs) || is(trtPromptB64)
-	default:
-		return false
-	}
+	return f.kind.PrefillFirst() && slices.ContainsFunc(f.kind.First.Added, func(name string) bool { return openai.IsKey(f.answer, key, name) })
 }
 
 // appendWhole appends the answer without the added members.

@@ -6,8 +6,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
+	"github.com/seed-60ae5743/baton/internal/engine/sglang"
+	"github.com/seed-60ae5743/baton/internal/engine/trtllm"
+	"github.com/seed-60ae5743/baton/internal/engine/vllm"
+	"github.com/seed-60ae5743/baton/internal/engine/vllmmooncake"
 	"github.com/seed-60ae5743/baton/internal/openai"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 
 // TestWhatPreventsAHandOff: a request that asks for what only the computation of its prompt
@@ -15,9 +20,9 @@ import (
 // named. The same member with a value that asks for nothing prevents nothing, and neither
 // does one that the engine does not know.
 func TestWhatPreventsAHandOff(t *testing.T) {
-	const nixl, moon, meets, trt = handoff.NIXLPull, handoff.Mooncake, handoff.Rendezvous, handoff.ContextFirst
+	nixl, moon, meets, trt := vllm.HandOff, vllmmooncake.HandOff, sglang.HandOff, trtllm.HandOff
 	chat, completion, generate := `{"model":"m","messages":[]%}`, `{"model":"m","prompt":"a"%}`, `{"text":"a"%}`
-	every := []handoff.Kind{nixl, moon, meets, trt, handoff.BySidecar}
+	every := []handoff.Kind{nixl, moon, meets, trt, engines.Sidecar}
 	rows := []struct {
 		of       []handoff.Kind
 		body     string
@@ -56,8 +61,8 @@ func TestWhatPreventsAHandOff(t *testing.T) {
 			`"sampling_params":{"beam_width":1}|"sampling_params":{"beam_width":null}|"sampling_params":null|"sampling_params":[{}]`, "sampling_params.beam_width"},
 		{every, chat, `"n":2`, `"n":1|"n":null`, "n"},
 		{every, completion, `"n":2`, `"n":1`, "n"},
-		{[]handoff.Kind{nixl, moon, trt, handoff.BySidecar}, generate, ``, "", handoff.NoPath},
-		{[]handoff.Kind{handoff.BySidecar}, completion, `"prompt_logprobs":0|"echo":true,"logprobs":0`, `"logprobs":1`, ""},
+		{[]handoff.Kind{nixl, moon, trt, engines.Sidecar}, generate, ``, "", handoff.NoPath},
+		{[]handoff.Kind{engines.Sidecar}, completion, `"prompt_logprobs":0|"echo":true,"logprobs":0`, `"logprobs":1`, ""},
 	}
 	ask := func(k handoff.Kind, template, members string) string {
 		if members != "" {
@@ -67,7 +72,7 @@ func TestWhatPreventsAHandOff(t *testing.T) {
 		path := map[string]openai.Path{chat: openai.ChatCompletions, completion: openai.Completions, generate: openai.Generate}[template]
 		var r openai.Request
 		require.NoError(t, openai.Scan(path, body, &r), "%s", body)
-		return handoff.Obstacle(k, body, &r)
+		return handoff.Hindrance(k, body, &r)
 	}
 	for _, row := range rows {
 		for _, k := range row.of {

@@ -8,8 +8,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
+	"github.com/seed-60ae5743/baton/internal/engine/sglang"
+	"github.com/seed-60ae5743/baton/internal/engine/trtllm"
+	"github.com/seed-60ae5743/baton/internal/engine/vllm"
+	"github.com/seed-60ae5743/baton/internal/engine/vllmmooncake"
 	"github.com/seed-60ae5743/baton/internal/openai"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -38,9 +42,9 @@ func FuzzReadAnswer(f *testing.F) {
 		f.Add([]byte(a), true, true)
 	}
 	f.Fuzz(func(t *testing.T, answer []byte, trt, alone bool) {
-		k := handoff.NIXLPull
+		k := vllm.HandOff
 		if trt {
-			k = handoff.ContextFirst
+			k = trtllm.HandOff
 		}
 		res, err := handoff.ReadAnswer(k, answer, alone)
 		if err != nil {
@@ -81,9 +85,9 @@ func FuzzAppendDecode(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, body, answer []byte, trt, chat bool) {
-		k, path := handoff.NIXLPull, openai.Completions
+		k, path := vllm.HandOff, openai.Completions
 		if trt {
-			k = handoff.ContextFirst
+			k = trtllm.HandOff
 		}
 		if chat {
 			path = openai.ChatCompletions
@@ -146,7 +150,7 @@ func injectWanted(t *testing.T, want object, answer []byte, res handoff.Result, 
 		var r openai.Request
 		plain := []byte(`{"model":"m","prompt":"a"}`)
 		require.NoError(t, openai.Scan(openai.Completions, plain, &r))
-		got := decodeObject(t, handoff.AppendDecode(nil, plain, &r, handoff.ContextFirst, answer, res))["disaggregated_params"]
+		got := decodeObject(t, handoff.AppendDecode(nil, plain, &r, trtllm.HandOff, answer, res))["disaggregated_params"]
 		require.Equal(t, params, decodeObject(t, got))
 		want["disaggregated_params"] = got
 		if res.PromptIDs.End > 0 && chat {
@@ -191,9 +195,9 @@ func FuzzAppendFinal(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, body, answer []byte, trt bool) {
-		k, added := handoff.NIXLPull, []string{"kv_transfer_params"}
+		k, added := vllm.HandOff, []string{"kv_transfer_params"}
 		if trt {
-			k, added = handoff.ContextFirst, []string{"disaggregated_params", "prompt_token_ids", "prompt_token_ids_b64"}
+			k, added = trtllm.HandOff, []string{"disaggregated_params", "prompt_token_ids", "prompt_token_ids_b64"}
 		}
 		for _, path := range []openai.Path{openai.ChatCompletions, openai.Completions} {
 			var r openai.Request
@@ -239,11 +243,12 @@ func FuzzTheBodyStaysOneObject(f *testing.F) {
 	f.Add("a\\", "\xff\u2028\x00", uint16(0))
 	f.Fuzz(func(t *testing.T, host, id string, port uint16) {
 		const body = `{"model":"m","prompt":"a"}`
+		meeting := handoff.Meeting{Bootstrap: worker.Bootstrap{Host: host, Port: port, EngineIDs: []string{id}}, Room: 7}
 		for members, want := range map[string][]string{
-			string(handoff.AppendSGLang(nil, handoff.SGLangHost(worker.Bootstrap{Host: host}), port, 7)): {
+			string(sglang.HandOff.Together.Members(nil, &meeting)): {
 				"model", "prompt", "bootstrap_host", "bootstrap_port", "bootstrap_room",
 			},
-			string(handoff.AppendMooncake(nil, worker.Bootstrap{Host: host, Port: port, EngineIDs: []string{id}}, 0, 7)): {
+			string(vllmmooncake.HandOff.Together.Members(nil, &meeting)): {
 				"model", "prompt", "kv_transfer_params",
 			},
 		} {

@@ -31,7 +31,7 @@ const handOffRoom = 320
 
 // AppendPrefill appends prefill's body: one token, no stream, and the members that make
 // the engine hold its KV for a decode. The id is the disagg_request_id for
-// ContextFirst, from MinRequestID to MaxRequestID; other kinds ignore it. If the flag
+// TensorRT-LLM, from MinRequestID to MaxRequestID; other kinds ignore it. If the flag
 // alone is set, the body has the client's own limit, no stream and no hand-off. dst
 // must not share memory with body. If dst has room enough, nothing is allocated.
 func AppendPrefill(dst, body []byte, r *openai.Request, k Kind, id uint64, alone bool) []byte {
@@ -42,11 +42,8 @@ func AppendPrefill(dst, body []byte, r *openai.Request, k Kind, id uint64, alone
 	var buf [maxEdits]openai.Edit
 	dst = openai.AppendEdited(dst, body, r, oneToken(clean(buf[:0]), body, r)...)
 	dst = dst[:len(dst)-(len(body)-r.End())]
-	switch k {
-	case NIXLPull:
-		dst = append(dst, vllmHold...)
-	case ContextFirst:
-		dst = appendTRTHold(dst, id)
+	if k.PrefillFirst() {
+		dst = k.First.Hold(dst, id)
 	}
 	return append(dst, body[r.End():]...)
 }
@@ -71,17 +68,17 @@ func appendDecode(dst, body []byte, r *openai.Request, k Kind, answer []byte, re
 	size := func(s openai.Span) int { return s.End - s.Start }
 	dst = slices.Grow(dst, len(body)+size(res.HandOff)+size(res.PromptIDs)+size(res.Usage)+handOffRoom)
 	edits = clean(edits)
-	if k == ContextFirst {
-		edits = trtEdits(edits, answer, r, res)
+	if ids := res.PromptIDs; ids.End != 0 {
+		takes, replaced := k.First.IDs(r.Path)
+		if edits = append(edits, openai.Edit{Field: takes, Value: ids.Of(answer)}); replaced != openai.NoField {
+			edits = append(edits, openai.Edit{Field: replaced})
+		}
 	}
 	dst = openai.AppendEdited(dst, body, r, edits...)
 	// A scanned body has at least a model and a prompt, so the comma in front is right.
 	dst = dst[:len(dst)-(len(body)-r.End())]
-	switch k {
-	case NIXLPull:
-		dst = appendVLLM(dst, answer, res)
-	case ContextFirst:
-		dst = appendTRT(dst, answer, res)
+	if res.Held() {
+		dst = k.First.Append(dst, answer, res.Parts)
 	}
 	return append(dst, body[r.End():]...)
 }
@@ -89,9 +86,10 @@ func appendDecode(dst, body []byte, r *openai.Request, k Kind, answer []byte, re
 // maxEdits is the most edits of one body.
 const maxEdits = 12
 
+// Values of edits. Nobody changes them.
 var (
-	one = []byte("1")
-	no  = []byte("false")
+	One = []byte("1")
+	No  = []byte("false")
 )
 
 // clean appends edits that remove a hand-off which a body scanned with
@@ -104,13 +102,13 @@ func clean(edits []openai.Edit) []openai.Edit {
 // removed, since engines refuse it without a stream.
 func oneToken(edits []openai.Edit, body []byte, r *openai.Request) []openai.Edit {
 	edits = append(edits,
-		openai.Edit{Field: openai.MaxTokens, Value: one},
+		openai.Edit{Field: openai.MaxTokens, Value: One},
 		floor(body, r, openai.MinTokens),
 		floor(body, r, openai.MinCompletionTokens),
 		openai.Edit{Field: openai.StreamOptions},
-		openai.Edit{Field: openai.Stream, Value: no})
+		openai.Edit{Field: openai.Stream, Value: No})
 	if r.Has(openai.MaxCompletionTokens) {
-		edits = append(edits, openai.Edit{Field: openai.MaxCompletionTokens, Value: one})
+		edits = append(edits, openai.Edit{Field: openai.MaxCompletionTokens, Value: One})
 	}
 	return edits
 }
@@ -120,15 +118,15 @@ func oneToken(edits []openai.Edit, body []byte, r *openai.Request) []openai.Edit
 // token, which would then be the client's whole answer. A minimum of zero or less is
 // removed.
 func floor(body []byte, r *openai.Request, f openai.Field) openai.Edit {
-	if !forbidsAnEnd(body, r, f) {
+	if !ForbidsAnEnd(body, r, f) {
 		return openai.Edit{Field: f}
 	}
-	return openai.Edit{Field: f, Value: one}
+	return openai.Edit{Field: f, Value: One}
 }
 
-// forbidsAnEnd reports whether f is a minimum above zero. A value that is no number
+// ForbidsAnEnd reports whether f is a minimum above zero. A value that is no number
 // counts as one: the engine then refuses it itself.
-func forbidsAnEnd(body []byte, r *openai.Request, f openai.Field) bool {
+func ForbidsAnEnd(body []byte, r *openai.Request, f openai.Field) bool {
 	if !r.Given(body, f) {
 		return false
 	}
@@ -146,4 +144,4 @@ func noStream(r *openai.Request) []openai.Edit {
 	return edits
 }
 
-var streamOff = [...]openai.Edit{{Field: openai.StreamOptions}, {Field: openai.Stream, Value: no}}
+var streamOff = [...]openai.Edit{{Field: openai.StreamOptions}, {Field: openai.Stream, Value: No}}

@@ -1,13 +1,14 @@
-package handoff_test
+package vllmmooncake_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
+	"github.com/seed-60ae5743/baton/internal/engine/vllmmooncake"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -40,10 +41,10 @@ func TestMooncakesHalves(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var r openai.Request
 			require.NoError(t, openai.Scan(c.path, []byte(c.in), &r))
-			decode := openai.InjectInPlace([]byte(c.in), &r, handoff.AppendMooncake(nil, b, 1, room))
+			decode := openai.InjectInPlace([]byte(c.in), &r, vllmmooncake.HandOff.Together.Members(nil, &handoff.Meeting{Bootstrap: b, Rank: 1, Room: room}))
 			require.Equal(t, c.decode, string(decode))
 			require.NoError(t, openai.ScanInjected(c.path, decode, &r))
-			require.Equal(t, c.prefill, string(openai.AppendEdited(nil, decode, &r, handoff.MooncakePrefill(nil, &r, room)...)))
+			require.Equal(t, c.prefill, string(openai.AppendEdited(nil, decode, &r, vllmmooncake.HandOff.Together.Prefill(decode, &r, room)...)))
 		})
 	}
 }
@@ -54,7 +55,7 @@ func TestMooncakeHandsOverOneGeneration(t *testing.T) {
 	} {
 		var r openai.Request
 		require.NoError(t, openai.Scan(openai.Completions, []byte(body), &r))
-		require.Equal(t, want, handoff.Obstacle(handoff.Mooncake, []byte(body), &r), body)
+		require.Equal(t, want, handoff.Hindrance(vllmmooncake.HandOff, []byte(body), &r), body)
 	}
 }
 
@@ -62,5 +63,5 @@ func TestMooncakesKVIsCollectedWithOneToken(t *testing.T) {
 	b := worker.Bootstrap{Host: "10.0.0.1", Port: 8998, EngineIDs: []string{"e0", "e1"}}
 	require.Equal(t, `{"model":"a \"b\"","prompt":[1],"max_tokens":1,"kv_transfer_params":{"do_remote_decode":false,`+
 		`"do_remote_prefill":true,"remote_bootstrap_addr":"http://10.0.0.1:8998","remote_engine_id":"e1","transfer_id":"baton-7"}}`,
-		string(handoff.AppendMooncakeCollect(nil, `a "b"`, b, 1, 7)))
+		string(vllmmooncake.HandOff.Together.Collect(nil, `a "b"`, &handoff.Meeting{Bootstrap: b, Rank: 1, Room: 7})))
 }

@@ -6,8 +6,8 @@ import "github.com/seed-60ae5743/baton/internal/openai"
 // AppendPrefill. An error is a [Malformed] and means that nothing of the answer may be
 // used. ReadAnswer keeps nothing of answer and allocates nothing.
 func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
-	var top members
-	a, err := openai.ScanAnswerMembers(answer, func(key, val openai.Span) { top.note(answer, key, val) })
+	var top Members
+	a, err := openai.ScanAnswerMembers(answer, func(key, val openai.Span) { top.note(k, answer, key, val) })
 	if err != nil {
 		return Result{}, NotJSON
 	}
@@ -16,7 +16,7 @@ func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
 	case a.HasError:
 		res.Verdict = Failed
 		return res, nil
-	case a.Choices == 0 || !top.choices.found():
+	case a.Choices == 0 || !top.Choices.found():
 		return Result{}, NoChoices
 	case alone:
 		res.Verdict = Finished
@@ -27,18 +27,13 @@ func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
 	case a.Choices > 1:
 		return Result{}, ManyChoices
 	}
-	switch k {
-	case NIXLPull:
-		err = readVLLM(answer, &top, &res)
-	case ContextFirst:
-		err = readTRT(answer, &top, &res)
+	if k.PrefillFirst() {
+		if res.Parts, err = k.First.Read(answer, top); err != nil {
+			return Result{}, err
+		}
 	}
-	if err != nil {
-		return Result{}, err
-	}
-	if res.Verdict = judge(a.FinishReason, res.Held()); k == ContextFirst && res.Verdict != HandOff {
-		// The members are there all the same, but nothing is held under them.
-		res.HandOff, res.PromptIDs, res.Usage = openai.Span{}, openai.Span{}, openai.Span{}
+	if res.Verdict = judge(a.FinishReason, res.Held()); res.Verdict != HandOff && k.PrefillFirst() && k.First.OnlyToDecode {
+		res.Parts = Parts{}
 	}
 	return res, nil
 }
@@ -63,49 +58,54 @@ func judge(f openai.FinishReason, held bool) Verdict {
 	}
 }
 
-// members are those members of an answer that a hand-off is made of.
-type members struct {
-	choices, promptIDs, usage slot
-	vllm                      slot
+// Members are those members of an answer that a hand-off is made of.
+type Members struct {
+	Choices, Usage Slot
+	Added          [maxAdded]Slot // in the order of [First.Added]
 }
 
-func (m *members) note(answer []byte, key, val openai.Span) {
+// maxAdded is the most members that an engine adds to an answer.
+const maxAdded = 4
+
+func (m *Members) note(k Kind, answer []byte, key, val openai.Span) {
 	switch {
 	case openai.IsKey(answer, key, "choices"):
-		m.choices.put(val)
-	case openai.IsKey(answer, key, trtPromptIDs):
-		m.promptIDs.put(val)
+		m.Choices.Put(val)
 	case openai.IsKey(answer, key, "usage"):
-		m.usage.put(val)
-	case openai.IsKey(answer, key, vllmMember):
-		m.vllm.put(val)
+		m.Usage.Put(val)
+	case k.PrefillFirst():
+		for i, name := range k.First.Added {
+			if openai.IsKey(answer, key, name) {
+				m.Added[i].Put(val)
+			}
+		}
 	}
 }
 
-// slot is a member that may occur once.
-type slot struct {
-	val   openai.Span
-	twice bool
+// Slot is a member that may occur once.
+type Slot struct {
+	Val   openai.Span
+	Twice bool
 }
 
-func (s *slot) found() bool { return s.val.End > 0 }
+func (s *Slot) found() bool { return s.Val.End > 0 }
 
-func (s *slot) put(val openai.Span) {
-	s.twice = s.twice || s.found()
-	s.val = val
+func (s *Slot) Put(val openai.Span) {
+	s.Twice = s.Twice || s.found()
+	s.Val = val
 }
 
 // given reports whether the member is present with a value other than null.
-func (s *slot) given(answer []byte) bool { return s.found() && answer[s.val.Start] != 'n' }
+func (s *Slot) Given(answer []byte) bool { return s.found() && answer[s.Val.Start] != 'n' }
 
-// checkHandOff checks the member against the bounds for a hand-off. It returns the
+// Check checks the member against the bounds for a hand-off. It returns the
 // member's value, or the zero Span for null, an empty object or no member.
-func checkHandOff(answer []byte, m slot) (openai.Span, error) {
-	s := m.val
+func Check(answer []byte, m Slot) (openai.Span, error) {
+	s := m.Val
 	switch {
-	case m.twice:
+	case m.Twice:
 		return openai.Span{}, TwoHandOffs
-	case !m.given(answer):
+	case !m.Given(answer):
 		return openai.Span{}, nil
 	case answer[s.Start] != '{':
 		return openai.Span{}, NotAnObject

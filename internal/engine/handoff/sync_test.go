@@ -12,8 +12,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
+	"github.com/seed-60ae5743/baton/internal/engine/sglang"
+	"github.com/seed-60ae5743/baton/internal/engine/trtllm"
+	"github.com/seed-60ae5743/baton/internal/engine/vllm"
 	"github.com/seed-60ae5743/baton/internal/openai"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -48,7 +52,7 @@ func trtAnswer(tokens int) []byte {
 }
 
 func answerOf(k handoff.Kind, size int) []byte {
-	if k == handoff.NIXLPull {
+	if k == vllm.HandOff {
 		return vllmAnswer(size)
 	}
 	return trtAnswer(size)
@@ -67,18 +71,18 @@ func TestAHandOffBeyondTheBoundsIsMalformed(t *testing.T) {
 		return strings.Join(s, ",")
 	}
 	for _, members := range []string{text(handoff.MaxHandOffBytes), keys(handoff.MaxHandOffMembers)} {
-		res, err := handoff.ReadAnswer(handoff.NIXLPull, with(members), false)
+		res, err := handoff.ReadAnswer(vllm.HandOff, with(members), false)
 		require.NoError(t, err)
 		require.Equal(t, handoff.HandOff, res.Verdict)
 	}
 	for _, members := range []string{text(handoff.MaxHandOffBytes + 1), keys(handoff.MaxHandOffMembers + 1)} {
-		_, err := handoff.ReadAnswer(handoff.NIXLPull, with(members), false)
+		_, err := handoff.ReadAnswer(vllm.HandOff, with(members), false)
 		require.Equal(t, handoff.TooLarge, err)
 	}
 }
 
 func TestACutAnswerIsMalformedWhereverItIsCut(t *testing.T) {
-	for _, k := range []handoff.Kind{handoff.NIXLPull, handoff.ContextFirst} {
+	for _, k := range []handoff.Kind{vllm.HandOff, trtllm.HandOff} {
 		whole := answerOf(k, 20)
 		for i := range whole {
 			_, err := handoff.ReadAnswer(k, whole[:i], false)
@@ -93,7 +97,7 @@ func TestABodyThatARouterHasWrittenGetsNoKeyTwice(t *testing.T) {
 	body := []byte(`{"kv_transfer_params":{"old":1},"model":"m","prompt":"a","disaggregated_params":{"old":1}}`)
 	var r openai.Request
 	require.NoError(t, openai.ScanInjected(openai.Completions, body, &r))
-	for _, k := range []handoff.Kind{handoff.NIXLPull, handoff.ContextFirst} {
+	for _, k := range []handoff.Kind{vllm.HandOff, trtllm.HandOff} {
 		answer := answerOf(k, 2)
 		res, err := handoff.ReadAnswer(k, answer, false)
 		require.NoError(t, err)
@@ -114,22 +118,22 @@ func TestASGLangRequestHasNoHandOffInItsAnswer(t *testing.T) {
 	body := []byte(`{"model":"m","messages":[]}`)
 	var r openai.Request
 	require.NoError(t, openai.Scan(openai.ChatCompletions, body, &r))
-	require.Empty(t, handoff.Obstacle(handoff.Rendezvous, body, &r))
-	res, err := handoff.ReadAnswer(handoff.Rendezvous, vllmAnswer(2), false)
+	require.Empty(t, handoff.Hindrance(sglang.HandOff, body, &r))
+	res, err := handoff.ReadAnswer(sglang.HandOff, vllmAnswer(2), false)
 	require.NoError(t, err)
 	require.False(t, res.Held())
 	require.Equal(t, handoff.Missing, res.Verdict)
-	require.Equal(t, string(body), string(handoff.AppendDecode(nil, body, &r, handoff.Rendezvous, vllmAnswer(2), res)))
+	require.Equal(t, string(body), string(handoff.AppendDecode(nil, body, &r, sglang.HandOff, vllmAnswer(2), res)))
 }
 
 func TestAnEngineHasOneKind(t *testing.T) {
-	require.Equal(t, handoff.Rendezvous, handoff.KindOf(worker.SGLang))
-	require.Equal(t, handoff.NIXLPull, handoff.KindOf(worker.VLLM))
-	require.Zero(t, handoff.KindOf("something else"))
-	require.False(t, handoff.Rendezvous.PrefillFirst())
-	require.False(t, handoff.Kind(0).PrefillFirst())
-	require.True(t, handoff.NIXLPull.PrefillFirst())
-	require.True(t, handoff.ContextFirst.PrefillFirst())
+	require.Equal(t, sglang.HandOff, engines.HandOff(worker.SGLang))
+	require.Equal(t, vllm.HandOff, engines.HandOff(worker.VLLM))
+	require.Zero(t, engines.HandOff("something else"))
+	require.False(t, sglang.HandOff.PrefillFirst())
+	require.False(t, handoff.Kind(nil).PrefillFirst())
+	require.True(t, vllm.HandOff.PrefillFirst())
+	require.True(t, trtllm.HandOff.PrefillFirst())
 }
 
 // edge is a source that always gives the same number.
@@ -160,7 +164,7 @@ func TestLabelsAreDistinct(t *testing.T) {
 			seen[l] = true
 		}
 	}
-	distinct(handoff.Rendezvous.String(), handoff.NIXLPull.String(), handoff.ContextFirst.String())
+	distinct(sglang.HandOff.String(), vllm.HandOff.String(), trtllm.HandOff.String())
 	distinct(handoff.HandOff.String(), handoff.Finished.String(), handoff.Missing.String(), handoff.Failed.String())
 	var faults []string
 	for m := handoff.NotJSON; m <= handoff.NotTokenIDs; m++ {
@@ -168,7 +172,7 @@ func TestLabelsAreDistinct(t *testing.T) {
 	}
 	distinct(faults...)
 	require.Equal(t, "invalid", (handoff.NotTokenIDs + 1).String())
-	require.Equal(t, "invalid", handoff.Kind(0).String())
+	require.Equal(t, "invalid", handoff.Kind(nil).String())
 	require.Equal(t, "invalid", handoff.Verdict(0).String())
 }
 
@@ -201,7 +205,7 @@ func TestAStreamingClientGathersTheSameMessage(t *testing.T) {
 	} {
 		answer := []byte(`{"id":"c","object":"chat.completion","created":12345678901234567890,"model":"m","choices":[{"index":0,` +
 			`"finish_reason":"stop","message":` + message + `}],"usage":{"prompt_tokens":1},"kv_transfer_params":{"a":1}}`)
-		out, contentType, err := handoff.AppendFinal(nil, answer, &r, body, handoff.NIXLPull)
+		out, contentType, err := handoff.AppendFinal(nil, answer, &r, body, vllm.HandOff)
 		require.NoError(t, err)
 		require.Equal(t, "text/event-stream", contentType)
 		gathered, reasons, usages := object{}, 0, 0
@@ -237,7 +241,7 @@ func TestALineBreakOfTheEnginesEndsNoEvent(t *testing.T) {
 	require.NoError(t, openai.Scan(openai.Completions, body, &r))
 	for _, br := range []string{"\n", "\r", "\r\n", "\n\n"} {
 		answer := []byte(`{"id":"c","choices":[{"text":"a\n","logprobs":{` + br + `"tokens":[]}}],"usage":{` + br + `"prompt_tokens":1}}`)
-		out, _, err := handoff.AppendFinal(nil, answer, &r, body, handoff.NIXLPull)
+		out, _, err := handoff.AppendFinal(nil, answer, &r, body, vllm.HandOff)
 		require.NoError(t, err)
 		got := events(t, out)
 		require.Len(t, got, 3)
@@ -263,7 +267,7 @@ func TestNothingIsAllocatedOnTheWayToDecode(t *testing.T) {
 	var r openai.Request
 	require.NoError(t, openai.Scan(openai.ChatCompletions, body, &r))
 	dst := make([]byte, 0, 64<<10)
-	for _, k := range []handoff.Kind{handoff.NIXLPull, handoff.ContextFirst} {
+	for _, k := range []handoff.Kind{vllm.HandOff, trtllm.HandOff} {
 		answer := answerOf(k, 1000)
 		require.Zero(t, testing.AllocsPerRun(100, func() {
 			_ = handoff.AppendPrefill(dst, body, &r, k, testID, false)
@@ -304,9 +308,9 @@ func BenchmarkHandOff(b *testing.B) {
 	}
 	run("copy", len(body), func() { dst = append(dst[:0], body...) })
 	run("scan", len(body), func() { _ = openai.Scan(openai.ChatCompletions, body, &r) })
-	for _, k := range []handoff.Kind{handoff.NIXLPull, handoff.ContextFirst} {
+	for _, k := range []handoff.Kind{vllm.HandOff, trtllm.HandOff} {
 		size := 60_000 // tokens of the prompt
-		if k == handoff.NIXLPull {
+		if k == vllm.HandOff {
 			size /= 16
 		}
 		answer := bytes.Clone(answerOf(k, size))

@@ -45,9 +45,14 @@ type Result struct {
 	Tokens  openai.Usage // as the answer reports them
 	Counted bool         // it does
 
+	Parts
+}
+
+// Parts are what decode's body gets of prefill's answer. The spans are places in the answer.
+type Parts struct {
 	HandOff   openai.Span // the hand-off, an object; zero: there is none, or nothing is held under it
-	PromptIDs openai.Span // ContextFirst: the list of the prompt's token ids; zero: none
-	Usage     openai.Span // ContextFirst: the object with prefill's usage; zero: none
+	PromptIDs openai.Span // the list of the prompt's token ids; zero: none
+	Usage     openai.Span // the object with prefill's usage; zero: none
 }
 
 // Held reports whether the prefill worker holds KV that a decode must collect. It may

@@ -1,36 +1,28 @@
-// Package handoff says, engine by engine, what the body and the headers of each leg
-// must have so that prefill and decode of one request find each other. Each engine has
-// a file. All functions are pure, safe for concurrent use, and keep or change nothing
-// that is passed in.
+// Package handoff has what the rooms of the engines have in common: what the body and the headers
+// of each leg must have so that prefill and decode of one request find each other. An engine's
+// room fills in a [Protocol]. All functions are pure, safe for concurrent use, and keep or change
+// nothing that is passed in.
 //
 // # Two ways
 //
-// Two engines get both legs at once. The halves of SGLang meet at a bootstrap server:
-// [AppendSGLang] appends the members that both bodies carry. With vLLM's
-// MooncakeConnector, decode asks prefill's bootstrap server where the engine is:
-// [AppendMooncake] appends the member of decode's body, and [MooncakePrefill] makes
-// prefill's body from decode's. Prefill then holds its KV ([Kind.Holds]) for a decode
-// that may never come: [AppendMooncakeCollect] makes a request that collects it
-// (docs/behaviour.md#collected).
+// With [Together] both legs begin at once, and meet where the members of decode's body say. If
+// prefill then holds its KV ([Kind.Holds]) for a decode that may never come, Together.Collect
+// makes a request that collects it (docs/behaviour.md#collected).
 //
-// With the other engines prefill goes first (docs/behaviour.md#prefill-first), and
-// decode's body carries what prefill answered. [Kind] says by which protocol:
+// With [First] prefill goes first (docs/behaviour.md#prefill-first), and decode's body carries
+// what prefill answered.
 //
-//	NIXLPull      vLLM, NixlConnector in pull mode     kv_transfer_params
-//	ContextFirst  TensorRT-LLM, context first          disaggregated_params
+// With a sidecar ([SidecarOf]) the caller injects nothing: a sidecar before decode's engine sends
+// the prefill leg itself, and makes both bodies. Only [Hindrance] is asked then.
 //
-// With [BySidecar] the caller injects nothing: a sidecar before decode's engine sends the
-// prefill leg itself, and makes both bodies. Only [Obstacle] is asked then.
-//
-// A caller for one of the two does the following, in this order:
+// A caller of a protocol in which prefill goes first does the following, in this order:
 //
 //  1. If [Alone] is true, the request asks for at most one token. Prefill's answer is
 //     then the whole response, and nothing is handed over: the next steps are made
-//     with alone set. Else, if [Obstacle] names an obstacle, the request cannot be
+//     with alone set. Else, if [Hindrance] names an obstacle, the request cannot be
 //     handed over, such as one for several generations; the caller decides what
 //     becomes of it.
-//  2. [AppendPrefill] makes prefill's body, for ContextFirst with an id of
-//     [DrawRequestID]. Send it to prefill and read the whole answer.
+//  2. [AppendPrefill] makes prefill's body, with an id of [DrawRequestID]. Send it to prefill and read the whole answer.
 //  3. If the answer is a whole 2xx, [ReadAnswer] reads it. An error means that the
 //     answer must not be used for anything. The [Verdict] says how to go on:
 //     HandOff: [AppendDecode] makes decode's body, and decode's answer is the response.
@@ -46,7 +38,7 @@
 //
 //   - The hand-off is copied byte for byte, in the engine's order and spelling,
 //     including unknown fields: so numbers beyond 2^53 and later versions are safe.
-//     Only what the protocol says must change is changed (see trtllm.go).
+//     Only what the protocol says must change is changed.
 //   - A hand-off is malformed, and never copied, if it is not an object, if it
 //     occurs twice, if it has a member twice, or if it exceeds [MaxHandOffBytes],
 //     [MaxHandOffMembers] or [MaxHandOffDepth].

@@ -8,8 +8,10 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
+	"github.com/seed-60ae5743/baton/internal/engine/trtllm"
+	"github.com/seed-60ae5743/baton/internal/engine/vllm"
 	"github.com/seed-60ae5743/baton/internal/openai"
-	"github.com/seed-60ae5743/baton/pkg/prefill/handoff"
 )
 
 // testID is the disagg_request_id of the scenarios; a float cannot represent it.
@@ -35,7 +37,7 @@ func TestSync(t *testing.T) {
 			s := newScene(t, d)
 			switch d.Cmd {
 			case "obstacle":
-				return fmt.Sprintf("obstacle: %q alone: %v\n", handoff.Obstacle(s.kind, s.body, &s.r), handoff.Alone(&s.r))
+				return fmt.Sprintf("obstacle: %q alone: %v\n", handoff.Hindrance(s.kind, s.body, &s.r), handoff.Alone(&s.r))
 			case "prefill":
 				return string(handoff.AppendPrefill(nil, s.body, &s.r, s.kind, testID, s.alone)) + "\n"
 			case "answer":
@@ -67,13 +69,13 @@ type scene struct {
 
 func newScene(t *testing.T, d *datadriven.TestData) *scene {
 	t.Helper()
-	s := &scene{t: t, kind: handoff.NIXLPull, alone: d.HasArg("alone")}
+	s := &scene{t: t, kind: vllm.HandOff, alone: d.HasArg("alone")}
 	var kind string
 	d.ScanArgs(t, "kind", &kind)
 	switch kind {
-	case handoff.NIXLPull.String():
-	case handoff.ContextFirst.String():
-		s.kind = handoff.ContextFirst
+	case vllm.HandOff.String():
+	case trtllm.HandOff.String():
+		s.kind = trtllm.HandOff
 	default:
 		d.Fatalf(t, "unknown kind %q", kind)
 	}

@@ -1,0 +1,58 @@
+package engine
+
+import (
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Engine is what is known of one engine. Nobody changes it. What is not known of an engine is
+// false, zero or nil.
+type Engine struct {
+	Name    worker.Engine
+	HandOff handoff.Kind // nil: none is known, so nothing is handed over
+
+	// Of its requests.
+
+	// FetchesLacking says that a decode worker fetches from prefill only those blocks of a
+	// prompt that it lacks.
+	FetchesLacking bool
+	// Truncates says that the engine cuts a prompt if the request asks for that
+	// (docs/engines.md#truncation).
+	Truncates bool
+	// ServesAnyModel says that the engine serves a request for a model that it does not have.
+	ServesAnyModel bool
+	// AdapterInModel says that a request names a LoRA adapter behind the model's name and a
+	// colon, or in a member; else an adapter is a model of its own.
+	AdapterInModel bool
+	// DecodePrefills says that a decode worker can serve a request without a prefill, unless
+	// its record says otherwise.
+	DecodePrefills bool
+
+	// Of its KV events.
+
+	// TellsAsItWrites says that KV events name each block of an answer as soon as the block is
+	// full; else they name the blocks of an answer when it has ended.
+	TellsAsItWrites bool
+	// FirstClears says that the first message of a publisher says that its cache is empty.
+	FirstClears bool
+
+	// Of its tokens.
+
+	// TellsPictures says that the engine can be asked which pictures a prompt has, and counts
+	// the tokens of pictures when it tokenizes a prompt (docs/engines.md#render).
+	TellsPictures bool
+
+	// Of its record and its pages.
+
+	// NoBootstrap says why a prefill worker that lacks what [worker.Worker.LacksBootstrap] asks
+	// for is not picked, and what to add.
+	NoBootstrap string
+	// HidesRole says that no page of the engine names the role of a worker.
+	HidesRole bool
+	// MetricsTellRanks says that the number of ranks, the size of a block and the process are
+	// known from the page of metrics alone.
+	MetricsTellRanks bool
+	// Recognized says that no other engine is taken for this one when it is asked by this
+	// one's own pages.
+	Recognized bool
+}

@@ -1,0 +1,41 @@
+// Package engines lists the engines. An engine is added here, and its public name in
+// pkg/worker.
+package engines
+
+import (
+	"github.com/seed-60ae5743/baton/internal/engine"
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
+	"github.com/seed-60ae5743/baton/internal/engine/sglang"
+	"github.com/seed-60ae5743/baton/internal/engine/trtllm"
+	"github.com/seed-60ae5743/baton/internal/engine/vllm"
+	"github.com/seed-60ae5743/baton/internal/engine/vllmmooncake"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// list has the engines, in the order in which an obstacle is named if several have one.
+var list = []*engine.Engine{&vllm.Engine, &vllmmooncake.Engine, &trtllm.Engine, &sglang.Engine}
+
+var none engine.Engine
+
+// Of returns what is known of an engine; of an unknown one, nothing. The result is never nil,
+// and must not be changed.
+func Of(name worker.Engine) *engine.Engine {
+	for _, e := range list {
+		if e.Name == name {
+			return e
+		}
+	}
+	return &none
+}
+
+// HandOff returns how an engine's workers hand over, or nil.
+func HandOff(name worker.Engine) handoff.Kind { return Of(name).HandOff }
+
+// Sidecar is the hand-off of decode workers with a sidecar, whatever their engine is.
+var Sidecar = func() handoff.Kind {
+	kinds := make([]handoff.Kind, len(list))
+	for i, e := range list {
+		kinds[i] = e.HandOff
+	}
+	return handoff.SidecarOf(kinds...)
+}()

@@ -1,0 +1,134 @@
+package handoff
+
+import (
+	"strings"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Kind says how the KV of a prompt gets from prefill to decode. Nil is no kind: no request is
+// handed over. An engine's room has its kind, which nobody changes.
+type Kind = *Protocol
+
+// Protocol is how an engine wants the two requests to be written. It begins both legs at once,
+// or prefill first: exactly one of Together and First is set, but neither if a sidecar of
+// decode sends the prefill leg.
+type Protocol struct {
+	Name     string // as labels and the status page show it
+	Together *Together
+	First    *First
+
+	// Paths has the paths on which the engine takes a hand-off.
+	Paths []openai.Path
+	// ManyPrompts says that a request for several prompts can be handed over.
+	ManyPrompts bool
+	// Obstacles are what else prevents a hand-off, in the order in which they are named.
+	Obstacles []Obstacle
+	// Own returns one more member that prevents a hand-off, or "". Nil: none.
+	Own func(body []byte, r *openai.Request) string
+}
+
+// Together is a protocol in which both legs begin at once and meet.
+type Together struct {
+	// Members appends the raw JSON members of decode's body.
+	Members func(dst []byte, m *Meeting) []byte
+	// Shared says that prefill's body has the same members. Else Prefill writes its own.
+	Shared bool
+	// Prefill returns the edits that make prefill's body from r's, which has decode's members
+	// or, if they are not Shared, may lack them: one token, no stream. body is the body that r
+	// was read from. What is returned may be shared and must not be written to.
+	Prefill func(body []byte, r *openai.Request, room prefill.Room) []openai.Edit
+	// Overrides are the headers for the host, the port and the room that the engine takes in
+	// place of the members, on all paths but openai.Completions, if it was started so; nil: none.
+	Overrides []string
+	// NamesRank says that prefill's request must name the rank. Else prefill knows it from the
+	// room.
+	NamesRank bool
+	// Collect appends a request that fetches the KV which prefill holds for a decode that has
+	// not come, so that the KV is freed (docs/engines.md#mooncake-holds). Nil: the end of
+	// prefill's own request frees it.
+	Collect func(dst []byte, model string, m *Meeting) []byte
+}
+
+// First is a protocol in which decode needs prefill's answer.
+type First struct {
+	// Hold appends the members by which prefill holds its KV for a decode. id is the attempt's,
+	// from MinRequestID to MaxRequestID.
+	Hold func(dst []byte, id uint64) []byte
+	// Added names the members that the engine adds to an answer of prefill's, at its top or in
+	// its choices. No client gets them.
+	Added []string
+	// Read finds the hand-off in prefill's answer.
+	Read func(answer []byte, top Members) (Parts, error)
+	// OnlyToDecode says that nothing is held if the generation is over, though the members are
+	// there all the same.
+	OnlyToDecode bool
+	// Append appends the hand-off to decode's body.
+	Append func(dst, answer []byte, p Parts) []byte
+	// IDs says which member of decode's body takes the prompt's ids, and which one they replace,
+	// by path. Nil: prefill's answer has none.
+	IDs func(p openai.Path) (takes, replaced openai.Field)
+}
+
+// Meeting is where the legs of one attempt meet.
+type Meeting struct {
+	Bootstrap worker.Bootstrap // the prefill worker's
+	Rank      worker.DPRank    // of the prefill worker
+	Room      prefill.Room     // drawn anew for each attempt
+}
+
+// BySidecar is the kind of no engine: a sidecar before decode's engine sends the prefill leg,
+// and hands over as the engine needs it. So it has the obstacles of every engine: see
+// [SidecarOf].
+const BySidecar = "by_sidecar"
+
+// SidecarOf returns the kind of a sidecar whose engine is any of these.
+func SidecarOf(kinds ...Kind) Kind {
+	k := &Protocol{Name: BySidecar, Paths: []openai.Path{openai.ChatCompletions, openai.Completions}}
+	for _, o := range kinds {
+		k.Obstacles = append(k.Obstacles, o.Obstacles...)
+	}
+	return k
+}
+
+// String returns the kind as labels and the status page show it.
+func (p *Protocol) String() string {
+	if p == nil {
+		return "invalid"
+	}
+	return p.Name
+}
+
+// PrefillFirst reports whether decode needs prefill's answer
+// (docs/behaviour.md#prefill-first).
+func (p *Protocol) PrefillFirst() bool { return p != nil && p.First != nil }
+
+// Begun returns how both legs begin at once, or nil if they do not.
+func (p *Protocol) Begun() *Together {
+	if p == nil {
+		return nil
+	}
+	return p.Together
+}
+
+// Holds reports whether prefill, which begins together with decode, keeps its KV until
+// a decode fetches it: the end of prefill's own request does not free it
+// (docs/engines.md#mooncake-holds).
+func (p *Protocol) Holds() bool { return p != nil && p.Together != nil && p.Together.Collect != nil }
+
+// ByOthers reports whether a sidecar of decode sends the prefill leg.
+func (p *Protocol) ByOthers() bool { return p != nil && p.Together == nil && p.First == nil }
+
+// Host returns the host of a bootstrap server as it is written before a port: an IPv6 address
+// in brackets.
+func Host(b worker.Bootstrap) string {
+	if strings.Contains(b.Host, ":") && !strings.HasPrefix(b.Host, "[") {
+		return "[" + b.Host + "]"
+	}
+	return b.Host
+}
+
+// RankHeader names a data-parallel rank of the worker at an address.
+const RankHeader = "x-data-parallel-rank"

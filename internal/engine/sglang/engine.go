@@ -1,0 +1,15 @@
+package sglang
+
+import (
+	"github.com/seed-60ae5743/baton/internal/engine"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Engine is what is known of SGLang.
+var Engine = engine.Engine{
+	Name: worker.SGLang, HandOff: HandOff,
+	ServesAnyModel: true, AdapterInModel: true,
+	FirstClears: true,
+	Recognized:  true,
+	NoBootstrap: "an sglang prefill worker without bootstrap host and port cannot hand over its KV: add bootstrap: {port: PORT}, that of its --disaggregation-bootstrap-port",
+}

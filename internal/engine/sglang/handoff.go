@@ -1,0 +1,112 @@
+package sglang
+
+import (
+	"strconv"
+
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+)
+
+// HandOff is SGLang's rendezvous: the halves meet at a bootstrap server, and both bodies carry
+// the same members (openai/protocol.py PDRoutingFields).
+var HandOff = &handoff.Protocol{
+	Name: "rendezvous",
+	Together: &handoff.Together{
+		Members: members, Shared: true, Prefill: oneToken,
+		// If the engine was started with SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES=1
+		// (entrypoints/request_headers.py; chat since 0.5.18, /generate since 0.5.15).
+		Overrides: []string{"x-override-bootstrap-host", "x-override-bootstrap-port", "x-override-bootstrap-room"},
+	},
+	Paths:       []openai.Path{openai.ChatCompletions, openai.Completions, openai.Generate},
+	ManyPrompts: true, // a room for each
+	Own:         beams,
+	Obstacles: []handoff.Obstacle{
+		{On: handoff.Completions, Field: openai.Echo, Passes: handoff.Truthy, Also: openai.Logprobs, AlsoPasses: handoff.Truthy},
+		{On: handoff.Completions, Field: openai.Logprobs, Passes: handoff.Over(mostTopLogprobs)},
+		{On: handoff.Chat, Field: openai.TopLogprobs, Passes: handoff.Over(mostTopLogprobs), Also: openai.Logprobs, AlsoPasses: handoff.Truthy},
+		{On: handoff.Generate, Field: openai.LogprobStartLen, Passes: handoff.NotNegative, Also: openai.ReturnLogprob, AlsoPasses: handoff.Truthy},
+		{On: handoff.Generate, Field: openai.TokenIDsLogprob, Passes: handoff.Given, Also: openai.ReturnLogprob, AlsoPasses: handoff.Truthy},
+		{On: handoff.Generate, Field: openai.TopLogprobsNum, Passes: handoff.Over(mostTopLogprobs), Also: openai.ReturnLogprob, AlsoPasses: handoff.Truthy},
+		{On: handoff.Generate, Field: openai.InputEmbeds, Passes: handoff.Given},
+		{On: handoff.Generate, Field: openai.ReturnIndexerTopK, Passes: handoff.Truthy},
+		{On: handoff.Everywhere, Field: openai.ReturnHiddenStates, Passes: handoff.Truthy},
+		{On: handoff.Everywhere, Field: openai.ReturnRoutedExperts, Passes: handoff.Truthy},
+	},
+}
+
+// mostTopLogprobs is how many log probabilities of prefill's token SGLang can hand over. Its
+// prefill ends with all its requests if there are more.
+const mostTopLogprobs = 128
+
+// members appends what both bodies carry. The room is written as an integer: it may exceed
+// 2^53 and must never pass through a float. The engine makes "host:port" of the host.
+func members(dst []byte, m *handoff.Meeting) []byte {
+	dst = append(dst, `"bootstrap_host":`...)
+	dst = openai.AppendString(dst, handoff.Host(m.Bootstrap))
+	dst = append(dst, `,"bootstrap_port":`...)
+	dst = strconv.AppendUint(dst, uint64(m.Bootstrap.Port), 10)
+	dst = append(dst, `,"bootstrap_room":`...)
+	return strconv.AppendUint(dst, uint64(m.Room), 10)
+}
+
+// oneToken makes prefill's body. The engine generates one token in any case (prefill.py
+// _process_req), but answers with a stream if it is asked to. Prefill's token is the first of
+// the answer, so a minimum of tokens forbids that it is also the last.
+func oneToken(body []byte, r *openai.Request, _ prefill.Room) []openai.Edit {
+	edits := plain[:]
+	switch {
+	case r.Path == openai.Generate && handoff.ForbidsAnEnd(body, r, openai.MinNewTokens):
+		return floored[3:] // the engine refuses a minimum above the limit
+	case r.Path == openai.Generate:
+		return edits[3:]
+	case handoff.ForbidsAnEnd(body, r, openai.MinTokens):
+		edits = floored[:]
+	}
+	if edits = edits[:len(plain)-1]; !r.Has(openai.MaxCompletionTokens) {
+		edits = edits[1:]
+	}
+	return edits
+}
+
+// plain and floored have the edits of all paths, in such an order that each
+// path needs a part of the array: max_completion_tokens only if it is given, the members
+// of sampling_params only for /generate.
+var (
+	plain = [...]openai.Edit{
+		{Field: openai.MaxCompletionTokens, Value: handoff.One},
+		{Field: openai.MaxTokens, Value: handoff.One},
+		{Field: openai.MinTokens},
+		{Field: openai.StreamOptions},
+		{Field: openai.Stream, Value: handoff.No},
+		{Field: openai.MaxNewTokens, Value: handoff.One},
+	}
+	floored = [...]openai.Edit{
+		plain[0], plain[1], {Field: openai.MinTokens, Value: handoff.One}, plain[3], plain[4], plain[5],
+		{Field: openai.MinNewTokens, Value: handoff.One},
+	}
+)
+
+// beams returns the member by which a request of the native path asks for more than one beam.
+func beams(body []byte, r *openai.Request) string {
+	if r.Path != openai.Generate {
+		return ""
+	}
+	several := false
+	each := func(params openai.Span) {
+		openai.EachMember(body, params, func(key, val openai.Span) bool {
+			several = several || openai.IsKey(body, key, beamWidth) && handoff.Over(1)(val.Of(body))
+			return !several
+		})
+	}
+	s := r.Value(openai.SamplingParams)
+	each(s)
+	openai.EachElement(body, s, each)
+	if !several {
+		return ""
+	}
+	return openai.SamplingParams.String() + "." + beamWidth
+}
+
+// beamWidth is a member of sampling_params.
+const beamWidth = "beam_width"

@@ -1,0 +1,41 @@
+package worker
+
+import "fmt"
+
+// Engine names the serving engine, which decides how prefill hands KV over to decode.
+type Engine string
+
+// The engines Baton knows.
+const (
+	SGLang      Engine = "sglang"
+	VLLM        Engine = "vllm"
+	TensorRTLLM Engine = "trtllm"
+	// VLLMMooncake is vLLM with MooncakeConnector; VLLM is vLLM with NixlConnector. The
+	// two have no hand-off in common.
+	VLLMMooncake Engine = "vllm-mooncake"
+)
+
+// engineNames lists the engines for errors that refuse another name.
+const engineNames = "sglang, vllm, vllm-mooncake or trtllm"
+
+// ParseEngine reads an engine name.
+func ParseEngine(s string) (Engine, error) {
+	if e := Engine(s); e == SGLang || e == VLLM || e == TensorRTLLM || e == VLLMMooncake {
+		return e, nil
+	}
+	return "", fmt.Errorf("worker: engine %q: expected "+engineNames, s)
+}
+
+// LacksBootstrap reports whether w, as a prefill worker, does not say where decode
+// workers meet it although its engine requires that (docs/behaviour.md#eligible). No
+// decode worker could find its KV.
+func (w *Worker) LacksBootstrap() bool {
+	switch w.Engine {
+	case SGLang:
+		return w.Bootstrap.IsZero()
+	case VLLMMooncake:
+		return w.Bootstrap.IsZero() || uint64(len(w.Bootstrap.EngineIDs)) != uint64(w.DPSize)
+	default:
+		return false
+	}
+}
