@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -167,7 +166,7 @@ func TestThePluginIsKilledWithinABurst(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s back after %v", engine, away), func(t *testing.T) {
 				t.Parallel()
-				l := layoutOf(layout{prefill: 2, decode: 2, noCheck: true, prefillArgs: append(slices.Clone(shortLease), "--prefill-base-us", "20000")}, engine)
+				l := layoutOf(layout{prefill: 2, decode: 2, noCheck: true, prefillArgs: []string{"--kv-lease", "5s", "--prefill-base-us", "20000"}}, engine)
 				both(t, l, func(t *testing.T, f *fleet) { f.killedWithinABurst(away) })
 			})
 		}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/seed-60ae5743/baton/envoy"
@@ -66,16 +67,21 @@ func (o EnvoyOptions) Render(ctx context.Context) ([]byte, error) {
 }
 
 // EnvoyMinor returns the minor version of an Envoy, for example 40 of 1.40.0. If the
-// binary does not say it, that of EnvoyVersion is returned.
-func EnvoyMinor(path string) (minor int) {
-	out, _ := exec.Command(path, "--version").Output() // empty if it cannot run, which shows when it is started
-	for part := range strings.SplitSeq(string(out)+"/"+EnvoyVersion, "/") {
-		if n, _ := fmt.Sscanf(part, "1.%d.", &minor); n == 1 {
-			break
+// binary does not say it, that of EnvoyVersion is returned. Each binary is asked once.
+func EnvoyMinor(path string) int {
+	once, _ := minors.LoadOrStore(path, sync.OnceValue(func() (minor int) {
+		out, _ := exec.Command(path, "--version").Output() // empty if it cannot run, which shows when it is started
+		for part := range strings.SplitSeq(string(out)+"/"+EnvoyVersion, "/") {
+			if n, _ := fmt.Sscanf(part, "1.%d.", &minor); n == 1 {
+				break
+			}
 		}
-	}
-	return minor
+		return minor
+	}))
+	return once.(func() int)()
 }
+
+var minors sync.Map // of a path: func() int
 
 // StartEnvoy runs Envoy and returns once it is live and its listeners are up.
 func StartEnvoy(ctx context.Context, o EnvoyOptions) (*Envoy, error) {
