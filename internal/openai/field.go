@@ -120,6 +120,12 @@ func (f Field) String() string {
 // (docs/behaviour.md#router-only).
 func (f Field) routerOnly() bool { return f >= BootstrapHost && f <= DoRemoteDecode }
 
+// FieldOf returns the field with the key as written in a body; false: there is none.
+func FieldOf(key string) (Field, bool) {
+	f := lookup([]byte(key))
+	return f, f != NoField
+}
+
 // maxKeyLen is the length of the longest key that lookup knows.
 const maxKeyLen = len("continue_final_message")
 

@@ -41,7 +41,11 @@ func TestEveryFieldIsFoundByItsName(t *testing.T) {
 		require.NotEmpty(t, f.String())
 		require.Equal(t, f, lookup([]byte(f.String())), f.String())
 		require.LessOrEqual(t, len(f.String()), maxKeyLen, f.String())
+		got, known := FieldOf(f.String())
+		require.True(t, known && got == f, f.String())
 	}
+	_, known := FieldOf("model ")
+	require.False(t, known)
 	require.Equal(t, NoField, lookup([]byte("Model")))
 	require.Equal(t, NoField, lookup([]byte(MaxNewTokens.String())))
 	require.Equal(t, NoField, lookup([]byte(MinNewTokens.String())))

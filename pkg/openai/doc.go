@@ -22,12 +22,20 @@ type (
 	Request = openai.Request
 	// Span is where something stands in a body: body[Start:End].
 	Span = openai.Span
+	// Field is a member of a body.
+	Field = openai.Field
 	// Edit sets one member of a body, or removes it.
 	Edit = openai.Edit
+	// PromptKind is in which form a request has its prompt.
+	PromptKind = openai.PromptKind
 	// FinishReason is why a generation ended.
 	FinishReason = openai.FinishReason
+	// Usage is how many tokens an answer took.
+	Usage = openai.Usage
 	// Error is why a body is refused.
 	Error = openai.Error
+	// Kind is what is wrong with a body.
+	Kind = openai.Kind
 )
 
 // The paths whose bodies are read.
@@ -36,6 +44,40 @@ const (
 	Completions     = openai.Completions
 	Generate        = openai.Generate
 )
+
+// The forms of a prompt.
+const (
+	PromptNone     = openai.PromptNone     // none that is read, as embeddings
+	PromptString   = openai.PromptString   // one text
+	PromptStrings  = openai.PromptStrings  // a list of texts
+	PromptIDs      = openai.PromptIDs      // one list of token ids
+	PromptIDLists  = openai.PromptIDLists  // a list of lists of token ids
+	PromptMessages = openai.PromptMessages // chat messages
+)
+
+// Why a generation ended. Of several choices the greatest reason counts.
+const (
+	FinishNone          = openai.FinishNone
+	FinishLength        = openai.FinishLength
+	FinishStop          = openai.FinishStop
+	FinishToolCall      = openai.FinishToolCall
+	FinishOther         = openai.FinishOther
+	FinishContentFilter = openai.FinishContentFilter
+	FinishAbort         = openai.FinishAbort
+	FinishError         = openai.FinishError
+)
+
+// What is wrong with a body.
+const (
+	NotJSON        = openai.NotJSON
+	MissingField   = openai.MissingField
+	WrongType      = openai.WrongType
+	DuplicateField = openai.DuplicateField
+	ForbiddenField = openai.ForbiddenField
+)
+
+// FieldOf returns the member with the key as written in a body; false: it is not known here.
+func FieldOf(key string) (Field, bool) { return openai.FieldOf(key) }
 
 // ParsePath reads a path, without its query. False means that it is none of the above.
 func ParsePath(path string) (Path, bool) { return openai.ParsePath(path) }
