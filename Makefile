@@ -72,7 +72,7 @@ TOKENIZERS    := qwen3 llama2 llama3_1 deepseek_v3
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar test-kube kube-demo test-kube-api test-kube-istio test-kube-direct charts FORCE
+.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar test-kube kube-demo test-kube-api test-kube-istio test-kube-direct charts FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -367,7 +367,10 @@ tidy: ## go mod tidy
 	go mod tidy
 
 golden: ## rewrite golden files; the commit says why the output changed
-	go test -tags invariants ./internal/extproc ./internal/blame ./internal/pin ./internal/decision ./internal/telemetry ./internal/admin ./internal/load ./internal/health ./pkg/picker ./pkg/kvindex ./pkg/kvevents ./pkg/prefill/handoff ./pkg/discovery/... -args -rewrite
+	go test -tags invariants ./internal/extproc ./internal/blame ./internal/pin ./internal/decision ./internal/telemetry ./internal/admin ./internal/load ./internal/health ./pkg/picker ./pkg/kvindex ./pkg/kvevents ./pkg/prefill/handoff ./pkg/discovery/... ./internal/sizes -args -rewrite
+
+sizes: ## weigh the packages: rewrite internal/sizes/sizes.txt; the commit says what has grown, and why
+	go run ./internal/sizes
 
 docs: golden ## write the generated pages of docs/
 

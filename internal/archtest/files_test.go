@@ -20,7 +20,7 @@ const (
 
 // rooms are those of the map in ARCHITECTURE.md that a request goes through, with the process
 // and its settings: types with few methods, functions that show what they change.
-var rooms = []string{"internal/extproc", "internal/leg", "internal/decision", "internal/config", "internal/plugin", "internal/route", "cmd/extproc"}
+var rooms = []string{"internal/extproc", "internal/wire", "internal/leg", "internal/decision", "internal/config", "internal/plugin", "internal/route", "cmd/extproc"}
 
 // manyMethods are types that have more methods than one reader can hold, each with the reason.
 var manyMethods = map[string]string{

@@ -175,7 +175,7 @@ var bans = []ban{
 		why: "it does not choose: settings of picks go through it to internal/route, which names them",
 	},
 	{
-		pkg: "internal/extproc/wire", not: []string{ourPackages, otelModule, "log/slog", "net", "os"},
+		pkg: "internal/wire", not: []string{ourPackages, otelModule, "log/slog", "net", "os"},
 		may: []string{"pkg/prefill", "pkg/worker"},
 		why: "it turns Envoy's messages into values and back; of ours it knows the names of headers, which pkg/prefill has",
 	},
@@ -183,7 +183,7 @@ var bans = []ban{
 		pkg: "internal/leg", own: true, // wire, which it has plain values of, imports grpc
 		not: []string{ourPackages, anyModule, "context", "sync", "sync/atomic", "net", "net/http", "os", "log", "log/slog"},
 		may: []string{
-			"internal/blame", "internal/budget", "internal/extproc/wire", "internal/openai", "pkg/prefill", "internal/engine/handoff", "pkg/worker",
+			"internal/blame", "internal/budget", "internal/engine/handoff", "internal/openai", "internal/wire", "pkg/prefill", "pkg/worker",
 		},
 		why: "what becomes of a leg follows from its events: who picks, books, sends and keeps records is told by its effects",
 	},
@@ -231,27 +231,30 @@ type only struct {
 
 var onlys = []only{
 	{
-		what: envoyModule, in: []string{"internal/extproc/wire", "internal/envoytest", "internal/bench", "examples/direct", "examples/gateway-api"},
+		what: envoyModule, in: []string{"internal/wire", "internal/envoytest", "internal/bench", "examples/direct", "examples/gateway-api"},
 		why: "protos must not leak into the core",
 	},
 	{
-		what: protoFields, in: []string{"internal/extproc/wire", "prototype"},
+		what: protoFields, in: []string{"internal/wire", "prototype"},
 		why: "the numbers of a message's fields are known in one place",
 	},
 	{
 		// What replicas say to each other is JSON in a message of one field (wrapperspb),
 		// and none of Envoy's: internal/extproc wraps it itself.
-		what: protoWriter, in: []string{"internal/extproc/wire"},
+		what: protoWriter, in: []string{"internal/wire"},
 		why: "messages are read and written in one place",
 	},
 	{
-		what: protoStructs, in: []string{"internal/extproc/wire", "internal/subset", "examples/direct", "examples/gateway-api"},
+		what: protoStructs, in: []string{"internal/wire", "internal/subset", "examples/direct", "examples/gateway-api"},
 		why: "metadata is read where messages are, and a subset hint, which may be any value, by who judges it",
 	},
 	{
-		// internal/leg has plain values of wire; of the server it may import nothing, as its own law says.
-		what: "internal/extproc", in: []string{"internal/extproc", "internal/leg", "internal/envoytest", "internal/bench", "internal/config", "internal/plugin"},
+		what: "internal/extproc", in: []string{"internal/extproc", "internal/envoytest", "internal/bench", "internal/config", "internal/plugin"},
 		why: "the server is the top; only what starts it, and what converts the file to its settings, imports it",
+	},
+	{
+		what: "internal/wire", in: []string{"internal/wire", "internal/leg", "internal/extproc", "internal/plugin"},
+		why: "a leg's machine has its values, the server its streams, and who answers probes the service's name; nobody else sees Envoy's messages",
 	},
 	{
 		what: "internal/leg", in: []string{"internal/leg", "internal/extproc"},
@@ -422,22 +425,22 @@ func TestEveryLawHasAReason(t *testing.T) {
 
 func TestImportLawsAreSeenToFail(t *testing.T) {
 	tr := madeUp(t, map[string]string{
-		"pkg/worker/a.go":            "package worker\nimport _ \"github.com/x/y\"",
-		"pkg/worker/a_test.go":       "package worker\nimport _ \"github.com/stretchr/testify/require\"",
-		"pkg/picker/a.go":            "package picker\nimport (\n_ \"context\"\n_ \"net/netip\"\n_ \"" + module + "/pkg/tokens\"\n)",
-		"pkg/tokens/a.go":            "package tokens\nimport (\n_ \"time\"\n_ \"" + module + "/pkg/kvindex\"\n)",
-		"pkg/kvindex/a.go":           "package kvindex",
-		"pkg/discovery/a.go":         "package discovery\nimport _ \"" + module + "/pkg/discovery/etcd\"",
-		"pkg/discovery/etcd/a.go":    "package etcd\nimport _ \"go.etcd.io/etcd/client/v3\"",
-		"pkg/journal/a.go":           "package journal\nimport (\n_ \"github.com/envoyproxy/go-control-plane/envoy/x\"\n_ \"testing\"\n_ \"testing/fstest\"\n)",
-		"main.go":                    "package main\nimport _ \"testing\"",
-		"pkg/prefill/a.go":           "package prefill",
-		"internal/pin/a.go":          "package pin",
-		"internal/extproc/a.go":      "package extproc\nimport (\n_ \"" + module + "/internal/extproc/wire\"\n_ \"google.golang.org/protobuf/encoding/protowire\"\n)",
-		"internal/extproc/wire/a.go": "package wire\nimport (\n_ \"" + module + "/internal/pin\"\n_ \"" + module + "/pkg/prefill\"\n_ \"google.golang.org/protobuf/proto\"\n)",
+		"pkg/worker/a.go":         "package worker\nimport _ \"github.com/x/y\"",
+		"pkg/worker/a_test.go":    "package worker\nimport _ \"github.com/stretchr/testify/require\"",
+		"pkg/picker/a.go":         "package picker\nimport (\n_ \"context\"\n_ \"net/netip\"\n_ \"" + module + "/pkg/tokens\"\n)",
+		"pkg/tokens/a.go":         "package tokens\nimport (\n_ \"time\"\n_ \"" + module + "/pkg/kvindex\"\n)",
+		"pkg/kvindex/a.go":        "package kvindex",
+		"pkg/discovery/a.go":      "package discovery\nimport _ \"" + module + "/pkg/discovery/etcd\"",
+		"pkg/discovery/etcd/a.go": "package etcd\nimport _ \"go.etcd.io/etcd/client/v3\"",
+		"pkg/journal/a.go":        "package journal\nimport (\n_ \"github.com/envoyproxy/go-control-plane/envoy/x\"\n_ \"testing\"\n_ \"testing/fstest\"\n)",
+		"main.go":                 "package main\nimport _ \"testing\"",
+		"pkg/prefill/a.go":        "package prefill",
+		"internal/pin/a.go":       "package pin",
+		"internal/extproc/a.go":   "package extproc\nimport (\n_ \"" + module + "/internal/wire\"\n_ \"google.golang.org/protobuf/encoding/protowire\"\n)",
+		"internal/wire/a.go":      "package wire\nimport (\n_ \"" + module + "/internal/pin\"\n_ \"" + module + "/pkg/prefill\"\n_ \"google.golang.org/protobuf/proto\"\n)",
 	})
 	require.Equal(t, []string{
-		"internal/extproc/wire imports internal/pin (internal/extproc/wire → internal/pin): it turns Envoy's messages into values and back; of ours it knows the names of headers, which pkg/prefill has",
+		"internal/wire imports internal/pin (internal/wire → internal/pin): it turns Envoy's messages into values and back; of ours it knows the names of headers, which pkg/prefill has",
 		"pkg/discovery imports go.etcd.io/etcd/client/v3 (pkg/discovery → pkg/discovery/etcd → go.etcd.io/etcd/client/v3): the reducer and the view do no I/O; only the subpackages reach a store",
 		"pkg/discovery imports pkg/discovery/etcd (pkg/discovery → pkg/discovery/etcd): the reducer and the view do no I/O; only the subpackages reach a store",
 		"pkg/picker imports context (pkg/picker → context): a decision is a function of its arguments",
@@ -448,8 +451,8 @@ func TestImportLawsAreSeenToFail(t *testing.T) {
 	require.Equal(t, []string{"pkg/picker imports context (pkg/picker → context): for the test"}, breachesOfBans(tr, direct))
 	require.Equal(t, []string{
 		"main.go imports testing, which only internal/envoytest, internal/archtest, internal/invariants, internal/stack, internal/kubetest may: what ships does not link the test framework",
-		"internal/extproc/a.go imports google.golang.org/protobuf/encoding/protowire, which only internal/extproc/wire, prototype may: the numbers of a message's fields are known in one place",
-		"pkg/journal/a.go imports github.com/envoyproxy/go-control-plane/envoy/x, which only internal/extproc/wire, internal/envoytest, internal/bench, examples/direct, examples/gateway-api may: protos must not leak into the core",
+		"internal/extproc/a.go imports google.golang.org/protobuf/encoding/protowire, which only internal/wire, prototype may: the numbers of a message's fields are known in one place",
+		"pkg/journal/a.go imports github.com/envoyproxy/go-control-plane/envoy/x, which only internal/wire, internal/envoytest, internal/bench, examples/direct, examples/gateway-api may: protos must not leak into the core",
 		"pkg/journal/a.go imports testing, which only internal/envoytest, internal/archtest, internal/invariants, internal/stack, internal/kubetest may: what ships does not link the test framework",
 	}, breachesOfOnlys(tr, onlys))
 	require.Equal(t, []string{"a law names internal/gone, which does not exist: mend the law"},

@@ -22,7 +22,7 @@ type reserved struct {
 // reserves are the functions that make a choice, and the index that only measures another.
 var reserves = []reserved{
 	{
-		pkg: "pkg/picker", name: "Pick", in: []string{"internal/load", "internal/bench"},
+		pkg: "pkg/picker", name: "Pick", in: []string{"internal/load", "internal/bench", "examples/library"},
 		why: "who picks books in the same step, or two requests take the same room",
 	},
 	{
@@ -206,7 +206,7 @@ func TestWallsAreSeenToFail(t *testing.T) {
 		"cmd/other/util.go":     "package main", "cmd/other/a.go": "package main\nfunc (T) F() error { return nil }\nfunc (T) G() {}\nfunc (T) H() []int { return nil }",
 	})
 	require.Equal(t, []string{
-		"internal/extproc/a.go:5: calls Pick, which only internal/load, internal/bench may: who picks books in the same step, or two requests take the same room",
+		"internal/extproc/a.go:5: calls Pick, which only internal/load, internal/bench, examples/library may: who picks books in the same step, or two requests take the same room",
 		"internal/extproc/a.go:4: calls PickAndReserve, which only internal/route, internal/bench may: who serves a request is decided in one room; whoever runs a leg does not choose",
 	}, calls(tr, reserves))
 	require.Equal(t, []string{"internal/route/a.go:4: reads an error's text: for the test"}, readers(tr, map[string]string{"internal/route": "for the test"}))

@@ -10,10 +10,10 @@ import (
 	"sync"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
+	"github.com/seed-60ae5743/baton/internal/wire"
 )
 
 // accessLog receives Envoy's gRPC access log of the main leg. The log tells when and how an

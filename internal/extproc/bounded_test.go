@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
+	"github.com/seed-60ae5743/baton/internal/wire"
 )
 
 func TestALongRequestIDIsKeptAsADigest(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/pin"
+	"github.com/seed-60ae5743/baton/internal/wire"
 )
 
 // carried returns the headers for a leg of the plugin's own: those in set, which the plugin

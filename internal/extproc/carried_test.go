@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
-	"github.com/seed-60ae5743/baton/internal/extproc/wire/wiretest"
+	"github.com/seed-60ae5743/baton/internal/wire"
+	"github.com/seed-60ae5743/baton/internal/wire/wiretest"
 )
 
 // TestWhatALegOfOursCarriesOfItsRequest says which headers of a request a leg of the plugin's

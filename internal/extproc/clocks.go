@@ -13,8 +13,8 @@ import (
 
 	"google.golang.org/grpc/peer"
 
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
+	"github.com/seed-60ae5743/baton/internal/wire"
 )
 
 const (

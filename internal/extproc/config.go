@@ -10,7 +10,6 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/budget"
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/leg"
@@ -18,6 +17,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/prefill"

@@ -1,7 +1,7 @@
 // Package extproc serves Envoy's external-processing streams. Each stream has a runner
 // here, which gives events to the machine of the stream's leg and performs the effects that
 // the machine returns. The machines are in internal/leg (phases, invariants).
-// internal/extproc/wire turns Envoy's messages into plain values and back. internal/route
+// internal/wire turns Envoy's messages into plain values and back. internal/route
 // decides who serves a request; decide.go asks it.
 //
 // Envoy opens one stream for each leg of a request. The initial metadata of the ext_proc

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 

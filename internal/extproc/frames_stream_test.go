@@ -21,8 +21,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
-	"github.com/seed-60ae5743/baton/internal/extproc/wire/wiretest"
 	"github.com/seed-60ae5743/baton/internal/leg"
+	"github.com/seed-60ae5743/baton/internal/wire/wiretest"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 

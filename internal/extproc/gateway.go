@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/decision"
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
+	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 

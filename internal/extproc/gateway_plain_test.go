@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
-	"github.com/seed-60ae5743/baton/internal/extproc/wire/wiretest"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
+	"github.com/seed-60ae5743/baton/internal/wire"
+	"github.com/seed-60ae5743/baton/internal/wire/wiretest"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )

@@ -15,11 +15,11 @@ import (
 	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/engine/sglang"
 	"github.com/seed-60ae5743/baton/internal/engine/vllm"
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/patience"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
+	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 

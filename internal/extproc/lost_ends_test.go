@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/seed-60ae5743/baton/internal/extproc/wire/wiretest"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
+	"github.com/seed-60ae5743/baton/internal/wire/wiretest"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )

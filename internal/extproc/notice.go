@@ -3,9 +3,9 @@ package extproc
 import (
 	"time"
 
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/wire"
 )
 
 // notice is what is posted to a stream: an event for its machine, and values for the stream

@@ -11,7 +11,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/budget"
 	"github.com/seed-60ae5743/baton/internal/leg"
 
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 

@@ -23,7 +23,6 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/budget"
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/outlen"
 	"github.com/seed-60ae5743/baton/internal/overlap"
@@ -31,6 +30,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
+	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"

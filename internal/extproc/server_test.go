@@ -19,7 +19,6 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/blame"
-	"github.com/seed-60ae5743/baton/internal/extproc/wire/wiretest"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/leg"
@@ -27,6 +26,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/internal/wire/wiretest"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"

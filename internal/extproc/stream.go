@@ -8,9 +8,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
+	"github.com/seed-60ae5743/baton/internal/wire"
 )
 
 // stream is what all kinds of streams have: the gRPC stream, the actor that handles one

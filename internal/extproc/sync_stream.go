@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/decision"
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )

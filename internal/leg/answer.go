@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/wire"
 )
 
 // Answer is what the machine knows of decode's answer, and of how the answer comes to the

@@ -186,6 +186,6 @@
 //	X8 each timer that is due goes off once, also if several are due together.
 //
 // This package does not pick (internal/route), book (internal/load) or send, and does not
-// know who listens. What Envoy's messages look like is in internal/extproc/wire, what
+// know who listens. What Envoy's messages look like is in internal/wire, what
 // engines need in a body in pkg/prefill/handoff.
 package leg

@@ -12,9 +12,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
-	"github.com/seed-60ae5743/baton/internal/extproc/wire/wiretest"
 	"github.com/seed-60ae5743/baton/internal/pin"
+	"github.com/seed-60ae5743/baton/internal/wire"
+	"github.com/seed-60ae5743/baton/internal/wire/wiretest"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 

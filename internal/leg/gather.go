@@ -1,6 +1,6 @@
 package leg
 
-import "github.com/seed-60ae5743/baton/internal/extproc/wire"
+import "github.com/seed-60ae5743/baton/internal/wire"
 
 // gather puts a body together that comes in pieces. It takes memory as bytes come: a size
 // that a client announces only spares copies. Its memory is the body's size and a

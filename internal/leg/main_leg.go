@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/engine/handoff"
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )

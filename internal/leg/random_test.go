@@ -18,7 +18,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/engine/sglang"
 	"github.com/seed-60ae5743/baton/internal/engine/vllm"
 	"github.com/seed-60ae5743/baton/internal/engine/vllmmooncake"
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
+	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )

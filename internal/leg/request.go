@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/seed-60ae5743/baton/internal/budget"
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 

@@ -3,8 +3,8 @@ package leg
 import (
 	"time"
 
-	"github.com/seed-60ae5743/baton/internal/extproc/wire"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 

@@ -27,7 +27,7 @@
 // address; an address with a zone is no endpoint.
 //
 // Conformance tests send the hint as a header, which [ParseHeader] reads.
-// internal/extproc/wire reads where in a request the two are.
+// internal/wire reads where in a request the two are.
 //
 // What this package does not do: it knows no workers, decides nothing, and says nothing
 // to clients. The caller decides whether a request's own header is believed: only

@@ -4,7 +4,7 @@
 // Contract. Messages are protobuf's own: tests compare with them what is read by hand.
 // All that is random comes from the source that is passed in, so that a seed repeats it.
 //
-// What it does not do: it does not import internal/extproc/wire, whose tests use it, and
+// What it does not do: it does not import internal/wire, whose tests use it, and
 // does not say what the messages mean.
 package wiretest
 
