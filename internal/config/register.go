@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/register"
 	"github.com/seed-60ae5743/baton/internal/register/engine"
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
@@ -156,8 +157,8 @@ func RegisterFlags(fs *flag.FlagSet) func() (Register, error) {
 		c := Register{LeaseTTL: *ttl, Admin: *admin, ModelPath: *model, FilesAt: *filesAt, LogLevel: *level, LogFormat: *format}
 		c.Etcd.Prefix = etcd.DefaultPrefix
 		errs := []error{watched(&c.Worker), overrides(&c.Worker.Override), topology(&c.Worker.Override)}
-		if c.Worker.Engine.Kind == engine.VLLMMooncake && c.Worker.Override.Role == worker.Prefill {
-			c.Worker.Engine.Bootstrap = cmp.Or(c.Worker.Override.BootstrapPort, engine.DefaultMooncakeBootstrap)
+		if port := engines.Of(c.Worker.Engine.Kind).Bootstrap; port != 0 && c.Worker.Override.Role == worker.Prefill {
+			c.Worker.Engine.Bootstrap = cmp.Or(c.Worker.Override.BootstrapPort, port)
 		}
 		store(&c.Etcd)
 		if len(c.Etcd.Endpoints) == 0 {

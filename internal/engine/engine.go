@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"github.com/seed-60ae5743/baton/internal/engine/ask"
 	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -49,9 +50,13 @@ type Engine struct {
 	NoBootstrap string
 	// HidesRole says that no page of the engine names the role of a worker.
 	HidesRole bool
-	// MetricsTellRanks says that the number of ranks, the size of a block and the process are
+	// RanksInMetrics says that the number of ranks, how the KV cache is cut, and the process are
 	// known from the page of metrics alone.
-	MetricsTellRanks bool
+	RanksInMetrics bool
+	// Bootstrap is the port of the server at which decode workers find a prefill worker, where a
+	// worker's record does not say it and the engine's pages do not; 0: none is to be asked.
+	Bootstrap uint16
+	Pages     ask.Reader
 	// Recognized says that no other engine is taken for this one when it is asked by this
 	// one's own pages.
 	Recognized bool

@@ -82,7 +82,7 @@ func (d Defaults) Validate() error {
 // kind returns the engine as which a worker is asked.
 func (d Defaults) kind(w *worker.Worker) engine.Kind {
 	if w.Fixed.Has(worker.FactEngine) && w.Engine != "" {
-		return engine.Kind(w.Engine)
+		return w.Engine
 	}
 	return engine.Kind(d.Engine)
 }

@@ -54,7 +54,7 @@ func (e *Engines) Read(ctx context.Context, t Target, last worker.Engine) (Readi
 // engines are told apart. An engine for which another one could be taken is not asked so.
 func (e *Engines) ask(ctx context.Context, t Target, last worker.Engine) (engine.Facts, error) {
 	if t.Kind == engine.Auto && engines.Of(last).Recognized {
-		f, err := e.askAs(ctx, t, engine.Kind(last))
+		f, err := e.askAs(ctx, t, last)
 		if err == nil {
 			return f, nil
 		}

@@ -129,12 +129,12 @@ func TestHTTPSWithACertificateAuthority(t *testing.T) {
 			_ = c.Close()
 		}
 	}()
-	_, err = (&Engines{}).Read(t.Context(), Target{URL: "http://" + alerts.Addr().String(), Kind: engine.VLLM}, "")
+	_, err = (&Engines{}).Read(t.Context(), Target{URL: "http://" + alerts.Addr().String(), Kind: worker.VLLM}, "")
 	require.Contains(t, (&subject{}).reproach(err), "expected HTTP there, or facts.https: true")
 
 	plainText := httptest.NewServer(pages{})
 	defer plainText.Close()
-	_, err = (&Engines{TLS: &tls.Config{RootCAs: roots}}).Read(t.Context(), Target{URL: strings.Replace(plainText.URL, "http:", "https:", 1), Kind: engine.VLLM}, "")
+	_, err = (&Engines{TLS: &tls.Config{RootCAs: roots}}).Read(t.Context(), Target{URL: strings.Replace(plainText.URL, "http:", "https:", 1), Kind: worker.VLLM}, "")
 	require.Contains(t, (&subject{}).reproach(err), "expected HTTPS there, or facts.https: false")
 }
 

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/register/engine"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -109,7 +110,7 @@ func (s *subject) answered(r Reading, now time.Time, p *pace) (c change) {
 	case s.replaced(&r.Facts):
 		c = another
 	default:
-		r.Facts = r.Facts.Keeping(before.Facts)
+		r.Facts = r.Facts.Keeping(before.Facts, engines.Of(r.Facts.Engine).RanksInMetrics)
 		if r.Facts.Unread.Events != nil {
 			r.Tried = before.Tried
 		}

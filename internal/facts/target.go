@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -34,8 +34,8 @@ func (c *Config) targetOf(w *worker.Worker) Target {
 		Worker: w.ID, URL: scheme + "://" + net.JoinHostPort(at.Addr().String(), strconv.Itoa(port)),
 		Kind: c.Defaults.kind(w), Events: eventsAddress(w, c.Defaults),
 	}
-	if t.Kind == engine.VLLMMooncake && w.Role == worker.Prefill {
-		t.Bootstrap = cmp.Or(w.Bootstrap.Port, engine.DefaultMooncakeBootstrap)
+	if port := engines.Of(t.Kind).Bootstrap; port != 0 && w.Role == worker.Prefill {
+		t.Bootstrap = cmp.Or(w.Bootstrap.Port, port)
 	}
 	return t
 }

@@ -19,7 +19,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/internal/engine/ask"
+	"github.com/seed-60ae5743/baton/internal/engine/vllm"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -97,10 +98,10 @@ func TestAPageTellsOfTheRanksBehindItsAddressAlone(t *testing.T) {
 		{"others", 4, 1, []int{0, 1}, nil, "tells of 2 ranks, and of none of 4 to 4"},
 		{"nobody", 0, 1, nil, nil, "expected vllm:num_requests_running"},
 	} {
-		p := place{id: 7, kind: engine.VLLM, first: row.first, ranks: row.ranks, blockSize: 16, capacity: 1000}
+		p := place{id: 7, page: vllm.Pages.Running, first: row.first, ranks: row.ranks, blockSize: 16, capacity: 1000}
 		reports, err := p.read(page(row.told...))
 		if row.complainsFor != "" {
-			require.ErrorIs(t, err, engine.ErrNotTold, row.what)
+			require.ErrorIs(t, err, ask.ErrNotTold, row.what)
 			require.ErrorContains(t, err, row.complainsFor, row.what)
 			continue
 		}

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/seed-60ae5743/baton/internal/register/engine"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -172,7 +171,7 @@ func (p *Poller) ask(ctx context.Context, x *asked) {
 	p.mu.Lock()
 	n := p.agenda.ended(x, err == nil, now)
 	p.mu.Unlock()
-	who := []any{slog.String(logkey.WorkerID, x.id.String()), slog.String(logkey.Endpoint, x.address), slog.String(logkey.Path, engine.RunningPath(x.kind))}
+	who := []any{slog.String(logkey.WorkerID, x.id.String()), slog.String(logkey.Endpoint, x.address), slog.String(logkey.Path, x.page.Path)}
 	switch n {
 	case silent:
 		p.cfg.Log.Warn("an engine does not tell what it runs: what is booked on it is not put right", append(who, slog.Any(logkey.Err, err))...)
@@ -183,7 +182,7 @@ func (p *Poller) ask(ctx context.Context, x *asked) {
 }
 
 func (p *Poller) question(ctx context.Context, x *asked) ([]Report, Outcome, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+x.address+engine.RunningPath(x.kind), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+x.address+x.page.Path, nil)
 	if err != nil {
 		return nil, Unreachable, err
 	}

@@ -3,7 +3,8 @@ package loads
 import (
 	"fmt"
 
-	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/internal/engine/ask"
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -19,7 +20,7 @@ type Report struct {
 // place is one address that is asked, and the facts about the ranks behind it.
 type place struct {
 	id        worker.ID
-	kind      engine.Kind
+	page      *ask.RunningPage
 	address   string
 	first     worker.DPRank
 	ranks     uint32
@@ -32,16 +33,16 @@ type place struct {
 // a port of its own. There is none if the worker speaks no HTTP or has no such page, or
 // if it only prefills and its page does not say whether it sleeps.
 func placesOf(w *worker.Worker) (out []place) {
-	kind := engine.Kind(w.Engine)
+	page := engines.Of(w.Engine).Pages.Running
 	prefills := w.Role == worker.Prefill
-	if w.Fronted || engine.RunningPath(kind) == "" || prefills && !engine.TellsSleep(kind) {
+	if w.Fronted || page == nil || prefills && !page.TellsSleep {
 		return nil
 	}
 	each := w.RanksPerPort()
 	for first := uint32(0); first < w.DPSize; first += each {
 		if at := w.EndpointOf(worker.DPRank(first)); !at.IsZero() {
 			out = append(out, place{
-				id: w.ID, kind: kind, address: at.String(), first: worker.DPRank(first), ranks: each,
+				id: w.ID, page: page, address: at.String(), first: worker.DPRank(first), ranks: each,
 				blockSize: w.BlockSize, capacity: w.CapacityBlocks, prefills: prefills,
 			})
 		}
@@ -53,7 +54,7 @@ func placesOf(w *worker.Worker) (out []place) {
 // rank and the page has one, they are the same, whatever its number on the page: a
 // process of vLLM that serves one rank of several may count from 0.
 func (p *place) read(page []byte) ([]Report, error) {
-	told, err := engine.ParseRunning(p.kind, page, p.blockSize, p.capacity)
+	told, err := p.page.Read(page, p.blockSize, p.capacity)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +71,7 @@ func (p *place) read(page []byte) ([]Report, error) {
 	}
 	if len(out) == 0 {
 		return nil, fmt.Errorf("%w: it tells of %d ranks, and of none of %d to %d",
-			engine.ErrNotTold, len(told), p.first, int(p.first)+int(p.ranks)-1)
+			ask.ErrNotTold, len(told), p.first, int(p.first)+int(p.ranks)-1)
 	}
 	return out, nil
 }

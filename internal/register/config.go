@@ -9,6 +9,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/register/engine"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -72,7 +73,7 @@ func (c Config) Validate() error {
 		_, _, err := advertised(c.Advertise, c.Engine.URL)
 		errs = append(errs, err)
 	}
-	if c.Engine.Kind == engine.TensorRTLLM && c.Override.Role == 0 {
+	if engines.Of(c.Engine.Kind).HidesRole && c.Override.Role == 0 {
 		errs = append(errs, errNoRole)
 	}
 	for _, d := range []struct {

@@ -276,13 +276,13 @@ func (m *machine) onRefreshed(now time.Time, e refreshed) {
 // the facts of unread pages are kept from before. The error names what could not be read,
 // whether or not the rest is accepted.
 func (m *machine) take(f engine.Facts) error {
-	had := m.facts.Engine != ""
+	had, ranks := m.facts.Engine != "", engines.Of(f.Engine).RanksInMetrics
 	same, known := m.mark.Same(f.Mark)
 	another := had && (known && !same || !known && m.seemsAnother(f.Mark))
 	switch {
 	case had && !another && f.Engine == m.facts.Engine:
-		f = f.Keeping(m.facts)
-	case engines.Of(f.Engine).MetricsTellRanks && f.Unread.Metrics != nil:
+		f = f.Keeping(m.facts, ranks)
+	case ranks && f.Unread.Metrics != nil:
 		// Without the metrics, ranks, block size and process would be guesses, and a
 		// wrong guess would end a life once they are known.
 		return f.Unread.Err()

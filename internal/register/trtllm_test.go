@@ -23,9 +23,9 @@ func TestTensorRTLLMIsAnnouncedWithWhatItDoesNotTell(t *testing.T) {
 		missing []string
 	}{
 		{"prefill", engine.Auto, worker.Prefill, 32, nil},
-		{"decode", engine.TensorRTLLM, worker.Decode, 64, nil},
+		{"decode", worker.TensorRTLLM, worker.Decode, 64, nil},
 		{"nothing was said", engine.Auto, 0, 0, []string{"TensorRT-LLM tells no role: expected --role", "the engine tells no block size: expected --block-size"}},
-		{"no block size", engine.TensorRTLLM, worker.Prefill, 0, []string{"the engine tells no block size: expected --block-size"}},
+		{"no block size", worker.TensorRTLLM, worker.Prefill, 0, []string{"the engine tells no block size: expected --block-size"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			sim, _ := startSim(t, enginesim.Config{Engine: worker.TensorRTLLM, Role: worker.Prefill, Models: []string{"m"}})

@@ -15,15 +15,15 @@ const (
 	VLLMMooncake Engine = "vllm-mooncake"
 )
 
-// engineNames lists the engines for errors that refuse another name.
-const engineNames = "sglang, vllm, vllm-mooncake or trtllm"
+// EngineNames lists the engines, for errors that refuse another name.
+const EngineNames = "sglang, vllm, vllm-mooncake or trtllm"
 
 // ParseEngine reads an engine name.
 func ParseEngine(s string) (Engine, error) {
 	if e := Engine(s); e == SGLang || e == VLLM || e == TensorRTLLM || e == VLLMMooncake {
 		return e, nil
 	}
-	return "", fmt.Errorf("worker: engine %q: expected "+engineNames, s)
+	return "", fmt.Errorf("worker: engine %q: expected "+EngineNames, s)
 }
 
 // LacksBootstrap reports whether w, as a prefill worker, does not say where decode

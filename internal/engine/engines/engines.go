@@ -28,6 +28,13 @@ func Of(name worker.Engine) *engine.Engine {
 	return &none
 }
 
+// Unnamed returns the engines that are asked for their facts if nobody has named one, in the order
+// in which they are asked.
+func Unnamed() []*engine.Engine { return unnamed }
+
+// The first two are told apart by pages that the third may lack.
+var unnamed = []*engine.Engine{&sglang.Engine, &trtllm.Engine, &vllm.Engine}
+
 // HandOff returns how an engine's workers hand over, or nil.
 func HandOff(name worker.Engine) handoff.Kind { return Of(name).HandOff }
 

@@ -7,7 +7,7 @@ import (
 
 // Engine is what is known of SGLang.
 var Engine = engine.Engine{
-	Name: worker.SGLang, HandOff: HandOff,
+	Name: worker.SGLang, HandOff: HandOff, Pages: pages,
 	ServesAnyModel: true, AdapterInModel: true,
 	FirstClears: true,
 	Recognized:  true,

@@ -6,13 +6,13 @@ import (
 )
 
 // Engine is what is known of vLLM with NixlConnector.
-var Engine = With(engine.Engine{Name: worker.VLLM, HandOff: HandOff, FetchesLacking: true, Recognized: true})
+var Engine = With(engine.Engine{Name: worker.VLLM, HandOff: HandOff, Pages: Pages, FetchesLacking: true, Recognized: true})
 
 // With returns an engine that is vLLM but for its connector.
 func With(e engine.Engine) engine.Engine {
 	e.Truncates, e.DecodePrefills = true, true
 	e.TellsAsItWrites = true
 	e.TellsPictures = true
-	e.MetricsTellRanks = true
+	e.RanksInMetrics = true
 	return e
 }

@@ -8,6 +8,7 @@ import (
 
 // Engine is what is known of vLLM with MooncakeConnector.
 var Engine = vllm.With(engine.Engine{
-	Name: worker.VLLMMooncake, HandOff: HandOff,
+	Name: worker.VLLMMooncake, HandOff: HandOff, Pages: pages,
+	Bootstrap:   8998, // unless VLLM_MOONCAKE_BOOTSTRAP_PORT sets another
 	NoBootstrap: "a vllm-mooncake prefill worker without bootstrap host, port and an engine id for each rank cannot hand over its KV: add bootstrap: {port: PORT, engine_ids: [ID, …]}",
 })

@@ -6,16 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
+	"net"
 	"net/http"
 	"net/url"
-	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/apikey"
+	"github.com/seed-60ae5743/baton/internal/engine/ask"
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // maxBody bounds one answer. vLLM's metrics are the largest page, some 100 KiB.
@@ -158,24 +161,32 @@ func (c *Client) Close() {
 	c.health.CloseIdleConnections()
 }
 
-// statusError is an answer whose status is not 200.
-type statusError struct {
-	path   string
-	status int
-}
-
-func (e *statusError) Error() string { return fmt.Sprintf("%s: status %d", e.path, e.status) }
-
-// isStatus reports whether the engine has answered with one of the statuses, or, if none
-// are given, with any status of failure.
-func isStatus(err error, statuses ...int) bool {
-	var se *statusError
-	return errors.As(err, &se) && (len(statuses) == 0 || slices.Contains(statuses, se.status))
-}
-
-func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
+// Get implements [ask.Pages].
+func (c *Client) Get(ctx context.Context, path string) ([]byte, error) {
 	return c.getFrom(ctx, c.base, path)
 }
+
+// GetAt implements [ask.Pages].
+func (c *Client) GetAt(ctx context.Context, port uint16, path string) (page []byte, at string, err error) {
+	host, _, err := HostPort(c.cfg.URL)
+	if err != nil {
+		return nil, "", err
+	}
+	at = "http://" + net.JoinHostPort(host, strconv.Itoa(int(port)))
+	page, err = c.getFrom(ctx, at, path)
+	return page, at, err
+}
+
+// Named implements [ask.Pages].
+func (c *Client) Named() worker.Engine {
+	if c.cfg.Kind == Auto {
+		return ""
+	}
+	return c.cfg.Kind
+}
+
+// BootstrapPort implements [ask.Pages].
+func (c *Client) BootstrapPort() uint16 { return c.cfg.Bootstrap }
 
 // getFrom gets a page of the engine, or of a server beside it.
 func (c *Client) getFrom(ctx context.Context, base, path string) ([]byte, error) {
@@ -198,25 +209,11 @@ func (c *Client) getFrom(ctx context.Context, base, path string) ([]byte, error)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", path, err)
 	case res.StatusCode != http.StatusOK:
-		return nil, &statusError{path, res.StatusCode}
+		return nil, &ask.StatusError{Path: path, Status: res.StatusCode}
 	case int64(len(body)) > c.cfg.MaxBytes:
 		return nil, fmt.Errorf("%s: expected at most %d bytes", path, c.cfg.MaxBytes)
 	}
 	return body, nil
-}
-
-// getIfThere returns a nil page and no error if the engine has no such page.
-func (c *Client) getIfThere(ctx context.Context, path string) ([]byte, error) {
-	body, err := c.get(ctx, path)
-	if missing(err) {
-		return nil, nil
-	}
-	return body, err
-}
-
-// missing reports whether the engine answered that it has no such page.
-func missing(err error) bool {
-	return isStatus(err, http.StatusNotFound, http.StatusMethodNotAllowed)
 }
 
 // bare returns the error of the HTTP client without the URL, which the log has already.
@@ -239,42 +236,29 @@ func (c *Client) Facts(ctx context.Context) (Facts, error) {
 		c.found(Auto) // another engine may be started at this address
 	}
 	if err == nil {
-		c.found(Kind(f.Engine))
+		c.found(f.Engine)
 	}
 	return f, err
 }
 
 func (c *Client) facts(ctx context.Context, k Kind) (Facts, error) {
-	switch k {
-	case SGLang:
-		return c.sglangFacts(ctx)
-	case VLLM:
-		return c.vllmFacts(ctx)
-	case VLLMMooncake:
-		return c.mooncakeFacts(ctx)
-	case TensorRTLLM:
-		return c.trtFacts(ctx)
-	case Auto:
+	if k != Auto {
+		return engines.Of(k).Pages.Facts(ctx, c)
 	}
-	f, sErr := c.sglangFacts(ctx)
-	if sErr == nil {
-		return f, nil
+	var tried []string
+	var errs []any
+	for _, e := range engines.Unnamed() {
+		f, err := e.Pages.Facts(ctx, c)
+		switch {
+		case err == nil:
+			return f, nil
+		case refused(err), unauthorized(err), ctx.Err() != nil: // the others would have the same
+			return Facts{}, err
+		}
+		tried, errs = append(tried, e.Pages.Title+" (%w)"), append(errs, err)
 	}
-	if refused(sErr) || unauthorized(sErr) || ctx.Err() != nil {
-		return Facts{}, sErr
-	}
-	f, tErr := c.trtFacts(ctx)
-	if tErr == nil {
-		return f, nil
-	}
-	f, vErr := c.vllmFacts(ctx)
-	if vErr == nil {
-		return f, nil
-	}
-	if unauthorized(vErr) {
-		return Facts{}, vErr
-	}
-	return Facts{}, fmt.Errorf("tried SGLang (%w), TensorRT-LLM (%w) and vLLM (%w)", sErr, tErr, vErr)
+	last := len(tried) - 1
+	return Facts{}, fmt.Errorf("tried "+strings.Join(tried[:last], ", ")+" and "+tried[last], errs...)
 }
 
 func (c *Client) present() Kind {
@@ -301,38 +285,15 @@ func (c *Client) found(k Kind) {
 // InFlight counts the engine's requests. The error is ErrNotCounted if the engine was
 // reached and gives no count.
 func (c *Client) InFlight(ctx context.Context) (int, error) {
-	switch c.counted() {
-	case SGLang:
-		return c.sglangInFlight(ctx)
-	case VLLM, VLLMMooncake:
-		return c.sumGauges(ctx, vllmGauges)
-	case TensorRTLLM:
-		return 0, fmt.Errorf("%w: %s", ErrNotCounted, trtUncounted)
-	case Auto:
+	k := c.counted()
+	if k != Auto {
+		return engines.Of(k).Pages.Count(ctx, c)
 	}
-	return c.sumGauges(ctx, append(slices.Clone(sglangGauges), vllmGauges...))
-}
-
-func (c *Client) sumGauges(ctx context.Context, names []string) (int, error) {
-	page, err := c.get(ctx, "/metrics")
-	if isStatus(err) {
-		return 0, fmt.Errorf("%w: %w", ErrNotCounted, err)
+	var gauges []string
+	for _, e := range engines.Unnamed() {
+		gauges = append(gauges, e.Pages.Gauges...)
 	}
-	if err != nil {
-		return 0, err
-	}
-	sum, seen := 0.0, false
-	samples(page, func(name string) bool { return slices.Contains(names, name) }, func(s sample) {
-		seen = true
-		sum += s.value
-	})
-	if !seen {
-		return 0, fmt.Errorf("%w: /metrics has no %s", ErrNotCounted, names[0])
-	}
-	if math.IsNaN(sum) || sum < 0 || sum > 1<<31 {
-		return 0, fmt.Errorf("/metrics: requests add up to %v: expected a count", sum)
-	}
-	return int(math.Ceil(sum)), nil
+	return ask.Sum(ctx, c, gauges)
 }
 
 // Health asks for health. The error says why it is not Healthy.
@@ -340,7 +301,7 @@ func (c *Client) Health(ctx context.Context) (Health, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.HealthTimeout)
 	defer cancel()
 	h, err := c.askHealth(ctx)
-	if se := (*statusError)(nil); h == Unhealthy && !errors.As(err, &se) && ctx.Err() == nil {
+	if se := (*ask.StatusError)(nil); h == Unhealthy && !errors.As(err, &se) && ctx.Err() == nil {
 		// The connection broke during the question: a second one shows at once whether
 		// the engine still listens.
 		return c.askHealth(ctx)
@@ -369,7 +330,7 @@ func (c *Client) askHealth(ctx context.Context) (Health, error) {
 	// If the engine closes after each answer, a closed connection means nothing.
 	c.watch.idle.Store(!res.Close)
 	if res.StatusCode/100 != 2 {
-		return Unhealthy, c.keyless(&statusError{c.cfg.HealthPath, res.StatusCode})
+		return Unhealthy, c.keyless(&ask.StatusError{Path: c.cfg.HealthPath, Status: res.StatusCode})
 	}
 	return Healthy, nil
 }

@@ -16,6 +16,13 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
+const (
+	SGLang       = worker.SGLang
+	VLLM         = worker.VLLM
+	VLLMMooncake = worker.VLLMMooncake
+	TensorRTLLM  = worker.TensorRTLLM
+)
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // pages is an engine by path; what is not listed is 404, what begins with a
@@ -72,17 +79,6 @@ process_start_time_seconds 1.76000000012e+09
 `
 
 const models = `{"object":"list","data":[{"id":"m"},{"id":"lora"},{"id":"m"}]}`
-
-func TestAlgorithmsOfSGLangWhoseBlocksAreOfTokenPairs(t *testing.T) {
-	for algorithm, want := range map[string]bool{
-		`"EAGLE"`: true, `"EAGLE3"`: true, `"FROZEN_KV_MTP"`: true, `"NEXTN"`: true, `"eagle"`: true,
-		`"NGRAM"`: false, `"STANDALONE"`: false, `"DFLASH"`: false, `""`: false, `null`: false,
-	} {
-		f, err := parseServerInfo([]byte(`{"model_path":"m","speculative_algorithm":` + algorithm + `}`))
-		require.NoError(t, err)
-		require.Equal(t, want, f.Eagle, algorithm)
-	}
-}
 
 func TestWhatEachEngineTells(t *testing.T) {
 	for _, c := range []struct {
@@ -225,16 +221,6 @@ func TestAnotherEngineMayBeStartedAtTheAddress(t *testing.T) {
 	f, err = cl.Facts(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, worker.VLLM, f.Engine)
-}
-
-func TestHostsOfSockets(t *testing.T) {
-	for host, want := range map[string][2]string{
-		"*": {"", ""}, "0.0.0.0": {"", ""}, "::": {"", ""}, "[::]": {"", ""}, "": {"", ""},
-		"127.0.0.1": {"127.0.0.1", ""}, "localhost": {"localhost", ""}, "::1": {"::1", ""},
-		"10.0.0.7": {"10.0.0.7", "10.0.0.7"}, "[fd00::7]": {"fd00::7", "fd00::7"}, "node-3": {"node-3", "node-3"},
-	} {
-		require.Equal(t, want, [2]string{bound(host), telling(host)}, host)
-	}
 }
 
 func TestRequestsInFlight(t *testing.T) {
@@ -389,59 +375,4 @@ func TestMarks(t *testing.T) {
 		same, known := c.a.Same(c.b)
 		require.Equal(t, [2]bool{c.same, c.known}, [2]bool{same, known}, "%v %v", c.a, c.b)
 	}
-}
-
-func TestPrometheusText(t *testing.T) {
-	page := "# a 1\n\n a{x=\"1\",y=\"q\\\"}\\n\\\\\"} 1 1700000000\na 2\na{} +Inf\na{x=\"1} 3\na{x=1} 3\na\na b\nab 4\na{ x = \"z\" , } 5\r\na 1 2 3\n"
-	var got []string
-	samples([]byte(page), func(n string) bool { return n == "a" }, func(s sample) {
-		got = append(got, fmt.Sprintf("%q %q %v", s.label("x"), s.label("y"), s.value))
-	})
-	require.Equal(t, []string{
-		"\"1\" \"q\\\"}\\n\\\\\" 1", `"" "" 2`, `"" "" +Inf`, `"z" "" 5`,
-	}, got)
-}
-
-// FuzzSamples: any page is read without a fault, and what was read reads back.
-func FuzzSamples(f *testing.F) {
-	f.Add([]byte(vllmMetrics))
-	f.Add([]byte("a{x=\"\\\"\",} 1e3 5\n{ 1\na{b 2"))
-	f.Fuzz(func(t *testing.T, page []byte) {
-		all := func(string) bool { return true }
-		samples(page, all, func(s sample) {
-			var b strings.Builder
-			b.WriteString(s.name + "{")
-			for _, l := range s.labels {
-				value := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(l.value)
-				fmt.Fprintf(&b, `%s="%s",`, l.name, value)
-			}
-			b.WriteString("} " + s.text)
-			count := 0
-			samples([]byte(b.String()), all, func(again sample) {
-				count++
-				require.Equal(t, s.name, again.name)
-				require.Equal(t, s.labels, again.labels)
-				require.Equal(t, s.text, again.text)
-			})
-			require.Equal(t, 1, count, "%q", b.String())
-		})
-	})
-}
-
-// FuzzAnswers: no answer of an engine is more than an error.
-func FuzzAnswers(f *testing.F) {
-	for _, s := range []string{sglang0523, sglang055, models, `{"loads":[{"num_running_reqs":1}]}`, `{"model_path":"m","page_size":0,"max_total_num_tokens":1}`, trtInfo, trtModels} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		if facts, err := parseServerInfo(body); err == nil {
-			require.NotEqual(t, "invalid", facts.Role.String())
-		}
-		if ms, _, _, err := parseModels(body); err == nil {
-			require.NotContains(t, ms, "")
-		}
-		_, _ = parseLoads(body)
-		_, _ = parseTRTServerInfo(body)
-		_ = ownedByTRT(body)
-	})
 }

@@ -4,17 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+
+	"github.com/seed-60ae5743/baton/internal/engine/ask"
 )
 
 // unauthorized reports whether the engine refuses requests without the right key.
 func unauthorized(err error) bool {
-	return isStatus(err, http.StatusUnauthorized, http.StatusForbidden)
+	return ask.IsStatus(err, http.StatusUnauthorized, http.StatusForbidden)
 }
 
 // keyless adds what to do about an error that is caused by the key. It returns any other
 // error as it is.
 func (c *Client) keyless(err error) error {
-	var se *statusError
+	var se *ask.StatusError
 	if !unauthorized(err) || !errors.As(err, &se) {
 		return err
 	}

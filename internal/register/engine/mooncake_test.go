@@ -40,7 +40,7 @@ func TestMooncakesBootstrapServerNamesTheEngines(t *testing.T) {
 		require.ErrorContains(t, f.Unread.Engines, want)
 		before := f
 		before.EngineIDs = []string{"a"}
-		require.Equal(t, []string{"a"}, f.Keeping(before).EngineIDs)
+		require.Equal(t, []string{"a"}, f.Keeping(before, true).EngineIDs)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -74,28 +75,28 @@ func TestWhatIsKeptOfAPageThatFails(t *testing.T) {
 		Engine: worker.VLLM, Version: "1", Models: []string{"m", "lora"}, DPSize: 2, BlockSize: 16, CapacityBlocks: 9, Mark: Mark{Start: "1"},
 	}
 	now := Facts{Engine: worker.VLLM, Version: "1", Models: []string{"m"}}
-	require.Equal(t, now, now.Keeping(before), "everything was read")
+	require.Equal(t, now, now.Keeping(before, engines.Of(now.Engine).RanksInMetrics), "everything was read")
 	now.Unread.Metrics = down
 	want := before
 	want.Models, want.Unread = now.Models, now.Unread
-	require.Equal(t, want, now.Keeping(before))
+	require.Equal(t, want, now.Keeping(before, engines.Of(now.Engine).RanksInMetrics))
 
 	before.KV.Port, now.Unread = 5557, Unread{Events: down}
-	require.Equal(t, before.KV, now.Keeping(before).KV)
+	require.Equal(t, before.KV, now.Keeping(before, engines.Of(now.Engine).RanksInMetrics).KV)
 
 	before.Engine, now.Engine = worker.SGLang, worker.SGLang
 	now.DPSize, now.Unread = 1, Unread{Metrics: down, Models: down}
-	got := now.Keeping(before)
+	got := now.Keeping(before, engines.Of(now.Engine).RanksInMetrics)
 	require.Equal(t, uint32(1), got.DPSize, "SGLang tells it elsewhere")
 	require.Equal(t, "1", got.Mark.Start)
 	require.Equal(t, []string{"m", "lora"}, got.Models)
 	now.Models = []string{"n"}
-	require.Equal(t, []string{"n"}, now.Keeping(before).Models, "another model has other adapters")
+	require.Equal(t, []string{"n"}, now.Keeping(before, engines.Of(now.Engine).RanksInMetrics).Models, "another model has other adapters")
 	now.Models = nil
-	require.Equal(t, []string{"m", "lora"}, now.Keeping(before).Models)
+	require.Equal(t, []string{"m", "lora"}, now.Keeping(before, engines.Of(now.Engine).RanksInMetrics).Models)
 
 	before.Engine = worker.VLLM
-	require.Equal(t, now, now.Keeping(before), "another engine")
+	require.Equal(t, now, now.Keeping(before, engines.Of(now.Engine).RanksInMetrics), "another engine")
 }
 
 func TestCountsThatFailAreNotZeros(t *testing.T) {

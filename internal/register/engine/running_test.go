@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 )
 
 func TestWhatAnEngineRunsIsReadFromItsPage(t *testing.T) {
@@ -13,9 +15,9 @@ func TestWhatAnEngineRunsIsReadFromItsPage(t *testing.T) {
 		{"dp_rank":0,"num_running_reqs":3,"num_waiting_reqs":9,"num_used_tokens":161,"disaggregation":{"decode_transfer_queue_reqs":2,"decode_prealloc_queue_reqs":7}},
 		{"dp_rank":1,"num_running_reqs":0,"num_used_tokens":0},
 		{"dp_rank":2,"num_running_reqs":1},{"dp_rank":3,"num_used_tokens":5},{"dp_rank":4,"num_running_reqs":1,"num_used_tokens":-5}]}`
-	got, err := ParseRunning(SGLang, []byte(loads), 16, 0)
+	got, err := engines.Of(SGLang).Pages.Running.Read([]byte(loads), 16, 0)
 	require.NoError(t, err)
-	require.Equal(t, []Running{{0, 11, 5, false}, {1, 0, 0, false}}, got)
+	require.Equal(t, []Running{{Rank: 0, Blocks: 11, Requests: 5, Asleep: false}, {Rank: 1, Blocks: 0, Requests: 0, Asleep: false}}, got)
 
 	page := `
 vllm:num_requests_running{engine="0",model_name="m"} 2.0
@@ -33,29 +35,29 @@ vllm:engine_sleep_state{engine="2",model_name="m",sleep_state="awake"} 0.0
 vllm:engine_sleep_state{engine="2",model_name="m",sleep_state="weights_offloaded"} 0.0
 vllm:engine_sleep_state{engine="2",model_name="m",sleep_state="discard_all"} 1.0
 `
-	got, err = ParseRunning(VLLM, []byte(page), 16, 1000)
+	got, err = engines.Of(VLLM).Pages.Running.Read([]byte(page), 16, 1000)
 	require.NoError(t, err)
 	slices.SortFunc(got, func(a, b Running) int { return cmp.Compare(a.Rank, b.Rank) })
-	require.Equal(t, []Running{{0, 100, 2, false}, {2, 500, 0, true}}, got, "the page's own count of blocks before ours")
+	require.Equal(t, []Running{{Rank: 0, Blocks: 100, Requests: 2, Asleep: false}, {Rank: 2, Blocks: 500, Requests: 0, Asleep: true}}, got, "the page's own count of blocks before ours")
 
-	got, err = ParseRunning(VLLMMooncake, []byte("vllm:num_requests_running 1\nvllm:gpu_cache_usage_perc 0.1\n"), 16, 50)
+	got, err = engines.Of(VLLMMooncake).Pages.Running.Read([]byte("vllm:num_requests_running 1\nvllm:gpu_cache_usage_perc 0.1\n"), 16, 50)
 	require.NoError(t, err)
-	require.Equal(t, []Running{{0, 5, 1, false}}, got, "older names, without a rank")
+	require.Equal(t, []Running{{Rank: 0, Blocks: 5, Requests: 1, Asleep: false}}, got, "older names, without a rank")
 }
 
 func TestAPageThatDoesNotTellIsAnError(t *testing.T) {
 	for _, page := range []string{``, `{`, `{"loads":[]}`, `{"loads":[{"dp_rank":0}]}`, `[]`} {
-		_, err := ParseRunning(SGLang, []byte(page), 16, 100)
+		_, err := engines.Of(SGLang).Pages.Running.Read([]byte(page), 16, 100)
 		require.Error(t, err, page)
 	}
 	for _, page := range []string{
 		``, "vllm:num_requests_running 1\n", "vllm:kv_cache_usage_perc 0.1\n",
 		"vllm:num_requests_running 1\nvllm:kv_cache_usage_perc 7\n", "vllm:num_requests_running -1\nvllm:kv_cache_usage_perc 0.1\n",
 	} {
-		_, err := ParseRunning(VLLM, []byte(page), 16, 100)
+		_, err := engines.Of(VLLM).Pages.Running.Read([]byte(page), 16, 100)
 		require.ErrorIs(t, err, ErrNotTold, page)
 	}
-	_, err := ParseRunning(VLLM, []byte("vllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.1\n"), 16, 0)
+	_, err := engines.Of(VLLM).Pages.Running.Read([]byte("vllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.1\n"), 16, 0)
 	require.ErrorIs(t, err, ErrNotTold, "a share of what nobody knows")
-	require.Empty(t, RunningPath(TensorRTLLM))
+	require.Nil(t, engines.Of(TensorRTLLM).Pages.Running)
 }

@@ -1,4 +1,4 @@
-package engine
+package ask
 
 import (
 	"bytes"
@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// sample is one line of Prometheus' text format. Its strings belong to the caller.
-type sample struct {
-	name   string
+// Sample is one line of Prometheus' text format. Its strings belong to the caller.
+type Sample struct {
+	Name   string
 	labels []label
-	text   string // the value, as it was written
-	value  float64
+	Text   string // the value, as it was written
+	Value  float64
 }
 
 type label struct{ name, value string }
 
-// label returns the value of a label, or "".
-func (s sample) label(name string) string {
+// Label returns the value of a label, or "".
+func (s Sample) Label(name string) string {
 	for _, l := range s.labels {
 		if l.name == name {
 			return l.value
@@ -26,9 +26,9 @@ func (s sample) label(name string) string {
 	return ""
 }
 
-// samples calls fn for each sample of a page whose name wanted accepts. Lines
+// Samples calls fn for each Sample of a page whose name wanted accepts. Lines
 // that are none are passed over: one odd metric must not hide the others.
-func samples(page []byte, wanted func(name string) bool, fn func(sample)) {
+func Samples(page []byte, wanted func(name string) bool, fn func(Sample)) {
 	for line := range bytes.Lines(page) {
 		text := strings.TrimSpace(string(line))
 		if text == "" || text[0] == '#' {
@@ -45,8 +45,8 @@ func samples(page []byte, wanted func(name string) bool, fn func(sample)) {
 }
 
 // parseSample reads what follows a name: labels, a value, perhaps a timestamp.
-func parseSample(name, rest string) (sample, bool) {
-	s := sample{name: name}
+func parseSample(name, rest string) (Sample, bool) {
+	s := Sample{Name: name}
 	if rest[0] == '{' {
 		var ok bool
 		if s.labels, rest, ok = parseLabels(rest[1:]); !ok {
@@ -61,7 +61,7 @@ func parseSample(name, rest string) (sample, bool) {
 	if err != nil {
 		return s, false
 	}
-	s.text, s.value = fields[0], v
+	s.Text, s.Value = fields[0], v
 	return s, true
 }
 

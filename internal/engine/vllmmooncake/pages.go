@@ -1,43 +1,38 @@
-package engine
+package vllmmooncake
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 
+	"github.com/seed-60ae5743/baton/internal/engine/ask"
+	"github.com/seed-60ae5743/baton/internal/engine/vllm"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// DefaultMooncakeBootstrap is the port of Mooncake's bootstrap server in vLLM, unless
-// VLLM_MOONCAKE_BOOTSTRAP_PORT sets another.
-const DefaultMooncakeBootstrap = 8998
+// No page names vLLM's connector: nobody is taken for this engine who was not named.
+var pages = ask.Reader{Title: "vLLM with MooncakeConnector", Facts: facts, Count: vllm.Pages.Count, Running: vllm.Pages.Running}
 
-// mooncakeFacts is vllmFacts with the engine ids that decode needs.
-func (c *Client) mooncakeFacts(ctx context.Context) (Facts, error) {
-	f, err := c.vllmFacts(ctx)
+// facts are vLLM's with the engine ids that decode needs.
+func facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
+	f, err := vllm.Facts(ctx, p)
 	if err != nil {
-		return Facts{}, err
+		return ask.Facts{}, err
 	}
 	f.Engine = worker.VLLMMooncake
-	if c.cfg.Bootstrap == 0 {
+	if p.BootstrapPort() == 0 {
 		return f, nil
 	}
-	f.BootstrapPort = c.cfg.Bootstrap
-	f.EngineIDs, f.Unread.Engines = c.engineIDs(ctx)
+	f.BootstrapPort = p.BootstrapPort()
+	f.EngineIDs, f.Unread.Engines = engineIDs(ctx, p)
 	return f, nil
 }
 
 // engineIDs asks the bootstrap server which engines have registered there.
-func (c *Client) engineIDs(ctx context.Context) ([]string, error) {
-	host, _, err := HostPort(c.cfg.URL)
-	if err != nil {
-		return nil, err
-	}
-	at := "http://" + net.JoinHostPort(host, strconv.Itoa(int(c.cfg.Bootstrap)))
-	body, err := c.getFrom(ctx, at, "/query")
+func engineIDs(ctx context.Context, p ask.Pages) ([]string, error) {
+	body, at, err := p.GetAt(ctx, p.BootstrapPort(), "/query")
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap server %s: %w", at, err)
 	}
@@ -55,7 +50,7 @@ func parseEngineIDs(body []byte) ([]string, error) {
 		EngineID string `json:"engine_id"`
 	}
 	if err := json.Unmarshal(body, &byRank); err != nil {
-		return nil, wrongJSON(err)
+		return nil, ask.WrongJSON(err)
 	}
 	if len(byRank) == 0 {
 		return nil, errors.New("no engine has come to it yet")

@@ -1,0 +1,164 @@
+package vllm
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/seed-60ae5743/baton/internal/engine/ask"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// foreignOwner is the owner that trtllm-serve gives for its model: its other pages are as vLLM's.
+const foreignOwner = "tensorrt_llm"
+
+// Pages is how vLLM is asked.
+var Pages = ask.Reader{
+	Title: "vLLM", Facts: Facts, Gauges: gauges,
+	Count: func(ctx context.Context, p ask.Pages) (int, error) { return ask.Sum(ctx, p, gauges) },
+	Running: &ask.RunningPage{
+		Path: "/metrics", TellsSleep: true,
+		Read: func(page []byte, _ uint32, capacity uint64) ([]ask.Running, error) { return running(page, capacity) },
+	},
+}
+
+func Facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
+	version, err := ask.Version(ctx, p)
+	if err != nil {
+		return ask.Facts{}, err
+	}
+	body, err := p.Get(ctx, "/v1/models")
+	if err != nil {
+		return ask.Facts{}, err
+	}
+	f := ask.Facts{Engine: worker.VLLM, Version: version}
+	if f.Models, f.Adapters, f.MaxModelLen, err = ask.Models(body); err != nil {
+		return ask.Facts{}, fmt.Errorf("/v1/models: %w", err)
+	}
+	if ask.OwnedBy(body, foreignOwner) {
+		return ask.Facts{}, fmt.Errorf("/v1/models: owned_by %s: not of vLLM, expected --engine trtllm", foreignOwner)
+	}
+	page, err := ask.IfThere(ctx, p, "/metrics")
+	readCacheConfig(&f, page)
+	f.Mark.Start, f.Unread.Metrics = ask.StartTime(page), err
+	f.KV, f.Unread.Events = events(ctx, p)
+	return f, nil
+}
+
+// events reads where the engine publishes its KV events. 0.32 has a page for it;
+// older versions have not.
+func events(ctx context.Context, p ask.Pages) (ask.KVEvents, error) {
+	const path = "/kv_event_sources"
+	body, err := ask.IfThere(ctx, p, path)
+	if err != nil || body == nil {
+		return ask.KVEvents{Untold: true}, err
+	}
+	kv, err := parseEventSources(body)
+	if err != nil {
+		return ask.KVEvents{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return kv, nil
+}
+
+// parseEventSources reads the answer of /kv_event_sources, which has a source for each
+// rank. It returns rank 0's ports: those of rank r are r higher
+// (docs/engines.md#vllm-event-sources).
+func parseEventSources(body []byte) (ask.KVEvents, error) {
+	var sources map[string]struct {
+		Enabled   bool   `json:"enable_kv_cache_events"`
+		Publisher string `json:"publisher"`
+		Endpoint  string `json:"endpoint"`
+		Replay    string `json:"replay_endpoint"`
+		Topic     string `json:"topic"`
+	}
+	if err := json.Unmarshal(body, &sources); err != nil {
+		return ask.KVEvents{}, ask.WrongJSON(err)
+	}
+	s, ok := sources["0"]
+	if !ok || !s.Enabled || s.Publisher != "zmq" {
+		return ask.KVEvents{}, nil
+	}
+	host, port := ask.TCPEndpoint(s.Endpoint)
+	if port == 0 {
+		return ask.KVEvents{}, nil
+	}
+	_, replay := ask.TCPEndpoint(s.Replay)
+	return ask.KVEvents{KVEvents: worker.KVEvents{Host: ask.Bound(host), Port: port, ReplayPort: replay, Topic: s.Topic}}, nil
+}
+
+// readCacheConfig reads vllm:cache_config_info, which has its facts in labels, and one
+// sample for each data-parallel engine of the process.
+func readCacheConfig(f *ask.Facts, page []byte) {
+	engines := map[string]bool{}
+	ask.Samples(page, func(name string) bool { return name == "vllm:cache_config_info" }, func(s ask.Sample) {
+		// vLLM writes None for what is not known yet.
+		if n, err := strconv.ParseUint(s.Label("block_size"), 10, 32); err == nil {
+			f.BlockSize = uint32(n)
+		}
+		if n, err := strconv.ParseUint(s.Label("num_gpu_blocks"), 10, 64); err == nil {
+			f.CapacityBlocks = n
+		}
+		if len(engines) < worker.MaxDPSize {
+			engines[s.Label("engine")] = true
+		}
+	})
+	f.DPSize = uint32(len(engines)) //nolint:gosec // bounded above
+}
+
+var gauges = []string{"vllm:num_requests_running", "vllm:num_requests_waiting"}
+
+// sleep says whether an engine sleeps, and in which state.
+const sleep = "vllm:engine_sleep_state"
+
+// usage are the names of the share of KV blocks in use, in newer and older versions.
+var usage = []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"}
+
+func running(page []byte, capacity uint64) (out []ask.Running, err error) {
+	const running, info = "vllm:num_requests_running", "vllm:cache_config_info"
+	at := map[int]*rankRuns{}
+	rank := func(s ask.Sample) *rankRuns {
+		n, _ := strconv.Atoi(s.Label("engine")) // an older vLLM has no such label
+		if at[n] == nil {
+			at[n] = &rankRuns{usage: math.NaN(), running: math.NaN(), blocks: float64(capacity)}
+		}
+		return at[n]
+	}
+	wanted := func(name string) bool {
+		return name == running || name == info || name == sleep || name == usage[0] || name == usage[1]
+	}
+	ask.Samples(page, wanted, func(s ask.Sample) {
+		switch s.Name {
+		case running:
+			rank(s).running = s.Value
+		case sleep:
+			// Only these two states mean that the KV cache is gone. The state awake is 0
+			// also if the engine is only paused.
+			if state := s.Label("sleep_state"); s.Value == 1 && (state == "weights_offloaded" || state == "discard_all") {
+				rank(s).asleep = true
+			}
+		case info:
+			if n, err := strconv.ParseUint(s.Label("num_gpu_blocks"), 10, 32); err == nil && n > 0 {
+				rank(s).blocks = float64(n)
+			}
+		default:
+			rank(s).usage = s.Value
+		}
+	})
+	for n, r := range at {
+		if r.usage >= 0 && r.usage <= 1 && r.running >= 0 && r.running <= 1<<31 && r.blocks > 0 {
+			out = append(out, ask.Running{Rank: n, Blocks: int64(math.Round(r.usage * r.blocks)), Requests: int64(r.running), Asleep: r.asleep})
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%w: expected %s, %s and the blocks that there are", ask.ErrNotTold, running, usage[0])
+	}
+	return out, nil
+}
+
+// rankRuns is what the page says of one rank; NaN: not on the page.
+type rankRuns struct {
+	usage, running, blocks float64
+	asleep                 bool
+}
