@@ -43,6 +43,10 @@ type Engine struct {
 	// the tokens of pictures when it tokenizes a prompt (docs/engines.md#render).
 	TellsPictures bool
 
+	// ChatCaller names the rules by which the engine renders chat templates and makes tokens: see
+	// pkg/tokens/chat. "": none are known, so no tokens are made here for such an engine.
+	ChatCaller string
+
 	// Of its record and its pages.
 
 	// NoBootstrap says why a prefill worker that lacks what [worker.Worker.LacksBootstrap] asks
@@ -50,6 +54,8 @@ type Engine struct {
 	NoBootstrap string
 	// HidesRole says that no page of the engine names the role of a worker.
 	HidesRole bool
+	// HidesBlockSize says that older versions do not tell the size of a KV block.
+	HidesBlockSize bool
 	// RanksInMetrics says that the number of ranks, how the KV cache is cut, and the process are
 	// known from the page of metrics alone.
 	RanksInMetrics bool

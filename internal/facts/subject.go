@@ -175,7 +175,7 @@ func (s *subject) soon(now time.Time) {
 // engine that is starting does not know its blocks yet.
 func (s *subject) lacks() bool {
 	f := &s.reading.Facts
-	return f.Unread.Err() != nil || len(f.Models) == 0 || f.BlockSize == 0 && f.Engine != worker.TensorRTLLM
+	return f.Unread.Err() != nil || len(f.Models) == 0 || f.BlockSize == 0 && !engines.Of(f.Engine).HidesBlockSize
 }
 
 // replaced reports whether the facts are of another process than those before. If the

@@ -132,10 +132,10 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 	if w.Role == worker.Prefill {
 		if w.Bootstrap, err = bootstrap(o, f, notes, at.Addr()); err != nil {
 			errs = append(errs, err)
-		} else if w.Engine == worker.VLLMMooncake && w.LacksBootstrap() {
+		} else if !w.Bootstrap.IsZero() && w.LacksBootstrap() {
 			errs = append(errs, fmt.Errorf("its bootstrap server names %d engines for %d ranks", len(f.EngineIDs), w.DPSize))
-		} else if w.Bootstrap.IsZero() && w.LacksBootstrap() {
-			errs = append(errs, errors.New("a prefill worker of SGLang without a bootstrap port: expected --bootstrap-port, the annotation "+annotationPort+" or disaggregation_bootstrap_port of the engine"))
+		} else if w.LacksBootstrap() {
+			errs = append(errs, errors.New("a prefill worker of "+engines.Of(w.Engine).Pages.Title+" without a bootstrap port: expected --bootstrap-port, the annotation "+annotationPort+" or disaggregation_bootstrap_port of the engine"))
 		}
 	}
 	if len(errs) == 0 {

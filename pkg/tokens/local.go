@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/tokens/chat"
 	"github.com/seed-60ae5743/baton/pkg/tokens/local"
@@ -42,16 +43,7 @@ const trialTime = time.Minute
 
 // callerOf returns whose rules an engine follows. False means that no tokens are made here
 // for such an engine.
-func callerOf(e worker.Engine) (chat.Caller, bool) {
-	switch e {
-	case worker.VLLM, worker.VLLMMooncake:
-		return chat.VLLM, true
-	case worker.SGLang:
-		return chat.SGLang, true
-	default:
-		return 0, false
-	}
-}
+func callerOf(e worker.Engine) (chat.Caller, bool) { return chat.CallerNamed(engines.Of(e).ChatCaller) }
 
 // form is what one standing is about.
 type form struct {
@@ -69,7 +61,7 @@ type files struct {
 	by    map[form]*Standing // guarded by mu
 	tried map[chat.Caller]time.Time
 
-	samplers [chat.SGLang + 1][2]sampler // by caller, of texts and of messages
+	samplers [chat.Callers][2]sampler // by caller, of texts and of messages
 }
 
 func (f *files) sampler(of form) *sampler {

@@ -6,4 +6,4 @@ import (
 )
 
 // Engine is what is known of TensorRT-LLM.
-var Engine = engine.Engine{Name: worker.TensorRTLLM, HandOff: HandOff, Pages: pages, HidesRole: true}
+var Engine = engine.Engine{Name: worker.TensorRTLLM, HandOff: HandOff, Pages: pages, HidesRole: true, HidesBlockSize: true}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -97,7 +98,7 @@ func readCard(value []byte, id worker.ID) (*worker.Worker, error) {
 	}
 	run := r.Card.Runtime
 	w := &worker.Worker{
-		ID: id, Role: role, Engine: worker.VLLM, Models: []string{r.Card.Name},
+		ID: id, Role: role, Engine: engines.InCard(run.Disaggregated != nil), Models: []string{r.Card.Name},
 		DPSize: max(run.DPSize, 1), BlockSize: r.Card.BlockSize, CapacityBlocks: run.Blocks, Eagle: run.Eagle,
 		// A decode worker whose needs do not include prefill can serve alone.
 		AcceptsAggregated: role == worker.Decode && r.Card.Needs != nil && !r.needsPrefill(),
@@ -110,11 +111,8 @@ func readCard(value []byte, id worker.ID) (*worker.Worker, error) {
 	if len(run.Topology) > 0 {
 		w.TopologyDomains = run.Topology
 	}
-	if d := run.Disaggregated; d != nil {
-		w.Engine = worker.SGLang // only SGLang has such an endpoint
-		if d.Port != 0 && d.Host != "" {
-			w.Bootstrap = worker.Bootstrap{Host: strings.TrimSuffix(strings.TrimPrefix(d.Host, "["), "]"), Port: d.Port}
-		}
+	if d := run.Disaggregated; d != nil && d.Port != 0 && d.Host != "" {
+		w.Bootstrap = worker.Bootstrap{Host: strings.TrimSuffix(strings.TrimPrefix(d.Host, "["), "]"), Port: d.Port}
 	}
 	return w, nil
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// engines answer for the workers of a test.
-type engines struct {
+// fleet answer for the workers of a test.
+type fleet struct {
 	*watched
 	expiry *discovery.Expiry
 
@@ -26,11 +26,11 @@ type engines struct {
 }
 
 // watchEngines is watchPlain for workers that are asked when their records expire.
-func watchEngines(t *testing.T, c *clientv3.Client) *engines {
+func watchEngines(t *testing.T, c *clientv3.Client) *fleet {
 	t.Helper()
 	src, err := New(c, quick())
 	require.NoError(t, err)
-	e := &engines{dead: map[string]bool{}}
+	e := &fleet{dead: map[string]bool{}}
 	e.expiry = &discovery.Expiry{
 		Inner: src,
 		Ask: func(_ context.Context, w *worker.Worker) discovery.Answer {
@@ -53,7 +53,7 @@ func watchEngines(t *testing.T, c *clientv3.Client) *engines {
 	return e
 }
 
-func (e *engines) kill(addrs ...string) {
+func (e *fleet) kill(addrs ...string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, a := range addrs {
@@ -61,14 +61,14 @@ func (e *engines) kill(addrs ...string) {
 	}
 }
 
-func (e *engines) news() []string {
+func (e *fleet) news() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.told)
 }
 
 // stale waits until so many workers are stale.
-func (e *engines) stale(n int) {
+func (e *fleet) stale(n int) {
 	e.t.Helper()
 	eventually(e.t, func() bool {
 		x := e.expiry.Expired()

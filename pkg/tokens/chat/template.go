@@ -15,7 +15,19 @@ const (
 	Transformers Caller = iota
 	VLLM
 	SGLang
+	// Callers is how many callers there are.
+	Callers = iota
 )
+
+// CallerNamed returns the caller with a name that String gives. False means that there is none.
+func CallerNamed(name string) (Caller, bool) {
+	for c := range Caller(Callers) {
+		if c.String() == name {
+			return c, true
+		}
+	}
+	return 0, false
+}
 
 // String returns the caller's name.
 func (c Caller) String() string {
@@ -42,7 +54,7 @@ type Template struct {
 	jinja    *jinja.Template
 	specials []jinja.Var
 	// parts says, by caller, whether content is given as a list of parts.
-	parts [SGLang + 1]bool
+	parts [Callers]bool
 	// developer: the template has that role; vLLM makes it system elsewhere.
 	developer bool
 }

@@ -1,0 +1,77 @@
+package archtest
+
+import (
+	"go/ast"
+	"go/token"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// engineNames are the engines by their names in records and by their constants.
+var engineNames = map[string]bool{
+	"sglang": true, "vllm": true, "vllm-mooncake": true, "trtllm": true,
+	"SGLang": true, "VLLM": true, "VLLMMooncake": true, "TensorRTLLM": true,
+}
+
+// engineRooms may name an engine: the rooms, the list of the names, and what is of one engine
+// itself.
+var engineRooms = []string{
+	"internal/engine",
+	"pkg/worker/engine.go",                // the list
+	"pkg/tokens/chat",                     // who renders a template
+	"examples",                            //
+	"internal/enginesim", "cmd/enginesim", // the simulator of the engines
+	"internal/stack", "internal/real", "internal/node/demo", "internal/soak", "internal/bench", // which start engines
+	"internal/route/routetest", // made-up workers of tests
+	"prototype",
+}
+
+// engineNamed are the places where a file that is no engine's names an engine, by a constant
+// of pkg/worker or by a text that is such a name.
+func engineNamed(t *tree) []string {
+	const why = ": names an engine: what an engine can is in its room below internal/engine; ask for a property"
+	var out []string
+	t.files(func(s *source) {
+		if s.test || underAny(s.path, engineRooms) {
+			return
+		}
+		local := localName(s, module+"/pkg/worker")
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.ImportSpec:
+				return false
+			case *ast.SelectorExpr:
+				if engineNames[n.Sel.Name] && fromPackage(n, local) {
+					out = append(out, t.at(n)+why)
+				}
+			case *ast.BasicLit:
+				if text, err := strconv.Unquote(n.Value); n.Kind == token.STRING && err == nil && engineNames[text] {
+					out = append(out, t.at(n)+why)
+				}
+			}
+			return true
+		})
+		for _, spec := range s.ast.Imports {
+			if p := strings.Trim(spec.Path.Value, `"`); strings.HasPrefix(p, module+"/internal/engine/") && engineNames[p[strings.LastIndexByte(p, '/')+1:]] {
+				out = append(out, t.at(spec)+why)
+			}
+		}
+	})
+	return out
+}
+
+func TestOnlyItsRoomNamesAnEngine(t *testing.T) { obey(t, engineNamed(house(t))) }
+
+func TestAFileThatNamesAnEngineIsFound(t *testing.T) {
+	tr := madeUp(t, map[string]string{
+		"internal/a/a.go":        "package a\nimport \"" + module + "/pkg/worker\"\nvar X = worker.SGLang",
+		"internal/b/b.go":        "package b\nvar X = \"vllm\"",
+		"internal/c/c.go":        "package c\nimport \"" + module + "/internal/engine/vllm\"\nvar X = vllm.HandOff",
+		"internal/d/d.go":        "package d\nimport \"" + module + "/pkg/worker\"\nvar X = worker.Engine(\"v\")\nvar Y = \"the engine vllm\"",
+		"internal/engine/x/x.go": "package x\nimport \"" + module + "/pkg/worker\"\nvar X = worker.SGLang",
+	})
+	require.Len(t, engineNamed(tr), 3)
+}
