@@ -13,7 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/plugin"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -214,6 +214,6 @@ func checkWorkers(name string, stderr io.Writer) (*listed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("discovery.file: %w", err)
 	}
-	ws, lines, err := file.ParseLines(name, data)
+	ws, lines, err := record.ParseLines(name, data)
 	return &listed{ws, lines}, err
 }

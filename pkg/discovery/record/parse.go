@@ -1,4 +1,4 @@
-package file
+package record
 
 import (
 	"bytes"
@@ -11,13 +11,12 @@ import (
 	"github.com/goccy/go-yaml/parser"
 
 	"github.com/seed-60ae5743/baton/internal/strictyaml"
-	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 const (
-	// maxBytes bounds what one file makes the parser allocate: some 20,000 workers.
-	maxBytes = 8 << 20
+	// MaxBytes is how large a list or a record may be: some 20,000 workers.
+	MaxBytes = 8 << 20
 	// maxDepth bounds how deep a file may nest, since the parser is recursive. A good
 	// file has four levels.
 	maxDepth = 64
@@ -25,14 +24,14 @@ const (
 	maxFaults = 50
 )
 
-// Parse reads a workers file. Errors begin with name, as "name:line: what was
-// expected". The caller owns the workers. Parse returns every worker or an error.
-func Parse(name string, data []byte) ([]*worker.Worker, error) {
+// ParseList reads a workers file. Errors begin with name, as "name:line: what was
+// expected". The caller owns the workers. ParseList returns every worker or an error.
+func ParseList(name string, data []byte) ([]*worker.Worker, error) {
 	ws, _, err := ParseLines(name, data)
 	return ws, err
 }
 
-// ParseLines is [Parse], and also returns the line on which each worker begins.
+// ParseLines is [ParseList], and also returns the line on which each worker begins.
 func ParseLines(name string, data []byte) ([]*worker.Worker, map[worker.ID]int, error) {
 	r := &reader{name: name}
 	body := r.document(data)
@@ -47,15 +46,15 @@ func ParseLines(name string, data []byte) ([]*worker.Worker, map[worker.ID]int, 
 	return ws, lines, nil
 }
 
-// ParseWorker reads one worker: a mapping as in the list `workers`, for example the
+// Parse reads one worker: a mapping as in the list `workers`, for example the
 // line that a simulated worker prints when it is ready.
-func ParseWorker(name string, data []byte) (*worker.Worker, error) {
+func Parse(name string, data []byte) (*worker.Worker, error) {
 	return (&reader{name: name}).single(data)
 }
 
-// ParseRecord is [ParseWorker], but ignores unknown keys, since newer versions of Baton
-// write to the same store. It reads known keys as strictly as ParseWorker.
-func ParseRecord(name string, data []byte) (*worker.Worker, error) {
+// ParseKnown is [Parse], but ignores unknown keys, since newer versions of Baton
+// write to the same store. It reads known keys as strictly as Parse.
+func ParseKnown(name string, data []byte) (*worker.Worker, error) {
 	return (&reader{name: name, lenient: true}).single(data)
 }
 
@@ -129,8 +128,8 @@ func line(n ast.Node) int {
 
 // document returns the body of the only document, or nil after a fault.
 func (r *reader) document(data []byte) ast.Node {
-	if len(data) > maxBytes {
-		r.faultAt(1, "%d bytes: expected at most %d", len(data), maxBytes)
+	if len(data) > MaxBytes {
+		r.faultAt(1, "%d bytes: expected at most %d", len(data), MaxBytes)
 		return nil
 	}
 	data = strictyaml.WithoutMark(data)
@@ -353,10 +352,6 @@ func (r *reader) worker(n ast.Node) *worker.Worker {
 	}
 	if err := w.Validate(); err != nil {
 		r.fault(n, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
-		return nil
-	}
-	if w.DPSize > discovery.MaxDPSize {
-		r.fault(n, "worker %d: dp_size %d: expected at most %d", w.ID, w.DPSize, discovery.MaxDPSize)
 		return nil
 	}
 	for _, p := range []struct {

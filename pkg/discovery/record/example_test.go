@@ -1,22 +1,22 @@
-package file_test
+package record_test
 
 import (
 	"fmt"
 
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 )
 
-func ExampleParse() {
-	workers, err := file.Parse("workers.yaml", []byte(`
+func ExampleParseList() {
+	workers, err := record.ParseList("workers.yaml", []byte(`
 workers:
   - {id: 7, role: prefill, engine: sglang, models: [qwen], endpoint: "10.0.0.7:30000", block_size: 64, bootstrap: {port: 8998}}
 `))
 	fmt.Println(workers[0].ID, workers[0].Bootstrap, err)
 
-	_, err = file.Parse("workers.yaml", []byte("workers:\n  - id: 7\n    rol: prefill\n"))
+	_, err = record.ParseList("workers.yaml", []byte("workers:\n  - id: 7\n    rol: prefill\n"))
 	fmt.Println(err != nil)
 
-	_, err = file.Parse("workers.yaml", nil)
+	_, err = record.ParseList("workers.yaml", nil)
 	fmt.Println(err)
 	// Output:
 	// 7 {10.0.0.7 8998 []} <nil>
