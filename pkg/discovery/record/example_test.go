@@ -21,5 +21,5 @@ workers:
 	// Output:
 	// 7 {10.0.0.7 8998 []} <nil>
 	// true
-	// workers.yaml:1: nothing in it; expected `workers:` with a list, or `workers: []` for none
+	// workers.yaml:1: no workers in it: expected `workers:` with a list, or `workers: []` for none
 }

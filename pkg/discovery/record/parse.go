@@ -1,28 +1,16 @@
 package record
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
-
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 
 	"github.com/seed-60ae5743/baton/internal/strictyaml"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-const (
-	// MaxBytes is how large a list or a record may be: some 20,000 workers.
-	MaxBytes = 8 << 20
-	// maxDepth bounds how deep a file may nest, since the parser is recursive. A good
-	// file has four levels.
-	maxDepth = 64
-	// maxFaults is the most faults of one file that an error names.
-	maxFaults = 50
-)
+// MaxBytes is how large a list or a record may be: some 20,000 workers.
+const MaxBytes = 8 << 20
 
 // ParseList reads a workers file. Errors begin with name, as "name:line: what was
 // expected". The caller owns the workers. ParseList returns every worker or an error.
@@ -33,365 +21,174 @@ func ParseList(name string, data []byte) ([]*worker.Worker, error) {
 
 // ParseLines is [ParseList], and also returns the line on which each worker begins.
 func ParseLines(name string, data []byte) ([]*worker.Worker, map[worker.ID]int, error) {
-	r := &reader{name: name}
-	body := r.document(data)
-	var ws []*worker.Worker
-	lines := map[worker.ID]int{}
-	if body != nil {
-		ws = r.file(body, lines)
+	l := list{Document: exact().Open(name, data), lines: make(map[worker.ID]int), addrs: make(map[netip.AddrPort]int)}
+	var file struct {
+		Workers []strictyaml.Part `yaml:"workers"`
 	}
-	if err := r.err(); err != nil {
+	if places, ok := l.Read(&file); l.Empty() || ok && !places.Given("workers") {
+		l.Fault(1, "no workers in it: expected `workers:` with a list, or `workers: []` for none")
+	}
+	ws := make([]*worker.Worker, 0, len(file.Workers))
+	for _, item := range file.Workers {
+		if w := l.add(item); w != nil {
+			ws = append(ws, w)
+		}
+	}
+	if err := l.Err(); err != nil {
 		return nil, nil, err
 	}
-	return ws, lines, nil
+	return ws, l.lines, nil
 }
 
-// Parse reads one worker: a mapping as in the list `workers`, for example the
-// line that a simulated worker prints when it is ready.
+// Parse reads one worker: a mapping as in the list `workers`, for example the line that a
+// simulated worker prints when it is ready.
 func Parse(name string, data []byte) (*worker.Worker, error) {
-	return (&reader{name: name}).single(data)
+	return single(exact(), name, data)
 }
 
-// ParseKnown is [Parse], but ignores unknown keys, since newer versions of Baton
-// write to the same store. It reads known keys as strictly as Parse.
+// ParseKnown is [Parse], but passes over unknown keys, since newer versions of Baton write
+// to the same store. It reads known keys as strictly as Parse.
 func ParseKnown(name string, data []byte) (*worker.Worker, error) {
-	return (&reader{name: name, lenient: true}).single(data)
+	form := exact()
+	form.PassOver = true
+	return single(form, name, data)
 }
 
-// single reads a document that is one worker.
-func (r *reader) single(data []byte) (*worker.Worker, error) {
-	body := r.document(data)
-	var w *worker.Worker
-	if body != nil {
-		w = r.worker(body)
+// exact is the form of what several programs write and read.
+func exact() strictyaml.Form { return strictyaml.Form{MaxBytes: MaxBytes, Exact: true} }
+
+// single reads a text that is one worker.
+func single(form strictyaml.Form, name string, data []byte) (*worker.Worker, error) {
+	d := form.Open(name, data)
+	if d.Empty() {
+		d.Fault(1, "nothing in it: expected a worker")
 	}
-	if err := r.err(); err != nil {
+	w := read(d, d.Whole())
+	if err := d.Err(); err != nil {
 		return nil, err
 	}
 	return w, nil
 }
 
-// reader walks a parsed document and collects faults.
-type reader struct {
-	name    string
-	lenient bool         // unknown keys are not faults
-	what    string       // what is being read: "file", "worker 7"
-	in      string       // the inner mapping that is being read, with a dot behind: "bootstrap."
-	key     string       // the key whose value is being read
-	asked   bool         // the engine of the worker that is being read is asked for its facts
-	given   worker.Facts // the facts of that worker that were read
-	faults  []error
-	more    int // faults beyond maxFaults
+// list is a list of workers as it is read.
+type list struct {
+	*strictyaml.Document
+	lines map[worker.ID]int      // where each id is first used
+	addrs map[netip.AddrPort]int // and each address
 }
 
-func (r *reader) err() error {
-	if r.more > 0 {
-		return errors.Join(append(r.faults, fmt.Errorf("%s: and %d more", r.name, r.more))...)
+// add reads one item of the list; it returns nil after a fault in the item.
+func (l *list) add(item strictyaml.Part) *worker.Worker {
+	if n, _ := idOf(item); n != 0 { // also if the worker has faults, so that all faults are reported at once
+		if before, twice := l.lines[n]; twice {
+			l.Fault(item.Line(), "worker %d: id is already used on line %d", n, before)
+		} else {
+			l.lines[n] = item.Line()
+		}
 	}
-	return errors.Join(r.faults...)
-}
-
-func (r *reader) faultAt(line int, format string, a ...any) {
-	if len(r.faults) == maxFaults {
-		r.more++
-		return
-	}
-	r.faults = append(r.faults, fmt.Errorf("%s:%d: %s", r.name, line, fmt.Sprintf(format, a...)))
-}
-
-func (r *reader) fault(n ast.Node, format string, a ...any) {
-	r.faultAt(line(n), format, a...)
-}
-
-// bad adds a fault of the value of the key that is being read.
-func (r *reader) bad(v ast.Node, format string, a ...any) {
-	r.fault(v, "%s: %s%s%s", r.what, r.in, r.key, fmt.Sprintf(format, a...))
-}
-
-// where names the mapping that is being read.
-func (r *reader) where() string {
-	if r.in == "" {
-		return r.what
-	}
-	return r.what + ": " + strings.TrimSuffix(r.in, ".")
-}
-
-func line(n ast.Node) int {
-	if m, ok := n.(*ast.MappingNode); ok && !m.IsFlowStyle && len(m.Values) > 0 {
-		n = m.Values[0].Key // the token of a mapping is a colon, not where the mapping begins
-	}
-	if n == nil || n.GetToken() == nil || n.GetToken().Position == nil {
-		return 1
-	}
-	return n.GetToken().Position.Line
-}
-
-// document returns the body of the only document, or nil after a fault.
-func (r *reader) document(data []byte) ast.Node {
-	if len(data) > MaxBytes {
-		r.faultAt(1, "%d bytes: expected at most %d", len(data), MaxBytes)
+	w := read(l.Document, item)
+	if w == nil {
 		return nil
 	}
-	data = strictyaml.WithoutMark(data)
-	if at := strictyaml.NotText(data); at >= 0 {
-		r.faultAt(1+bytes.Count(data[:at], []byte("\n")), "this is no text file (byte %d is 0x%02x): expected YAML in UTF-8", at, data[at])
-		return nil
+	if _, named := l.lines[w.ID]; !named {
+		l.lines[w.ID] = item.Line()
 	}
-	if l := tooDeep(data); l > 0 {
-		r.faultAt(l, "nested over %d levels deep; expected 4", maxDepth)
-		return nil
+	if !w.Fronted {
+		l.claim(w, item.Line())
 	}
-	f, err := parser.ParseBytes(data, 0)
-	if err != nil {
-		l, text := strictyaml.Syntax(data, err)
-		r.faultAt(l, "%s", text)
-		return nil
-	}
-	var body ast.Node
-	for _, d := range f.Docs {
-		if d.Body == nil {
-			continue
-		}
-		if body != nil {
-			r.fault(d.Body, "second document; expected one")
-			return nil
-		}
-		body = d.Body
-	}
-	if body == nil {
-		r.faultAt(1, "nothing in it; expected `workers:` with a list, or `workers: []` for none")
-	}
-	return body
+	return w
 }
 
-// tooDeep returns the line on which brackets, or dashes and indents, nest deeper than
-// maxDepth, or zero. It also counts brackets in strings; no good file has strings with
-// so many.
-func tooDeep(data []byte) int {
-	depth, l, dashes := 0, 1, 0
-	for _, c := range data {
-		switch c {
-		case '\n':
-			l, dashes = l+1, 0
-		case '[', '{':
-			depth++
-		case ']', '}':
-			depth--
-		case '-', '?', ':':
-			dashes++
-		}
-		if depth > maxDepth || dashes > 8*maxDepth {
-			return l
-		}
-	}
-	return 0
-}
-
-// fields calls set for each key of a mapping. Inside of a worker a key with the value
-// null counts as absent. set returns false for a key that it does not know: that is a
-// fault, unless the reader is lenient. fields returns false if n is no mapping.
-func (r *reader) fields(n ast.Node, known string, set func(key string, v ast.Node) bool) bool {
-	m, ok := n.(*ast.MappingNode)
-	if !ok {
-		r.fault(n, "%s: %s: expected a mapping of %s", r.where(), describe(n), known)
-		return false
-	}
-	for _, kv := range m.Values {
-		k, ok := kv.Key.(*ast.StringNode)
-		if !ok {
-			r.fault(kv.Key, "%s: key %q: expected one of %s", r.where(), kv.Key.String(), known)
-			continue
-		}
-		if _, null := kv.Value.(*ast.NullNode); null && r.what != fileWhat {
-			continue
-		}
-		r.key = k.Value
-		if !set(k.Value, kv.Value) && !r.lenient {
-			if best := strictyaml.Nearest(k.Value, strings.Split(known, ", ")); best != "" {
-				r.fault(k, "%s: unknown key %q: did you mean %s?", r.where(), short(k.Value), best)
-			} else {
-				r.fault(k, "%s: unknown key %q: expected one of %s", r.where(), short(k.Value), known)
-			}
-		}
-	}
-	return true
-}
-
-// inner reads the mapping that is the value of the present key, as fields does.
-func (r *reader) inner(n ast.Node, known string, set func(key string, v ast.Node) bool) {
-	r.in, r.key = r.key+".", ""
-	r.fields(n, known, set)
-	r.in = ""
-}
-
-const (
-	fileWhat       = "file"
-	workerKeys     = "id, role, engine, models, adapters, namespace, deployment, endpoint, dp_size, port_per_rank, block_size, capacity_blocks, max_model_len, eagle, bootstrap, kv_events, model_files, taints, topology_domains, kv_transfer, accepts_aggregated, header_overrides, draining, fronted, facts_unknown, engine_rank, facts, facts_port"
-	bootstrapKeys  = "host, port, engine_ids"
-	modelFilesKeys = "digest, port"
-	kvEventsKeys   = "host, port, replay_port, topic"
-	defaultDPRanks = 1
-)
-
-// file reads the list of workers, and sets lines to the line where each id is first
-// used.
-func (r *reader) file(n ast.Node, lines map[worker.ID]int) []*worker.Worker {
-	var list ast.Node
-	r.what = fileWhat
-	if !r.fields(n, "workers", func(k string, v ast.Node) bool {
-		if k == "workers" {
-			list = v
-		}
-		return k == "workers"
-	}) {
-		return nil
-	}
-	if list == nil {
-		r.fault(n, "no key `workers`; expected it with a list, or `workers: []` for none")
-		return nil
-	}
-	seq, ok := list.(*ast.SequenceNode)
-	if !ok {
-		r.fault(list, "workers: %s: expected a list; write `workers: []` for none", describe(list))
-		return nil
-	}
-	ws := make([]*worker.Worker, 0, len(seq.Values))
-	addrs := map[netip.AddrPort]int{}
-	for _, item := range seq.Values {
-		if id, ok := idOf(item); ok { // also if the worker has faults, so that all faults are reported at once
-			if l, dup := lines[id]; dup {
-				r.fault(item, "worker %d: id is already used on line %d", id, l)
-			} else {
-				lines[id] = line(item)
-			}
-		}
-		w := r.worker(item)
-		if w == nil {
-			continue
-		}
-		if _, named := lines[w.ID]; !named {
-			lines[w.ID] = line(item)
-		}
-		if !w.Fronted {
-			r.claim(addrs, w, item)
-		}
-		ws = append(ws, w)
-	}
-	return ws
-}
-
-// claim adds the addresses of w to addrs. If others have some of them already, the
-// first one is a fault.
-func (r *reader) claim(addrs map[netip.AddrPort]int, w *worker.Worker, item ast.Node) {
+// claim notes the addresses of w. If others have some of them already, the first one is a
+// fault.
+func (l *list) claim(w *worker.Worker, line int) {
 	told := false
 	for a := range w.Addresses() {
-		if l, dup := addrs[a]; dup && !told {
-			r.fault(item, "worker %d: endpoint %s is already used on line %d", w.ID, a, l)
+		if before, twice := l.addrs[a]; twice && !told {
+			l.Fault(line, "worker %d: endpoint %s is already used on line %d", w.ID, a, before)
 			told = true
 		}
-		addrs[a] = line(item)
+		l.addrs[a] = line
 	}
 }
 
-// idNode returns the value of a worker's id, or nil if it has none.
-func idNode(item ast.Node) ast.Node {
-	m, ok := item.(*ast.MappingNode)
+// idOf returns the id of a worker of which the rest may not be readable, or 0; and whether
+// it has one, if an invalid one.
+func idOf(item strictyaml.Part) (worker.ID, bool) {
+	text, given := item.Scalar("id")
+	var n id
+	if given {
+		_ = n.Read(text) // a fault where the worker is read
+	}
+	return worker.ID(n), given
+}
+
+// read reads one worker; it returns nil after a fault in it.
+func read(d *strictyaml.Document, item strictyaml.Part) *worker.Worker {
+	n, named := idOf(item)
+	what := "worker: "
+	if n != 0 {
+		what = "worker " + n.String() + ": "
+	} else if !named && item.IsMapping() {
+		what = "a worker without id: "
+	}
+	rec := record{DPSize: 1}
+	places, ok := d.ReadPart(item, what, &rec)
 	if !ok {
 		return nil
 	}
-	for _, kv := range m.Values {
-		if k, ok := kv.Key.(*ast.StringNode); ok && k.Value == "id" {
-			return kv.Value
-		}
-	}
-	return nil
-}
-
-// idOf returns the id of a worker, even if the rest of it cannot be read. False means
-// that it has no valid id.
-func idOf(item ast.Node) (worker.ID, bool) {
-	n := idNode(item)
-	if n == nil {
-		return 0, false
-	}
-	return readID(n)
-}
-
-// nameOf returns the name of a worker for faults.
-func nameOf(item ast.Node) string {
-	if id, ok := idOf(item); ok {
-		return "worker " + id.String()
-	}
-	if _, mapping := item.(*ast.MappingNode); mapping && idNode(item) == nil {
-		return "a worker without id"
-	}
-	return "worker"
-}
-
-// worker reads one item of the list; it returns nil after a fault in the item.
-func (r *reader) worker(n ast.Node) *worker.Worker {
-	w := &worker.Worker{DPSize: defaultDPRanks}
-	before := len(r.faults) + r.more
-	r.what = nameOf(n)
-	r.asked, r.given = false, 0
-	if !r.fields(n, workerKeys, func(k string, v ast.Node) bool {
-		r.given |= factOf(k)
-		return r.workerField(w, k, v)
-	}) {
-		return nil
-	}
-	if len(r.faults)+r.more > before {
-		return nil
-	}
-	r.complete(w)
-	if r.asked {
-		r.leaveOpen(w, idNode(n) == nil)
-	} else if w.FactsPort != 0 {
-		r.fault(n, "worker %d: facts_port: expected facts: true, too", w.ID)
+	w := rec.worker()
+	switch {
+	case rec.Facts:
+		leaveOpen(w, places)
+	case rec.FactsPort != 0:
+		d.Fault(item.Line(), "%sfacts_port: expected facts: true, too", what)
 		return nil
 	}
 	if err := w.Validate(); err != nil {
-		r.fault(n, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+		d.Fault(item.Line(), "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 		return nil
 	}
+	if err := publishes(w); err != nil {
+		d.Fault(item.Line(), "%s%v", what, err)
+		return nil
+	}
+	return w
+}
+
+// publishes returns nil if every rank of w has a port that it can publish its events at.
+func publishes(w *worker.Worker) error {
 	for _, p := range []struct {
 		key  string
 		port uint16
 	}{{"port", w.KVEvents.Port}, {"replay_port", w.KVEvents.ReplayPort}} {
 		if last := uint32(p.port) + w.DPSize - 1; p.port != 0 && last > 65535 {
-			r.fault(n, "worker %d: kv_events.%s %d: rank %d would be at port %d; expected at most 65535", w.ID, p.key, p.port, w.DPSize-1, last)
-			return nil
+			return fmt.Errorf("kv_events.%s %d: rank %d would be at port %d; expected at most 65535", p.key, p.port, w.DPSize-1, last)
 		}
 	}
-	return w
+	return nil
 }
 
-// complete sets the fields whose defaults depend on other fields.
-func (r *reader) complete(w *worker.Worker) {
-	ip := ""
-	if !w.Endpoint.IsZero() {
-		ip = w.Endpoint.AddrPort().Addr().String()
-	}
-	if w.Bootstrap.Port == 0 {
-		w.Bootstrap = worker.Bootstrap{} // a host without a port counts as absent
-	} else if w.Bootstrap.Host == "" {
-		w.Bootstrap.Host = ip
-	}
-	if w.ModelFiles.Port == 0 {
-		w.ModelFiles = worker.ModelFiles{}
-	}
-	if w.KVEvents.Port == 0 {
-		w.KVEvents = worker.KVEvents{}
-	} else if w.KVEvents.Host == "" {
-		w.KVEvents.Host = ip
-	}
+// facts are the keys that give a fact, also if they give that there is none.
+var facts = map[string]worker.Facts{
+	"role": worker.FactRole, "engine": worker.FactEngine, "models": worker.FactModels, "dp_size": worker.FactDPSize,
+	"block_size": worker.FactBlockSize, "capacity_blocks": worker.FactCapacityBlocks, "max_model_len": worker.FactMaxModelLen,
+	"eagle": worker.FactEagle, "bootstrap": worker.FactBootstrap, "kv_events": worker.FactKVEvents,
+	"accepts_aggregated": worker.FactAcceptsAggregated,
 }
 
-// host reads a name or an IP address, without brackets.
-func (r *reader) host(v ast.Node) string {
-	s := strings.TrimSuffix(strings.TrimPrefix(r.text(v), "["), "]")
-	if err := worker.CheckHost(s); s != "" && err != nil {
-		r.bad(v, " %v", err)
+// leaveOpen leaves what is not given of w to be asked of its engine.
+func leaveOpen(w *worker.Worker, given strictyaml.Places) {
+	for key, fact := range facts {
+		if given.Given(key) {
+			w.Fixed |= fact
+		}
 	}
-	return s
+	if !w.Fixed.Has(worker.FactRole) {
+		w.Role = worker.Aggregated
+	}
+	if !given.Given("id") {
+		w.ID = idAt(w.Endpoint)
+	}
+	w.FactsUnknown = !w.Complete()
 }
