@@ -213,6 +213,15 @@ var bans = []ban{
 		why: "it reads, validates and converts; making and running the parts is internal/plugin's",
 	},
 	{
+		pkg: "internal/sources",
+		not: []string{
+			"internal/plugin", "internal/config", "internal/extproc", "internal/facts", "internal/health", "cmd", grpcModule, otelModule,
+			etcdModule, k8sModules, "context", "net/http", "os/exec",
+		},
+		own: true, // it imports the sources, and they their stores' clients
+		why: "it lists and opens the sources; what the process wraps them with is told to it, and running them is internal/plugin's",
+	},
+	{
 		pkg: "internal/route",
 		not: []string{
 			"internal/extproc", "internal/blame", "internal/journal", "internal/admin", "internal/telemetry", "pkg/kvevents",
@@ -268,6 +277,10 @@ var onlys = []only{
 	{
 		what: "internal/config", in: []string{"cmd/extproc", "internal/plugin"},
 		why: "a part has settings of its own, and depends on no file and no flag",
+	},
+	{
+		what: "internal/sources", in: []string{"internal/config", "internal/plugin"},
+		why: "who serves workers does not know which kinds of sources there are",
 	},
 	{
 		what: "internal/plugin", in: []string{"cmd/extproc"},
