@@ -367,7 +367,7 @@ tidy: ## go mod tidy
 	go mod tidy
 
 golden: ## rewrite golden files; the commit says why the output changed
-	go test -tags invariants ./internal/extproc ./internal/blame ./internal/pin ./internal/decision ./internal/telemetry ./internal/admin ./internal/load ./internal/health ./pkg/picker ./pkg/kvindex ./pkg/kvevents ./pkg/prefill/handoff ./pkg/discovery/... -args -rewrite
+	go test -tags invariants ./internal/extproc ./internal/blame ./internal/pin ./internal/decision ./internal/telemetry ./internal/admin ./internal/load ./internal/health ./pkg/picker ./pkg/kvindex ./pkg/kvevents ./pkg/prefill/handoff ./pkg/discovery ./pkg/discovery/cache ./pkg/discovery/etcd ./pkg/discovery/kubernetes ./pkg/discovery/record -args -rewrite
 
 docs: golden ## write the generated pages of docs/
 
