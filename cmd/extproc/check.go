@@ -13,7 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/plugin"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -54,13 +54,7 @@ var errNothingServed = errors.New("no model can be served by the workers that ar
 // it can be served. The lines are comments in the printed configuration. A missing file
 // is no fault: serve waits for it.
 func checkModels(c config.Config, stdout, stderr io.Writer) error {
-	var elsewhere []string
-	if len(c.Discovery.Etcd.Endpoints) > 0 {
-		elsewhere = append(elsewhere, "etcd ("+strings.Join(c.Discovery.Etcd.Endpoints, ", ")+")")
-	}
-	for i := range c.Discovery.Kubernetes {
-		elsewhere = append(elsewhere, poolText(&c.Discovery.Kubernetes[i]))
-	}
+	elsewhere := c.Discovery.Elsewhere()
 	found, err := checkWorkers(c.Discovery.File, stderr)
 	if err != nil {
 		return config.Usage(err)
@@ -116,14 +110,6 @@ func printModels(c *config.Config, world *activation.World, out io.Writer) (serv
 		}
 	}
 	return served
-}
-
-// poolText names what the workers of one entry of discovery.kubernetes are.
-func poolText(k *config.KubernetesConfig) string {
-	if k.Pool == "" {
-		return "the pods of " + k.Namespace + " with " + k.Selector
-	}
-	return "the InferencePool " + k.Namespace + "/" + k.Pool
 }
 
 // worldOf returns the world in which exactly these workers are known.
@@ -214,6 +200,6 @@ func checkWorkers(name string, stderr io.Writer) (*listed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("discovery.file: %w", err)
 	}
-	ws, lines, err := file.ParseLines(name, data)
+	ws, lines, err := record.ParseLines(name, data)
 	return &listed{ws, lines}, err
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/syncbuf"
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -50,7 +50,7 @@ func registered(t *testing.T, client *clientv3.Client) []*worker.Worker {
 	require.NoError(t, err)
 	var out []*worker.Worker
 	for _, kv := range res.Kvs {
-		w, err := file.ParseRecord(string(kv.Key), kv.Value)
+		w, err := record.ParseKnown(string(kv.Key), kv.Value)
 		require.NoError(t, err)
 		out = append(out, w)
 	}

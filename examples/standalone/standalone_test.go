@@ -24,6 +24,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/internal/syncbuf"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -47,7 +48,7 @@ func TestTheExampleRunsAsItStands(t *testing.T) {
 
 	sample, err := os.ReadFile("workers.yaml")
 	require.NoError(t, err)
-	workers, err := file.Parse("workers.yaml", sample)
+	workers, err := record.ParseList("workers.yaml", sample)
 	require.NoError(t, err)
 	require.Len(t, workers, 4)
 

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/stack"
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -69,7 +69,7 @@ func TestTheSamplesAreRight(t *testing.T) {
 
 	text, err := os.ReadFile("workers.yaml")
 	require.NoError(t, err)
-	workers, err := file.Parse("workers.yaml", text)
+	workers, err := record.ParseList("workers.yaml", text)
 	require.NoError(t, err)
 	roles := map[worker.Role]int{}
 	for _, w := range workers {

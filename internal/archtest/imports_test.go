@@ -87,9 +87,17 @@ var bans = []ban{
 		why: "a request's text follows from its bytes and the template; text goes nowhere else",
 	},
 	{
-		pkg: "pkg/discovery", spare: []string{"pkg/discovery/cache", "pkg/discovery/etcd", "pkg/discovery/file", "pkg/discovery/kubernetes"},
+		pkg: "pkg/discovery", spare: []string{"pkg/discovery/cache", "pkg/discovery/etcd", "pkg/discovery/file", "pkg/discovery/kubernetes", "pkg/discovery/record"},
 		not: []string{etcdModule, k8sModules, fsnotifyMod, "os", "net", "log/slog", selfPackages},
 		why: "the reducer and the view do no I/O; only the subpackages reach a store",
+	},
+	{
+		pkg: "pkg/discovery/record", not: []string{"pkg/discovery", "cmd", etcdModule, k8sModules, grpcModule, fsnotifyMod, "context", "sync", "os", "net", "time", "log/slog"},
+		why: "it is the form of a worker in a text; who keeps such texts, and where, is the sources' business",
+	},
+	{
+		pkg: "internal/wholefile", not: []string{ourPackages, anyModule, "context", "net", "time", "log/slog"},
+		why: "it replaces the file that it is told; whose that is and what it holds is not its business",
 	},
 	{
 		pkg: "pkg/discovery/cache", not: []string{etcdModule, k8sModules, grpcModule},
@@ -115,7 +123,7 @@ var bans = []ban{
 		why: "a file needs no store's client",
 	},
 	{
-		pkg: "pkg/discovery/kubernetes", not: []string{etcdModule, grpcModule, otelModule, "internal/extproc", "internal/register", "pkg/discovery/etcd", "pkg/discovery/file", "log/slog"},
+		pkg: "pkg/discovery/kubernetes", not: []string{etcdModule, grpcModule, otelModule, "internal/extproc", "internal/register", "log/slog"},
 		why: "it reads pools and pods; what is wrong is told by its events, and engines are asked elsewhere",
 	},
 	{
@@ -191,7 +199,7 @@ var bans = []ban{
 		pkg: "cmd/extproc", not: []string{ourPackages, grpcModule, envoyModule, otelModule}, own: true,
 		may: []string{
 			"internal/activation", "internal/admin", "internal/config", "internal/decision", "internal/plugin", "internal/register",
-			"internal/telemetry", "pkg/discovery", "pkg/discovery/etcd", "pkg/discovery/file", "pkg/kvevents", "pkg/kvindex", "pkg/worker",
+			"internal/telemetry", "pkg/discovery", "pkg/discovery/etcd", "pkg/discovery/record", "pkg/kvevents", "pkg/kvindex", "pkg/worker",
 		},
 		why: "a command reads its flags, starts a process and prints results: it decides nothing, and the parts of the plugin are connected elsewhere",
 	},
@@ -203,6 +211,15 @@ var bans = []ban{
 		},
 		own: true, // it imports the parts for the bounds and words of their settings, and they import grpc
 		why: "it reads, validates and converts; making and running the parts is internal/plugin's",
+	},
+	{
+		pkg: "internal/sources",
+		not: []string{
+			"internal/plugin", "internal/config", "internal/extproc", "internal/facts", "internal/health", "cmd", grpcModule, otelModule,
+			etcdModule, k8sModules, "context", "net/http", "os/exec",
+		},
+		own: true, // it imports the sources, and they their stores' clients
+		why: "it lists and opens the sources; what the process wraps them with is told to it, and running them is internal/plugin's",
 	},
 	{
 		pkg: "internal/route",
@@ -263,6 +280,10 @@ var onlys = []only{
 	{
 		what: "internal/config", in: []string{"cmd/extproc", "internal/plugin"},
 		why: "a part has settings of its own, and depends on no file and no flag",
+	},
+	{
+		what: "internal/sources", in: []string{"internal/config", "internal/plugin"},
+		why: "who serves workers does not know which kinds of sources there are",
 	},
 	{
 		what: "internal/plugin", in: []string{"cmd/extproc"},

@@ -83,6 +83,28 @@ func readers(t *tree, wordless map[string]string) []string {
 	return out
 }
 
+const (
+	sources = "pkg/discovery"        // each subpackage is a source of workers, or wraps one,
+	form    = "pkg/discovery/record" // but for this one
+)
+
+// entwined are the sources of workers that import one another, if only through others.
+func entwined(t *tree, sources, form string) []string {
+	var out []string
+	for _, pkg := range t.packages() {
+		if !strings.HasPrefix(pkg, sources+"/") {
+			continue
+		}
+		for imp, way := range t.reached(pkg) {
+			if strings.HasPrefix(imp, sources+"/") && !under(imp, pkg) && !under(pkg, imp) && !under(imp, form) {
+				out = append(out, fmt.Sprintf("%s imports %s (%s): a source is taken away with its folder; what sources have in common is in %s or %s", pkg, imp, strings.Join(way, " → "), sources, form))
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 const commands = "cmd/extproc"
 
 // strayFiles are the files of the command that belong to none of its subcommands, and the
@@ -187,6 +209,7 @@ func resultsOf(f *ast.FuncDecl) []string {
 
 func TestOnlyTheRoomThatDecidesChooses(t *testing.T) { obey(t, calls(house(t), reserves)) }
 func TestARefusalIsAReasonAndNoText(t *testing.T)    { obey(t, readers(house(t), wordless)) }
+func TestSourcesImportNoOtherSource(t *testing.T)    { obey(t, entwined(house(t), sources, form)) }
 func TestEachSubcommandHasAFile(t *testing.T)        { obey(t, strayFiles(house(t), commands)) }
 func TestTheCommandReadsNoFlags(t *testing.T)        { obey(t, flagged(house(t), commands)) }
 func TestADecisionIsAValue(t *testing.T) {
@@ -203,13 +226,21 @@ func TestWallsAreSeenToFail(t *testing.T) {
 		"cmd/extproc/doc.go":         "package main", "cmd/extproc/serve.go": "package main", "cmd/extproc/servereach.go": "package main",
 		"cmd/extproc/a_test.go": "package main\nimport \"flag\"\nvar _ = flag.Parse",
 		"cmd/other/main.go":     "package main\nimport \"flag\"\nfunc f() {\nflag.Parse()\nswitch args[0] {\ncase \"a\":\n}\n}",
-		"cmd/other/util.go":     "package main", "cmd/other/a.go": "package main\nfunc (T) F() error { return nil }\nfunc (T) G() {}\nfunc (T) H() []int { return nil }",
+		"pkg/discovery/a.go":    "package discovery", "pkg/discovery/form/a.go": "package form",
+		"pkg/discovery/one/a.go":      "package one\nimport (\n_ \"" + module + "/pkg/discovery\"\n_ \"" + module + "/pkg/discovery/form\"\n_ \"" + module + "/pkg/discovery/one/part\"\n)",
+		"pkg/discovery/one/part/a.go": "package part", "pkg/discovery/two/a_test.go": "package two\nimport _ \"" + module + "/pkg/discovery/one\"",
+		"pkg/discovery/two/a.go": "package two\nimport _ \"" + module + "/internal/between\"", "internal/between/a.go": "package between\nimport _ \"" + module + "/pkg/discovery/one\"",
+		"cmd/other/util.go": "package main", "cmd/other/a.go": "package main\nfunc (T) F() error { return nil }\nfunc (T) G() {}\nfunc (T) H() []int { return nil }",
 	})
 	require.Equal(t, []string{
 		"internal/extproc/a.go:5: calls Pick, which only internal/load, internal/bench, examples/library may: who picks books in the same step, or two requests take the same room",
 		"internal/extproc/a.go:4: calls PickAndReserve, which only internal/route, internal/bench may: who serves a request is decided in one room; whoever runs a leg does not choose",
 	}, calls(tr, reserves))
 	require.Equal(t, []string{"internal/route/a.go:4: reads an error's text: for the test"}, readers(tr, map[string]string{"internal/route": "for the test"}))
+	require.Equal(t, []string{
+		"pkg/discovery/two imports pkg/discovery/one (pkg/discovery/two → internal/between → pkg/discovery/one): a source is taken away with its folder; what sources have in common is in pkg/discovery or pkg/discovery/form",
+		"pkg/discovery/two imports pkg/discovery/one/part (pkg/discovery/two → internal/between → pkg/discovery/one → pkg/discovery/one/part): a source is taken away with its folder; what sources have in common is in pkg/discovery or pkg/discovery/form",
+	}, entwined(tr, "pkg/discovery", "pkg/discovery/form"))
 	require.Equal(t, []string{"cmd/extproc: the subcommand check has no file of its own"}, strayFiles(tr, "cmd/extproc"))
 	require.Equal(t, []string{"cmd/other/util.go: of no subcommand: what it does besides is of another room"}, strayFiles(tr, "cmd/other"))
 	require.Empty(t, flagged(tr, "cmd/extproc"))

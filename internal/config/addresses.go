@@ -1,8 +1,6 @@
 package config
 
 import (
-	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
@@ -11,24 +9,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 )
 
-// networks reads discovery.networks.
-func (d *DiscoveryConfig) networks() (out []netip.Prefix, err error) {
-	var errs []error
-	for _, text := range d.Networks {
-		n, err := netip.ParsePrefix(text)
-		if err != nil || n.Addr().Is4In6() {
-			errs = append(errs, fmt.Errorf("discovery.networks (--discovery-networks) %q: expected a network, such as 10.0.0.0/8 or fd00::/8", text))
-			continue
-		}
-		out = append(out, n.Masked())
-	}
-	return out, errors.Join(errs...)
-}
-
 // Addresses says at which addresses workers may be, on a machine with the addresses here:
 // not where the plugin itself listens, nor where Envoy takes the plugin's own legs.
 func (c *Config) Addresses(here []netip.Addr) (*discovery.Addresses, error) {
-	networks, err := c.Discovery.networks()
+	networks, err := c.Discovery.InNetworks()
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +58,3 @@ func (c *Config) KeyWarning() string {
 	return "the key of engines.api_key_file is not shown to the workers of etcd: whoever reaches etcd may add one, and would be told the key; " +
 		"have etcd ask for users or for client certificates, and set discovery.etcd.username or discovery.etcd.cert"
 }
-
-// Vouches reports whether etcd, as far as can be known here, knows who writes a worker: it
-// asks this plugin who it is.
-func (c *EtcdConfig) Vouches() bool { return c.Username != "" || c.Cert != "" }

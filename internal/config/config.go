@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/extproc"
+	"github.com/seed-60ae5743/baton/internal/sources"
 	"github.com/seed-60ae5743/baton/internal/strictyaml"
-	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 	"github.com/seed-60ae5743/baton/pkg/kvevents/nats"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -39,10 +39,10 @@ type Config struct {
 	Log     LogConfig     `yaml:"log"`
 	Trace   TraceConfig   `yaml:"trace"`
 
-	Discovery DiscoveryConfig `yaml:"discovery"`
-	Facts     FactsConfig     `yaml:"facts"`
-	Events    EventsConfig    `yaml:"events"`
-	Index     IndexConfig     `yaml:"index"`
+	Discovery sources.Config `yaml:"discovery"`
+	Facts     FactsConfig    `yaml:"facts"`
+	Events    EventsConfig   `yaml:"events"`
+	Index     IndexConfig    `yaml:"index"`
 
 	// Namespace is the namespace whose models are served. Default: none.
 	Namespace string `yaml:"namespace"`
@@ -111,28 +111,6 @@ type TraceConfig struct {
 	Endpoint string  `yaml:"endpoint"` // OTLP gRPC host:port; empty: no spans
 	Insecure bool    `yaml:"insecure"` // plain text to an address that is not loopback
 	Ratio    float64 `yaml:"ratio"`    // share of the requests without a parent span; default 1
-}
-
-// DiscoveryConfig says where workers are found: in a file, in etcd, in Kubernetes, or in
-// several of them. If two name the same worker, the entry of the earlier one is used.
-type DiscoveryConfig struct {
-	File string        `yaml:"file"`
-	Poll time.Duration `yaml:"poll"` // how often the file is read; default 2s
-
-	Etcd EtcdConfig `yaml:"etcd"`
-	// Dynamo also reads the workers that Dynamo keeps in the same etcd.
-	Dynamo bool `yaml:"dynamo"`
-	// Networks are those in which workers from etcd and Kubernetes may be: their endpoints,
-	// bootstrap hosts and KV events. Default: everywhere but on loopback, which a network of
-	// loopback addresses allows.
-	Networks []string `yaml:"networks"`
-	// Kubernetes lists pools whose pods are workers. Default: none.
-	Kubernetes []KubernetesConfig `yaml:"kubernetes"`
-	// Cache is a file that keeps the last worker set from etcd or Kubernetes, for a start
-	// while the store cannot be reached. Default: none.
-	Cache string `yaml:"cache"`
-	// CacheMaxAge is how old the cache may be at a start. Default 24h.
-	CacheMaxAge time.Duration `yaml:"cache_max_age"`
 }
 
 // RoutingConfig says how each role is picked, and what is shown of the decision.
@@ -282,7 +260,7 @@ func Default() Config {
 		Log:      LogConfig{Level: "info", Format: "text"},
 		Trace:    TraceConfig{Ratio: 1},
 
-		Discovery: DiscoveryConfig{Poll: 2 * time.Second, CacheMaxAge: 24 * time.Hour, Etcd: EtcdConfig{Prefix: etcd.DefaultPrefix}},
+		Discovery: sources.Default(),
 		Facts:     defaultFacts(),
 		Index:     IndexConfig{MaxBytes: kvindex.DefaultMaxBytes, MaxRoutedBlocks: kvindex.DefaultRoutedBlocks, HugePages: &yes, DumpInterval: time.Minute, DumpMaxAge: 15 * time.Minute},
 		Events:    EventsConfig{Dynamo: PlaneConfig{NATS: NATSConfig{Subject: nats.DefaultSubject}}},

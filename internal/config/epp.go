@@ -129,7 +129,7 @@ func (g *eppGiven) readScheduler(c *Config, f *eppFlag, v string) error {
 // its workers are listed. A selector is refused: it chooses workers, and others would serve.
 func (g *eppGiven) applyPool(c *Config) error {
 	d := &c.Discovery
-	g.unused = !d.none() && len(d.Kubernetes) == 0
+	g.unused = !d.None() && len(d.Kubernetes) == 0
 	d.Kubernetes = slices.Clone(d.Kubernetes)
 	var errs []error
 	for i := range g.flags {
@@ -200,7 +200,7 @@ func EPP(fs *flag.FlagSet, args []string) (Config, []Note, error) {
 			if err := given.applyPool(c); err != nil {
 				return fmt.Errorf("epp: %w", err)
 			}
-			if c.Discovery.none() {
+			if c.Discovery.None() {
 				return errNoWorkers
 			}
 			return nil

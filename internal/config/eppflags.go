@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/eppconfig"
+	"github.com/seed-60ae5743/baton/internal/sources"
 )
 
 // eppForm is the form of a flag's value.
@@ -164,7 +165,7 @@ func eppFlagsOfLogs() []eppFlag {
 // eppFlagsOfPool say which pods are workers. They are laid over the file's first pool.
 func eppFlagsOfPool() []eppFlag {
 	const first = "`discovery.kubernetes[0].%s`%s; %s where `--workers`, `--etcd-endpoints` or the file name other workers alone"
-	sets := func(name, def, key, more string, set func(k *KubernetesConfig, v string) error) eppFlag {
+	sets := func(name, def, key, more string, set func(k *sources.KubernetesConfig, v string) error) eppFlag {
 		otherwise := "no effect"
 		if strings.HasPrefix(name, "endpoint-") {
 			otherwise = "refused"
@@ -172,33 +173,33 @@ func eppFlagsOfPool() []eppFlag {
 		return eppFlag{name: name, def: def, text: fmt.Sprintf(first, key, more, otherwise), pool: true, set: func(c *Config, v string) error {
 			d := &c.Discovery
 			if len(d.Kubernetes) == 0 {
-				d.Kubernetes = []KubernetesConfig{{}}
+				d.Kubernetes = []sources.KubernetesConfig{{}}
 			}
 			return set(&d.Kubernetes[0], v)
 		}}
 	}
 	return []eppFlag{
-		sets("pool-name", "", "pool", "", func(k *KubernetesConfig, v string) error {
+		sets("pool-name", "", "pool", "", func(k *sources.KubernetesConfig, v string) error {
 			k.Pool = v
 			return nil
 		}),
-		sets("pool-namespace", "", "namespace", "", func(k *KubernetesConfig, v string) error {
+		sets("pool-namespace", "", "namespace", "", func(k *sources.KubernetesConfig, v string) error {
 			k.Namespace = v
 			return nil
 		}),
-		sets("pool-group", "inference.networking.k8s.io", "group", "", func(k *KubernetesConfig, v string) error {
+		sets("pool-group", "inference.networking.k8s.io", "group", "", func(k *sources.KubernetesConfig, v string) error {
 			k.Group = v
 			return nil
 		}),
-		sets("kubeconfig", "", "kubeconfig", "", func(k *KubernetesConfig, v string) error {
+		sets("kubeconfig", "", "kubeconfig", "", func(k *sources.KubernetesConfig, v string) error {
 			k.Kubeconfig = v
 			return nil
 		}),
-		sets("endpoint-selector", "", "selector", ", in place of a pool", func(k *KubernetesConfig, v string) error {
+		sets("endpoint-selector", "", "selector", ", in place of a pool", func(k *sources.KubernetesConfig, v string) error {
 			k.Selector = v
 			return nil
 		}),
-		sets("endpoint-target-ports", "", "target_ports", ", separated by commas", func(k *KubernetesConfig, v string) error {
+		sets("endpoint-target-ports", "", "target_ports", ", separated by commas", func(k *sources.KubernetesConfig, v string) error {
 			k.TargetPorts = nil
 			for _, part := range splitList(v) {
 				n, err := strconv.Atoi(part)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/sources"
 	"github.com/seed-60ae5743/baton/pkg/discovery/kubernetes"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -82,15 +83,15 @@ func TestAReferencePickersFlagsNameThePool(t *testing.T) {
 	c, notes, err := read("", "--pool-name", "a", "--pool-namespace", "n", "--pool-group", "inference.networking.k8s.io", "--kubeconfig", "/k")
 	require.NoError(t, err)
 	require.Empty(t, notes)
-	require.Equal(t, []KubernetesConfig{{Pool: "a", Namespace: "n", Group: "inference.networking.k8s.io", Kubeconfig: "/k"}}, c.Discovery.Kubernetes)
+	require.Equal(t, []sources.KubernetesConfig{{Pool: "a", Namespace: "n", Group: "inference.networking.k8s.io", Kubeconfig: "/k"}}, c.Discovery.Kubernetes)
 
 	c, _, err = read("", "--endpoint-selector", "app=a", "--endpoint-target-ports", "8000,8001", "--pool-name=")
 	require.NoError(t, err)
-	require.Equal(t, []KubernetesConfig{{Selector: "app=a", TargetPorts: []int{8000, 8001}}}, c.Discovery.Kubernetes)
+	require.Equal(t, []sources.KubernetesConfig{{Selector: "app=a", TargetPorts: []int{8000, 8001}}}, c.Discovery.Kubernetes)
 
 	c, _, err = read("discovery: {kubernetes: [{pool: file, prefill_selector: a=b}, {pool: second}]}", "--pool-name", "a")
 	require.NoError(t, err)
-	require.Equal(t, []KubernetesConfig{{Pool: "a", PrefillSelector: "a=b"}, {Pool: "second"}}, c.Discovery.Kubernetes)
+	require.Equal(t, []sources.KubernetesConfig{{Pool: "a", PrefillSelector: "a=b"}, {Pool: "second"}}, c.Discovery.Kubernetes)
 
 	c, notes, err = read("", "--pool-name", "a", "--workers", "w.yaml")
 	require.NoError(t, err)

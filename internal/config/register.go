@@ -11,6 +11,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/register"
 	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/internal/sources"
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -18,7 +19,7 @@ import (
 // Register is the configuration of `extproc register`.
 type Register struct {
 	Worker    register.Config
-	Etcd      EtcdConfig
+	Etcd      sources.EtcdConfig
 	LeaseTTL  time.Duration
 	Admin     string
 	ModelPath string // folder of the model's files; default: none are served

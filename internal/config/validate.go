@@ -30,7 +30,7 @@ const (
 
 // Validate returns every fault, joined, or nil. Each fault begins with its key.
 func (c *Config) Validate() error {
-	errs := []error{c.Discovery.validate(), c.Events.validate()}
+	errs := []error{c.Discovery.Validate(), c.Events.validate()}
 	errs = append(errs, c.validateAddresses()...)
 	errs = append(errs, c.validateDurations()...)
 	errs = append(errs, c.validateNumbers()...)
@@ -251,10 +251,8 @@ func (c *Config) validateFiles() (errs []error) {
 	if _, err := LegKey(c.Leg.KeyFile); err != nil {
 		errs = append(errs, err)
 	}
-	if len(c.Discovery.Etcd.Endpoints) > 0 {
-		if _, err := c.Discovery.Etcd.Client(); err != nil {
-			errs = append(errs, err)
-		}
+	if err := c.Discovery.ValidateFiles(); err != nil {
+		errs = append(errs, err)
 	}
 	for _, f := range []struct{ key, name string }{
 		{"events.dynamo.nats.password_file", c.Events.Dynamo.NATS.PasswordFile},

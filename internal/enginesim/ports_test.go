@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	workerrecord "github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -36,7 +36,7 @@ func TestEachRankAnswersAtAPortOfItsOwn(t *testing.T) {
 
 			line, err := json.Marshal(s.Identity())
 			require.NoError(t, err)
-			w, err := file.ParseWorker("ready", line)
+			w, err := workerrecord.Parse("ready", line)
 			require.NoError(t, err)
 			for rank := range 3 {
 				require.Equal(t, s.RankAddr(rank), w.EndpointOf(worker.DPRank(rank)).String())

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/internal/wholefile"
 	"github.com/seed-60ae5743/baton/pkg/tokens/local"
 )
 
@@ -88,7 +88,7 @@ func (f *Follower) keep(digest string, packed []byte) error {
 	}
 	err := os.MkdirAll(f.cfg.Dir, 0o755) //nolint:gosec // public files
 	if err == nil {
-		err = file.Replace(f.fileOf(digest), packed)
+		err = wholefile.Replace(f.fileOf(digest), packed)
 	}
 	if err != nil {
 		return err

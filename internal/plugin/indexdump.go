@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/internal/wholefile"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
@@ -94,7 +94,7 @@ func (p *plugin) saveIndex() (took time.Duration) {
 	p.dumping <- struct{}{}
 	defer func() { <-p.dumping }()
 	began := time.Now()
-	err := file.ReplaceWith(path, 0o600, p.writeIndex)
+	err := wholefile.ReplaceWith(path, 0o600, p.writeIndex)
 	took = time.Since(began)
 	if err != nil {
 		p.tele.Instruments.IndexDump("failed")

@@ -30,6 +30,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/loads"
 	"github.com/seed-60ae5743/baton/internal/modelfiles"
 	"github.com/seed-60ae5743/baton/internal/overlap"
+	"github.com/seed-60ae5743/baton/internal/sources"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
@@ -131,14 +132,18 @@ func (p *plugin) newWorld() error {
 	if err != nil {
 		return err
 	}
-	s := sourcing{d: &p.cfg.Discovery, workers: p.cfg.Namespace, log: p.log, pools: &p.pools, dry: p.dry, asking: p.asking, expires: p.expired.source, allowed: allowed}
-	err = s.all()
-	p.closers = s.closers
+	opened, err := p.cfg.Discovery.Open(sources.World{
+		Log: p.log, Agent: "baton/" + Version(), Namespace: p.cfg.Namespace, Allowed: allowed, Dry: p.dry,
+		Asking: p.asking, Expires: p.expired.source, Presence: p.pools.note,
+	})
 	if err != nil {
-		return errors.Join(err, closeAll(s.closers))
+		return err
 	}
+	p.closers = opened.Closers
+	p.pools.all = len(p.cfg.Discovery.Kubernetes)
+	p.pools.beside = len(opened.Sources) > p.pools.all
 	p.view, err = discovery.New(discovery.Config{
-		Sources: s.out, Hooks: discovery.Hooks{Transition: p.onTransition, Problem: p.onProblem},
+		Sources: opened.Sources, Hooks: discovery.Hooks{Transition: p.onTransition, Problem: p.onProblem},
 	})
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -33,7 +33,7 @@ func StartWorker(ctx context.Context, binDir string, args ...string) (*Worker, e
 	if err != nil {
 		return nil, err
 	}
-	info, err := file.ParseWorker("ready line", line)
+	info, err := record.Parse("ready line", line)
 	if err != nil {
 		_ = proc.Kill()
 		return nil, fmt.Errorf("stack: worker's ready line: %w", err)

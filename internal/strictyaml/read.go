@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	maxBytes  = 256 << 10
-	maxDepth  = 64   // of brackets; a parser recurses on it
-	maxNodes  = 5000 // visited, each time that an alias is followed
-	maxFaults = 50   // named of one file
+	maxBytes  = 256 << 10 // unless the form says otherwise
+	maxDepth  = 64        // of brackets; a parser recurses on it
+	maxNodes  = 5000      // visited, each time that an alias is followed
+	maxFaults = 50        // named of one file
 )
 
 // Places says where each key of a file stands. The zero value knows of none.
@@ -120,31 +120,95 @@ func flatten(err error) []error {
 	return []error{err}
 }
 
+// Form says what of YAML a file may use. The zero value is the form of a file that people
+// write, where a value may be written in all the ways that YAML has.
+type Form struct {
+	// MaxBytes is how large the file may be. Default 256 KiB.
+	MaxBytes int
+	// Exact refuses what readers of YAML and JSON take for different things: anchors,
+	// aliases, merge keys and tags; text without quotes that looks like something else;
+	// numbers that are not plain decimals. A key without a value counts as absent.
+	Exact bool
+	// PassOver passes over keys that the struct does not have.
+	PassOver bool
+}
+
 // Read reads data, the content of the file called name, into the struct that into
 // points to. The error joins all faults.
 func Read(name string, data []byte, into any) (Places, error) {
-	r := &reader{name: name, places: Places{name: name, lines: make(map[string]int)}, anchors: make(anchorsOf)}
+	d := Form{}.Open(name, data)
+	places, _ := d.Read(into)
+	return places, d.Err()
+}
+
+// Document is the content of a file. It gathers what is wrong with it. Not safe for
+// concurrent use.
+type Document struct {
+	r    reader
+	body ast.Node // nil: the file is empty, or cannot be read at all
+}
+
+// Open parses data, the content of the file called name.
+func (f Form) Open(name string, data []byte) *Document {
+	d := &Document{r: reader{name: name, form: f, fields: make(map[reflect.Type]map[string]int)}}
+	if d.body = d.r.document(data); d.body != nil && !f.Exact {
+		d.r.anchors = make(anchorsOf)
+		ast.Walk(d.r.anchors, d.body)
+	}
+	return d
+}
+
+// Empty reports whether there is nothing in the file.
+func (d *Document) Empty() bool { return d.body == nil && len(d.r.faults) == 0 }
+
+// Whole is the file as a part.
+func (d *Document) Whole() Part { return Part{d.body} }
+
+// Read reads the file into the struct that into points to. It reports whether it has found
+// no fault in it.
+func (d *Document) Read(into any) (Places, bool) { return d.ReadPart(d.Whole(), "", into) }
+
+// ReadPart reads a part of the file into the struct that into points to. It reports whether
+// it has found no fault in it. What is said of a fault in it begins with what, and the keys
+// of the places are those within the part.
+func (d *Document) ReadPart(p Part, what string, into any) (Places, bool) {
+	r, before := &d.r, len(d.r.faults)+d.r.more
+	r.places = Places{name: r.name, lines: make(map[string]int)}
 	v := reflect.ValueOf(into).Elem()
-	r.root = v.Type()
-	if body := r.document(data); body != nil {
-		ast.Walk(r.anchors, body)
-		r.value(body, "", v)
+	r.root, r.what = v.Type(), what
+	if p.node != nil {
+		r.value(p.node, "", v)
 	}
-	if r.more > 0 {
-		r.faults = append(r.faults, fmt.Errorf("%s: and %d more", name, r.more))
+	r.what = ""
+	return r.places, p.node != nil && len(r.faults)+r.more == before
+}
+
+// Fault adds a fault that is found later.
+func (d *Document) Fault(line int, format string, a ...any) { d.r.faultAt(line, format, a...) }
+
+// Err joins all faults.
+func (d *Document) Err() error {
+	faults := d.r.faults
+	if d.r.more > 0 {
+		faults = append(slices.Clip(faults), fmt.Errorf("%s: and %d more", d.r.name, d.r.more))
 	}
-	return r.places, errors.Join(r.faults...)
+	return errors.Join(faults...)
 }
 
 // reader walks a document and collects its faults.
 type reader struct {
 	name    string
-	root    reflect.Type
-	places  Places
+	form    Form
 	anchors anchorsOf
+	fields  map[reflect.Type]map[string]int // of each struct: which field has which key
 	nodes   int
 	faults  []error
 	more    int // beyond maxFaults
+
+	// Of the part that is being read.
+	what   string // in front of each fault
+	root   reflect.Type
+	places Places
 }
 
 func (r *reader) faultAt(line int, format string, a ...any) {
@@ -152,7 +216,7 @@ func (r *reader) faultAt(line int, format string, a ...any) {
 		r.more++
 		return
 	}
-	r.faults = append(r.faults, fmt.Errorf("%s:%d: %s", r.name, line, fmt.Sprintf(format, a...)))
+	r.faults = append(r.faults, fmt.Errorf("%s:%d: %s%s", r.name, line, r.what, fmt.Sprintf(format, a...)))
 }
 
 func (r *reader) fault(n ast.Node, format string, a ...any) { r.faultAt(lineOf(n), format, a...) }
@@ -170,12 +234,12 @@ func lineOf(n ast.Node) int {
 // document returns the body of the file's only document; nil where it is empty, or
 // after a fault.
 func (r *reader) document(data []byte) ast.Node {
-	if len(data) > maxBytes {
-		r.faultAt(1, "%d bytes: expected at most %d", len(data), maxBytes)
+	if most := cmp.Or(r.form.MaxBytes, maxBytes); len(data) > most {
+		r.faultAt(1, "%d bytes: expected at most %d", len(data), most)
 		return nil
 	}
-	data = WithoutMark(data)
-	if at := NotText(data); at >= 0 {
+	data = withoutMark(data)
+	if at := notText(data); at >= 0 {
 		r.faultAt(1+bytes.Count(data[:at], []byte("\n")), "this is no text file (byte %d is 0x%02x): expected YAML in UTF-8", at, data[at])
 		return nil
 	}
@@ -185,7 +249,7 @@ func (r *reader) document(data []byte) ast.Node {
 	}
 	f, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		l, text := Syntax(data, err)
+		l, text := syntax(data, err)
 		r.faultAt(l, "%s", text)
 		return nil
 	}
@@ -203,8 +267,8 @@ func (r *reader) document(data []byte) ast.Node {
 	return body
 }
 
-// NotText returns where data ceases to be text, or -1. What is no text is not echoed.
-func NotText(data []byte) int {
+// notText returns where data ceases to be text, or -1. What is no text is not echoed.
+func notText(data []byte) int {
 	for i := 0; i < len(data); {
 		c, n := utf8.DecodeRune(data[i:])
 		if c == utf8.RuneError && n == 1 || c < ' ' && c != '\n' && c != '\r' && c != '\t' {
@@ -257,8 +321,11 @@ func (a anchorsOf) Visit(n ast.Node) ast.Visitor {
 	return a
 }
 
-// settle follows aliases and drops tags and anchors.
+// settle follows aliases and drops tags and anchors, unless the file may have none.
 func (r *reader) settle(n ast.Node) ast.Node {
+	if r.form.Exact {
+		return n
+	}
 	for range maxDepth {
 		switch x := n.(type) {
 		case *ast.AnchorNode:

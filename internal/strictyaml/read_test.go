@@ -154,6 +154,99 @@ func TestItemsOfAListMayBeMappings(t *testing.T) {
 	require.EqualError(t, places.Explain(errors.New("items[0].name \"a\": expected b")), "f.yaml:2: items[0].name \"a\": expected b")
 }
 
+type colour string
+
+func (c *colour) Read(text string) error {
+	if *c = colour(text); text != "red" {
+		return errors.New("red")
+	}
+	return nil
+}
+
+type exact struct {
+	Text   string            `json:"text,omitempty"`
+	Port   uint16            `json:"port"`
+	Most   uint64            `yaml:"most"`
+	Share  float64           `yaml:"share"`
+	On     bool              `yaml:"on"`
+	Texts  []string          `yaml:"texts"`
+	Names  map[string]string `yaml:"names"`
+	Colour colour            `yaml:"colour"`
+	Inner  *exact            `yaml:"inner"`
+	Parts  []Part            `yaml:"parts"`
+}
+
+func TestAnExactFormRefusesWhatReadersTakeForDifferentThings(t *testing.T) {
+	read := func(f Form, text string) (exact, Places, error) {
+		f.Exact = true
+		var v exact
+		d := f.Open("f", []byte(text))
+		places, _ := d.Read(&v)
+		return v, places, d.Err()
+	}
+	v, places, err := read(Form{}, `{text: a, port: 65535, most: 18446744073709551615, share: 0.5, on: true, texts: ["1", b], names: {a: b, c: }, colour: red, inner: {port: 1, on: }}`)
+	require.NoError(t, err)
+	require.Equal(t, exact{
+		Text: "a", Port: 65535, Most: 1<<64 - 1, Share: 0.5, On: true, Texts: []string{"1", "b"},
+		Names: map[string]string{"a": "b", "c": ""}, Colour: "red", Inner: &exact{Port: 1},
+	}, v)
+	require.True(t, places.Given("inner.port"))
+	require.False(t, places.Given("inner.on"), "a key without a value is absent")
+	for text, told := range map[string]string{
+		"text: 1":                    "text: 1: expected text, in quotes if it looks like something else",
+		"texts: [a, ~]":              "texts[1]: no value: expected text, in quotes if it looks like something else",
+		"port: 010":                  "port: 010: expected a decimal number from 0 to 65535",
+		"port: 65536":                "port: 65536: expected a decimal number from 0 to 65535",
+		"port: 0x1":                  "port: 0x1: expected a decimal number from 0 to 65535",
+		"port: -1":                   "port: -1: expected a decimal number from 0 to 65535",
+		"port: '1'":                  "port: text in quotes: expected a decimal number from 0 to 65535, without quotes",
+		"most: 18446744073709551616": "most: \"18446744073709551616\": expected a decimal number from 0 to 18446744073709551615",
+		"share: .inf":                "share: \".inf\": expected a number",
+		"share: 0x1p-2":              "share: \"0x1p-2\": expected a number",
+		"names: {1: a}":              "names.1: expected a key that is text, in quotes if it looks like something else",
+		"<<: {port: 1}":              "<<: expected a key that is text, in quotes if it looks like something else",
+		"inner: &a {port: 1}":        "inner: an anchor: expected a mapping of text, port, most, share, on, texts, names, colour, inner, parts",
+		"{parts: [&a 1], port: *a}":  "port: an alias: expected a decimal number from 0 to 65535",
+		"inner: !!map {}":            "inner: a tag: expected a mapping of text, port, most, share, on, texts, names, colour, inner, parts",
+		"colour: blue":               "colour: \"blue\": expected red",
+		"colour: [red]":              "colour: a list: expected red",
+		"colour: 1":                  "colour: 1: expected text, in quotes if it looks like something else",
+		"prt: 1":                     "prt: there is no such key: did you mean port?",
+		"{port: 1, port: 2}":         "port: this key stands on line 1 already",
+	} {
+		_, _, err := read(Form{}, text)
+		require.EqualError(t, err, "f:1: "+told, text)
+	}
+	_, _, err = read(Form{MaxBytes: 100}, strings.Repeat("x", 101))
+	require.EqualError(t, err, "f:1: 101 bytes: expected at most 100")
+	v, _, err = read(Form{PassOver: true}, "prt: &a [*a]\nport: 1")
+	require.NoError(t, err)
+	require.Equal(t, exact{Port: 1}, v)
+}
+
+func TestPartsAreReadByThemselves(t *testing.T) {
+	d := Form{Exact: true}.Open("f", []byte("parts:\n- port: 7\n  prt: 1\n- [8]\n- port:\n"))
+	var v exact
+	_, ok := d.Read(&v)
+	require.True(t, ok)
+	require.Len(t, v.Parts, 3)
+	text, given := v.Parts[0].Scalar("port")
+	require.True(t, given)
+	require.Equal(t, "7", text)
+	for i, p := range v.Parts {
+		var item exact
+		places, ok := d.ReadPart(p, fmt.Sprintf("part %d: ", i), &item)
+		require.Equal(t, i == 2, ok)
+		require.Equal(t, i == 0, places.Given("port"))
+	}
+	d.Fault(v.Parts[2].Line(), "another %d", 1)
+	_, given = v.Parts[2].Scalar("port")
+	require.False(t, given)
+	require.EqualError(t, d.Err(), "f:3: part 0: prt: there is no such key: did you mean port?\n"+
+		"f:4: part 1: a list: expected a mapping of text, port, most, share, on, texts, names, colour, inner, parts\nf:5: another 1")
+	require.True(t, Form{}.Open("f", nil).Empty())
+}
+
 func TestWhatIsNoTextIsNotShown(t *testing.T) {
 	_, _, err := read("listen: a\n\x7fELF\x02\x01\x00secret")
 	require.EqualError(t, err, "f.yaml:2: this is no text file (byte 14 is 0x02): expected YAML in UTF-8")

@@ -11,23 +11,19 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// WithoutMark is data without the byte order mark that some editors, those of Windows
+// withoutMark is data without the byte order mark that some editors, those of Windows
 // above all, put in front of text.
-func WithoutMark(data []byte) []byte { return bytes.TrimPrefix(data, []byte("\ufeff")) }
+func withoutMark(data []byte) []byte { return bytes.TrimPrefix(data, []byte("\ufeff")) }
 
-// Syntax says of err, with which the parser refused data, which line is meant and what is
+// syntax says of err, with which the parser refused data, which line is meant and what is
 // wrong with it: in words that say what to change where the kind of mistake is known, and
 // else in the parser's own.
-func Syntax(data []byte, err error) (line int, text string) {
+func syntax(data []byte, err error) (line int, text string) {
 	var y yaml.Error
 	if !errors.As(err, &y) || y.GetToken() == nil || y.GetToken().Position == nil {
 		return 1, "this is no YAML: " + wholeWords(err.Error())
 	}
 	tk := y.GetToken()
-	line = tk.Position.Line
-	if m := repeatedKey.FindStringSubmatch(y.GetMessage()); m != nil {
-		return line, fmt.Sprintf("key %q stands on line %s already", clip(m[1]), m[2])
-	}
 	line, text = plainly(bytes.Split(data, []byte("\n")), tk, y.GetMessage())
 	if text == "" {
 		text = wholeWords(y.GetMessage())
@@ -36,7 +32,6 @@ func Syntax(data []byte, err error) (line int, text string) {
 }
 
 var (
-	repeatedKey = regexp.MustCompile(`^mapping key "(.*)" already defined at \[(\d+):`)
 	wantsOne    = regexp.MustCompile(`^',' or '([]}])' must be specified`)
 	unclosed    = regexp.MustCompile(`^could not find flow mapping end token '([]}])'`)
 	unquoted    = regexp.MustCompile(`^could not find end character of (single|double)-quoted text`)

@@ -1,6 +1,7 @@
 package strictyaml
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"reflect"
@@ -13,9 +14,15 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
+// Word is a value that has a text of its own. Read sets it to what the text stands for; else
+// its error says what is expected, in words that go on from "expected".
+type Word interface {
+	Read(text string) error
+}
+
 // value reads n, which stands at key, into v.
 func (r *reader) value(n ast.Node, key string, v reflect.Value) {
-	if r.nodes++; r.nodes > maxNodes {
+	if r.nodes++; r.nodes > maxNodes && !r.form.Exact { // without aliases the file's size bounds them
 		if r.nodes == maxNodes+1 {
 			r.fault(n, "aliases make this file larger than %d values", maxNodes)
 		}
@@ -24,14 +31,20 @@ func (r *reader) value(n ast.Node, key string, v reflect.Value) {
 	if v.Kind() == reflect.Interface { // any value: the caller does not read it
 		return
 	}
+	t := v.Type()
+	if t == reflect.TypeFor[Part]() {
+		v.Set(reflect.ValueOf(Part{n}))
+		return
+	}
 	if n = r.settle(n); n == nil {
 		return
 	}
-	t := v.Type()
-	if _, null := n.(*ast.NullNode); null {
-		if kind := deref(t).Kind(); kind != reflect.Struct && kind != reflect.Map && kind != reflect.Slice {
-			r.fault(n, "%s: no value: expected %s, or no such line for the default", key, expected(t))
-		}
+	if isNull(n) {
+		r.nothing(n, key, t)
+		return
+	}
+	if w, is := reflect.TypeAssert[Word](v.Addr()); is {
+		r.word(n, key, t, w)
 		return
 	}
 	switch {
@@ -55,6 +68,29 @@ func (r *reader) value(n ast.Node, key string, v reflect.Value) {
 	}
 }
 
+// nothing is no value at key, which leaves a mapping or a list its default.
+func (r *reader) nothing(n ast.Node, key string, t reflect.Type) {
+	if kind := deref(t).Kind(); r.form.Exact {
+		r.wrong(n, key, t)
+	} else if kind != reflect.Struct && kind != reflect.Map && kind != reflect.Slice {
+		r.fault(n, "%s: no value: expected %s, or no such line for the default", key, r.expected(t))
+	}
+}
+
+// word reads a scalar whose text w knows to read.
+func (r *reader) word(n ast.Node, key string, t reflect.Type, w Word) {
+	text := "" // of what has none: w says what is expected of it
+	if !compound(n) {
+		text = textOf(n)
+	}
+	switch err := w.Read(text); {
+	case !compound(n) && t.Kind() == reflect.String && !r.isText(n), compound(n) && err == nil:
+		r.wrong(n, key, t)
+	case err != nil:
+		r.fault(n, "%s: %s: expected %v", key, describe(n), err)
+	}
+}
+
 func deref(t reflect.Type) reflect.Type {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -63,12 +99,14 @@ func deref(t reflect.Type) reflect.Type {
 }
 
 // expected says in words what a value of the type looks like.
-func expected(t reflect.Type) string {
+func (r *reader) expected(t reflect.Type) string {
 	switch t = deref(t); {
 	case t == reflect.TypeFor[time.Duration]():
 		return "a duration such as 2s or 100ms"
 	case t.Kind() == reflect.Bool:
 		return "true or false"
+	case t.Kind() == reflect.String && r.form.Exact:
+		return "text, in quotes if it looks like something else"
 	case t.Kind() == reflect.String:
 		return "text"
 	case t.Kind() == reflect.Float64:
@@ -79,6 +117,8 @@ func expected(t reflect.Type) string {
 		return "a mapping of names"
 	case t.Kind() == reflect.Struct:
 		return "a mapping of " + strings.Join(keysOf(t), ", ")
+	case t.Kind() >= reflect.Uint && t.Kind() <= reflect.Uint64:
+		return fmt.Sprintf("a decimal number from 0 to %d", uint64(math.MaxUint64)>>(64-t.Bits()))
 	default:
 		return "a whole number"
 	}
@@ -94,6 +134,14 @@ func describe(n ast.Node) string {
 		return "a list"
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
 		return clip(textOf(n))
+	case *ast.NullNode:
+		return "no value"
+	case *ast.AliasNode:
+		return "an alias"
+	case *ast.AnchorNode:
+		return "an anchor"
+	case *ast.TagNode:
+		return "a tag"
 	}
 	return strconv.Quote(clip(textOf(n)))
 }
@@ -104,9 +152,35 @@ func textOf(n ast.Node) string {
 	case *ast.StringNode:
 		return x.Value
 	case *ast.LiteralNode:
+		if x.Value == nil {
+			return ""
+		}
 		return x.Value.Value
 	}
 	return n.GetToken().Value
+}
+
+func isNull(n ast.Node) bool {
+	_, null := n.(*ast.NullNode)
+	return null
+}
+
+// compound reports whether n is no scalar.
+func compound(n ast.Node) bool {
+	switch n.(type) {
+	case *ast.MappingNode, *ast.SequenceNode, *ast.AliasNode, *ast.AnchorNode, *ast.TagNode:
+		return true
+	}
+	return false
+}
+
+// isText reports whether n may stand for text.
+func (r *reader) isText(n ast.Node) bool {
+	switch n.(type) {
+	case *ast.StringNode, *ast.LiteralNode:
+		return true
+	}
+	return !r.form.Exact
 }
 
 // plain reports whether n is a scalar that was written without quotes.
@@ -119,21 +193,23 @@ func plain(n ast.Node) bool {
 	return kind != token.SingleQuoteType && kind != token.DoubleQuoteType
 }
 
-// Quoted reports whether n is text in quotes, which is never a number, true or false.
-func Quoted(n ast.Node) bool {
+// quoted reports whether n is text in quotes, which is never a number, true or false.
+func quoted(n ast.Node) bool {
 	_, text := n.(*ast.StringNode)
 	return text && !plain(n)
 }
 
 func (r *reader) wrong(n ast.Node, key string, t reflect.Type) {
-	switch deref(t).Kind() {
-	case reflect.Bool, reflect.Float64, reflect.Int, reflect.Int64:
-		if Quoted(n) && t != reflect.TypeFor[time.Duration]() {
-			r.fault(n, "%s: text in quotes: expected %s, without quotes", key, expected(t))
-			return
-		}
+	if key != "" {
+		key += ": "
 	}
-	r.fault(n, "%s: %s: expected %s", key, describe(n), expected(t))
+	switch kind := deref(t).Kind(); {
+	case !quoted(n) || t == reflect.TypeFor[time.Duration]():
+	case kind >= reflect.Bool && kind <= reflect.Float64:
+		r.fault(n, "%stext in quotes: expected %s, without quotes", key, r.expected(t))
+		return
+	}
+	r.fault(n, "%s%s: expected %s", key, describe(n), r.expected(t))
 }
 
 func (r *reader) duration(n ast.Node, key string, v reflect.Value) {
@@ -148,21 +224,27 @@ func (r *reader) duration(n ast.Node, key string, v reflect.Value) {
 
 func (r *reader) scalar(n ast.Node, key string, v reflect.Value) {
 	t := v.Type()
-	if d := describe(n); d == "a mapping" || d == "a list" {
+	if compound(n) {
 		r.wrong(n, key, t)
 		return
 	}
 	text, ok := textOf(n), plain(n)
 	switch t.Kind() {
 	case reflect.String:
-		v.SetString(text)
-		return
+		if ok = r.isText(n); ok {
+			v.SetString(text)
+		}
 	case reflect.Bool:
 		b, isBool := n.(*ast.BoolNode)
 		if ok = isBool; ok {
 			v.SetBool(b.Value)
 		}
 	case reflect.Float64:
+		switch n.(type) {
+		case *ast.IntegerNode, *ast.FloatNode:
+		default:
+			ok = ok && !r.form.Exact // no "inf", and no other notation than a decimal's
+		}
 		x, err := strconv.ParseFloat(strings.ReplaceAll(text, "_", ""), 64)
 		if ok = ok && err == nil && !math.IsNaN(x) && !math.IsInf(x, 0); ok {
 			v.SetFloat(x)
@@ -171,6 +253,12 @@ func (r *reader) scalar(n ast.Node, key string, v reflect.Value) {
 		x, err := strconv.ParseInt(text, 0, 64)
 		if ok = ok && err == nil; ok {
 			v.SetInt(x)
+		}
+	case reflect.Uint16, reflect.Uint32, reflect.Uint64: // no other notation than a decimal's; 010 is an octal to some readers
+		_, isNumber := n.(*ast.IntegerNode)
+		x, err := strconv.ParseUint(text, 10, t.Bits())
+		if ok = isNumber && err == nil && (text == "0" || text[0] != '0'); ok {
+			v.SetUint(x)
 		}
 	default:
 		panic(fmt.Sprintf("strictyaml: key %s has a type that is not read: %s", key, t))
@@ -227,7 +315,9 @@ func (r *reader) names(n ast.Node, key string, v reflect.Value) {
 	out := reflect.MakeMap(v.Type())
 	r.entries(m, key, func(name string, _, value ast.Node) {
 		item := reflect.New(v.Type().Elem()).Elem()
-		r.value(value, join(key, name), item)
+		if !r.form.Exact || !isNull(value) {
+			r.value(value, join(key, name), item)
+		}
 		out.SetMapIndex(reflect.ValueOf(name), item)
 	})
 	v.Set(out)
@@ -236,29 +326,46 @@ func (r *reader) names(n ast.Node, key string, v reflect.Value) {
 func (r *reader) mapping(n ast.Node, key string, v reflect.Value) {
 	m, ok := n.(*ast.MappingNode)
 	if !ok {
-		where := key
-		if where == "" {
-			where = "the file"
+		if key == "" && r.what == "" {
+			key = "the file"
 		}
-		r.wrong(n, where, v.Type())
+		r.wrong(n, key, v.Type())
 		return
 	}
+	fields := r.fieldsOf(v.Type())
 	r.entries(m, key, func(name string, at, value ast.Node) {
-		for i := range v.NumField() {
-			if tagOf(v.Type().Field(i)) == name {
-				r.value(value, join(key, name), v.Field(i))
-				return
+		i, known := fields[name]
+		switch {
+		case r.form.Exact && isNull(value):
+			delete(r.places.lines, join(key, name))
+		case known:
+			r.value(value, join(key, name), v.Field(i))
+		case !r.form.PassOver:
+			r.fault(at, "%s: there is no such key%s", join(key, clip(name)), r.hint(key, name, v.Type()))
+		}
+	})
+}
+
+// fieldsOf says which field of a struct has which key.
+func (r *reader) fieldsOf(t reflect.Type) map[string]int {
+	fields, known := r.fields[t]
+	if !known {
+		fields = make(map[string]int)
+		for i := range t.NumField() {
+			if tag := tagOf(t.Field(i)); tag != "" {
+				fields[tag] = i
 			}
 		}
-		r.fault(at, "%s: there is no such key%s", join(key, clip(name)), r.hint(key, name, v.Type()))
-	})
+		r.fields[t] = fields
+	}
+	return fields
 }
 
 // entries calls each for the keys of a mapping, those that it merges first, so that
 // its own count.
 func (r *reader) entries(m *ast.MappingNode, key string, each func(name string, at, value ast.Node)) {
 	for _, kv := range m.Values {
-		if !kv.Key.IsMergeKey() {
+		if !kv.Key.IsMergeKey() || r.form.Exact {
 			continue
 		}
 		if from, ok := r.settle(kv.Value).(*ast.MappingNode); ok {
@@ -269,6 +376,10 @@ func (r *reader) entries(m *ast.MappingNode, key string, each func(name string, 
 	}
 	first := make(map[string]int)
 	for _, kv := range m.Values {
+		if _, text := kv.Key.(*ast.StringNode); r.form.Exact && !text {
+			r.fault(kv.Key, "%s: expected a key that is text, in quotes if it looks like something else", join(key, clip(textOf(kv.Key))))
+			continue
+		}
 		if kv.Key.IsMergeKey() {
 			continue
 		}
@@ -290,9 +401,10 @@ func join(key, name string) string {
 	return key + "." + name
 }
 
-// tagOf is the key of a field; "" for one that is not read.
+// tagOf is the key of a field, which is also that of JSON if it has no other; "" for one
+// that is not read.
 func tagOf(f reflect.StructField) string {
-	name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+	name, _, _ := strings.Cut(cmp.Or(f.Tag.Get("yaml"), f.Tag.Get("json")), ",")
 	if name == "-" {
 		return ""
 	}

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -40,7 +40,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	workers, err := file.Parse(*list, text)
+	workers, err := record.ParseList(*list, text)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 )
 
 // TestFrames runs testdata: frames of one request in, frames out.
@@ -32,7 +32,7 @@ func TestFrames(t *testing.T) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			if d.Cmd == "workers" {
 				var err error
-				p.workers, err = file.Parse("workers.yaml", []byte(d.Input))
+				p.workers, err = record.ParseList("workers.yaml", []byte(d.Input))
 				require.NoError(t, err)
 				return ""
 			}

@@ -21,7 +21,7 @@ import (
 	grpchealth "google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 )
 
 func main() {
@@ -39,7 +39,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	workers, err := file.Parse(*list, text)
+	workers, err := record.ParseList(*list, text)
 	if err != nil {
 		return err
 	}

@@ -19,8 +19,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/syncbuf"
+	"github.com/seed-60ae5743/baton/internal/wholefile"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -145,7 +147,7 @@ func (s *scenario) create(t *testing.T, d *datadriven.TestData) {
 	case "good":
 		data, err := written(owner, []*worker.Worker{made(1), made(2)})
 		require.NoError(t, err)
-		require.NoError(t, file.Replace(s.path, data))
+		require.NoError(t, wholefile.Replace(s.path, data))
 		at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) // later than the time of the bubble
 		if age != "" {
 			old, err := time.ParseDuration(age)
@@ -217,7 +219,7 @@ func (s *scenario) file() string {
 	if err != nil {
 		return "not a file\n"
 	}
-	ws, err := file.Parse("FILE", data)
+	ws, err := record.ParseList("FILE", data)
 	if err != nil {
 		return err.Error() + "\n"
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/syncbuf"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -103,7 +104,7 @@ func requireFile(t *testing.T, path string, want ...uint64) {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
-	ws, err := file.Parse(path, data)
+	ws, err := record.ParseList(path, data)
 	require.NoError(t, err)
 	var got []uint64
 	for _, w := range ws {
@@ -242,9 +243,9 @@ func TestWhatIsRememberedIsWhatAViewServes(t *testing.T) {
 		}))
 		require.NoError(t, v.WaitReady(t.Context()))
 		got := known(set.Entries())
-		text, err := file.Marshal(got)
+		text, err := record.MarshalList(got)
 		require.NoError(t, err)
-		served, err := file.Marshal(v.Load().Workers())
+		served, err := record.MarshalList(v.Load().Workers())
 		require.NoError(t, err)
 		require.Equal(t, string(served), string(text))
 		stop()

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery"
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -20,7 +20,7 @@ const mark = "# workers of "
 
 // written returns the content of the file for the workers.
 func written(identity string, ws []*worker.Worker) ([]byte, error) {
-	data, err := file.Marshal(ws)
+	data, err := record.MarshalList(ws)
 	if err != nil || identity == "" {
 		return data, err
 	}
@@ -59,7 +59,7 @@ func read(path, identity string) ([]discovery.Entry, time.Time, error) {
 	if err := checkOwner(path, identity, data); err != nil {
 		return nil, time.Time{}, err
 	}
-	ws, err := file.Parse(path, data)
+	ws, err := record.ParseList(path, data)
 	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("cache: %w", err)
 	}

@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/internal/wholefile"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -176,7 +177,7 @@ func (w *writer) toDisk(ws []*worker.Worker) error {
 	if err != nil {
 		return err
 	}
-	if err := file.Replace(w.path, data); err != nil {
+	if err := wholefile.Replace(w.path, data); err != nil {
 		return fmt.Errorf("cache: %w", err)
 	}
 	return nil
@@ -187,7 +188,7 @@ func holdable(ws []*worker.Worker) ([]*worker.Worker, []error) {
 	var faults []error
 	some := make([]*worker.Worker, 0, len(ws))
 	for _, one := range ws {
-		if _, err := file.MarshalWorker(one); err != nil {
+		if _, err := record.Marshal(one); err != nil {
 			faults = append(faults, err)
 			continue
 		}

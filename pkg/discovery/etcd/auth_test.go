@@ -32,7 +32,7 @@ func TestAPasswordMayBeChangedWhileWorkersAreRegistered(t *testing.T) {
 	path := passwordFile(t, "word")
 	as := func(c *ClientConfig) { c.Username, c.PasswordFile = "user", path }
 	r := register(t, s.dial(as), func(c *RegistrarConfig) { c.TTL = 9 * time.Second })
-	id := r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
+	id := r.announce(workerAt(t, worker.Prefill, "10.0.0.1:30000"), 1)
 	w := watchPlain(t, s.dial(as))
 	w.has("10.0.0.1:30000")
 
@@ -49,7 +49,7 @@ func TestAPasswordMayBeChangedWhileWorkersAreRegistered(t *testing.T) {
 	require.NotNil(t, w.Load().Worker(id), "by the same id")
 	w.has("10.0.0.1:30000")
 	r2 := register(t, s.dial(as))
-	r2.announce(record(t, worker.Decode, "10.0.0.1:8000"), 1)
+	r2.announce(workerAt(t, worker.Decode, "10.0.0.1:8000"), 1)
 	w.has("10.0.0.1:30000", "10.0.0.1:8000")
 	_, losses, _ := r.heard()
 	require.Empty(t, losses)
@@ -75,7 +75,7 @@ func TestRenewalsAskForNoToken(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	r := register(t, client, func(c *RegistrarConfig) { c.TTL = time.Hour })
-	r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
+	r.announce(workerAt(t, worker.Prefill, "10.0.0.1:30000"), 1)
 	renewed := func(times int64) {
 		t.Helper()
 		eventually(t, func() bool {

@@ -110,9 +110,12 @@ func (c ClientConfig) urls() ([]string, error) {
 	return urls, errors.Join(errs...)
 }
 
+// Client is a client of etcd. It can be closed.
+type Client = clientv3.Client
+
 // Dial returns a client. It does not wait for a connection: the client connects when
 // the cluster is there. The caller closes the client.
-func Dial(c ClientConfig) (*clientv3.Client, error) { return dial(c) }
+func Dial(c ClientConfig) (*Client, error) { return dial(c) }
 
 func dial(c ClientConfig, more ...grpc.DialOption) (*clientv3.Client, error) {
 	if err := c.Validate(); err != nil {

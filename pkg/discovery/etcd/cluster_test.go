@@ -82,7 +82,7 @@ func TestAMovedLeaderLosesNoWorker(t *testing.T) {
 	}
 	c := dial()
 	r := register(t, c, func(c *RegistrarConfig) { c.TTL = 4 * time.Second })
-	id := r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
+	id := r.announce(workerAt(t, worker.Prefill, "10.0.0.1:30000"), 1)
 	w := watchPlain(t, dial())
 	w.has("10.0.0.1:30000")
 	for range 3 {
@@ -227,7 +227,7 @@ func TestTLSWithClientCertificates(t *testing.T) {
 		c.CA, c.Cert, c.Key, c.ServerName = ca, client[0], client[1], "etcd.test"
 	}
 	r := register(t, s.dial(tls))
-	r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
+	r.announce(workerAt(t, worker.Prefill, "10.0.0.1:30000"), 1)
 	w := watchPlain(t, s.dial(tls))
 	w.has("10.0.0.1:30000")
 
@@ -252,7 +252,7 @@ func TestTLSWithClientCertificates(t *testing.T) {
 		client := s.dial(tls, wrong)
 		w := watchPlain(t, client)
 		r := register(t, client)
-		r.Announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
+		r.Announce(workerAt(t, worker.Prefill, "10.0.0.1:30000"), 1)
 		said = append(said, func() {
 			eventually(t, func() bool {
 				causes, _ := w.heard()
@@ -301,13 +301,13 @@ func TestUsersWithPasswordsOutliveTheirTokens(t *testing.T) {
 	first, second := s.dial(as), s.dial(reader)                                   // made while etcd is away
 	s.start()
 	r := register(t, first, func(c *RegistrarConfig) { c.TTL = 4 * time.Second })
-	id := r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
+	id := r.announce(workerAt(t, worker.Prefill, "10.0.0.1:30000"), 1)
 	w := watchPlain(t, second)
 	w.has("10.0.0.1:30000")
 	rested(t, 4500*time.Millisecond) // the life of four tokens, and longer than the TTL
 	require.NotNil(t, w.Load().Worker(id))
 	r2 := register(t, first)
-	r2.announce(record(t, worker.Decode, "10.0.0.1:8000"), 1)
+	r2.announce(workerAt(t, worker.Decode, "10.0.0.1:8000"), 1)
 	w.has("10.0.0.1:30000", "10.0.0.1:8000")
 	w.state(discovery.Watching)
 	_, losses, _ := r.heard()

@@ -91,7 +91,7 @@ func TestACrowdWithPasswordsIsRegistered(t *testing.T) {
 			c.TTL, c.RetryMax = 0, 0
 			c.Hooks = RegistrarHooks{Registered: func(worker.ID) { in.Add(1) }, Lost: func(string) { lost.Add(1) }}
 		})
-		r.Announce(record(t, worker.Decode, fmt.Sprintf("10.0.0.1:%d", 8000+i)), 1)
+		r.Announce(workerAt(t, worker.Decode, fmt.Sprintf("10.0.0.1:%d", 8000+i)), 1)
 	}
 	for in.Load() < crowd && used()-before < minute && time.Since(begun) < 5*time.Minute {
 		<-time.After(time.Second)

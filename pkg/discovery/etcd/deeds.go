@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -100,7 +100,7 @@ func (r *Registrar) write(ctx context.Context, a action) error {
 
 // value returns what a key holds.
 func (r *Registrar) value(rec *worker.Worker) (string, error) {
-	line, err := file.MarshalWorker(rec)
+	line, err := record.Marshal(rec)
 	return withLease(line, r.cfg.TTL), err
 }
 

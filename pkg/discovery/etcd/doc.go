@@ -7,7 +7,7 @@
 //	<prefix>/workers/<instance id>     prefix: baton/v1 unless configured
 //
 // The id is decimal, from 1 to 2^64-1. The value is one JSON object on one line, with
-// the keys that a worker has in a workers file (see pkg/discovery/file), for example:
+// the keys that a worker has in a workers file (see pkg/discovery/record), for example:
 //
 //	{"id":7,"role":"prefill","engine":"sglang","models":["qwen"],"endpoint":"10.0.0.7:30000",
 //	 "dp_size":1,"block_size":64,"bootstrap":{"host":"10.0.0.7","port":8998}}

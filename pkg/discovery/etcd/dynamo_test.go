@@ -15,7 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery"
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -65,7 +65,7 @@ func TestDynamoScenarios(t *testing.T) {
 		for _, e := range r.Entries() {
 			fmt.Fprintf(&b, "%s at %d\n", e.Key, e.Revision)
 			if e.Worker != nil {
-				line, err := file.MarshalWorker(e.Worker)
+				line, err := record.Marshal(e.Worker)
 				require.NoError(t, err)
 				fmt.Fprintf(&b, "  %s\n", line)
 			}

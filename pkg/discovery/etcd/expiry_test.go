@@ -83,7 +83,7 @@ func registers(t *testing.T, s *server, addrs ...string) []*registration {
 	out := make([]*registration, len(addrs))
 	for i, a := range addrs {
 		out[i] = register(t, s.dial(), func(c *RegistrarConfig) { c.TTL = time.Second })
-		out[i].announce(record(t, worker.Decode, a), 1)
+		out[i].announce(workerAt(t, worker.Decode, a), 1)
 	}
 	return out
 }
@@ -165,7 +165,7 @@ func TestHalfOfARoleThatIsKilledWithItsEnginesIsGone(t *testing.T) {
 	put := func(addr string) clientv3.LeaseID {
 		lease, err := c.Grant(t.Context(), 3600)
 		require.NoError(t, err)
-		rec := record(t, worker.Decode, addr)
+		rec := workerAt(t, worker.Decode, addr)
 		rec.ID = worker.ID(lease.ID)
 		line, err := (&Registrar{cfg: RegistrarConfig{TTL: time.Second}}).value(&rec)
 		require.NoError(t, err)

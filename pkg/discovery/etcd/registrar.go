@@ -12,7 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -164,7 +164,7 @@ func NewRegistrar(client *clientv3.Client, cfg RegistrarConfig) (*Registrar, err
 func (r *Registrar) Announce(rec worker.Worker, life uint64) {
 	rec.Models = slices.Clone(rec.Models)
 	rec.ID = 1
-	line, err := file.MarshalWorker(&rec)
+	line, err := record.Marshal(&rec)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refused = err

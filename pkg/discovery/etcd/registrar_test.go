@@ -13,11 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-func record(t *testing.T, role worker.Role, addr string) worker.Worker {
+func workerAt(t *testing.T, role worker.Role, addr string) worker.Worker {
 	t.Helper()
 	e, err := worker.ParseEndpoint(addr)
 	require.NoError(t, err)
@@ -91,7 +91,7 @@ func only(t *testing.T, c *clientv3.Client) worker.Worker {
 	all := keys(t, c, folder(DefaultPrefix))
 	require.Len(t, all, 1)
 	for k, v := range all {
-		w, err := file.ParseRecord(k, []byte(v))
+		w, err := record.ParseKnown(k, []byte(v))
 		require.NoError(t, err)
 		require.Equal(t, folder(DefaultPrefix)+w.ID.String(), k)
 		return *w
@@ -120,7 +120,7 @@ func TestAWorkerIsRegisteredUnderItsLeaseAndChangesUnderTheSameId(t *testing.T) 
 	s := newServer(t)
 	c := s.dial()
 	r := register(t, c)
-	rec := record(t, worker.Prefill, "10.0.0.1:30000")
+	rec := workerAt(t, worker.Prefill, "10.0.0.1:30000")
 	id := r.announce(rec, 1)
 
 	w := only(t, c)
@@ -153,7 +153,7 @@ func TestARestartedEngineGetsANewIdWithNoMomentWithoutAWorker(t *testing.T) {
 	s := newServer(t)
 	c := s.dial()
 	r := register(t, c)
-	rec := record(t, worker.Decode, "10.0.0.2:30000")
+	rec := workerAt(t, worker.Decode, "10.0.0.2:30000")
 	old := r.announce(rec, 1)
 	head, err := c.Get(t.Context(), "x")
 	require.NoError(t, err)
@@ -174,7 +174,7 @@ func TestAnEngineThatRestartsAgainAndAgainLeavesNothingBehind(t *testing.T) {
 	s := newServer(t)
 	c := s.dial()
 	r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
-	rec := record(t, worker.Decode, "10.0.0.2:30000")
+	rec := workerAt(t, worker.Decode, "10.0.0.2:30000")
 	for life := range uint64(150) { // more than one transaction can drop
 		r.announce(rec, life)
 	}
@@ -195,7 +195,7 @@ func TestATransactionOfTheMostOperationsIsTaken(t *testing.T) {
 	c := s.dial()
 	r, err := NewRegistrar(c, RegistrarConfig{})
 	require.NoError(t, err)
-	r.Announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
+	r.Announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
 	for range 2 * maxDrop {
 		require.NoError(t, r.grant(t.Context()))
 	}
@@ -211,7 +211,7 @@ func TestAWithdrawnWorkerIsGoneAtOnceAndMayComeBack(t *testing.T) {
 	s := newServer(t)
 	c := s.dial()
 	r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
-	rec := record(t, worker.Decode, "10.0.0.2:30000")
+	rec := workerAt(t, worker.Decode, "10.0.0.2:30000")
 	old := r.announce(rec, 1)
 	r.Withdraw()
 	r.sync()
@@ -239,7 +239,7 @@ func TestWhoLeavesSaysSoBeforeItsKeyGoes(t *testing.T) {
 			s := newServer(t)
 			c := s.dial()
 			r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
-			id := r.announce(record(t, worker.Decode, "10.0.0.2:30000"), 1)
+			id := r.announce(workerAt(t, worker.Decode, "10.0.0.2:30000"), 1)
 			first, err := c.Get(t.Context(), workerKey(DefaultPrefix, clientv3.LeaseID(id)))
 			require.NoError(t, err)
 			require.Equal(t, time.Hour, leaseOf(first.Kvs[0]), "the record says how long its lease is")
@@ -255,7 +255,7 @@ func TestWhoLeavesSaysSoBeforeItsKeyGoes(t *testing.T) {
 						said = append(said, "gone")
 						continue
 					}
-					w, err := file.ParseRecord("value", ev.Kv.Value)
+					w, err := record.ParseKnown("value", ev.Kv.Value)
 					require.NoError(t, err)
 					require.True(t, w.Draining)
 					said = append(said, "draining")
@@ -271,13 +271,13 @@ func TestTheEndOfTheContextRevokesTheLease(t *testing.T) {
 	s := newServer(t)
 	c := s.dial()
 	r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
-	r.announce(record(t, worker.Decode, "10.0.0.2:30000"), 1)
+	r.announce(workerAt(t, worker.Decode, "10.0.0.2:30000"), 1)
 	require.NoError(t, r.end())
 	require.Empty(t, keys(t, c, ""))
 	ls, err := c.Leases(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, ls.Leases)
-	r.Announce(record(t, worker.Decode, "10.0.0.3:30000"), 1)
+	r.Announce(workerAt(t, worker.Decode, "10.0.0.3:30000"), 1)
 	require.ErrorIs(t, r.Sync(t.Context()), ErrStopped)
 	require.ErrorContains(t, r.Run(t.Context()), "twice")
 }
@@ -286,7 +286,7 @@ func TestWithEtcdAwayTheEndIsBounded(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	r := register(t, s.dial())
-	r.announce(record(t, worker.Decode, "10.0.0.2:30000"), 1)
+	r.announce(workerAt(t, worker.Decode, "10.0.0.2:30000"), 1)
 	s.stop()
 	require.ErrorContains(t, r.end(), "could not be revoked within 2s")
 }
@@ -314,7 +314,7 @@ func TestALostRegistrationIsMadeAnewAtOnce(t *testing.T) {
 			c := s.dial()
 			// With a TTL of an hour no keep-alive can find the loss.
 			r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
-			old := r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
+			old := r.announce(workerAt(t, worker.Prefill, "10.0.0.1:30000"), 1)
 			by(t, c, old)
 			eventually(t, func() bool { ids, _, _ := r.heard(); return len(ids) == 2 }, "registered again")
 			r.sync()
@@ -333,7 +333,7 @@ func TestAKeepAliveFindsALossThatNobodyTold(t *testing.T) {
 	s := newServer(t)
 	c := s.dial()
 	r := register(t, c)
-	id := r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
+	id := r.announce(workerAt(t, worker.Prefill, "10.0.0.1:30000"), 1)
 	r.sentry.stop()
 	_, err := c.Delete(t.Context(), workerKey(DefaultPrefix, clientv3.LeaseID(id)))
 	require.NoError(t, err)
@@ -347,7 +347,7 @@ func TestOutagesOfEtcd(t *testing.T) {
 		s := newServer(t)
 		c := s.dial()
 		r := register(t, c, func(c *RegistrarConfig) { c.TTL = 30 * time.Second })
-		id := r.announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
+		id := r.announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
 		s.stop()
 		eventually(t, func() bool {
 			r.mu.Lock()
@@ -368,7 +368,7 @@ func TestOutagesOfEtcd(t *testing.T) {
 		s := newServer(t)
 		c := s.dial()
 		r := register(t, c)
-		id := r.announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
+		id := r.announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
 		s.stop()
 		eventually(t, func() bool { _, _, faults := r.heard(); return len(faults) > 0 }, "the outage is seen")
 		rested(t, 3500*time.Millisecond) // longer than the TTL
@@ -384,7 +384,7 @@ func TestOutagesOfEtcd(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = direct.Close() })
 		r := register(t, c)
-		id := r.announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
+		id := r.announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
 		to := s.etcd.Clients[0].Addr().String()
 		s.gate.shut()
 		eventually(t, func() bool { return len(keys(t, direct, folder(DefaultPrefix))) == 0 }, "the lease ends")
@@ -397,7 +397,7 @@ func TestOutagesOfEtcd(t *testing.T) {
 		s := newServer(t)
 		c := s.dial()
 		r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
-		r.announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
+		r.announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
 		s.wipe()
 		s.start()
 		eventually(t, func() bool { ids, _, _ := r.heard(); return len(ids) == 2 }, "registered again")
@@ -409,7 +409,7 @@ func TestOutagesOfEtcd(t *testing.T) {
 		s := newServer(t)
 		c := s.dial()
 		r := register(t, c)
-		r.announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
+		r.announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
 		s.gate.deafen()
 		eventually(t, func() bool { _, _, faults := r.heard(); return len(faults) > 0 }, "the silence is seen")
 		s.gate.hear()
@@ -424,7 +424,7 @@ func TestALeaseWithdrawnInALongOutageIsRevokedAfterIt(t *testing.T) {
 	s := newServer(t)
 	c := s.dial()
 	r := register(t, c)
-	id := r.announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
+	id := r.announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
 	s.stop()
 	r.Withdraw()
 	rested(t, 6500*time.Millisecond) // more than twice the TTL
@@ -452,7 +452,7 @@ func TestAnnouncedBeforeEtcdIsThereItIsRegisteredOnceItIs(t *testing.T) {
 	begun := time.Now()
 	c := s.dial()
 	r := register(t, c)
-	r.Announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
+	r.Announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
 	eventually(t, func() bool { _, _, faults := r.heard(); return len(faults) > 0 }, "it is tried")
 	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
@@ -472,13 +472,13 @@ func TestARecordThatIsNoWorkerChangesNothingAndSyncSaysSo(t *testing.T) {
 	s := newServer(t)
 	c := s.dial()
 	r := register(t, c)
-	id := r.announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
-	bad := record(t, worker.Decode, "10.0.0.1:30000")
+	id := r.announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
+	bad := workerAt(t, worker.Decode, "10.0.0.1:30000")
 	bad.Models = nil
 	r.Announce(bad, 2)
 	require.ErrorContains(t, r.Sync(t.Context()), "models: expected at least one name")
 	require.Equal(t, id, only(t, c).ID)
-	require.Equal(t, id, r.announce(record(t, worker.Decode, "10.0.0.1:30000"), 1))
+	require.Equal(t, id, r.announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1))
 }
 
 func TestAnotherLeasesKeyIsNotOverwritten(t *testing.T) {
@@ -489,7 +489,7 @@ func TestAnotherLeasesKeyIsNotOverwritten(t *testing.T) {
 	require.NoError(t, err)
 	var lost []string
 	r.cfg.Hooks.Lost = func(cause string) { lost = append(lost, cause) }
-	r.Announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
+	r.Announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
 	require.NoError(t, r.grant(t.Context()))
 	a := r.keeper.next(time.Now())
 	key := workerKey(DefaultPrefix, a.lease)
@@ -507,7 +507,7 @@ func TestAWriteWhoseAnswerWasLostIsRepeated(t *testing.T) {
 	c := s.dial()
 	r, err := NewRegistrar(c, RegistrarConfig{})
 	require.NoError(t, err)
-	r.Announce(record(t, worker.Decode, "10.0.0.1:30000"), 1)
+	r.Announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
 	require.NoError(t, r.grant(t.Context()))
 	a := r.keeper.next(time.Now())
 	require.NoError(t, r.write(t.Context(), a))

@@ -13,7 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery"
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -215,7 +215,7 @@ func (p plain) worker(kv *mvccpb.KeyValue) (*worker.Worker, error) {
 	if len(kv.Value) > maxValue {
 		return nil, fmt.Errorf("value of %d bytes; expected at most %d", len(kv.Value), maxValue)
 	}
-	w, err := file.ParseRecord("value", kv.Value)
+	w, err := record.ParseKnown("value", kv.Value)
 	if err != nil {
 		return nil, errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
 	}

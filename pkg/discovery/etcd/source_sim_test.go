@@ -20,7 +20,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery"
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -238,9 +238,9 @@ func scriptKV(t *testing.T, words []string) *mvccpb.KeyValue {
 		if port == 0 {
 			port = 8000 + uint64(id)
 		}
-		rec := record(t, worker.Decode, fmt.Sprintf("10.0.0.1:%d", port))
+		rec := workerAt(t, worker.Decode, fmt.Sprintf("10.0.0.1:%d", port))
 		rec.ID = id
-		line, err := file.MarshalWorker(&rec)
+		line, err := record.Marshal(&rec)
 		require.NoError(t, err)
 		kv.Value = line
 	}

@@ -13,7 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery"
-	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -98,9 +98,9 @@ func (w *watched) heard() (causes, left []string) {
 
 func put(t *testing.T, c *clientv3.Client, id worker.ID, addr string) {
 	t.Helper()
-	rec := record(t, worker.Decode, addr)
+	rec := workerAt(t, worker.Decode, addr)
 	rec.ID = id
-	line, err := file.MarshalWorker(&rec)
+	line, err := record.Marshal(&rec)
 	require.NoError(t, err)
 	_, err = c.Put(t.Context(), workerKey(DefaultPrefix, clientv3.LeaseID(id)), string(line))
 	require.NoError(t, err)
@@ -117,9 +117,9 @@ func TestTheViewFollowsEtcd(t *testing.T) {
 	w.has("10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.1:8002", "10.0.0.1:8003", "10.0.0.1:8004")
 
 	r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
-	id := r.announce(record(t, worker.Prefill, "10.0.0.2:30000"), 1)
+	id := r.announce(workerAt(t, worker.Prefill, "10.0.0.2:30000"), 1)
 	eventually(t, func() bool { return w.Load().Worker(id) != nil }, "a registration is seen")
-	id = r.announce(record(t, worker.Prefill, "10.0.0.2:30000"), 2)
+	id = r.announce(workerAt(t, worker.Prefill, "10.0.0.2:30000"), 2)
 	eventually(t, func() bool { return w.Load().Worker(id) != nil }, "a new life is seen")
 	require.NoError(t, r.end())
 	_, err := c.Delete(t.Context(), folder(DefaultPrefix)+"1", clientv3.WithRange(folder(DefaultPrefix)+"5"))
@@ -236,7 +236,7 @@ func TestARestartedEtcdLosesNoWorker(t *testing.T) {
 	s := newServer(t)
 	c := s.dial()
 	r := register(t, c)
-	id := r.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
+	id := r.announce(workerAt(t, worker.Prefill, "10.0.0.1:30000"), 1)
 	w := watchPlain(t, s.dial())
 	w.has("10.0.0.1:30000")
 	s.stop()
@@ -276,8 +276,8 @@ func TestAWipedEtcdLosesNoWorkerThatRegistersAgain(t *testing.T) {
 	s := newServer(t)
 	r1 := register(t, s.dial())
 	r2 := register(t, s.dial())
-	old := r1.announce(record(t, worker.Prefill, "10.0.0.1:30000"), 1)
-	r2.announce(record(t, worker.Decode, "10.0.0.1:8000"), 1)
+	old := r1.announce(workerAt(t, worker.Prefill, "10.0.0.1:30000"), 1)
+	r2.announce(workerAt(t, worker.Decode, "10.0.0.1:8000"), 1)
 	w := watchPlain(t, s.dial())
 	w.has("10.0.0.1:30000", "10.0.0.1:8000")
 	s.wipe()
@@ -352,9 +352,9 @@ func TestWorkersWhoseLeasesEndedInAnOutageHaveAWhileToComeBack(t *testing.T) {
 	lease, err := direct.Grant(t.Context(), 3600)
 	require.NoError(t, err)
 	for i := range 2 {
-		rec := record(t, worker.Decode, fmt.Sprintf("10.0.0.1:800%d", i))
+		rec := workerAt(t, worker.Decode, fmt.Sprintf("10.0.0.1:800%d", i))
 		rec.ID = worker.ID(i + 1)
-		line, err := file.MarshalWorker(&rec)
+		line, err := record.Marshal(&rec)
 		require.NoError(t, err)
 		_, err = direct.Put(t.Context(), workerKey(DefaultPrefix, clientv3.LeaseID(i+1)), string(line), clientv3.WithLease(lease.ID))
 		require.NoError(t, err)

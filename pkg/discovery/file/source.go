@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -221,7 +222,7 @@ func (s *Source) look(sink discovery.Sink) error {
 	if same && (s.fresh || s.reason != "") {
 		return nil
 	}
-	ws, err := Parse(s.cfg.Path, data)
+	ws, err := record.ParseList(s.cfg.Path, data)
 	if err != nil {
 		return s.lose(sink, err)
 	}
@@ -248,7 +249,7 @@ func (s *Source) read() (os.FileInfo, []byte, error) {
 		return nil, nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	data, err := io.ReadAll(io.LimitReader(f, record.MaxBytes+1))
 	return info, data, err
 }
 
@@ -263,8 +264,8 @@ func (s *Source) lose(sink discovery.Sink, cause error) error {
 	return sink.Send(discovery.Broken{Reason: s.reason})
 }
 
-// entries makes an entry of each worker, with the id as the key: Parse refuses repeated
-// ids.
+// entries makes an entry of each worker, with the id as the key: a list with repeated ids
+// is refused.
 func entries(ws []*worker.Worker) []discovery.Entry {
 	es := make([]discovery.Entry, 0, len(ws))
 	for _, w := range ws {

@@ -150,7 +150,7 @@ func TestPollingAloneSeesEveryKindOfChangeAndSaysEachOnce(t *testing.T) {
 		put(t, p.path, "")
 		got := p.after(onePoll)
 		require.Len(t, got, 1)
-		require.Contains(t, got[0], "broken: "+p.path+":1: nothing in it", "nor is one with nothing in it")
+		require.Contains(t, got[0], "broken: "+p.path+":1: no workers in it", "nor is one with nothing in it")
 
 		put(t, p.path, workersFile())
 		require.Equal(t, []string{"list 5: "}, p.after(onePoll), "an empty list that is written is one")
@@ -163,7 +163,7 @@ func TestABadFileIsReportedWithTheLine(t *testing.T) {
 		put(t, p.path, "workers:\n- id: 1\n  rol: decode\n  dp_size: x\n")
 		got := p.after(onePoll)
 		require.Len(t, got, 1)
-		require.Contains(t, got[0], p.path+`:3: worker 1: unknown key "rol"`)
+		require.Contains(t, got[0], p.path+`:3: worker 1: rol: there is no such key`)
 		require.Contains(t, got[0], "; "+p.path+`:4: worker 1: dp_size: "x": expected a decimal number`)
 	})
 }

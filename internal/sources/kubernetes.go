@@ -1,10 +1,10 @@
-package config
+package sources
 
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
+	"sync"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery/kubernetes"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -46,18 +46,8 @@ type RoleConfig struct {
 	Role  string `yaml:"role"`  // prefill, decode, aggregated; none: the pod gets no requests
 }
 
-// In sets the namespace of the pools that name none.
-func (d *DiscoveryConfig) In(namespace string) {
-	d.Kubernetes = slices.Clone(d.Kubernetes)
-	for i := range d.Kubernetes {
-		if k := &d.Kubernetes[i]; k.Namespace == "" {
-			k.Namespace = namespace
-		}
-	}
-}
-
-// validateKubernetes returns the faults of the list.
-func (d *DiscoveryConfig) validateKubernetes() (errs []error) {
+// checkPools returns the faults of the list.
+func checkPools(d *Config) (errs []error) {
 	seen := make(map[string]int)
 	for i := range d.Kubernetes {
 		k := &d.Kubernetes[i]
@@ -155,4 +145,56 @@ func (k *KubernetesConfig) rules() (rules []kubernetes.Rule, err error) {
 		rules = append(rules, more...)
 	}
 	return rules, errors.Join(errs...)
+}
+
+// openPools makes a source for each pool. Pools of one apiserver share a client.
+func openPools(o *opening) error {
+	kubernetes.Quiet()
+	clients := make(map[string]*kubernetes.Client)
+	notices := make(map[string]func(text string)) // of each cluster one
+	for i := range o.d.Kubernetes {
+		k := &o.d.Kubernetes[i]
+		conf, err := k.Source()
+		if err != nil {
+			return err
+		}
+		if clients[k.Kubeconfig] == nil {
+			client, err := kubernetes.Dial(kubernetes.ClientConfig{Kubeconfig: k.Kubeconfig, Agent: o.Agent, Nowhere: o.Dry})
+			if err != nil {
+				return fmt.Errorf("discovery.kubernetes[%d].kubeconfig (--kubeconfig): %w", i, err)
+			}
+			clients[k.Kubeconfig] = client
+			o.closers = append(o.closers, client)
+			var once sync.Once
+			notices[k.Kubeconfig] = func(text string) { once.Do(func() { o.Log.Info(text) }) }
+		}
+		ref := conf.Ref()
+		conf.Client, conf.Workers, conf.Notice = clients[k.Kubeconfig], o.Namespace, notices[k.Kubeconfig]
+		conf.Presence = func(exists bool, why string) { o.Presence(ref, exists, why) }
+		source, err := kubernetes.New(conf)
+		if err != nil {
+			return fmt.Errorf("discovery.kubernetes[%d]: %w", i, err)
+		}
+		asked, err := o.Asking(o.guarded(source, false))
+		if err != nil {
+			return err
+		}
+		if err := o.add("kubernetes "+ref, ".kubernetes-"+strings.NewReplacer("/", "-", ",", "-").Replace(ref), "kubernetes "+ref, asked, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// poolsShown says of each pool where its workers are.
+func poolsShown(d *Config) (out []string) {
+	for i := range d.Kubernetes {
+		k := &d.Kubernetes[i]
+		if k.Pool == "" {
+			out = append(out, "the pods of "+k.Namespace+" with "+k.Selector)
+		} else {
+			out = append(out, "the InferencePool "+k.Namespace+"/"+k.Pool)
+		}
+	}
+	return out
 }

@@ -1,4 +1,4 @@
-package file
+package record
 
 import (
 	"testing"
@@ -21,19 +21,19 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		ws, err := Parse("fuzz", data)
+		ws, err := ParseList("fuzz", data)
 		if err != nil {
 			require.Nil(t, ws)
 			return
 		}
 		_, err = worker.NewSnapshot(1, append([]*worker.Worker(nil), ws...))
 		require.NoError(t, err, "what the file accepts a snapshot accepts")
-		out, err := Marshal(ws)
+		out, err := MarshalList(ws)
 		if err != nil {
 			require.ErrorContains(t, err, "would not read back the same") // a text that is not UTF-8
 			return
 		}
-		back, err := Parse("fuzz", out)
+		back, err := ParseList("fuzz", out)
 		require.NoError(t, err)
 		require.Len(t, back, len(ws))
 		for i := range ws {

@@ -1,4 +1,4 @@
-package file
+package record
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ import (
 func TestParseScenarios(t *testing.T) {
 	datadriven.RunTest(t, "testdata/parse", func(t *testing.T, d *datadriven.TestData) string {
 		require.Equal(t, "parse", d.Cmd)
-		ws, err := Parse("w.yaml", []byte(d.Input))
+		ws, err := ParseList("w.yaml", []byte(d.Input))
 		if err != nil {
 			require.Nil(t, ws)
 			return err.Error() + "\n"
@@ -49,66 +49,66 @@ func TestParseScenarios(t *testing.T) {
 }
 
 func TestAFileOverTheSizeLimitIsRefusedUnread(t *testing.T) {
-	_, err := Parse("w.yaml", make([]byte, maxBytes+1))
+	_, err := ParseList("w.yaml", make([]byte, MaxBytes+1))
 	require.ErrorContains(t, err, "w.yaml:1: 8388609 bytes: expected at most 8388608")
 }
 
 func TestDeepNestingIsRefusedBeforeItIsParsed(t *testing.T) {
 	for _, s := range []string{strings.Repeat("[", 100000), "workers:\n" + strings.Repeat("- ", 100000), strings.Repeat("{a: ", 100000)} {
-		_, err := Parse("w.yaml", []byte(s))
-		require.ErrorContains(t, err, "nested over 64 levels deep")
+		_, err := ParseList("w.yaml", []byte(s))
+		require.ErrorContains(t, err, "nested more than 64 levels deep")
 	}
 }
 
 func TestAFileThatIsNoTextIsNotEchoed(t *testing.T) {
-	_, err := Parse("w.yaml", []byte("workers:\n\x7fELF\x02\x01\x00\xff"))
+	_, err := ParseList("w.yaml", []byte("workers:\n\x7fELF\x02\x01\x00\xff"))
 	require.EqualError(t, err, "w.yaml:2: this is no text file (byte 13 is 0x02): expected YAML in UTF-8")
 }
 
 func TestOnlyTheFirstFaultsAreNamed(t *testing.T) {
-	_, err := Parse("w.yaml", []byte("workers:\n"+strings.Repeat("  - {id: 0}\n", maxFaults+4)))
+	_, err := ParseList("w.yaml", []byte("workers:\n"+strings.Repeat("  - {id: 0}\n", 54)))
 	require.ErrorContains(t, err, "w.yaml:51: ")
 	require.NotContains(t, err.Error(), "w.yaml:52: ")
 	require.ErrorContains(t, err, "and 4 more")
 }
 
 func TestOneWorkerIsReadFromALineOfJSON(t *testing.T) {
-	w, err := ParseWorker("ready", []byte(`{"id":18446744073709551615,"role":"prefill","engine":"sglang","models":["m"],`+
+	w, err := Parse("ready", []byte(`{"id":18446744073709551615,"role":"prefill","engine":"sglang","models":["m"],`+
 		`"endpoint":"127.0.0.1:9","block_size":16,"bootstrap":{"port":8998}}`))
 	require.NoError(t, err)
 	require.Equal(t, worker.ID(18446744073709551615), w.ID)
 	require.Equal(t, worker.Bootstrap{Host: "127.0.0.1", Port: 8998}, w.Bootstrap)
 
-	_, err = ParseWorker("ready", []byte(`{"id":1,"rol":"prefill"}`))
-	require.ErrorContains(t, err, `ready:1: worker 1: unknown key "rol"`)
-	_, err = ParseWorker("ready", nil)
+	_, err = Parse("ready", []byte(`{"id":1,"rol":"prefill"}`))
+	require.ErrorContains(t, err, `ready:1: worker 1: rol: there is no such key`)
+	_, err = Parse("ready", nil)
 	require.ErrorContains(t, err, "ready:1: nothing in it")
 }
 
 func TestARecordOfANewerWriterIsReadWithoutWhatNobodyKnows(t *testing.T) {
 	line := `{"id":7,"role":"prefill","engine":"sglang","models":["m"],"endpoint":"127.0.0.1:9","block_size":16,` +
 		`"zone":{"name":["a",null]},"bootstrap":{"port":8998,"fabric":"rdma"}}`
-	w, err := ParseRecord("key", []byte(line))
+	w, err := ParseKnown("key", []byte(line))
 	require.NoError(t, err)
 	require.Equal(t, worker.Bootstrap{Host: "127.0.0.1", Port: 8998}, w.Bootstrap)
-	_, err = ParseWorker("key", []byte(line))
-	require.ErrorContains(t, err, `unknown key "zone"`)
+	_, err = Parse("key", []byte(line))
+	require.ErrorContains(t, err, `zone: there is no such key`)
 
 	for text, bad := range map[string]string{
-		`role "prefil"`:                          `{"id":7,"role":"prefil"}`,
+		`role: "prefil"`:                         `{"id":7,"role":"prefil"}`,
 		"expected a decimal number from 0":       `{"id":7,"block_size":-1,"zone":1}`,
 		"models: expected at least one name":     `{"id":7,"role":"prefill","engine":"sglang","model":["m"],"endpoint":"127.0.0.1:9","block_size":16}`,
-		`key "id" stands on line 1 already`:      `{"id":7,"id":8}`,
+		`id: this key stands on line 1 already`:  `{"id":7,"id":8}`,
 		"expected a mapping of id, role, engine": `[7]`,
 		"nothing in it":                          ``,
 	} {
-		_, err := ParseRecord("key", []byte(bad))
+		_, err := ParseKnown("key", []byte(bad))
 		require.ErrorContains(t, err, text)
 	}
 }
 
 func TestAByteOrderMarkIsPassedOver(t *testing.T) {
-	ws, err := Parse("w.yaml", []byte("\ufeffworkers:\n- {id: 7, role: decode, engine: sglang, models: [m], endpoint: \"10.0.0.7:1\", block_size: 16}\n"))
+	ws, err := ParseList("w.yaml", []byte("\ufeffworkers:\n- {id: 7, role: decode, engine: sglang, models: [m], endpoint: \"10.0.0.7:1\", block_size: 16}\n"))
 	require.NoError(t, err)
 	require.Equal(t, worker.ID(7), ws[0].ID)
 }
