@@ -187,5 +187,5 @@
 //
 // This package does not pick (internal/route), book (internal/load) or send, and does not
 // know who listens. What Envoy's messages look like is in internal/wire, what
-// engines need in a body in pkg/prefill/handoff.
+// engines need in a body in internal/engine.
 package leg
