@@ -34,7 +34,7 @@ KUBE_CRDS     := \
   istio.io/api@v1.32.0:kubernetes/customresourcedefinitions.gen.yaml \
   github.com/prometheus-operator/prometheus-operator@v0.85.0:example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml
 LINT_BIN      := .tools/golangci-lint-$(LINT_VERSION)
-TAGS          := invariants,e2e
+TAGS          := invariants,e2e,example
 PKG           := ./...
 # Of test, test-unit and test-race: the tests to run, as go test's -run has them.
 RUN           :=

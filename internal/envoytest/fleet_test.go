@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer os.RemoveAll(binDir)
-		if err := stack.Build(binDir, "invariants", raceEnabled, "./cmd/extproc", "./cmd/enginesim", "./cmd/devetcd"); err != nil {
+		if err := stack.Build(binDir, "invariants,example", raceEnabled, "./cmd/extproc", "./cmd/enginesim", "./cmd/devetcd"); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
