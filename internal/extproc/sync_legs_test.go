@@ -201,7 +201,8 @@ func TestALegThatWasNeverSentIsTakenByNobody(t *testing.T) {
 	require.False(t, send(listener(t, refusedLeg), "{}").Taken())
 	require.Equal(t, "dial unix /nowhere/prefill.sock: connect: no such file or directory", nobody.Why)
 	require.Equal(t, "the connection was closed", cut.Why)
-	noHTTP := listener(t, func(w http.ResponseWriter, _ *http.Request) {
+	noHTTP := listener(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // else the request may not have been written
 		conn, _, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			panic(err)
