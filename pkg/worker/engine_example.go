@@ -5,4 +5,7 @@ package worker
 // Example is the engine of internal/engine/example, in the tests' builds.
 const Example Engine = "example"
 
-func init() { names = append(names, Example) }
+var _ = func() bool {
+	names = append(names, Example)
+	return true
+}()

@@ -4,4 +4,7 @@ package engines
 
 import "github.com/seed-60ae5743/baton/internal/engine/example"
 
-func init() { list = append(list, &example.Engine) }
+var _ = func() bool {
+	list = append(list, &example.Engine)
+	return true
+}()

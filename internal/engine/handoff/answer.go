@@ -90,12 +90,13 @@ type Slot struct {
 
 func (s *Slot) found() bool { return s.Val.End > 0 }
 
+// Put notes the member's value.
 func (s *Slot) Put(val openai.Span) {
 	s.Twice = s.Twice || s.found()
 	s.Val = val
 }
 
-// given reports whether the member is present with a value other than null.
+// Given reports whether the member is present with a value other than null.
 func (s *Slot) Given(answer []byte) bool { return s.found() && answer[s.Val.Start] != 'n' }
 
 // Check checks the member against the bounds for a hand-off. It returns the

@@ -24,6 +24,7 @@ var Pages = ask.Reader{
 	},
 }
 
+// Facts reads what vLLM says of itself. Without its page of metrics the ranks and blocks are not known.
 func Facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
 	version, err := ask.Version(ctx, p)
 	if err != nil {

@@ -164,7 +164,7 @@ func TestWhatEachEngineTells(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for _, kind := range []Kind{Auto, Kind(c.want.Engine)} {
+			for _, kind := range []Kind{Auto, c.want.Engine} {
 				cl := client(t, pages(c.engine), Config{Kind: kind})
 				for range 2 { // found, and then known
 					got, err := cl.Facts(t.Context())

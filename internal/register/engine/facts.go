@@ -25,13 +25,17 @@ func ParseKind(s string) (Kind, error) {
 	return "", fmt.Errorf("engine %q: expected auto, %s", s, worker.EngineNames)
 }
 
-// What an engine says of itself.
 type (
-	Facts    = ask.Facts
-	Unread   = ask.Unread
+	// Facts are what an engine says of itself.
+	Facts = ask.Facts
+	// Unread names the pages that could not be read.
+	Unread = ask.Unread
+	// KVEvents is where an engine publishes its KV events.
 	KVEvents = ask.KVEvents
-	Mark     = ask.Mark
-	Running  = ask.Running
+	// Mark tells one life of an engine's process from the next.
+	Mark = ask.Mark
+	// Running says what one rank of an engine runs.
+	Running = ask.Running
 )
 
 // The errors of what an engine does not say.
