@@ -27,7 +27,8 @@ type bookedRun struct {
 // TestWhatIsBookedIsWhatWorkersHold: 2 prefill and 4 decode workers with answers of 3 to
 // 30 seconds. Over three minutes, second by second, the KV blocks that the plugin takes the
 // decode workers to hold are at most 15 % off those that they do. Without the tag long it
-// is the first forty seconds, five times as fast in all that workers and plugin do.
+// is the first forty seconds, five times as fast in all that workers and plugin do, and on a busy
+// machine 25 %.
 func TestWhatIsBookedIsWhatWorkersHold(t *testing.T) {
 	t.Parallel()
 	for _, run := range append(bookedRight, bookedBesides...) {
@@ -69,7 +70,7 @@ func TestWhatIsBookedIsWhatWorkersHold(t *testing.T) {
 			clients.Wait()
 			t.Logf("what is booked is %.1f %% off in the mean of %d samples, of %.0f blocks a worker", 100*off, samples, held)
 			if slices.Contains(bookedRight, run) {
-				require.LessOrEqual(t, off, 0.15)
+				require.LessOrEqual(t, off, bookedOff)
 			}
 		})
 	}

@@ -23,6 +23,7 @@ const sweepTick = time.Second / 10
 const (
 	bookedTick  = time.Second / 5
 	bookedTicks = 40
+	bookedOff   = 0.25 // a busy machine is late by more of a tick
 )
 
 // bookedRight is the run in which what is booked has to be right.

@@ -23,6 +23,7 @@ const sweepTick = time.Second
 const (
 	bookedTick  = time.Second
 	bookedTicks = 180
+	bookedOff   = 0.15
 )
 
 // bookedRight are the runs in which what is booked has to be right: by reports, and by KV

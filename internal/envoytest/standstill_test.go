@@ -167,8 +167,8 @@ func TestAPluginThatStoodStillCondemnsNobody(t *testing.T) {
 			l.prefillArgs = append(slices.Clone(shortLease), "--bootstrap-timeout", "3s", "--prefill-base-us", "1500000") // of what nobody fetches any more
 			l.decodeArgs = []string{"--decode-us-per-token", "100000"}
 			both(t, l, func(t *testing.T, f *fleet) {
-				// Envoy says of an answer of six seconds that it runs: so a broken log ends bookings.
-				f.send(t.Context(), "/v1/completions", completion("a long answer", 60, true))
+				// Envoy says of an answer of eight seconds that it runs: so a broken log ends bookings.
+				f.send(t.Context(), "/v1/completions", completion("a long answer", 80, true))
 				const before, stands, every = 12, 10 * time.Second, time.Second / 4
 				over := time.AfterFunc(before*every+stands, func() { f.signalPlugin(syscall.SIGCONT) })
 				defer over.Stop()
