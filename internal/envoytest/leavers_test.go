@@ -119,6 +119,9 @@ func (f *fleet) leaveWhile(t *testing.T, workers []*stack.Worker, what string) {
 	f.await(what+" to work", func() bool { return f.running(workers) == 1 })
 	leave()
 	require.Error(t, (<-left).err)
+	if what == "decode" { // it must hear of it before it goes on; prefill goes on, so that there is KV to collect
+		f.await("decode to have been left", func() bool { return f.running(workers) == 0 })
+	}
 	f.faultAll(workers, enginesim.Fault{})
 }
 
