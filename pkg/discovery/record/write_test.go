@@ -110,3 +110,14 @@ func TestAWorkerWithoutFactsIsWrittenAndReadBack(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []*worker.Worker{w}, back)
 }
+
+// A store's last set is kept also while some of its records have expired.
+func TestAWorkerWhoseRecordHasExpiredIsWrittenAsItsRecord(t *testing.T) {
+	w := fleet(t)[1]
+	want, err := Marshal(w)
+	require.NoError(t, err)
+	w.Expired = true
+	got, err := Marshal(w)
+	require.NoError(t, err)
+	require.Equal(t, string(want), string(got))
+}
