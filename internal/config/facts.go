@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/facts"
+	"github.com/seed-60ae5743/baton/internal/sources"
 )
 
 // FactsConfig says how engines are asked for the facts of workers for which discovery
@@ -50,7 +51,7 @@ func (c *FactsConfig) Source() (facts.Config, error) {
 	}
 	pem, err := os.ReadFile(c.CA)
 	if err != nil {
-		return out, fmt.Errorf("facts.ca %q: %w", c.CA, reason(err))
+		return out, fmt.Errorf("facts.ca %q: %w", c.CA, sources.Reason(err))
 	}
 	out.TLS.RootCAs = x509.NewCertPool()
 	if !out.TLS.RootCAs.AppendCertsFromPEM(pem) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/budget"
 	"github.com/seed-60ae5743/baton/internal/extproc"
+	"github.com/seed-60ae5743/baton/internal/sources"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -272,16 +273,7 @@ func readable(name string) error {
 	}
 	f, err := os.Open(name)
 	if err != nil {
-		return reason(err)
+		return sources.Reason(err)
 	}
 	return f.Close()
-}
-
-// reason returns err without the file's name, which the fault already has.
-func reason(err error) error {
-	var path *os.PathError
-	if errors.As(err, &path) {
-		return path.Err
-	}
-	return err
 }

@@ -90,11 +90,15 @@ func (r *registry) len() int {
 	return n
 }
 
-// gone tells each attempt that has one of these workers that the worker has left discovery.
-func (r *registry) gone(ids []worker.ID) {
+// gone tells each attempt that has one of these workers that the worker has left discovery. Those
+// that have moved serve what they have.
+func (r *registry) gone(ids, moved []worker.ID) {
 	left := make(map[worker.ID]bool, len(ids))
 	for _, id := range ids {
 		left[id] = true
+	}
+	for _, id := range moved {
+		delete(left, id)
 	}
 	r.tell(leg.Event{Kind: leg.EventGone, Whole: true, Left: true}, func(x worker.Rank) bool { return left[x.ID] })
 }

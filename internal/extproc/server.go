@@ -336,9 +336,7 @@ func (srv *Server) enterStage(s stage) []*mainStream {
 func (srv *Server) OnChange(old *worker.Snapshot, c discovery.Change) {
 	if len(c.Left) > 0 {
 		srv.leavers.add(c.Left, old, time.Now())
-		srv.attempts.gone(slices.DeleteFunc(slices.Clone(c.Left), func(id worker.ID) bool {
-			return slices.Contains(c.Moved, id) // the same process: it serves what it has
-		}))
+		srv.attempts.gone(c.Left, c.Moved)
 		srv.patience.Forget(c.Left)
 	}
 	err := srv.CheckListener()

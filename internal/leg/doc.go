@@ -111,7 +111,7 @@
 //
 // # Decode's sidecar
 //
-// Of a pair whose prefill leg decode's sidecar sends (handoff.BySidecar) the machine sees
+// Of a pair whose prefill leg decode's sidecar sends (handoff.SidecarOf) the machine sees
 // one leg. The request goes to decode with the prefill worker's address in a header, and no
 // timer of a prefill leg runs. Prefill's booking is released with the head of decode's
 // answer, since the sidecar asks decode when it has prefill's answer, and with decode's

@@ -67,7 +67,7 @@ func (c EtcdConfig) Client() (etcd.ClientConfig, error) {
 	}
 	if c.PasswordFile != "" { // reported at the start, not when etcd first asks for the password
 		if _, err := os.ReadFile(c.PasswordFile); err != nil {
-			return out, fmt.Errorf("discovery.etcd.password_file (--etcd-password-file) %q: %w", c.PasswordFile, reason(err))
+			return out, fmt.Errorf("discovery.etcd.password_file (--etcd-password-file) %q: %w", c.PasswordFile, Reason(err))
 		}
 	}
 	if err := out.Validate(); err != nil {
@@ -76,8 +76,8 @@ func (c EtcdConfig) Client() (etcd.ClientConfig, error) {
 	return out, nil
 }
 
-// reason returns err without the file's name, which the fault already has.
-func reason(err error) error {
+// Reason returns err without the file's name, which the fault already has.
+func Reason(err error) error {
 	var path *os.PathError
 	if errors.As(err, &path) {
 		return path.Err

@@ -29,11 +29,10 @@ type ChangeFunc func(old, now *worker.Snapshot, c Change)
 // subscriber is guarded by View.mu, except the first two, which are read-only.
 type subscriber struct {
 	fn     ChangeFunc
-	over   chan struct{}          // closed when it was cancelled and is not called
-	called bool                   // a call is on its way
-	last   *worker.Snapshot       // the snapshot of the last call
-	left   map[worker.ID]struct{} // workers that left at any time since last
-	moved  map[worker.ID]struct{} // those of them that Change.Moved has
+	over   chan struct{}      // closed when it was cancelled and is not called
+	called bool               // a call is on its way
+	last   *worker.Snapshot   // the snapshot of the last call
+	left   map[worker.ID]bool // workers that left at any time since last; true: Change.Moved has them
 }
 
 // Subscribe calls fn for every change from now on, and first for the present set, as
@@ -44,7 +43,7 @@ type subscriber struct {
 // that cancel returns closes when there is none. cancel does not wait, so fn may call it;
 // fn must not wait for the channel. cancel may be called more than once.
 func (v *View) Subscribe(fn ChangeFunc) (cancel func() (over <-chan struct{})) {
-	s := &subscriber{fn: fn, over: make(chan struct{}), last: &worker.Snapshot{}, left: map[worker.ID]struct{}{}, moved: map[worker.ID]struct{}{}}
+	s := &subscriber{fn: fn, over: make(chan struct{}), last: &worker.Snapshot{}, left: map[worker.ID]bool{}}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.subs = append(v.subs, s)
@@ -96,12 +95,13 @@ func (v *View) publishLocked(setChanged bool) {
 		return
 	}
 	c := diff(old, now)
+	anew := moved(c.Left, old, now)
 	for _, s := range v.subs {
 		for _, id := range c.Left {
-			s.left[id] = struct{}{}
+			s.left[id] = false
 		}
-		for _, id := range moved(c.Left, old, now) {
-			s.moved[id] = struct{}{}
+		for _, id := range anew {
+			s.left[id] = true
 		}
 	}
 	v.snap.Store(now)
@@ -236,8 +236,8 @@ func moved(left []worker.ID, old, now *worker.Snapshot) []worker.ID {
 }
 
 // returned adds to Left and Joined the workers that are in both snapshots but were away
-// at some time between them, and removes these workers from Changed.
-func (c Change) returned(left map[worker.ID]struct{}, old, now *worker.Snapshot) Change {
+// at some time between them, and removes these workers from Changed. It sets Moved.
+func (c Change) returned(left map[worker.ID]bool, old, now *worker.Snapshot) Change {
 	for id := range left {
 		if old.Worker(id) != nil && now.Worker(id) != nil {
 			c.Left = append(c.Left, id)
@@ -247,6 +247,11 @@ func (c Change) returned(left map[worker.ID]struct{}, old, now *worker.Snapshot)
 	}
 	slices.Sort(c.Left)
 	slices.Sort(c.Joined)
+	for _, id := range c.Left {
+		if left[id] {
+			c.Moved = append(c.Moved, id)
+		}
+	}
 	return c
 }
 
@@ -293,12 +298,7 @@ func (v *View) tellSubscriber(s *subscriber) {
 		return
 	}
 	c := diff(old, now).returned(s.left, old, now)
-	for _, id := range c.Left {
-		if _, is := s.moved[id]; is {
-			c.Moved = append(c.Moved, id)
-		}
-	}
-	s.last, s.left, s.moved, s.called = now, map[worker.ID]struct{}{}, map[worker.ID]struct{}{}, true
+	s.last, s.left, s.called = now, map[worker.ID]bool{}, true
 	v.mu.Unlock()
 	s.fn(old, now, c)
 	v.mu.Lock()

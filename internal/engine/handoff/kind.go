@@ -79,14 +79,10 @@ type Meeting struct {
 	Room      prefill.Room     // drawn anew for each attempt
 }
 
-// BySidecar is the kind of no engine: a sidecar before decode's engine sends the prefill leg,
-// and hands over as the engine needs it. So it has the obstacles of every engine: see
-// [SidecarOf].
-const BySidecar = "by_sidecar"
-
-// SidecarOf returns the kind of a sidecar whose engine is any of these.
+// SidecarOf returns the kind of no engine: a sidecar before decode's engine, any of these, sends
+// the prefill leg, and hands over as the engine needs it. So it has the obstacles of them all.
 func SidecarOf(kinds ...Kind) Kind {
-	k := &Protocol{Name: BySidecar, Paths: []openai.Path{openai.ChatCompletions, openai.Completions}}
+	k := &Protocol{Name: "by_sidecar", Paths: []openai.Path{openai.ChatCompletions, openai.Completions}}
 	for _, o := range kinds {
 		k.Obstacles = append(k.Obstacles, o.Obstacles...)
 	}
@@ -116,7 +112,10 @@ func (p *Protocol) Begun() *Together {
 // Holds reports whether prefill, which begins together with decode, keeps its KV until
 // a decode fetches it: the end of prefill's own request does not free it
 // (docs/engines.md#mooncake-holds).
-func (p *Protocol) Holds() bool { return p != nil && p.Together != nil && p.Together.Collect != nil }
+func (p *Protocol) Holds() bool {
+	t := p.Begun()
+	return t != nil && t.Collect != nil
+}
 
 // ByOthers reports whether a sidecar of decode sends the prefill leg.
 func (p *Protocol) ByOthers() bool { return p != nil && p.Together == nil && p.First == nil }

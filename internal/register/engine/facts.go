@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/seed-60ae5743/baton/internal/engine/ask"
-	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -16,11 +15,11 @@ const Auto Kind = "auto"
 
 // ParseKind reads a kind; "" is Auto.
 func ParseKind(s string) (Kind, error) {
-	switch {
-	case s == "":
+	if s == "" || s == string(Auto) {
 		return Auto, nil
-	case s == string(Auto) || engines.Of(Kind(s)).Name != "":
-		return Kind(s), nil
+	}
+	if k, err := worker.ParseEngine(s); err == nil {
+		return k, nil
 	}
 	return "", fmt.Errorf("engine %q: expected auto, %s", s, worker.EngineNames)
 }
