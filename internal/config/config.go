@@ -201,6 +201,9 @@ type RequestConfig struct {
 	// PassOtherPaths sends a request on a path that Baton does not read to one worker of
 	// the model that its body names. Default true.
 	PassOtherPaths *bool `yaml:"pass_other_paths"`
+	// HandedOver names members of requests' bodies that go to prefill and decode apart, though
+	// it is not known what the engines make of them (docs/engines.md#members).
+	HandedOver []string `yaml:"handed_over"`
 }
 
 // AnswerConfig says how answers are handled.

@@ -28,6 +28,7 @@ func (c *Config) Server() (extproc.Config, error) {
 		MaxBodiesBytes: c.Request.MaxBodiesBytes,
 		NoHold:         !unlessFalse(c.Prefill.HoldResponse),
 		RefuseOther:    !unlessFalse(c.Request.PassOtherPaths),
+		HandedOver:     c.Request.HandedOver,
 		FirstToken:     c.Answer.FirstToken, AnswerBase: c.Answer.OverdueBase,
 		DebugHeader:  c.Routing.DebugHeader,
 		Overrides:    unlessFalse(c.Routing.RequestOverrides),

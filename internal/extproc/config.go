@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/budget"
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/leg"
@@ -103,6 +104,9 @@ type Config struct {
 	// MaxWait is how long a request waits for a worker to return, at most to its deadline,
 	// if all workers of a role are set aside and one may come back. Default 1 minute.
 	MaxWait time.Duration
+	// HandedOver names members of a body that no row of what an engine takes has, and which are
+	// handed over all the same.
+	HandedOver []string
 	// MaxBodyBytes bounds a request's body. A value above three quarters of
 	// MaxBodiesBytes is lowered to that, since large bodies get no more together.
 	// Default 64 MiB. Envoy applies its own limit before.
@@ -268,6 +272,7 @@ func (c *Config) rules() *leg.Rules {
 	return &leg.Rules{
 		PrefillTimeout: c.PrefillTimeout, OrphanGrace: c.OrphanGrace,
 		Hold: !c.NoHold, HoldFirst: c.FirstToken == FirstTokenHold, Fallback: c.FallbackAggregated, PrefillCluster: c.PrefillCluster, MaxAttempts: c.MaxAttempts, PassOther: !c.RefuseOther,
+		Served:       engines.Served,
 		MaxBodyBytes: c.MaxBodyBytes, DefaultTimeout: c.DefaultTimeout, MaxTimeout: c.MaxTimeout, Names: c.Names, Buffers: new(wire.Pool), Scans: new(scanPool),
 		ReasonHeader: c.Gateway.ReasonHeader, Replicas: c.Advertise != "",
 	}

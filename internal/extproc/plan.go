@@ -1,10 +1,10 @@
 package extproc
 
 import (
+	"slices"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/leg"
-	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
@@ -58,7 +58,7 @@ func (a *asking) plan(d *route.Decision) (*leg.Plan, error) {
 		p.DecodeAlone, p.HandoffID = d.Decode.Alone, d.HandoffID
 	} else {
 		p.Bootstrap, p.Model = w.Bootstrap, d.Key.Model
-		p.InHeaders = together.Overrides != nil && d.Decode.Worker.HeaderOverrides && w.HeaderOverrides && a.m.Request().Path != openai.Completions
+		p.InHeaders = d.Decode.Worker.HeaderOverrides && w.HeaderOverrides && slices.Contains(together.OverridesOn, a.m.Request().Path)
 		p.Room = d.Room
 		leg.Room = p.Room
 	}

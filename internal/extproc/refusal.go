@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"strings"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
@@ -23,7 +24,7 @@ func (srv *Server) failureOf(r *route.Refusal) *leg.Failure {
 	case route.BadName:
 		return pinned(r.Pin)
 	case route.UnknownPath:
-		return leg.UnknownPath(r.Path, true)
+		return leg.UnknownPath(r.Path, &engines.Served, true)
 	}
 	f := *leg.FailureOf(string(r.Reason)) // these reasons are the codes of rows
 	switch r.Reason {
@@ -53,7 +54,8 @@ func (srv *Server) failureOf(r *route.Refusal) *leg.Failure {
 
 // obstructed completes the row for a request that cannot be split: because of what, and what
 // the client can do. by is what names a prefill worker that would not be used, or empty.
-func obstructed(f *leg.Failure, obstacle, by string) {
+func obstructed(f *leg.Failure, why handoff.Obstacle, by string) {
+	obstacle := why.Member
 	f.Param = cmp.Or(by, obstacle)
 	switch obstacle {
 	case "":
@@ -69,6 +71,9 @@ func obstructed(f *leg.Failure, obstacle, by string) {
 		f.Message += " because of " + obstacle + ": send the prompt as text or as token ids"
 	default:
 		f.Message += " because of " + obstacle + ": leave it out"
+		if why.Unknown {
+			f.Message += ", or name it in request.handed_over: it is not known what the workers' engine makes of it"
+		}
 	}
 	if by != "" {
 		f.Message += "; and " + by + " names a prefill worker"

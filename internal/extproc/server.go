@@ -360,6 +360,7 @@ func (srv *Server) routing() route.Config {
 		Prefill: c.Prefill, Decode: c.Decode, Aggregated: c.Aggregated,
 		Conditional: c.Conditional, Overrides: c.Overrides, MaxQueuedISLTokens: c.MaxQueuedISLTokens,
 		PassUnknown: c.Gateway.PassUnknown,
+		HandedOver:  func(member string) bool { return slices.Contains(c.HandedOver, member) },
 		Unweighed: func() {
 			srv.saidUnweighed.Do(func() {
 				srv.log.Warn("a request would weigh its own picks, and is picked for like others: its nvext.router_config_override " +

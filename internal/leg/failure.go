@@ -157,11 +157,12 @@ var rows = func() map[string]Failure {
 }()
 
 // UnknownPath returns the failure for a path that is not served. It names the path, and one
-// that the client may have meant; passed says that it may be one which is passed on.
-func UnknownPath(path string, passed bool) *Failure {
+// of those served that the client may have meant; passed says that it may be one which is passed
+// on.
+func UnknownPath(path string, served *openai.Paths, passed bool) *Failure {
 	f := FailUnknownPath
 	f.Message = "The path " + PathTold(path) + " is not served here"
-	near := openai.Nearest(path, passed)
+	near := served.Nearest(path, passed)
 	if near != "" {
 		f.Message += ": did you mean " + near + "?"
 	} else {

@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -19,7 +20,7 @@ func testRules() *Rules {
 	names, _ := prefill.NamesOf(prefill.DialectPlain)
 	return &Rules{
 		PrefillTimeout: time.Minute, OrphanGrace: 30 * time.Second,
-		Hold: true, HoldFirst: true, PrefillCluster: "prefill_leg", MaxAttempts: 3, MaxBodyBytes: 1 << 20, PassOther: true,
+		Hold: true, HoldFirst: true, PrefillCluster: "prefill_leg", MaxAttempts: 3, MaxBodyBytes: 1 << 20, PassOther: true, Served: engines.Served,
 		DefaultTimeout: 10 * time.Minute, MaxTimeout: time.Hour, Names: names, Buffers: new(wire.Pool), Scans: new(oneScan),
 	}
 }

@@ -120,7 +120,7 @@ func (q *Request) accept(ev *Event, w Way, r *Rules) *Failure {
 	}
 	switch {
 	case !known && !q.Passes():
-		return UnknownPath(q.Headers.Path, somePass(ev.EndOfStream, w, r))
+		return UnknownPath(q.Headers.Path, &r.Served, somePass(ev.EndOfStream, w, r))
 	case known && q.Headers.Method != "POST":
 		return &failMethod
 	case ev.EndOfStream:

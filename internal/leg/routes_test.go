@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/extproc/routetable"
-	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/wire"
 )
 
@@ -19,7 +19,7 @@ func TestEachRouteOfTheEnginesIsOfItsClass(t *testing.T) {
 	require.NoError(t, err)
 	for route, class := range classes {
 		path := routetable.Concrete(route)
-		require.Equal(t, class != routetable.Never && route != "/v1/models/{model:path}", openai.Served(path), "%s: internal/openai knows what engines serve", route)
+		require.Equal(t, class != routetable.Never && route != "/v1/models/{model:path}", engines.Served.Serves(path), "%s: the rooms of the engines say what they serve", route)
 		for _, w := range []Way{{}, {Speaks: Gateway}, {Speaks: PlainGateway}} {
 			require.Equal(t, class, becomes(w, "POST", path, false), "%s with a body, %+v", route, w)
 			bare := becomes(w, "GET", path, true)

@@ -26,6 +26,7 @@ type Rules struct {
 	MaxAttempts    int
 	MaxBodyBytes   int
 	PassOther      bool // requests on paths that are not read here go on to a worker
+	Served         openai.Paths
 	DefaultTimeout time.Duration
 	MaxTimeout     time.Duration
 	Names          prefill.Names

@@ -126,7 +126,7 @@ func TestEditsEqualEditsOfAMap(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	ws := func() string { return []string{"", "", " ", "\n\t", "  "}[rng.IntN(5)] }
 	values := []string{`1`, `"a,}"`, `[1, {"b":"]"}]`, `{ }`, `null`, `true`, `"\"\\"`, `-1.5e3`}
-	fields := []Field{Tools, ToolChoice, StreamOptions, MinTokens, BestOf, RequestID, NVExt, BootstrapRoom, BootstrapHost}
+	fields := []Field{Tools, ToolChoice, StreamOptions, MinTokens, Documents, RequestID, NVExt, BootstrapRoom, BootstrapHost}
 	for n := range 5000 {
 		members := []string{`"model"` + ws() + `:"m"`, `"prompt":` + ws() + `"p"`}
 		for _, f := range fields {

@@ -35,21 +35,7 @@ const (
 	PromptTokenIDs    // in TensorRT-LLM's chat: the ids in place of the messages
 	PromptTokenIDsB64 // the same, packed
 	N
-	BestOf
 	PromptEmbeds
-	PromptLogprobs
-	Echo
-	Logprobs
-	TopLogprobs
-	UseBeamSearch
-	ReturnContextLogits
-	ReturnLogprob
-	LogprobStartLen
-	TopLogprobsNum
-	TokenIDsLogprob
-	ReturnHiddenStates
-	ReturnRoutedExperts
-	ReturnIndexerTopK
 	CacheSalt
 	ExtraKey
 	LoRAPath
@@ -92,12 +78,7 @@ var fieldNames = [numFields]string{
 	StreamOptions: "stream_options", MaxTokens: "max_tokens",
 	MaxCompletionTokens: "max_completion_tokens", MinTokens: "min_tokens", N: "n",
 	MinCompletionTokens: "min_completion_tokens", PromptTokenIDs: "prompt_token_ids",
-	PromptTokenIDsB64: "prompt_token_ids_b64",
-	BestOf:            "best_of", PromptEmbeds: "prompt_embeds", PromptLogprobs: "prompt_logprobs", Echo: "echo",
-	Logprobs: "logprobs", TopLogprobs: "top_logprobs", UseBeamSearch: "use_beam_search",
-	ReturnContextLogits: "return_context_logits", ReturnLogprob: "return_logprob", LogprobStartLen: "logprob_start_len",
-	TopLogprobsNum: "top_logprobs_num", TokenIDsLogprob: "token_ids_logprob", ReturnHiddenStates: "return_hidden_states",
-	ReturnRoutedExperts: "return_routed_experts", ReturnIndexerTopK: "return_indexer_topk", CacheSalt: "cache_salt", ExtraKey: "extra_key",
+	PromptTokenIDsB64: "prompt_token_ids_b64", PromptEmbeds: "prompt_embeds", CacheSalt: "cache_salt", ExtraKey: "extra_key",
 	LoRAPath: "lora_path", SamplingParams: "sampling_params", NVExt: "nvext",
 	RequestID: "rid", BootstrapHost: "bootstrap_host", BootstrapPort: "bootstrap_port",
 	BootstrapRoom: "bootstrap_room", BootstrapPairKey: "bootstrap_pair_key",
@@ -169,8 +150,6 @@ func lookup(key []byte) Field {
 		return PromptTokenIDsB64
 	case "n":
 		return N
-	case "best_of":
-		return BestOf
 	case "cache_salt":
 		return CacheSalt
 	case "extra_key":
@@ -207,32 +186,6 @@ func lookupRest(key []byte) Field {
 		return VLLMXArgs
 	case "prompt_embeds":
 		return PromptEmbeds
-	case "prompt_logprobs":
-		return PromptLogprobs
-	case "echo":
-		return Echo
-	case "logprobs":
-		return Logprobs
-	case "top_logprobs":
-		return TopLogprobs
-	case "use_beam_search":
-		return UseBeamSearch
-	case "return_context_logits":
-		return ReturnContextLogits
-	case "return_logprob":
-		return ReturnLogprob
-	case "logprob_start_len":
-		return LogprobStartLen
-	case "top_logprobs_num":
-		return TopLogprobsNum
-	case "token_ids_logprob":
-		return TokenIDsLogprob
-	case "return_hidden_states":
-		return ReturnHiddenStates
-	case "return_routed_experts":
-		return ReturnRoutedExperts
-	case "return_indexer_topk":
-		return ReturnIndexerTopK
 	}
 	return lookupRouterOnly(key)
 }

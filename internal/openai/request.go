@@ -57,6 +57,13 @@ type member struct {
 
 func (m *member) found() bool { return m.val.End != 0 }
 
+// other is a member that this package does not know.
+type other struct{ key, val Span }
+
+// MostOthers is of how many members that this package does not know a Request keeps the places:
+// more than any engine's requests have.
+const MostOthers = 128
+
 // Request is what [Scan] has read from one body. The zero value is ready; a Request that
 // is used again allocates nothing. It must not be used concurrently while it is being
 // filled.
@@ -85,8 +92,9 @@ type Request struct {
 	members [numFields]member
 	order   [numFields]Field // known top-level fields in the body's order
 	known   int
-	count   int // top-level members, with unknown ones
-	end     int // offset of the closing brace
+	others  []other // top-level members that this package does not know, the first MostOthers of them
+	count   int     // top-level members, with unknown ones
+	end     int     // offset of the closing brace
 	buf     []byte
 
 	samplingCount int // members of sampling_params, if that is an object
@@ -116,6 +124,23 @@ func (r *Request) Key(f Field) Span {
 	return r.members[f].key
 }
 
+// EachMember calls fn with each member at the top of the body that r was read from, until fn
+// returns false: first those that this package knows, then the others, with NoField. It returns
+// false if there are [MostOthers] others, so that fn may not have seen all.
+func (r *Request) EachMember(fn func(f Field, key, val Span) bool) bool {
+	for _, f := range r.order[:r.known] {
+		if !fn(f, r.members[f].key, r.members[f].val) {
+			return true
+		}
+	}
+	for _, o := range r.others {
+		if !fn(NoField, o.key, o.val) {
+			return true
+		}
+	}
+	return len(r.others) < MostOthers
+}
+
 // End returns the offset of the closing brace of the body's object.
 func (r *Request) End() int { return r.end }
 
@@ -134,6 +159,7 @@ func (r *Request) reset(p Path) {
 	r.CacheSalt, r.ExtraKey, r.LoRA = nil, nil, nil
 	r.PromptKind, r.PromptField, r.Prompts, r.PromptTokens = PromptNone, NoField, 1, 0
 	r.known, r.count, r.end, r.samplingCount, r.samplingList = 0, 0, 0, 0, false
+	r.others = r.others[:0]
 	r.buf = r.buf[:0]
 }
 

@@ -62,6 +62,8 @@ func (r *Request) scanMembers(body []byte, i int, m member, injected bool) (int,
 			r.members[f] = m
 			r.order[r.known] = f
 			r.known++
+		} else if len(r.others) < MostOthers {
+			r.others = append(r.others, other{m.key, m.val})
 		}
 		if body[i] == '}' {
 			r.end = i

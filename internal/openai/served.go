@@ -1,40 +1,28 @@
 package openai
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
-// servedPaths are the paths that engines serve to clients: first those whose bodies this package
-// reads, the list of models and /health, then those that are passed on. A name in braces is one segment.
-// internal/extproc/testdata/routes lists them by engine.
-var servedPaths = [...]string{
-	"/v1/chat/completions", "/v1/completions", "/generate", "/v1/models", "/health",
-
-	"/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/rerank", "/v1/score", "/v1/classify", "/tokenize", "/detokenize",
-	"/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/generations", "/v1/images/edits", "/v1/videos", "/v1/realtime",
-	"/v1/tokenize", "/v1/detokenize", "/v1/chat/completions/batch", "/v1/messages/count_tokens",
-	"/version", "/ping", "/ready", "/readyz", "/liveness", "/health_generate", "/models", "/model_info", "/v1/model_info",
-	"/rerank", "/score", "/classify", "/pooling", "/encode", "/invocations", "/inference/v1/generate", "/vertex_generate", "/rollout/generate",
-	"/api/chat", "/api/generate", "/api/show", "/api/tags", "/cohere/v2/chat", "/v2/embed", "/v2/rerank",
-	"/parse_function_call", "/separate_reasoning", "/generative_scoring", "/openpi/policy", "/v1/decisions", "/v1/systemone",
-	"/v1/actions/generations", "/v1/actions/metadata", "/v1/actions/realtime", "/v1/meshes", "/v1/realtime_video/generate",
-	"/cohere/v2/chat/render", "/v1/chat/completions/render", "/v1/chat/completions/derender", "/v1/completions/render",
-	"/v1/completions/derender", "/v1/messages/render", "/v1/responses/render",
-	"/v1/responses/{id}", "/v1/responses/{id}/cancel", "/v1/videos/{id}", "/v1/videos/{id}/content", "/v1/images/{id}/content",
-	"/v1/meshes/{id}", "/v1/meshes/{id}/content",
+// Paths are the paths that engines serve to clients. A name in braces is one segment.
+type Paths struct {
+	Read   []string // whose bodies this package reads, the list of models and /health
+	Passed []string // those that are passed on
 }
 
-// readPaths is how many of servedPaths are not passed on.
-const readPaths = 5
-
-// Served reports whether an engine is known that serves the path, the value of :path.
-func Served(path string) bool {
+// Serves reports whether the path, the value of :path, is one of these.
+func (p *Paths) Serves(path string) bool {
 	path, _, _ = strings.Cut(path, "?")
-	return served(path, servedPaths[:])
+	return served(path, p.Read, p.Passed)
 }
 
-func served(path string, among []string) bool {
-	for _, p := range among {
-		if matches(p, path) {
-			return true
+func served(path string, among ...[]string) bool {
+	for _, list := range among {
+		for _, p := range list {
+			if matches(p, path) {
+				return true
+			}
 		}
 	}
 	return false
@@ -60,11 +48,11 @@ const (
 // Nearest returns the served path that a client may have meant by a path that is not served, ""
 // if none is near: the same but for its prefix, its slashes or its case, or by a letter or two.
 // passed says that it may be one which is passed on.
-func Nearest(path string, passed bool) string {
+func (p *Paths) Nearest(path string, passed bool) string {
 	path, _, _ = strings.Cut(path, "?")
-	among := servedPaths[:]
-	if !passed {
-		among = among[:readPaths]
+	among := p.Read
+	if passed {
+		among = slices.Concat(p.Read, p.Passed)
 	}
 	if len(path) > longestPath || served(path, among) {
 		return ""

@@ -48,13 +48,19 @@ func EachElement(b []byte, s Span, fn func(val Span)) {
 // IsKey reports whether the quoted key at s is name, in any spelling.
 func IsKey(b []byte, s Span, name string) bool { return isKey(b, s, name) }
 
+// KeyText returns the text of the quoted key at s, which shares memory with b unless the key has
+// an escape.
+func KeyText(b []byte, s Span) []byte {
+	raw := Span{s.Start + 1, s.End - 1}.Of(b)
+	if !hasEscape(raw) {
+		return raw
+	}
+	return AppendUnescaped(nil, raw)
+}
+
 // SameKey reports whether two quoted keys are the same, in any spelling.
 func SameKey(b []byte, s, t Span) bool {
-	x, y := b[s.Start+1:s.End-1], b[t.Start+1:t.End-1]
-	if !hasEscape(x) && !hasEscape(y) {
-		return bytes.Equal(x, y)
-	}
-	return bytes.Equal(AppendUnescaped(nil, x), AppendUnescaped(nil, y))
+	return bytes.Equal(KeyText(b, s), KeyText(b, t))
 }
 
 // HasPrefix reports whether a quoted text, which must have been checked, begins with

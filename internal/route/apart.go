@@ -48,25 +48,25 @@ const (
 	CutToFit = "truncate_prompt_tokens"
 )
 
-// hindrance says why an engine's hand-off cannot serve the request. "" means that it can.
-func (rt *Router) hindrance(e worker.Engine, q *Question) string {
+// hindrance says why an engine's hand-off cannot serve the request. The zero value means that it
+// can.
+func (rt *Router) hindrance(e worker.Engine, q *Question) handoff.Obstacle {
 	kind := engines.HandOff(e)
+	cut := q.cut && engines.Of(e).Truncates && !handoff.Alone(q.req.Scan)
 	switch {
-	case q.req.Sidecar && q.cut && engines.Of(e).Truncates && !handoff.Alone(q.req.Scan): // the sidecar asks prefill for one token, too
-		return CutToFit
 	case q.req.Sidecar:
-		return handoff.Hindrance(engines.Sidecar, q.req.Body, q.req.Scan)
+		kind = engines.Sidecar // which asks prefill for one token, too
 	case !kind.PrefillFirst() && q.req.OneLeg:
-		return noMirror
+		return handoff.Obstacle{Member: noMirror}
 	case (kind.PrefillFirst() || q.req.Sends) && !rt.cfg.Policy.Rules.Listener:
-		return noListener
+		return handoff.Obstacle{Member: noListener}
 	case kind.PrefillFirst() && handoff.Alone(q.req.Scan):
-		return ""
-	case q.cut && engines.Of(e).Truncates && !handoff.Alone(q.req.Scan):
-		return CutToFit
-	default:
-		return handoff.Hindrance(kind, q.req.Body, q.req.Scan)
+		return handoff.Obstacle{}
 	}
+	if cut {
+		return handoff.Obstacle{Member: CutToFit}
+	}
+	return handoff.Hindrance(kind, q.req.Body, q.req.Scan, rt.cfg.HandedOver)
 }
 
 // splittable refuses a request that is to be served with prefill and decode apart if no
@@ -78,12 +78,13 @@ func (rt *Router) splittable(q *Question) *Refusal {
 	if !q.apart {
 		return nil
 	}
-	fits, able, why := q.fits(), 0, ""
+	var why, none handoff.Obstacle
+	fits, able := q.fits(), 0
 	for _, f := range fits {
 		h := rt.hindrance(f.Engine, q)
-		if h == "" {
+		if h == none {
 			able++
-		} else if why == "" || why == noMirror {
+		} else if why == none || why.Member == noMirror {
 			why = h
 		}
 	}
@@ -91,15 +92,15 @@ func (rt *Router) splittable(q *Question) *Refusal {
 	case able == 0 && len(fits) > 0:
 		return rt.unsplit(q, why)
 	case !q.wish.names() && able < len(q.pool.PrefillFits):
-		q.able = slices.DeleteFunc(slices.Clone(fits), func(f worker.Fit) bool { return rt.hindrance(f.Engine, q) != "" })
+		q.able = slices.DeleteFunc(slices.Clone(fits), func(f worker.Fit) bool { return rt.hindrance(f.Engine, q) != none })
 	}
 	return nil
 }
 
 // unsplit has one worker serve a request that no engine can split, or returns why none
 // can.
-func (rt *Router) unsplit(q *Question, why string) *Refusal {
-	if why == noListener {
+func (rt *Router) unsplit(q *Question, why handoff.Obstacle) *Refusal {
+	if why.Member == noListener {
 		return refuse(NoListener)
 	}
 	f := &Refusal{Reason: NoHandoff, Obstacle: why}

@@ -77,7 +77,7 @@ func TestAPromptThatMayBeCutToFitIsNotSplit(t *testing.T) {
 			d, f := r.Decide(q, p, sc, time.Now())
 			require.Equal(t, string(c.refused), reasonIn(f))
 			if f != nil {
-				require.Equal(t, CutToFit, f.Obstacle)
+				require.Equal(t, CutToFit, f.Obstacle.Member)
 				require.Zero(t, r.cfg.Book.Totals().Held)
 				return
 			}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -53,7 +55,7 @@ type Refusal struct {
 	Overloaded bool                   // all workers that could serve are over a threshold
 	Returning  bool                   // one that is set aside or doubted may serve soon: waiting may help
 	Workers    string                 // what the prefill and the decode workers are, of which no two are a pair
-	Obstacle   string                 // the part of the request that cannot be split; empty: the model is never split
+	Obstacle   handoff.Obstacle       // what of the request cannot be split; none: the model is never split
 	By         string                 // the header or member that names a prefill worker which would not be used; empty: none does
 	Pin        *pin.Error
 	Body       *openai.Error
@@ -67,7 +69,7 @@ func (q *Question) noneAlone(may bool) *Refusal {
 	switch {
 	case may && q.world.ServedAlone(q.pool.Key, q.now):
 		return refuse(NoAggregated)
-	case q.req.Passing != "" && !openai.Served(q.req.Passing):
+	case q.req.Passing != "" && !engines.Served.Serves(q.req.Passing):
 		return &Refusal{Reason: UnknownPath, Path: q.req.Passing}
 	default:
 		return &Refusal{Reason: NeedsAlone, Path: q.req.Passing}

@@ -52,6 +52,10 @@ type Config struct {
 	// that name no model go to one worker then, whatever the workers' models are.
 	PassUnknown bool
 
+	// HandedOver says which members are handed over that no row of what an engine takes has.
+	// Nil: none are.
+	HandedOver func(member string) bool
+
 	// How to pick, by role.
 	Prefill, Decode, Aggregated Params
 	// Conditional says which requests one worker serves although prefill workers are

@@ -1,12 +1,16 @@
 package engines
 
 import (
+	"slices"
+
 	"github.com/seed-60ae5743/baton/internal/engine"
+	"github.com/seed-60ae5743/baton/internal/engine/capability"
 	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/engine/sglang"
 	"github.com/seed-60ae5743/baton/internal/engine/trtllm"
 	"github.com/seed-60ae5743/baton/internal/engine/vllm"
 	"github.com/seed-60ae5743/baton/internal/engine/vllmmooncake"
+	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -38,9 +42,29 @@ func HandOff(name worker.Engine) handoff.Kind { return Of(name).HandOff }
 
 // Sidecar is the hand-off of decode workers with a sidecar, whatever their engine is.
 var Sidecar = func() handoff.Kind {
-	kinds := make([]handoff.Kind, len(list))
-	for i, e := range list {
-		kinds[i] = e.HandOff
+	var tables []*capability.Table
+	for _, e := range list {
+		tables = append(tables, e.HandOff.Takes)
 	}
-	return handoff.SidecarOf(kinds...)
+	return handoff.SidecarOf(tables...)
+}()
+
+// Served are the paths that one of the engines serves to clients. Nobody changes them.
+var Served = func() openai.Paths {
+	var s openai.Paths
+	for _, apart := range []bool{true, false} {
+		for _, e := range list {
+			for _, p := range e.HandOff.Takes.Paths {
+				switch {
+				case p.Apart != apart || slices.Contains(s.Read, p.Pattern) || slices.Contains(s.Passed, p.Pattern):
+				case apart:
+					s.Read = append(s.Read, p.Pattern)
+				default:
+					s.Passed = append(s.Passed, p.Pattern)
+				}
+			}
+		}
+	}
+	s.Read = append(s.Read, "/v1/models", "/health") // which Baton answers itself
+	return s
 }()

@@ -4,16 +4,20 @@ package example
 
 import (
 	"context"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"strconv"
 
 	"github.com/seed-60ae5743/baton/internal/engine"
 	"github.com/seed-60ae5743/baton/internal/engine/ask"
+	"github.com/seed-60ae5743/baton/internal/engine/capability"
 	"github.com/seed-60ae5743/baton/internal/engine/handoff"
-	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
+
+//go:embed capabilities.txt
+var capabilities string
 
 // Engine is what is known of it.
 var Engine = engine.Engine{
@@ -21,10 +25,7 @@ var Engine = engine.Engine{
 	HandOff: &handoff.Protocol{
 		Name:  "kept",
 		First: &handoff.First{Hold: hold, Added: []string{"kept"}, Read: read, Append: take},
-		Paths: []openai.Path{openai.Completions},
-		Obstacles: []handoff.Obstacle{
-			{On: handoff.Everywhere, Field: openai.Echo, Passes: handoff.Truthy},
-		},
+		Takes: capability.Must(capabilities),
 	},
 	Pages: ask.Reader{
 		Title: "the example", Facts: facts,

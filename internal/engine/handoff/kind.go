@@ -3,6 +3,7 @@ package handoff
 import (
 	"strings"
 
+	"github.com/seed-60ae5743/baton/internal/engine/capability"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -20,14 +21,10 @@ type Protocol struct {
 	Together *Together
 	First    *First
 
-	// Paths has the paths on which the engine takes a hand-off.
-	Paths []openai.Path
+	// Takes says on which paths the engine takes a hand-off, and which members prevent one.
+	Takes *capability.Table
 	// ManyPrompts says that a request for several prompts can be handed over.
 	ManyPrompts bool
-	// Obstacles are what else prevents a hand-off, in the order in which they are named.
-	Obstacles []Obstacle
-	// Own returns one more member that prevents a hand-off, or "". Nil: none.
-	Own func(body []byte, r *openai.Request) string
 }
 
 // Together is a protocol in which both legs begin at once and meet.
@@ -41,8 +38,9 @@ type Together struct {
 	// was read from. What is returned may be shared and must not be written to.
 	Prefill func(body []byte, r *openai.Request, room prefill.Room) []openai.Edit
 	// Overrides are the headers for the host, the port and the room that the engine takes in
-	// place of the members, on all paths but openai.Completions, if it was started so; nil: none.
-	Overrides []string
+	// place of the members, on these paths, if it was started so; nil: none.
+	Overrides   []string
+	OverridesOn []openai.Path
 	// NamesRank says that prefill's request must name the rank. Else prefill knows it from the
 	// room.
 	NamesRank bool
@@ -81,12 +79,8 @@ type Meeting struct {
 
 // SidecarOf returns the kind of no engine: a sidecar before decode's engine, any of these, sends
 // the prefill leg, and hands over as the engine needs it. So it has the obstacles of them all.
-func SidecarOf(kinds ...Kind) Kind {
-	k := &Protocol{Name: "by_sidecar", Paths: []openai.Path{openai.ChatCompletions, openai.Completions}}
-	for _, o := range kinds {
-		k.Obstacles = append(k.Obstacles, o.Obstacles...)
-	}
-	return k
+func SidecarOf(tables ...*capability.Table) Kind {
+	return &Protocol{Name: "by_sidecar", Takes: capability.Join(tables...)}
 }
 
 // String returns the kind as labels and the status page show it.

@@ -18,7 +18,7 @@ import (
 // TestWhatPreventsAHandOff: a request that asks for what only the computation of its prompt
 // shows, or for several generations, is not handed over, and the member that asks for it is
 // named. The same member with a value that asks for nothing prevents nothing, and neither
-// does one that the engine does not know.
+// does one that the engine drops. One of which that is not known prevents a hand-off.
 func TestWhatPreventsAHandOff(t *testing.T) {
 	nixl, moon, meets, trt := vllm.HandOff, vllmmooncake.HandOff, sglang.HandOff, trtllm.HandOff
 	chat, completion, generate := `{"model":"m","messages":[]%}`, `{"model":"m","prompt":"a"%}`, `{"text":"a"%}`
@@ -56,9 +56,13 @@ func TestWhatPreventsAHandOff(t *testing.T) {
 		{[]handoff.Kind{meets}, generate, `"return_routed_experts":true`, `"return_routed_experts":0`, "return_routed_experts"},
 		{[]handoff.Kind{meets}, generate, `"return_indexer_topk":true`, `"return_indexer_topk":false`, "return_indexer_topk"},
 		{[]handoff.Kind{meets}, generate, `"input_embeds":[[0.5,1]]`, `"input_embeds":null`, "input_embeds"},
-		{[]handoff.Kind{meets}, generate, `"sampling_params":{"n":2}|"sampling_params":[{},{"n":2}]`, `"sampling_params":{"n":1}|"n":2`, "sampling_params.n"},
+		{[]handoff.Kind{meets}, generate, `"sampling_params":{"n":2}|"sampling_params":[{},{"n":2}]`, `"sampling_params":{"n":1}`, "sampling_params.n"},
 		{[]handoff.Kind{meets}, generate, `"sampling_params":{"beam_width":4}|"sampling_params":[{"beam_width":1},{"beam_width":2}]`,
 			`"sampling_params":{"beam_width":1}|"sampling_params":{"beam_width":null}|"sampling_params":null|"sampling_params":[{}]`, "sampling_params.beam_width"},
+		{[]handoff.Kind{meets}, generate, `"sampling_params":{"of_later":4}|"sampling_params":[{},{"of_later":0}]`, `"sampling_params":{"of_later":null}`, "sampling_params.of_later"},
+		{[]handoff.Kind{meets}, generate, `"n":2`, `"n":null`, "n"},
+		{every, chat, `"of_later":1|"of\u005flater":{}|"messages ":[]|"of_later":false`, `"of_later":null|"of_later":null,"temperature":0`, ""},
+		{every, completion, `"of_later":1`, `"of_later":null`, "of_later"},
 		{every, chat, `"n":2`, `"n":1|"n":null`, "n"},
 		{every, completion, `"n":2`, `"n":1`, "n"},
 		{[]handoff.Kind{nixl, moon, trt, engines.Sidecar}, generate, ``, "", handoff.NoPath},
@@ -72,7 +76,7 @@ func TestWhatPreventsAHandOff(t *testing.T) {
 		path := map[string]openai.Path{chat: openai.ChatCompletions, completion: openai.Completions, generate: openai.Generate}[template]
 		var r openai.Request
 		require.NoError(t, openai.Scan(path, body, &r), "%s", body)
-		return handoff.Hindrance(k, body, &r)
+		return handoff.Hindrance(k, body, &r, nil).Member
 	}
 	for _, row := range rows {
 		for _, k := range row.of {

@@ -118,7 +118,7 @@ func TestASGLangRequestHasNoHandOffInItsAnswer(t *testing.T) {
 	body := []byte(`{"model":"m","messages":[]}`)
 	var r openai.Request
 	require.NoError(t, openai.Scan(openai.ChatCompletions, body, &r))
-	require.Empty(t, handoff.Hindrance(sglang.HandOff, body, &r))
+	require.Empty(t, handoff.Hindrance(sglang.HandOff, body, &r, nil))
 	res, err := handoff.ReadAnswer(sglang.HandOff, vllmAnswer(2), false)
 	require.NoError(t, err)
 	require.False(t, res.Held())

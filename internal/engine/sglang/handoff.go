@@ -16,28 +16,12 @@ var HandOff = &handoff.Protocol{
 		Members: members, Shared: true, Prefill: oneToken,
 		// If the engine was started with SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES=1
 		// (entrypoints/request_headers.py; chat since 0.5.18, /generate since 0.5.15).
-		Overrides: []string{"x-override-bootstrap-host", "x-override-bootstrap-port", "x-override-bootstrap-room"},
+		Overrides:   []string{"x-override-bootstrap-host", "x-override-bootstrap-port", "x-override-bootstrap-room"},
+		OverridesOn: []openai.Path{openai.ChatCompletions, openai.Generate},
 	},
-	Paths:       []openai.Path{openai.ChatCompletions, openai.Completions, openai.Generate},
+	Takes:       Takes,
 	ManyPrompts: true, // a room for each
-	Own:         beams,
-	Obstacles: []handoff.Obstacle{
-		{On: handoff.Completions, Field: openai.Echo, Passes: handoff.Truthy, Also: openai.Logprobs, AlsoPasses: handoff.Truthy},
-		{On: handoff.Completions, Field: openai.Logprobs, Passes: handoff.Over(mostTopLogprobs)},
-		{On: handoff.Chat, Field: openai.TopLogprobs, Passes: handoff.Over(mostTopLogprobs), Also: openai.Logprobs, AlsoPasses: handoff.Truthy},
-		{On: handoff.Generate, Field: openai.LogprobStartLen, Passes: handoff.NotNegative, Also: openai.ReturnLogprob, AlsoPasses: handoff.Truthy},
-		{On: handoff.Generate, Field: openai.TokenIDsLogprob, Passes: handoff.Given, Also: openai.ReturnLogprob, AlsoPasses: handoff.Truthy},
-		{On: handoff.Generate, Field: openai.TopLogprobsNum, Passes: handoff.Over(mostTopLogprobs), Also: openai.ReturnLogprob, AlsoPasses: handoff.Truthy},
-		{On: handoff.Generate, Field: openai.InputEmbeds, Passes: handoff.Given},
-		{On: handoff.Generate, Field: openai.ReturnIndexerTopK, Passes: handoff.Truthy},
-		{On: handoff.Everywhere, Field: openai.ReturnHiddenStates, Passes: handoff.Truthy},
-		{On: handoff.Everywhere, Field: openai.ReturnRoutedExperts, Passes: handoff.Truthy},
-	},
 }
-
-// mostTopLogprobs is how many log probabilities of prefill's token SGLang can hand over. Its
-// prefill ends with all its requests if there are more.
-const mostTopLogprobs = 128
 
 // members appends what both bodies carry. The room is written as an integer: it may exceed
 // 2^53 and must never pass through a float. The engine makes "host:port" of the host.
@@ -86,27 +70,3 @@ var (
 		{Field: openai.MinNewTokens, Value: handoff.One},
 	}
 )
-
-// beams returns the member by which a request of the native path asks for more than one beam.
-func beams(body []byte, r *openai.Request) string {
-	if r.Path != openai.Generate {
-		return ""
-	}
-	several := false
-	each := func(params openai.Span) {
-		openai.EachMember(body, params, func(key, val openai.Span) bool {
-			several = several || openai.IsKey(body, key, beamWidth) && handoff.Over(1)(val.Of(body))
-			return !several
-		})
-	}
-	s := r.Value(openai.SamplingParams)
-	each(s)
-	openai.EachElement(body, s, each)
-	if !several {
-		return ""
-	}
-	return openai.SamplingParams.String() + "." + beamWidth
-}
-
-// beamWidth is a member of sampling_params.
-const beamWidth = "beam_width"

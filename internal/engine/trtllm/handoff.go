@@ -18,12 +18,7 @@ import (
 var HandOff = &handoff.Protocol{
 	Name:  "context_first",
 	First: &handoff.First{Hold: hold, Added: []string{member, promptIDs, promptB64}, Read: read, OnlyToDecode: true, Append: appendHeld, IDs: idsIn},
-	Paths: []openai.Path{openai.ChatCompletions, openai.Completions},
-	Obstacles: []handoff.Obstacle{
-		{On: handoff.Everywhere, Field: openai.UseBeamSearch, Passes: handoff.Truthy},
-		{On: handoff.Everywhere, Field: openai.BestOf, Passes: handoff.NotOne},
-		{On: handoff.Completions, Field: openai.ReturnContextLogits, Passes: handoff.Truthy},
-	},
+	Takes: Takes,
 }
 
 // Members of prefill's answer.

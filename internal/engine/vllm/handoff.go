@@ -2,26 +2,15 @@ package vllm
 
 import (
 	"github.com/seed-60ae5743/baton/internal/engine/handoff"
-	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
 // HandOff is that of vLLM with NixlConnector in pull mode: prefill first; decode pulls the KV
 // from where prefill's answer says (tests/v1/kv_connector/nixl_integration/toy_proxy_server.py;
 // pull_scheduler.py request_finished).
 var HandOff = &handoff.Protocol{
-	Name:      "nixl_pull",
-	First:     &handoff.First{Hold: hold, Added: []string{member}, Read: read, Append: appendHeld},
-	Paths:     []openai.Path{openai.ChatCompletions, openai.Completions},
-	Obstacles: obstacles,
-}
-
-var obstacles = []handoff.Obstacle{
-	{On: handoff.Everywhere, Field: openai.PromptLogprobs, Passes: handoff.Given},
-	{On: handoff.Chat, Field: openai.Echo, Passes: handoff.Truthy}, // sets prompt_logprobs to top_logprobs
-	{On: handoff.Completions, Field: openai.Echo, Passes: handoff.Truthy, Also: openai.Logprobs, AlsoPasses: handoff.Given},
-	{On: handoff.Completions, Field: openai.PromptEmbeds, Passes: handoff.Given},
-	{On: handoff.Everywhere, Field: openai.UseBeamSearch, Passes: handoff.Truthy},
-	{On: handoff.Everywhere, Field: openai.BestOf, Passes: handoff.NotOne},
+	Name:  "nixl_pull",
+	First: &handoff.First{Hold: hold, Added: []string{member}, Read: read, Append: appendHeld},
+	Takes: Takes,
 }
 
 // member carries the hand-off, in the bodies of prefill and decode and in prefill's answer.

@@ -16,10 +16,9 @@ import (
 // the address of the engine whose id it was given, and waits until prefill has computed the
 // KV. Prefill answers without waiting for decode, and holds its KV.
 var HandOff = &handoff.Protocol{
-	Name:      "mooncake",
-	Together:  &handoff.Together{Members: members, Prefill: oneToken, NamesRank: true, Collect: collect},
-	Paths:     vllm.HandOff.Paths,
-	Obstacles: vllm.HandOff.Obstacles,
+	Name:     "mooncake",
+	Together: &handoff.Together{Members: members, Prefill: oneToken, NamesRank: true, Collect: collect},
+	Takes:    vllm.Takes,
 }
 
 // transferID appends the name of an attempt's transfer. It is made of the room, which

@@ -55,7 +55,7 @@ func TestMooncakeHandsOverOneGeneration(t *testing.T) {
 	} {
 		var r openai.Request
 		require.NoError(t, openai.Scan(openai.Completions, []byte(body), &r))
-		require.Equal(t, want, handoff.Hindrance(vllmmooncake.HandOff, []byte(body), &r), body)
+		require.Equal(t, want, handoff.Hindrance(vllmmooncake.HandOff, []byte(body), &r, nil).Member, body)
 	}
 }
 

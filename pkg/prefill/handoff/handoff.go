@@ -60,12 +60,13 @@ func Read(e worker.Engine, path string, body []byte) (*Request, error) {
 }
 
 // Obstacle returns why the request cannot be handed over: "path", or the name of the member that
-// prevents it. "" means that it can.
+// prevents it, such as one of which it is not known what the engine makes of it. "" means that it
+// can.
 func (r *Request) Obstacle() string {
 	if r.PrefillFirst() && handoff.Alone(&r.scan) {
 		return "" // prefill's answer is the response
 	}
-	return handoff.Hindrance(r.kind, r.body, &r.scan)
+	return handoff.Hindrance(r.kind, r.body, &r.scan, nil).Member
 }
 
 // PrefillFirst reports whether decode needs prefill's answer. Else both legs begin at once.

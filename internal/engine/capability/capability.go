@@ -1,0 +1,157 @@
+package capability
+
+import (
+	"bytes"
+	"cmp"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
+)
+
+// Source is where a row is shown.
+type Source struct {
+	Version string // of the engine
+	Place   string // the file, and what in it
+}
+
+// Path is a path that an engine serves.
+type Path struct {
+	Pattern string // as in a request line; a name in braces is one segment
+	Apart   bool   // a hand-off is taken; else one worker serves the request
+	Source  Source
+}
+
+// Row says what a member means for a hand-off.
+type Row struct {
+	Paths  []string
+	Member string
+	Stops  string // the values that prevent a hand-off, as the file has them; "": none
+	Source Source
+	when   []condition
+}
+
+// condition is a member with a value that passes the test.
+type condition struct {
+	member string
+	passes test
+}
+
+// Table is what an engine takes.
+type Table struct {
+	Paths []Path
+	Rows  []Row
+	on    [openai.Other]map[string][]*Row
+}
+
+// Obstacle is what of a request prevents a hand-off. The zero value is none.
+type Obstacle struct {
+	Member  string // as written in the body
+	Unknown bool   // no row has the member
+}
+
+// longest is how long a member's name is at most, and how much is told of a longer one.
+const longest = 64
+
+// Takes reports whether a hand-off is taken on the path.
+func (t *Table) Takes(p openai.Path) bool { return t != nil && p < openai.Other && t.on[p] != nil }
+
+// Obstacle returns the first member of the request that prevents a hand-off. body is the body
+// that r was read from, and known says which members may be handed over though no row has them.
+func (t *Table) Obstacle(body []byte, r *openai.Request, known func(member string) bool) (o Obstacle) {
+	var none Obstacle
+	j := judge{t.on[r.Path], body, r, known}
+	all := r.EachMember(func(f openai.Field, key, val openai.Span) bool {
+		if f == openai.NoField {
+			o = j.named("", openai.KeyText(body, key), val)
+		} else {
+			o = j.found(j.rows[f.String()], f.String(), val)
+		}
+		if f == openai.SamplingParams && o == none {
+			o = j.sampling(val)
+		}
+		return o.Member == ""
+	})
+	if o == none && !all {
+		o = Obstacle{Member: "members", Unknown: true}
+	}
+	return o
+}
+
+// judge judges the members of one request.
+type judge struct {
+	rows  map[string][]*Row
+	body  []byte
+	r     *openai.Request
+	known func(string) bool
+}
+
+// named judges a member that is found by its name, which stands behind a prefix in the table.
+func (j *judge) named(prefix string, name []byte, val openai.Span) Obstacle {
+	if len(name) > longest {
+		return j.found(nil, prefix+string(bytes.ToValidUTF8(name[:longest], nil)), val)
+	}
+	if prefix == "" {
+		if rows := j.rows[string(name)]; rows != nil {
+			return j.found(rows, rows[0].Member, val)
+		}
+	}
+	return j.found(j.rows[prefix+string(name)], prefix+string(name), val)
+}
+
+// found judges a member by the rows that have it. One that is null prevents nothing.
+func (j *judge) found(rows []*Row, name string, val openai.Span) Obstacle {
+	if j.body[val.Start] == 'n' {
+		return Obstacle{}
+	}
+	for _, row := range rows {
+		if j.stands(row, val) {
+			return Obstacle{Member: row.Member}
+		}
+	}
+	if rows == nil && (j.known == nil || !j.known(name)) {
+		return Obstacle{Member: cmp.Or(name, `""`), Unknown: true}
+	}
+	return Obstacle{}
+}
+
+// sampling judges the members of sampling_params, or of the elements of its list.
+func (j *judge) sampling(val openai.Span) (o Obstacle) {
+	each := func(s openai.Span) {
+		openai.EachMember(j.body, s, func(key, val openai.Span) bool {
+			if o.Member == "" {
+				o = j.named("sampling_params.", openai.KeyText(j.body, key), val)
+			}
+			return o.Member == ""
+		})
+	}
+	each(val)
+	openai.EachElement(j.body, val, each)
+	return o
+}
+
+// stands reports whether the row's member, with this value, prevents a hand-off.
+func (j *judge) stands(row *Row, val openai.Span) bool {
+	if len(row.when) == 0 || !passes(j.body, val, row.when[0].passes, listDepth) {
+		return false
+	}
+	if len(row.when) == 1 {
+		return true
+	}
+	with, stands := &row.when[1], false
+	j.r.EachMember(func(f openai.Field, key, val openai.Span) bool {
+		is := f != openai.NoField && f.String() == with.member || f == openai.NoField && openai.IsKey(j.body, key, with.member)
+		stands = is && passes(j.body, val, with.passes, listDepth)
+		return !stands
+	})
+	return stands
+}
+
+// listDepth is how deep lists nest in which an element may pass.
+const listDepth = 2
+
+func passes(body []byte, s openai.Span, t test, depth int) (yes bool) {
+	if depth == 0 || body[s.Start] != '[' {
+		return t(s.Of(body))
+	}
+	openai.EachElement(body, s, func(e openai.Span) { yes = yes || passes(body, e, t, depth-1) })
+	return yes
+}

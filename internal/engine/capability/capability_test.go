@@ -1,0 +1,120 @@
+package capability
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
+)
+
+const small = `
+# Of an engine.
+source 1.2 api.py
+apart /v1/completions # both
+pass model prompt temperature
+stop logprobs over 3 with echo true
+stop best_of not 1
+source 1.3 other.py Class
+one /v1/embeddings
+`
+
+func TestWhatAFileSays(t *testing.T) {
+	table, err := read(small)
+	require.NoError(t, err)
+	require.Equal(t, []Path{
+		{"/v1/completions", true, Source{"1.2", "api.py"}}, {"/v1/embeddings", false, Source{"1.3", "other.py Class"}},
+	}, table.Paths)
+	require.True(t, table.Takes(openai.Completions))
+	require.False(t, table.Takes(openai.ChatCompletions))
+	require.Len(t, table.Rows, 5)
+	require.Equal(t, "over 3 with echo true", table.Rows[3].Stops)
+	require.Equal(t, Source{"1.2", "api.py"}, table.Rows[4].Source)
+	require.False(t, (*Table)(nil).Takes(openai.Completions))
+}
+
+func TestAFileThatIsMalformedIsRefusedWithItsLine(t *testing.T) {
+	for file, want := range map[string]string{
+		"pass a":                                 `line 1: pass: expected a line "source VERSION PLACE" before it`,
+		"source 1":                               "",
+		"source":                                 "line 1: source: expected something behind it",
+		"\nsource 1 a\nsplit b":                  "line 3: split: expected source, apart, one, pass or stop",
+		"source 1 a\nstop b":                     "line 2: stop: expected MEMBER TEST, with MEMBER TEST or nothing behind it",
+		"source 1 a\nstop b maybe":               "line 2: maybe: expected a number behind it",
+		"source 1 a\nstop b maybe 1":             "line 2: maybe: expected given, true, from, over or not",
+		"source 1 a\nstop b over":                "line 2: over: expected a number behind it",
+		"source 1 a\nstop b over x":              `line 2: over: strconv.ParseFloat: parsing "x": invalid syntax`,
+		"source 1 a\nstop b true with c true":    "",
+		"source 1 a\nstop b true with c true d":  "line 2: stop: expected MEMBER TEST, with MEMBER TEST or nothing behind it",
+		"source 1 a\nstop b true c true d given": "line 2: stop: expected MEMBER TEST, with MEMBER TEST or nothing behind it",
+	} {
+		_, err := read(file)
+		if want == "" {
+			require.NoError(t, err, file)
+			continue
+		}
+		require.EqualError(t, err, want, file)
+		require.PanicsWithValue(t, "capabilities: "+want, func() { Must(file) })
+	}
+}
+
+// TestWhatNoRowKnowsIsAnObstacle: a client's names are told as far as they are short, in valid
+// UTF-8; beyond so many members nothing is read, and nothing is handed over.
+func TestWhatNoRowKnowsIsAnObstacle(t *testing.T) {
+	table := Must(small)
+	many := func(n int, value string) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, `,"m%d":%s`, i, value)
+		}
+		return b.String()
+	}
+	known := func(member string) bool { return member == "ours" }
+	for members, want := range map[string]Obstacle{
+		``:                                     {},
+		`,"temperature":1,"ours":[1]`:          {},
+		`,"echo":true`:                         {"echo", true},
+		`,"echo":true,"logprobs":4`:            {"echo", true},
+		`,"logprobs":4`:                        {},
+		`,"best_of":2`:                         {"best_of", false},
+		`,"theirs":null`:                       {},
+		`,"their\u0073":0`:                     {"theirs", true},
+		`,"":0,"temperature":1`:                {`""`, true},
+		`,"` + strings.Repeat("é", 40) + `":0`: {strings.Repeat("é", 32), true},
+		many(200, "0"):                         {"m0", true},
+		many(200, "null"):                      {"members", true},
+		many(100, "null"):                      {},
+	} {
+		var r openai.Request
+		body := []byte(`{"model":"m","prompt":"a"` + members + `}`)
+		require.NoError(t, openai.Scan(openai.Completions, body, &r))
+		got := table.Obstacle(body, &r, known)
+		require.Equal(t, want, got, members)
+		require.Equal(t, want, Join(table, table).Obstacle(body, &r, known), members)
+	}
+}
+
+func TestARequestIsJudgedWithoutAllocations(t *testing.T) {
+	table := Must(small)
+	var r openai.Request
+	body := []byte(`{"model":"m","prompt":"a","temperature":0.5,"logprobs":2,"best_of":1}`)
+	require.NoError(t, openai.Scan(openai.Completions, body, &r))
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if table.Obstacle(body, &r, nil) != (Obstacle{}) {
+			panic("an obstacle")
+		}
+	}))
+}
+
+func TestAJoinTakesWhatAllTake(t *testing.T) {
+	other := Must("source 1 a\napart /v1/chat/completions /v1/completions\npass model prompt messages theirs\nstop temperature over 1\n")
+	both := Join(Must(small), other)
+	require.True(t, both.Takes(openai.Completions))
+	require.False(t, both.Takes(openai.ChatCompletions))
+	var r openai.Request
+	body := []byte(`{"model":"m","prompt":"a","theirs":1,"temperature":2}`)
+	require.NoError(t, openai.Scan(openai.Completions, body, &r))
+	require.Equal(t, Obstacle{Member: "temperature"}, both.Obstacle(body, &r, nil))
+}

@@ -1,0 +1,106 @@
+package engines
+
+import (
+	"flag"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/engine/capability"
+	"github.com/seed-60ae5743/baton/internal/engine/sglang"
+	"github.com/seed-60ae5743/baton/internal/engine/trtllm"
+	"github.com/seed-60ae5743/baton/internal/engine/vllm"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write docs/engines.md")
+
+// cell is how wide a list may be in a cell of a table.
+const cell = 180
+
+// TestThePageOfTheEnginesIsTheirRooms: docs/engines.md is page.md with the facts and the rows of
+// the rooms. Each fact and each row names a version.
+func TestThePageOfTheEnginesIsTheirRooms(t *testing.T) {
+	read := func(name string) string {
+		b, err := os.ReadFile(name)
+		require.NoError(t, err)
+		return string(b)
+	}
+	page := regexp.MustCompile(`<!-- (\.\./\w+/facts\.md) -->`).ReplaceAllStringFunc(read("page.md"), func(mark string) string {
+		return strings.TrimSpace(read(strings.Fields(mark)[1]))
+	})
+	facts := regexp.MustCompile(`\*Seen\*:([^*]*)\*Code\*`).FindAllString(page, -1)
+	require.Len(t, facts, strings.Count(page, "*Seen*:"))
+	for _, f := range facts {
+		require.Regexp(t, `\d\.\d|\bmain\b`, f, "of which version is it?")
+	}
+	rows := "### vLLM\n\n" + written(t, vllm.Takes) + "\n### SGLang\n\n" + written(t, sglang.Takes) + "\n### TensorRT-LLM\n\n" + written(t, trtllm.Takes)
+	page = strings.Replace(page, "<!-- rows -->\n", rows, 1)
+	if *rewrite {
+		require.NoError(t, os.WriteFile("../../../docs/engines.md", []byte(page), 0o600))
+	}
+	require.Equal(t, page, read("../../../docs/engines.md"), "make docs writes it")
+}
+
+// written returns the tables of an engine's paths and members.
+func written(t *testing.T, table *capability.Table) string {
+	var b strings.Builder
+	line := func(cells ...string) { b.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
+	line("paths", "served", "of", "source")
+	line("---", "---", "---", "---")
+	for i := 0; i < len(table.Paths); {
+		first, n := table.Paths[i], 0
+		for _, p := range table.Paths[i:] {
+			if p.Apart != first.Apart || p.Source != first.Source {
+				break
+			}
+			n++
+		}
+		for _, list := range lists(table.Paths[i:i+n], func(p capability.Path) string { return p.Pattern }) {
+			line(list, map[bool]string{true: "apart", false: "by one worker"}[first.Apart], first.Source.Version, first.Source.Place)
+		}
+		i += n
+	}
+	b.WriteString("\n")
+	line("paths", "members", "handed over", "of", "source")
+	line("---", "---", "---", "---", "---")
+	type key struct{ paths, member string }
+	seen := map[key]bool{}
+	for i := 0; i < len(table.Rows); {
+		first, n := table.Rows[i], 0
+		paths := strings.Join(first.Paths, " ")
+		for _, r := range table.Rows[i:] {
+			if strings.Join(r.Paths, " ") != paths || r.Stops != first.Stops || r.Source != first.Source {
+				break
+			}
+			k := key{paths, r.Member}
+			require.False(t, seen[k], "%v has two rows", k)
+			seen[k] = true
+			n++
+		}
+		for _, list := range lists(table.Rows[i:i+n], func(r capability.Row) string { return r.Member }) {
+			stops := "yes"
+			if first.Stops != "" {
+				stops = "not if " + strings.Replace(first.Stops, "not ", "other than ", 1)
+			}
+			line("`"+paths+"`", list, stops, first.Source.Version, first.Source.Place)
+		}
+		i += n
+	}
+	return b.String()
+}
+
+// lists returns the names of the items in lists that fit in cells.
+func lists[T any](items []T, name func(T) string) (out []string) {
+	list := ""
+	for _, item := range items {
+		text := "`" + name(item) + "`"
+		if list != "" && len(list)+len(text) > cell {
+			out, list = append(out, list), ""
+		}
+		list += strings.Repeat(", ", min(1, len(list))) + text
+	}
+	return append(out, list)
+}
