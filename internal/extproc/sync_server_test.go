@@ -53,6 +53,7 @@ func TestSeveralGenerationsAtOnceAreNotSplit(t *testing.T) {
 		`{"model":"m","prompt":[1,2,3,4],"prompt_logprobs":0}`:    {"prompt_logprobs", "because of prompt_logprobs: leave it out."},
 		`{"model":"m","prompt":"a","echo":true,"logprobs":1}`:     {"echo", "because of echo: leave it out."},
 		`{"model":"m","prompt":[1,2,3,4],"use_beam_search":true}`: {"use_beam_search", "because of use_beam_search: leave it out."},
+		`{"model":"m","prompt":"a","of_later":{"x":1}}`:           {"of_later", "because of of_later: leave it out, or name it in request.handed_over: it is not known what"},
 		`{"model":"m","prompt_embeds":"AAAA","max_tokens":4}`:     {"prompt_embeds", "because of prompt_embeds: send the prompt as text or as token ids."},
 	} {
 		p := r.open(filterMain)

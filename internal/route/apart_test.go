@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -88,6 +89,46 @@ func TestAPromptThatMayBeCutToFitIsNotSplit(t *testing.T) {
 			}
 			d.Cancel(time.Now())
 		})
+	}
+}
+
+// TestAMemberThatNobodyKnowsIsNotSplit: one worker serves the request, or it is refused and the
+// member is named; the same with an engine that knows it, or where it is named in the
+// configuration, is split.
+func TestAMemberThatNobodyKnowsIsNotSplit(t *testing.T) {
+	ask := func(engine worker.Engine, member string, accepts bool, handedOver ...string) (bool, *Refusal) {
+		ws := engineOf(routetest.Workers(), engine)
+		for _, w := range ws {
+			w.KVEvents, w.AcceptsAggregated = worker.KVEvents{}, accepts && w.Role == worker.Decode
+		}
+		r := newRig(t, ws, func(c *Config) {
+			c.Policy.Rules.Listener = true
+			c.HandedOver = func(member string) bool { return slices.Contains(handedOver, member) }
+		})
+		q, f := r.ask(`{"model":"m","prompt":[1,2,3,4,5,6,7,8],"`+member+`":1}`, nil)
+		if f != nil {
+			return false, f
+		}
+		p, sc := r.tokens(q)
+		d, f := r.Decide(q, p, sc, time.Now())
+		if f == nil {
+			d.Cancel(time.Now())
+		}
+		return d.Apart, f
+	}
+	for _, engine := range []worker.Engine{worker.VLLM, worker.SGLang, worker.TensorRTLLM} {
+		_, f := ask(engine, "of_later", false)
+		require.NotNil(t, f, engine)
+		require.Equal(t, NoHandoff, f.Reason)
+		require.Equal(t, handoff.Obstacle{Member: "of_later", Unknown: true}, f.Obstacle)
+		apart, f := ask(engine, "of_later", true)
+		require.Nil(t, f)
+		require.False(t, apart)
+		for _, known := range []string{"of_later", "temperature"} {
+			apart, f = ask(engine, known, false, "of_later")
+			require.Nil(t, f)
+			require.True(t, apart, "%s: %s", engine, known)
+		}
 	}
 }
 
