@@ -182,9 +182,9 @@ func TestFieldsThatOnlyTheRouterMaySetAreRefused(t *testing.T) {
 func TestBothLegsCarryTheClientsBytesAndTheSameRendezvous(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
-		// Odd spacing, escapes, numbers that no float holds, fields we do not know.
+		// Odd spacing, escapes, numbers that no float holds, a field that is not read.
 		body := "{ \"model\" : \"m\",\n\t\"prompt\":\"caf\\u00e9 \\\"quoted\\\" \u00e9\" , \"max_tokens\" : 7 ,\"stream\":true, " +
-			"\"seed\":9007199254740993,\"unknown\":{\"max_tokens\":3,\"bootstrap_room\":1},\"temperature\":1.0e0}"
+			"\"seed\":9007199254740993,\"metadata\":{\"max_tokens\":3,\"bootstrap_room\":1},\"temperature\":1.0e0}"
 		h := http.Header{"Content-Type": {"application/json"}, "X-Request-Id": {"11111111-2222-4333-8444-555555555555"}, "X-Own": {"kept"}}
 		r := f.do(http.MethodPost, "/v1/completions?a=b", strings.NewReader(body), h)
 		requireAnswer(t, r, "café \"quoted\" é", 7)
