@@ -201,7 +201,7 @@ func TestARankIsNotKnownWholeAfterItsPublisherLostAMessage(t *testing.T) {
 
 // The event had found its rank just before the rank left.
 func TestNothingIsAppliedToARankThatHasLeft(t *testing.T) {
-	cfg := Config{Index: kvindex.NewMap(kvindex.NewSlots()), Channels: []Channel{newHand()}}.withDefaults()
+	cfg := Config{Index: newTree(t), Channels: []Channel{newHand()}}.withDefaults()
 	p := newPlane(&cfg)
 	p.add(one, newPlaneRank(&cfg, one))
 	pr, _ := p.rank(one)

@@ -98,12 +98,6 @@ type answer struct {
 	fail error // with end: why the replay failed; nil: it ended well
 }
 
-// reserver is an index with a budget that also covers the facts kept beside the index
-// about its blocks, as kvindex.Tree is.
-type reserver interface {
-	Reserve(bytes int) bool
-}
-
 func newStream(cfg *Config, r worker.Rank, src source) *stream {
 	s := &stream{
 		src:     src,
@@ -117,9 +111,7 @@ func newStream(cfg *Config, r worker.Rank, src source) *stream {
 	if src.clears {
 		s.tracker.EmptyBefore(1)
 	}
-	if index, ok := cfg.Index.(reserver); ok {
-		s.decoder.Budget(index.Reserve)
-	}
+	s.decoder.Budget(cfg.Index.Reserve)
 	if src.addr == "" {
 		s.adopted, s.ended = make(chan adopted), make(chan struct{})
 	}

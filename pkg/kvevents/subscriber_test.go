@@ -114,16 +114,23 @@ func (w *zmqWorker) publish(e any, lost bool) {
 	}
 }
 
+// newTree returns an empty index.
+func newTree(t testing.TB) *kvindex.Tree {
+	tree, err := kvindex.NewTree(kvindex.TreeConfig{MaxBytes: 32 << 20, NoHugePages: true}, kvindex.NewSlots())
+	require.NoError(t, err)
+	return tree
+}
+
 // rig is a running subscriber with its index.
 type rig struct {
 	t     *testing.T
-	index *kvindex.Map
+	index *kvindex.Tree
 	sub   *Subscriber
 	stop  func()
 }
 
 func newRig(t *testing.T, change func(*Config)) *rig {
-	r := &rig{t: t, index: kvindex.NewMap(kvindex.NewSlots())}
+	r := &rig{t: t, index: newTree(t)}
 	cfg := Config{Index: r.index, Audit: 100 * time.Millisecond, MinBackoff: time.Millisecond, MaxBackoff: 20 * time.Millisecond}
 	if change != nil {
 		change(&cfg)

@@ -36,7 +36,7 @@ import (
 // runs after every verb. Both implementations answer every file.
 func TestScenarios(t *testing.T) {
 	for name, index := range map[string]func(*Slots) Index{
-		"map": func(s *Slots) Index { return newMap(s, scenarioRoute) },
+		"map": func(s *Slots) Index { return newPlainMapOf(s, scenarioRoute) },
 		"tree": func(s *Slots) Index {
 			return newTreeOf(t, s, TreeConfig{MaxBytes: 32 << 20, NoHugePages: true, Route: scenarioRoute})
 		},
@@ -135,7 +135,7 @@ func (s *scenario) do(t *testing.T, verb string, f []string, out *strings.Builde
 		}
 		return false
 	})
-	tier, _ := ParseTier(opts["tier"])
+	tier := Tier(max(0, slices.Index(tierNames[:], opts["tier"])))
 	at, _ := time.ParseDuration(opts["at"])
 	now := time.Unix(1000, 0).Add(at)
 	var r worker.Rank
