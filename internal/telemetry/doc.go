@@ -14,8 +14,9 @@
 // connects to the methods of Instruments. All methods are safe for concurrent use. A nil
 // Instruments counts nothing.
 //
-// Only names.go has the names, and logkey the keys. docs/metrics.md is generated from both
-// ([MetricsDoc]), and a test compares it with what the registry shows.
+// Only names.go has the names, and logkey the keys. TestMetricsDocIsUpToDate generates
+// docs/metrics.md from both, and from what metricsdoc_test.go says of labels and spans;
+// another test compares the names with what the registry shows.
 //
 // # Invariants
 //
