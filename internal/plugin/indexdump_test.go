@@ -262,7 +262,7 @@ func TestASlowReaderOfADumpDoesNotStretchThePauseBetweenDumps(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "index.dump")
 		p := &plugin{
 			cfg: config.Config{Index: config.IndexConfig{Dump: path, DumpInterval: time.Minute}}, events: events, dumping: make(chan struct{}, 1),
-			log: slog.New(slog.DiscardHandler), tele: &telemetry.Telemetry{},
+			log: slog.New(slog.DiscardHandler), tele: &telemetry.Telemetry{Instruments: new(telemetry.Instruments)},
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 2)

@@ -285,8 +285,8 @@ func TestAnEmptyOrBrokenLabelValueIsMadeReadable(t *testing.T) {
 	require.Equal(t, "a?b", gather(t, tel)[MetricFreshPicks].GetMetric()[0].GetLabel()[0].GetValue())
 }
 
-func TestNilInstrumentsCountNothing(t *testing.T) {
-	useAll(t, nil)
+func TestZeroInstrumentsCountNothing(t *testing.T) {
+	useAll(t, new(Instruments))
 }
 
 func TestCountingDoesNotAllocate(t *testing.T) {
