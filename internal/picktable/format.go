@@ -2,6 +2,7 @@ package picktable
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -31,7 +32,7 @@ func Format(rows []picker.Row, picked worker.Rank) string {
 			requests = fmt.Sprint(r.ActiveRequests)
 		}
 		cells = append(cells, [columns]string{
-			star, r.Rank.String(), r.Overlap(), fmt.Sprint(r.CachedTokens), fmt.Sprint(r.UncachedTokens),
+			star, r.Rank.String(), overlap(r), fmt.Sprint(r.CachedTokens), fmt.Sprint(r.UncachedTokens),
 			queued, blocks, requests, num(r.CreditBlocks), num(r.PrefillCost), num(r.DecodeCost), num(r.Cost),
 		})
 	}
@@ -56,6 +57,33 @@ func Format(rows []picker.Row, picked worker.Rank) string {
 		out.WriteByte('\n')
 	}
 	return out.String()
+}
+
+// overlap writes the blocks on the device, and if there are any how many of them are
+// predicted (p), the further ones in host memory (h) and those on disk (d), and those that
+// the rank can fetch from the shared cache (s). "~" before them marks an estimate, "!" a
+// degraded rank.
+func overlap(r *picker.Row) string {
+	s := strconv.FormatUint(uint64(r.OverlapBlocks), 10)
+	if r.PredictedBlocks > 0 {
+		s += "(" + strconv.FormatUint(uint64(r.PredictedBlocks), 10) + "p)"
+	}
+	if r.HostBlocks > 0 {
+		s += "+" + strconv.FormatUint(uint64(r.HostBlocks), 10) + "h"
+	}
+	if r.DiskBlocks > 0 {
+		s += "+" + strconv.FormatUint(uint64(r.DiskBlocks), 10) + "d"
+	}
+	switch {
+	case r.Estimated:
+		s = "~" + s
+	case r.Degraded:
+		s = "!" + s
+	}
+	if r.SharedBlocks > 0 {
+		s += "+" + strconv.FormatInt(r.SharedBlocks, 10) + "s"
+	}
+	return s
 }
 
 // num writes a term with at most three digits after the point.

@@ -19,7 +19,7 @@ func ExamplePick() {
 	d, err := picker.Pick(req, cands, &p, 0, rand.New(rand.NewPCG(1, 2)))
 	fmt.Println(d.Rank, d.Reason, d.Cost, err)
 	for _, r := range picker.AppendNear(nil, req, cands, &p, &d) {
-		fmt.Println(r.Rank, "holds", r.Overlap(), "blocks: cost", r.Cost)
+		fmt.Println(r.Rank, "holds", r.OverlapBlocks, "blocks: cost", r.Cost)
 	}
 	// Output:
 	// 7/0 lowest-cost 2 <nil>

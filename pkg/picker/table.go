@@ -1,7 +1,5 @@
 package picker
 
-import "strconv"
-
 // Row is one candidate with the terms of its cost.
 type Row struct {
 	Candidate
@@ -57,37 +55,4 @@ func (k *coster) row(i int, p *Params) Row {
 		r.Cost = k.c.loadCost(i)
 	}
 	return r
-}
-
-// Overlap writes the blocks on the device, and if there are any how many of them are
-// predicted (p), the further ones in host memory (h) and those on disk (d). "~" before
-// them marks an estimate, "!" a degraded rank.
-func (c *Candidate) Overlap() string {
-	s := strconv.FormatUint(uint64(c.OverlapBlocks), 10)
-	if c.PredictedBlocks > 0 {
-		s += "(" + strconv.FormatUint(uint64(c.PredictedBlocks), 10) + "p)"
-	}
-	if c.HostBlocks > 0 {
-		s += "+" + strconv.FormatUint(uint64(c.HostBlocks), 10) + "h"
-	}
-	if c.DiskBlocks > 0 {
-		s += "+" + strconv.FormatUint(uint64(c.DiskBlocks), 10) + "d"
-	}
-	switch {
-	case c.Estimated:
-		s = "~" + s
-	case c.Degraded:
-		s = "!" + s
-	}
-	return s
-}
-
-// Overlap is the overlap of the candidate, and the blocks that it can fetch from the
-// shared cache (s).
-func (r *Row) Overlap() string {
-	s := r.Candidate.Overlap()
-	if r.SharedBlocks > 0 {
-		s += "+" + strconv.FormatInt(r.SharedBlocks, 10) + "s"
-	}
-	return s
 }
