@@ -87,7 +87,7 @@
 // the view answers with less. So another writer waits for one slice of some ten thousand
 // blocks, or for one event, whose length only the engine bounds. So does a query that
 // was torn 64 times and then takes the lock. A rank that is being cleared or detached
-// is busy to the end: its own events, and Check, wait.
+// is busy to the end: its own events wait.
 //
 // # Memory
 //
@@ -138,7 +138,8 @@
 //
 // # Invariants
 //
-// Numbered, walked by Check and named in its errors:
+// Numbered; the tests check them after each of many random operations, and name them in
+// errors:
 //
 //   - I1: slots and ranks are a bijection; a slot below the table's length that
 //     has no rank is on the free list, once, or in one group of views.

@@ -146,7 +146,7 @@ func (s *script) takeApart(tree *Tree, flat *plainMap, ranks []worker.Rank) {
 		}
 		return cs
 	}
-	for _, x := range []Index{tree, flat} {
+	for _, x := range []checkedIndex{tree, flat} {
 		require.NoError(s.t, x.Check())
 		alike(s.t, oracle, x, ranks, some()...)
 	}

@@ -83,11 +83,6 @@ type Index interface {
 	// negative number gives bytes back. False means that there is no room: nothing is
 	// counted, and the caller must not keep the data.
 	Reserve(bytes int) bool
-
-	// Check walks the whole index and returns an error that names the first invariant
-	// that does not hold (I1… of the package comment), or nil. It is slow and blocks
-	// writers.
-	Check() error
 }
 
 // Overlap is the answer to one query. The caller owns it and may use it again: the zero

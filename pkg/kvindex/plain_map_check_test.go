@@ -8,7 +8,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Check implements [Index].
+// Check implements checkedIndex.
 func (m *plainMap) Check() error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

@@ -351,9 +351,9 @@ func TestACrowdCarriesTheQueryOn(t *testing.T) {
 // slot while it has something, and loses it when others come later. Attached ranks
 // stay.
 func TestRanksThatOnlyRoutingNamesComeAndGo(t *testing.T) {
-	for name, index := range map[string]func(*Slots) Index{
-		"map":  func(s *Slots) Index { return newPlainMap(s) },
-		"tree": func(s *Slots) Index { return newTree(t, s) },
+	for name, index := range map[string]func(*Slots) checkedIndex{
+		"map":  func(s *Slots) checkedIndex { return newPlainMap(s) },
+		"tree": func(s *Slots) checkedIndex { return newTree(t, s) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			slots := NewSlots()
