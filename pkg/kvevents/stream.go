@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -125,23 +124,10 @@ func (s *stream) run(ctx context.Context) {
 		s.await(ctx)
 		return
 	}
-	backoff := s.cfg.MinBackoff
-	for {
+	s.cfg.reconnect(ctx, func() error {
 		s.setState(StateConnecting)
-		began := time.Now()
-		err := s.connect(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		s.fault(err)
-		if time.Since(began) > s.cfg.MaxBackoff {
-			backoff = s.cfg.MinBackoff // it stayed connected for a while: the peer is not broken
-		}
-		if !sleep(ctx, backoff-rand.N(backoff/2+1)) {
-			return
-		}
-		backoff = min(2*backoff, s.cfg.MaxBackoff)
-	}
+		return s.connect(ctx)
+	}, s.fault)
 }
 
 // connect follows the publisher over one connection, and returns why it ended.
