@@ -91,7 +91,10 @@ func TestEveryTransitionIsToldOnceAndNoneForASetThatSaysNothingNew(t *testing.T)
 	changes := b.Follow(set(t, 2, make1(t, 1, worker.Decode, nil), make1(t, 5, worker.Prefill, nil)), discovery.Change{Joined: []worker.ID{5}}, noon)
 	require.Len(t, changes, 1)
 	require.Equal(t, worker.Key{Model: "m"}, changes[0].Key)
-	require.Equal(t, "decode-waiting -> prefill-ready by prefill_ready 5 activated=", changes[0].String())
+	require.Equal(t, prefill.Transition{
+		From: prefill.DecodeWaiting, To: prefill.PrefillReady,
+		Event: prefill.ActivationEvent{Kind: prefill.PrefillUp, Worker: 5}, Activated: []string{""},
+	}, changes[0].Transition)
 }
 
 func TestAModelWhoseWorkersHaveAllLeftIsRememberedForAWhile(t *testing.T) {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,15 +74,9 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Address == "" {
-		c.Address = DefaultAddress
-	}
-	if c.MaxExplainBytes == 0 {
-		c.MaxExplainBytes = DefaultMaxExplainBytes
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Address = cmp.Or(c.Address, DefaultAddress)
+	c.MaxExplainBytes = cmp.Or(c.MaxExplainBytes, DefaultMaxExplainBytes)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return c
 }
 

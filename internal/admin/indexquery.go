@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -101,9 +102,7 @@ func indexBodyError(err error) error {
 		"block_size": "a number",
 		"hashes":     "a list of strings, decimal or 0x…, since a JSON number does not hold 64 bits everywhere",
 	}[strings.SplitN(wrong.Field, ".", 2)[0]]
-	if want == "" {
-		want = "a string"
-	}
+	want = cmp.Or(want, "a string")
 	return fmt.Errorf("%s: it is or holds a %s: expected %s", wrong.Field, wrong.Value, want)
 }
 

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -184,9 +185,7 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 		text(w, http.StatusOK, "ready\n")
 		return
 	}
-	if reason == "" {
-		reason = "no reason given"
-	}
+	reason = cmp.Or(reason, "no reason given")
 	text(w, http.StatusServiceUnavailable, "not ready: "+reason+"\n")
 }
 
@@ -229,9 +228,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool)
 
 func (s *Server) serveExplain(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.Query().Get("path")
-	if path == "" {
-		path = "/v1/chat/completions"
-	}
+	path = cmp.Or(path, "/v1/chat/completions")
 	body, ok := s.readBody(w, r)
 	if !ok {
 		return

@@ -19,7 +19,7 @@ type reserved struct {
 	why       string
 }
 
-// reserves are the functions that make a choice, and the index that only measures another.
+// reserves are the functions that make a choice.
 var reserves = []reserved{
 	{
 		pkg: "pkg/picker", name: "Pick", in: []string{"internal/load", "internal/bench", "examples/library"},
@@ -28,10 +28,6 @@ var reserves = []reserved{
 	{
 		name: "PickAndReserve", in: []string{"internal/route", "internal/bench"},
 		why: "who serves a request is decided in one room; whoever runs a leg does not choose",
-	},
-	{
-		pkg: "pkg/kvindex", name: "NewMap", in: []string{"internal/bench"},
-		why: "the plain map is what tests and measurements compare the tree with",
 	},
 }
 

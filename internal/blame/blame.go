@@ -103,10 +103,6 @@ const (
 	IfOdd         // the same, and only if this worker refuses more than its pool
 )
 
-var freshNames = [...]string{"no", "yes", "if another can", "if another can, and this one refuses more than its pool"}
-
-func (f Fresh) String() string { return freshNames[f] }
-
 // Avoid says which workers a fresh attempt does not pick, if it can pick others.
 type Avoid uint8
 
@@ -116,10 +112,6 @@ const (
 	It           // the leg's own worker
 	Both         // both workers of the pair
 )
-
-var avoidNames = [...]string{"nobody", "this worker", "both workers"}
-
-func (a Avoid) String() string { return avoidNames[a] }
 
 // Outcome is how a request ended. The names are metric labels.
 type Outcome string

@@ -12,6 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+var freshNames = [...]string{"no", "yes", "if another can", "if another can, and this one refuses more than its pool"}
+
+func (f Fresh) String() string { return freshNames[f] }
+
+var avoidNames = [...]string{"nobody", "this worker", "both workers"}
+
+func (a Avoid) String() string { return avoidNames[a] }
+
 const (
 	architecture = "../../ARCHITECTURE.md"
 	begins       = "<!-- the blame table begins; `make golden` writes it from internal/blame/table.go -->\n"

@@ -204,6 +204,9 @@ func (c Config) withDefaults() Config {
 	if c.MaxAttempts == 0 {
 		c.MaxAttempts = 3
 	}
+	if c.Telemetry == nil {
+		c.Telemetry = new(telemetry.Instruments)
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http/httptest"
 	"slices"
@@ -32,8 +33,8 @@ type fleet struct {
 	ids    []worker.ID
 	tele   *telemetry.Telemetry
 	client *grpc.ClientConn
-	books  []load.RankLoad // before the scenario
-	opened chan *tap       // the server's side of each stream
+	books  map[worker.Rank]load.Load // before the scenario
+	opened chan *tap                 // the server's side of each stream
 }
 
 // pipeSize is how many bytes a connection within the process takes before they are read.
@@ -64,7 +65,7 @@ func newFleet(t *testing.T, d *datadriven.TestData, lines []string, set ...func(
 	})
 	f.occupy(ws, loads)
 	f.serve()
-	f.books = f.book.Loads(nil)
+	f.books = f.loads()
 	return f
 }
 
@@ -177,14 +178,29 @@ func (f *fleet) stream(m mode, md ...string) *frameStream {
 	return out
 }
 
+// loads returns the load of each rank that the book knows.
+func (f *fleet) loads() map[worker.Rank]load.Load {
+	out := make(map[worker.Rank]load.Load)
+	for _, id := range f.ids {
+		for r := (worker.Rank{ID: id}); ; r.DPRank++ {
+			l, known := f.book.Load(r)
+			if !known {
+				break
+			}
+			out[r] = l
+		}
+	}
+	return out
+}
+
 // booked prints what is booked beyond what occupy has booked.
 func (f *fleet) booked() string {
 	var out []string
-	for _, l := range f.book.Loads(nil) {
-		i := slices.IndexFunc(f.books, func(b load.RankLoad) bool { return b.Rank == l.Rank })
-		prefills, decodes := l.PrefillRequests-f.books[i].PrefillRequests, l.DecodeRequests-f.books[i].DecodeRequests
+	now := f.loads()
+	for _, r := range slices.SortedFunc(maps.Keys(now), worker.Rank.Compare) {
+		prefills, decodes := now[r].PrefillRequests-f.books[r].PrefillRequests, now[r].DecodeRequests-f.books[r].DecodeRequests
 		if prefills != 0 || decodes != 0 {
-			out = append(out, fmt.Sprintf("%s prefill=%d decode=%d", l.Rank, prefills, decodes))
+			out = append(out, fmt.Sprintf("%s prefill=%d decode=%d", r, prefills, decodes))
 		}
 	}
 	if len(out) == 0 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/budget"
 	"github.com/seed-60ae5743/baton/internal/leg"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
 
 	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -23,7 +24,7 @@ type names struct {
 }
 
 func newNames(t *testing.T) *names {
-	return &names{t, &Server{bodies: budget.New(0), attempts: newRegistry(), unrouted: newUnrouted()}, testStart}
+	return &names{t, &Server{bodies: budget.New(0), attempts: newRegistry(), unrouted: newUnrouted(), cfg: Config{Telemetry: new(telemetry.Instruments)}}, testStart}
 }
 
 // come returns a main leg that has come.

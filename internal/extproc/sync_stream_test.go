@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/budget"
 	"github.com/seed-60ae5743/baton/internal/leg"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
 )
 
 // following is a context that counts the goroutines that wait for its end.
@@ -36,7 +37,7 @@ func TestALegThatHasEndedLeavesNothingWithTheServer(t *testing.T) {
 	legs := &following{Context: context.Background(), done: make(chan struct{})}
 	client, err := newLegClient("unix:///nowhere/prefill.sock", 0, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	srv := &Server{bodies: budget.New(0), legs: legs, legClient: client}
+	srv := &Server{bodies: budget.New(0), legs: legs, legClient: client, cfg: Config{Telemetry: new(telemetry.Instruments)}}
 	s := &mainStream{stream: stream{srv: srv}}
 	answers := make(chan *leg.OwnAnswer, 1)
 	s.act.handle = func(ev *notice) { answers <- ev.Answer }

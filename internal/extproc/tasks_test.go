@@ -18,6 +18,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/budget"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/leg"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -309,7 +310,7 @@ func TestAClosedServerSendsNoLeg(t *testing.T) {
 	client, err := newLegClient(listener(t, l.ServeHTTP), 0, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	defer client.close()
-	srv := &Server{bodies: budget.New(0), legs: context.Background(), legClient: client}
+	srv := &Server{bodies: budget.New(0), legs: context.Background(), legClient: client, cfg: Config{Telemetry: new(telemetry.Instruments)}}
 	srv.senders.close()
 	s := &mainStream{stream: stream{srv: srv}}
 	s.m = *routedBy(new(leg.Plan))

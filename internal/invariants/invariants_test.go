@@ -16,13 +16,6 @@ func TestChecksPanicOnlyWhereTheyAreCompiledIn(t *testing.T) {
 			require.NotPanics(t, f)
 		}
 	}
-	var c invariants.CloseChecker
-	require.NotPanics(t, c.AssertOpen)
-	expect(c.AssertClosed)
-	require.NotPanics(t, c.Close)
-	require.NotPanics(t, c.AssertClosed)
-	expect(c.AssertOpen)
-	expect(c.Close)
 	require.NotPanics(t, func() { invariants.Check(true, "fine") })
 	expect(func() { invariants.Check(false, "%d is odd", 3) })
 }

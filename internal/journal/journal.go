@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -34,9 +35,7 @@ type slot struct {
 
 // New returns a journal of the given size; 0 means DefaultSize.
 func New(size int) (*Journal, error) {
-	if size == 0 {
-		size = DefaultSize
-	}
+	size = cmp.Or(size, DefaultSize)
 	if size < 0 {
 		return nil, fmt.Errorf("journal: size %d: expected 0 (for %d) or more", size, DefaultSize)
 	}

@@ -49,12 +49,6 @@ func (l *Load) negative() bool {
 	return l.PrefillTokens < 0 || l.PrefillBlocks < 0 || l.PrefillRequests < 0 || l.DecodeBlocks < 0 || l.DecodeRequests < 0
 }
 
-// RankLoad is the load of a named rank.
-type RankLoad struct {
-	Rank worker.Rank
-	Load
-}
-
 // Totals are sums over the whole book.
 type Totals struct {
 	Load
@@ -266,20 +260,6 @@ func (b *Book) Load(r worker.Rank) (Load, bool) {
 		return Load{}, false
 	}
 	return b.entries[slot].load, true
-}
-
-// Loads appends the load of every known rank to dst, ordered by rank.
-func (b *Book) Loads(dst []RankLoad) []RankLoad {
-	from := len(dst)
-	b.mu.Lock()
-	for i := range b.entries {
-		if e := &b.entries[i]; e.present {
-			dst = append(dst, RankLoad{Rank: e.rank, Load: e.load})
-		}
-	}
-	b.mu.Unlock()
-	slices.SortFunc(dst[from:], func(x, y RankLoad) int { return x.Rank.Compare(y.Rank) })
-	return dst
 }
 
 // Totals sums the whole book.

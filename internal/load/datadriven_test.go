@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/picktable"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -299,7 +300,7 @@ func explained(req *Request, dec picker.Decision) string {
 	}
 	var out strings.Builder
 	if len(x.Rows) > 0 {
-		out.WriteString(picker.Format(x.Rows, dec.Rank))
+		out.WriteString(picktable.Format(x.Rows, dec.Rank))
 	}
 	for _, o := range x.Out {
 		why := [...]string{OutAside: "aside", OutExcluded: "excluded", OutUnknown: "unknown", OutOverloaded: "overloaded", OutTaint: "lacks " + o.Taint, OutSubset: "not within"}[o.Cause]

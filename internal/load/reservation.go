@@ -34,36 +34,6 @@ type Reservation struct {
 	answer        growingAnswer
 }
 
-// Rank returns the rank that was booked last, or zero if none was.
-func (r *Reservation) Rank() worker.Rank {
-	if r.book == nil {
-		return worker.Rank{}
-	}
-	r.book.mu.Lock()
-	defer r.book.mu.Unlock()
-	return r.rank
-}
-
-// Held reports whether the booking exists and is not released. For nil it is false.
-func (r *Reservation) Held() bool {
-	if r == nil || r.book == nil {
-		return false
-	}
-	r.book.mu.Lock()
-	defer r.book.mu.Unlock()
-	return r.held
-}
-
-// Load returns what is still booked.
-func (r *Reservation) Load() Load {
-	if r.book == nil {
-		return Load{}
-	}
-	r.book.mu.Lock()
-	defer r.book.mu.Unlock()
-	return r.load
-}
-
 // Release takes the booking off. now is when its leg ended. It must be called exactly
 // once for each booking. A second call changes nothing, is counted, and panics in builds
 // with invariants.

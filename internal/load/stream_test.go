@@ -158,7 +158,9 @@ func TestEventsThatMeanNothingChangeNothing(t *testing.T) {
 					b.Update(snapshot(t))
 				}
 			})
-			sub, err := kvevents.NewSubscriber(kvevents.Config{Index: kvindex.NewMap(kvindex.NewSlots()), Dial: p.dial, Hooks: kvevents.Hooks{Wrote: f.wrote}})
+			tree, err := kvindex.NewTree(kvindex.TreeConfig{MaxBytes: 1 << 20, NoHugePages: true}, kvindex.NewSlots())
+			require.NoError(t, err)
+			sub, err := kvevents.NewSubscriber(kvevents.Config{Index: tree, Dial: p.dial, Hooks: kvevents.Hooks{Wrote: f.wrote}})
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)

@@ -32,7 +32,9 @@ func fleet(t testing.TB, events func(id int) bool, n, dp int) *worker.Snapshot {
 
 func parts(t testing.TB) (Config, *Lookup) {
 	slots := kvindex.NewSlots()
-	cfg := Config{Index: kvindex.NewMap(slots), Slots: slots, PredictedWeight: 1}
+	tree, err := kvindex.NewTree(kvindex.TreeConfig{MaxBytes: 1 << 20, NoHugePages: true}, slots)
+	require.NoError(t, err)
+	cfg := Config{Index: tree, Slots: slots, PredictedWeight: 1}
 	l, err := New(cfg)
 	require.NoError(t, err)
 	return cfg, l

@@ -31,8 +31,9 @@ type rig struct {
 func newRig(t *testing.T, ws []*worker.Worker, change func(*Config)) *rig {
 	t.Helper()
 	slots := kvindex.NewSlots()
-	r := &rig{t: t, index: kvindex.NewMap(slots)}
-	var err error
+	tree, err := kvindex.NewTree(kvindex.TreeConfig{MaxBytes: 1 << 20, NoHugePages: true}, slots)
+	require.NoError(t, err)
+	r := &rig{t: t, index: tree}
 	r.resolver, err = tokens.New(tokens.Config{Mode: tokens.EstimateOnly})
 	require.NoError(t, err)
 	t.Cleanup(r.resolver.Close)

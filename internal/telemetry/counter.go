@@ -1,12 +1,14 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/attribute"
@@ -44,10 +46,14 @@ type sum struct {
 }
 
 func newSum(keys []string, v labels) *sum {
-	return &sum{at: metric.WithAttributeSet(attributeSet(keys, v))}
+	return &sum{at: with(v, keys...)}
 }
 
+// add counts n. A nil counter counts nothing.
 func (c *counter) add(n int64, v labels) {
+	if c == nil {
+		return
+	}
 	s, ok := (*c.sums.Load())[v]
 	if !ok {
 		s = c.learn(v)
@@ -105,16 +111,15 @@ func (c *counter) hasRoomFor(name string) bool {
 	return true
 }
 
-func attributeSet(keys []string, v labels) attribute.Set {
+// with returns the attributes of an observation: the values of the labels with the keys.
+func with(v labels, keys ...string) metric.ObserveOption {
 	kv := make([]attribute.KeyValue, len(keys))
 	for i, k := range keys {
 		val := strings.ToValidUTF8(v[i], "?")
-		if val == "" {
-			val = None
-		}
+		val = cmp.Or(val, None)
 		kv[i] = attribute.String(k, val)
 	}
-	return attribute.NewSet(kv...)
+	return metric.WithAttributeSet(attribute.NewSet(kv...))
 }
 
 // builder makes instruments from the list of metrics, and joins the errors.
@@ -150,12 +155,21 @@ func (b *builder) sums(d Metric) *counter {
 	return c
 }
 
-func (b *builder) histogram(name string) metric.Float64Histogram {
+// histogram measures durations without labels. The zero value measures nothing.
+type histogram struct{ metric.Float64Histogram }
+
+func (h histogram) record(d time.Duration) {
+	if h.Float64Histogram != nil {
+		h.Record(context.Background(), d.Seconds())
+	}
+}
+
+func (b *builder) histogram(name string) histogram {
 	d := b.defs[name]
 	h, err := b.meter.Float64Histogram(name, metric.WithDescription(d.Help), metric.WithUnit(d.Unit),
 		metric.WithExplicitBucketBoundaries(d.Buckets...))
 	b.note(err)
-	return h
+	return histogram{h}
 }
 
 // upDown returns a counter that may also go down.

@@ -11,11 +11,12 @@
 // [Telemetry.Shutdown], which sends the spans that are left.
 //
 // Core packages do not import this package: they offer hooks, which internal/plugin
-// connects to the methods of Instruments. All methods are safe for concurrent use. A nil
-// Instruments counts nothing.
+// connects to the methods of Instruments. All methods are safe for concurrent use. The
+// zero Instruments counts nothing.
 //
-// Only names.go has the names, and logkey the keys. docs/metrics.md is generated from both
-// ([MetricsDoc]), and a test compares it with what the registry shows.
+// Only names.go has the names, and logkey the keys. TestMetricsDocIsUpToDate generates
+// docs/metrics.md from both, and from what metricsdoc_test.go says of labels and spans;
+// another test compares the names with what the registry shows.
 //
 // # Invariants
 //

@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -26,8 +25,8 @@ const (
 	SourceByteEstimate   = "byte_estimate"
 )
 
-// Instruments counts and measures. Its methods are safe for concurrent use, do not block,
-// and do nothing on a nil receiver. A label value of "" counts as None.
+// Instruments counts and measures. Its methods are safe for concurrent use, and do not
+// block. A label value of "" counts as None. The zero value counts nothing.
 type Instruments struct {
 	// Set at construction, read-only.
 	requests, attempts, workerAttempts, charges, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
@@ -36,7 +35,7 @@ type Instruments struct {
 	kvRestores, indexDumps                                                                                                           *counter
 	aside, activation, traceFailures, engineReports, factReadings, modelFiles, compared                                              *counter
 
-	decisionSeconds, prefillWait, tokenizeSeconds metric.Float64Histogram
+	decisionSeconds, prefillWait, tokenizeSeconds histogram
 
 	whole, firstByte, firstTokenSeconds, perToken *latency
 
@@ -46,11 +45,7 @@ type Instruments struct {
 
 // RequestEnded counts one client request. code is the failure table's label if Baton has
 // answered it.
-func (i *Instruments) RequestEnded(outcome, code string) {
-	if i != nil {
-		i.requests.add(1, labels{outcome, code})
-	}
-}
+func (i *Instruments) RequestEnded(outcome, code string) { i.requests.add(1, labels{outcome, code}) }
 
 // workersByName is how many workers a counter counts by name, and kindsOfPromptTokens the
 // number of values of the label kind.
@@ -61,234 +56,123 @@ const ChargeHandoff = "handoff_failed"
 
 // WorkerAttempt counts one attempt for the worker that was picked.
 func (i *Instruments) WorkerAttempt(id worker.ID, role worker.Role, outcome string) {
-	if i != nil {
-		i.workerAttempts.add(1, labels{id.String(), role.String(), outcome})
-	}
+	i.workerAttempts.add(1, labels{id.String(), role.String(), outcome})
 }
 
 // Charged counts a charge against a worker.
 func (i *Instruments) Charged(id worker.ID, charge string) {
-	if i != nil {
-		i.charges.add(1, labels{id.String(), charge})
-	}
+	i.charges.add(1, labels{id.String(), charge})
 }
 
 // AttemptEnded counts one attempt.
-func (i *Instruments) AttemptEnded(outcome string) {
-	if i != nil {
-		i.attempts.add(1, labels{outcome})
-	}
-}
+func (i *Instruments) AttemptEnded(outcome string) { i.attempts.add(1, labels{outcome}) }
 
 // ServedAlone counts a request that one worker serves although the model has prefill
 // workers.
-func (i *Instruments) ServedAlone(reason string) {
-	if i != nil {
-		i.servedAlone.add(1, labels{reason})
-	}
-}
+func (i *Instruments) ServedAlone(reason string) { i.servedAlone.add(1, labels{reason}) }
 
 // ServedElsewhere counts a request that another endpoint has answered than the picked
 // one: one of ours, or an unknown one.
-func (i *Instruments) ServedElsewhere(where string) {
-	if i != nil {
-		i.servedElsewhere.add(1, labels{where})
-	}
-}
+func (i *Instruments) ServedElsewhere(where string) { i.servedElsewhere.add(1, labels{where}) }
 
 // ClockOff counts a request from a proxy whose clock is wrong.
-func (i *Instruments) ClockOff() {
-	if i != nil {
-		i.clockOff.add(1, labels{})
-	}
-}
+func (i *Instruments) ClockOff() { i.clockOff.add(1, labels{}) }
 
 // LogBroke counts a stream of a proxy's access log that broke off.
-func (i *Instruments) LogBroke() {
-	if i != nil {
-		i.logBreaks.add(1, labels{})
-	}
-}
+func (i *Instruments) LogBroke() { i.logBreaks.add(1, labels{}) }
 
 // SubsetFault counts a request whose subset hint cannot be read in full.
-func (i *Instruments) SubsetFault(reason string) {
-	if i != nil {
-		i.subsetFaults.add(1, labels{reason})
-	}
-}
+func (i *Instruments) SubsetFault(reason string) { i.subsetFaults.add(1, labels{reason}) }
 
 // Decided counts one pick.
 func (i *Instruments) Decided(role, mode, reason, tokenSource string) {
-	if i != nil {
-		i.decisions.add(1, labels{role, mode, reason, tokenSource})
-	}
+	i.decisions.add(1, labels{role, mode, reason, tokenSource})
 }
 
 // DecisionTook measures one decision, with both of its picks.
-func (i *Instruments) DecisionTook(d time.Duration) {
-	if i != nil {
-		i.decisionSeconds.Record(context.Background(), d.Seconds())
-	}
-}
+func (i *Instruments) DecisionTook(d time.Duration) { i.decisionSeconds.record(d) }
 
 // FreshPick counts a fresh attempt of a request.
-func (i *Instruments) FreshPick(reason string) {
-	if i != nil {
-		i.freshPicks.add(1, labels{reason})
-	}
-}
+func (i *Instruments) FreshPick(reason string) { i.freshPicks.add(1, labels{reason}) }
 
 // Failure counts one error that Baton has answered.
-func (i *Instruments) Failure(code string) {
-	if i != nil {
-		i.failures.add(1, labels{code})
-	}
-}
+func (i *Instruments) Failure(code string) { i.failures.add(1, labels{code}) }
 
 // Panic counts a recovered panic.
-func (i *Instruments) Panic(where string) {
-	if i != nil {
-		i.panics.add(1, labels{where})
-	}
-}
+func (i *Instruments) Panic(where string) { i.panics.add(1, labels{where}) }
 
 // Leg counts an event of a prefill leg. There is a reason if the leg has failed, or was
 // refused or aborted.
-func (i *Instruments) Leg(outcome, reason string) {
-	if i != nil {
-		i.legs.add(1, labels{outcome, reason})
-	}
-}
+func (i *Instruments) Leg(outcome, reason string) { i.legs.add(1, labels{outcome, reason}) }
 
 // Seen counts one sight of a leg, by its row of the blame table.
-func (i *Instruments) Seen(leg, seen string) {
-	if i != nil {
-		i.blame.add(1, labels{leg, seen})
-	}
-}
+func (i *Instruments) Seen(leg, seen string) { i.blame.add(1, labels{leg, seen}) }
 
 // PrefillProof counts a whole answer of a prefill worker, by what its usage proves.
-func (i *Instruments) PrefillProof(proof string) {
-	if i != nil {
-		i.proofs.add(1, labels{proof})
-	}
-}
+func (i *Instruments) PrefillProof(proof string) { i.proofs.add(1, labels{proof}) }
 
 // FirstEvents counts a streamed answer by what its first events were.
-func (i *Instruments) FirstEvents(finding string) {
-	if i != nil {
-		i.firstEvents.add(1, labels{finding})
-	}
-}
+func (i *Instruments) FirstEvents(finding string) { i.firstEvents.add(1, labels{finding}) }
 
 // PrefillWaited measures how long response headers were held back.
-func (i *Instruments) PrefillWaited(d time.Duration) {
-	if i != nil {
-		i.prefillWait.Record(context.Background(), d.Seconds())
-	}
-}
+func (i *Instruments) PrefillWaited(d time.Duration) { i.prefillWait.record(d) }
 
 // Tokenized counts one attempt to get token ids, and measures how long an engine took for
 // it; 0: no engine was asked.
 func (i *Instruments) Tokenized(source, outcome string, took time.Duration) {
-	if i == nil {
-		return
-	}
 	i.tokenize.add(1, labels{source, outcome})
 	if took > 0 {
-		i.tokenizeSeconds.Record(context.Background(), took.Seconds())
+		i.tokenizeSeconds.record(took)
 	}
 }
 
 // KVEvents counts n events that the index has applied.
 func (i *Instruments) KVEvents(n int) {
-	if i != nil && n > 0 {
+	if n > 0 {
 		i.kvEvents.add(int64(n), labels{})
 	}
 }
 
 // KVRefused counts n events or batches that could not be used.
 func (i *Instruments) KVRefused(reason string, n uint64) {
-	if i != nil && n > 0 {
+	if n > 0 {
 		i.kvRefused.add(int64(n), labels{reason})
 	}
 }
 
 // KVGap counts a gap in the sequence numbers of a stream.
-func (i *Instruments) KVGap() {
-	if i != nil {
-		i.kvGaps.add(1, labels{})
-	}
-}
+func (i *Instruments) KVGap() { i.kvGaps.add(1, labels{}) }
 
 // KVReplay counts a replay.
-func (i *Instruments) KVReplay(outcome string) {
-	if i != nil {
-		i.kvReplays.add(1, labels{outcome})
-	}
-}
+func (i *Instruments) KVReplay(outcome string) { i.kvReplays.add(1, labels{outcome}) }
 
 // KVReset counts a rank whose blocks were dropped from the index.
-func (i *Instruments) KVReset(reason string) {
-	if i != nil {
-		i.kvResets.add(1, labels{reason})
-	}
-}
+func (i *Instruments) KVReset(reason string) { i.kvResets.add(1, labels{reason}) }
 
 // KVRestored counts a rank whose blocks from before a restart were taken into the index.
-func (i *Instruments) KVRestored() {
-	if i != nil {
-		i.kvRestores.add(1, labels{})
-	}
-}
+func (i *Instruments) KVRestored() { i.kvRestores.add(1, labels{}) }
 
 // IndexDump counts a dump of the index.
-func (i *Instruments) IndexDump(outcome string) {
-	if i != nil {
-		i.indexDumps.add(1, labels{outcome})
-	}
-}
+func (i *Instruments) IndexDump(outcome string) { i.indexDumps.add(1, labels{outcome}) }
 
 // Aside counts a change of a worker's health to the given state.
-func (i *Instruments) Aside(to, reason string) {
-	if i != nil {
-		i.aside.add(1, labels{to, reason})
-	}
-}
+func (i *Instruments) Aside(to, reason string) { i.aside.add(1, labels{to, reason}) }
 
 // EngineReport counts one question to an engine about what it runs.
-func (i *Instruments) EngineReport(outcome string) {
-	if i != nil {
-		i.engineReports.add(1, labels{outcome})
-	}
-}
+func (i *Instruments) EngineReport(outcome string) { i.engineReports.add(1, labels{outcome}) }
 
 // FactReading counts one question to an engine about its facts.
-func (i *Instruments) FactReading(outcome string) {
-	if i != nil {
-		i.factReadings.add(1, labels{outcome})
-	}
-}
+func (i *Instruments) FactReading(outcome string) { i.factReadings.add(1, labels{outcome}) }
 
 // ModelFiles counts one set of a model's files that a worker serves.
-func (i *Instruments) ModelFiles(outcome string) {
-	if i != nil {
-		i.modelFiles.add(1, labels{outcome})
-	}
-}
+func (i *Instruments) ModelFiles(outcome string) { i.modelFiles.add(1, labels{outcome}) }
 
 // Compared counts one prompt whose tokens were compared with what its engine has told.
-func (i *Instruments) Compared(outcome string) {
-	if i != nil {
-		i.compared.add(1, labels{outcome})
-	}
-}
+func (i *Instruments) Compared(outcome string) { i.compared.add(1, labels{outcome}) }
 
 // Activation counts a change of a key's prefill activation.
 func (i *Instruments) Activation(from, to, cause string) {
-	if i != nil {
-		i.activation.add(1, labels{from, to, cause})
-	}
+	i.activation.add(1, labels{from, to, cause})
 }
 
 // StreamOpened adds one to the open streams of the leg.
@@ -298,9 +182,6 @@ func (i *Instruments) StreamOpened(leg string) { i.stream(leg, 1) }
 func (i *Instruments) StreamClosed(leg string) { i.stream(leg, -1) }
 
 func (i *Instruments) stream(leg string, n int64) {
-	if i == nil {
-		return
-	}
 	if leg != LegPrefill && leg != LegFirst {
 		leg = LegMain
 	}

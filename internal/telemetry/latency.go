@@ -37,9 +37,10 @@ func (b *builder) latency(name string) *latency {
 	return l
 }
 
-// observe records a time. 0 means that the time is not known, and is ignored.
+// observe records a time. 0 means that the time is not known, and is ignored. A nil latency
+// records nothing.
 func (l *latency) observe(d time.Duration, values ...string) {
-	if d <= 0 {
+	if l == nil || d <= 0 {
 		return
 	}
 	var v labels
@@ -92,9 +93,6 @@ type Served struct {
 
 // Took measures a request that has ended.
 func (i *Instruments) Took(s *Served) {
-	if i == nil {
-		return
-	}
 	i.whole.observe(s.Whole, s.Operation, s.Model, s.Error)
 	i.firstByte.observe(s.FirstByte, s.Operation, s.Model)
 	i.firstTokenSeconds.observe(s.FirstToken, s.Operation, s.Model)
@@ -113,9 +111,6 @@ type PromptTokens struct {
 
 // Prompt counts the tokens of one prompt.
 func (i *Instruments) Prompt(p *PromptTokens) {
-	if i == nil {
-		return
-	}
 	add := func(kind string, n int64) { i.promptTokens.add(n, labels{p.Model, p.Role, kind}) }
 	add(PromptAsked, p.Prompt)
 	add(PromptAvailable, p.Available)

@@ -252,69 +252,6 @@ func stateMetrics() []Metric {
 
 func perWorker() []string { return []string{LabelWorker, LabelDPRank, LabelRole} }
 
-// Label describes one label and the values it can take.
-type Label struct {
-	Name, Values string
-}
-
-// Labels returns every label.
-func Labels() []Label {
-	return []Label{
-		{LabelOutcome, "by what has ended: below"},
-		{LabelCode, "a code of the failure table in ARCHITECTURE.md; if nothing failed, the outcome"},
-		{LabelModel, "a model that discovery lists"},
-		{LabelReason, "a short code of the package that gives it; `none` where it does not apply"},
-		{LabelRole, "`prefill`, `decode`, `aggregated`"},
-		{LabelMode, "a router mode: `kv`, `round-robin`, `random`, `least-loaded`, `power-of-two`; `direct` or `pre-routed` if the request named the worker"},
-		{LabelTokenSource, "`request_ids`, `local_tokenizer`, `engine_tokenize`, `byte_estimate`, `none`"},
-		{LabelLeg, "`main`, `prefill`; of streams also `first_token`, one that reads the beginning of an answer. Of what was seen: `mirrored_prefill`, `first_prefill`, `decode`, `alone`"},
-		{LabelSeen, "the first column of the blame table in ARCHITECTURE.md"},
-		{LabelCharge, "the blame table's fourth column, with `_` for spaces; `held`: a mate has not shown yet, or has disproved, that the worker is at fault; `handoff_failed`: charged to both workers of a pair"},
-		{LabelFinding, "`token`, `error`, `end`, `other`"},
-		{LabelKind, "`asked`, `available`, `predicted`, `delivered`, `told`, `told_predicted`: below"},
-		{LabelOperation, "`chat`, `text_completion`, `generate` (SGLang's own); `none` if only headers were read"},
-		{LabelGenAIModel, "as model"},
-		{LabelErrorType, "`none`, or as code"},
-		{LabelWhere, "of a panic: `main_leg`, `prefill_leg`, or the name of a task; of an answer by another endpoint: `other`, `unknown`"},
-		{LabelSource, "as token_source"},
-		{LabelState, "`healthy`, `aside`, `partly aside` (ranks with ports of their own, some of them), `recovering`, `draining`; of facts and of KV events, as the metric says"},
-		{LabelActivation, "an activation state: `absent`, `decode-waiting`, `prefill-pending`, `prefill-ready`, `deactivated`"},
-		{LabelCanServe, "`true`, `false`"},
-		{LabelFrom, "as activation"},
-		{LabelTo, "aside: as state; activation: as from"},
-		{LabelCause, "a short code of what happened"},
-		{LabelWorker, "the instance id in decimal"},
-		{LabelDPRank, "the data-parallel rank"},
-		{LabelVersion, "Baton's version"},
-		{LabelRevision, "the commit it was built from"},
-		{LabelGoVersion, "the Go version it was built with"},
-	}
-}
-
-// outcomes are the values of LabelOutcome, by what has ended.
-func outcomes() []Label {
-	return []Label{
-		{"Requests, each in exactly one", "`ok`; `rejected` by a worker with a 4xx; `failed` though attempts were made; `cut` after the answer had begun; `client_left`; `refused` by the plugin or by Envoy, before any worker was asked; `answered` by the plugin itself; `unfinished` if no access log said how the answer ended"},
-		{"Attempts", "these and `retried`"},
-		{"Prefill legs", "`started`, `admitted`, `well`, `failed`, `ended`, `late`, `refused`, `unowned`, `aborted`"},
-		{"Tokenize", "`tokenized`, `tokenized with its pictures`, `tokenized up to its first picture`, `not every picture was told of`, `the prompt is truncated`, `the prompt has pictures`, `prompt too large to tokenize`, `too many tokenize requests`, `tokenizer set aside`, `tokenizer too slow`, `tokenizer failed`, `tokenizer refused the prompt`, `tokenizer refused the API key`, `cancelled`"},
-		{"Replays, dumps", "`ok`, `failed`"},
-		{"Engine reports", "`ok`, `unreachable`, `refused`, `unreadable`"},
-		{"Compared tokens", "`told`, the engine's KV events list all blocks of the prompt; `equal`, they do not, but its tokenizer gives the same tokens; `differs`, it gives others; `unknown`, it was not asked or gave no answer that can be compared"},
-	}
-}
-
-// promptKinds are the values of LabelKind.
-func promptKinds() []Label {
-	return []Label{
-		{"`asked`", "all tokens"},
-		{"`available`", "held by the best eligible worker, as far as the index says"},
-		{"`predicted`", "held by the picked worker, as far as the index says"},
-		{"`delivered`", "not computed, as the engine's usage says; not every engine says it of every request"},
-		{"`told`, `told_predicted`", "`asked` and `predicted` of the requests whose engine said it"},
-	}
-}
-
 // Span names. The trace of one request has the client's and Envoy's spans, and under them
 // one SpanRequest for each attempt, with the decision and both legs.
 const (
@@ -343,28 +280,3 @@ const (
 	AttrOutcome       = "baton.outcome"
 	AttrStatus        = "http.response.status_code"
 )
-
-// SpanDef describes one span.
-type SpanDef struct {
-	Name       string
-	Help       string
-	Attributes []string
-}
-
-// Spans returns every span.
-func Spans() []SpanDef {
-	return []SpanDef{
-		{SpanRequest, "One attempt to serve a request, from its headers to its end.", []string{
-			AttrRequestID, AttrAttempt, AttrModel, AttrPath, AttrOutcome, AttrReason, AttrError, AttrStatus,
-		}},
-		{SpanDecision, "From the complete request to the pick of both workers, tokenizing included.", []string{
-			AttrISLTokens, AttrTokenSource, AttrMode, AttrReason, AttrPrefill, AttrDecode, AttrOverlapBlocks, AttrCost,
-		}},
-		{SpanPrefillLeg, "The prefill leg, from its first byte at Baton to its end.", []string{
-			AttrPrefill, AttrEndpoint, AttrOutcome, AttrReason, AttrError, AttrStatus,
-		}},
-		{SpanDecodeLeg, "The decode leg, from the routed request to the end of the answer.", []string{
-			AttrDecode, AttrEndpoint, AttrOutcome, AttrReason, AttrError, AttrStatus,
-		}},
-	}
-}

@@ -68,53 +68,30 @@ type Observation struct {
 }
 
 type observables struct {
-	meter                             metric.Meter
-	ready, revision, stale            metric.Int64ObservableGauge
-	workers, keys, problems, facts    metric.Int64ObservableGauge
-	queued, queueLimit, staleWorkers  metric.Int64ObservableGauge
-	bodyBytes, bodyLimit              metric.Int64ObservableGauge
-	waiting, still                    metric.Int64ObservableGauge
-	age                               metric.Float64ObservableGauge
-	prefillTokens, prefillRequests    metric.Int64ObservableGauge
-	decodeBlocks, decodeRequests, idx metric.Int64ObservableGauge
-	decodingBlocks, streams           metric.Int64ObservableGauge
-	shed                              metric.Int64ObservableCounter
+	meter metric.Meter
+	age   metric.Float64ObservableGauge
+	whole map[string]metric.Int64Observable // the others, by name
 }
 
 func (b *builder) observables() observables {
-	return observables{
-		meter:           b.meter,
-		ready:           b.gauge(MetricReady),
-		revision:        b.gauge(MetricViewRevision),
-		stale:           b.gauge(MetricViewStale),
-		workers:         b.gauge(MetricWorkers),
-		staleWorkers:    b.gauge(MetricStaleWorkers),
-		keys:            b.gauge(MetricKeys),
-		problems:        b.gauge(MetricProblems),
-		facts:           b.gauge(MetricFacts),
-		streams:         b.gauge(MetricKVStreams),
-		age:             b.floatGauge(MetricViewAge),
-		queued:          b.gauge(MetricQueuedTokens),
-		queueLimit:      b.gauge(MetricQueueLimit),
-		bodyBytes:       b.gauge(MetricBodyBytes),
-		waiting:         b.gauge(MetricWaiting),
-		still:           b.gauge(MetricStill),
-		bodyLimit:       b.gauge(MetricBodyLimit),
-		prefillTokens:   b.gauge(MetricPrefillTokens),
-		prefillRequests: b.gauge(MetricPrefillRequests),
-		decodeBlocks:    b.gauge(MetricDecodeBlocks),
-		decodingBlocks:  b.gauge(MetricDecodingBlocks),
-		decodeRequests:  b.gauge(MetricDecodeRequests),
-		idx:             b.gauge(MetricIndexBlocks),
-		shed:            b.observedCounter(MetricIndexShed),
+	o := observables{meter: b.meter, age: b.floatGauge(MetricViewAge), whole: map[string]metric.Int64Observable{}}
+	for _, name := range []string{
+		MetricReady, MetricViewRevision, MetricViewStale, MetricWorkers, MetricStaleWorkers, MetricKeys, MetricProblems,
+		MetricFacts, MetricKVStreams, MetricQueuedTokens, MetricQueueLimit, MetricBodyBytes, MetricBodyLimit,
+		MetricWaiting, MetricStill, MetricPrefillTokens, MetricPrefillRequests, MetricDecodeBlocks, MetricDecodingBlocks,
+		MetricDecodeRequests, MetricIndexBlocks,
+	} {
+		o.whole[name] = b.gauge(name)
 	}
+	o.whole[MetricIndexShed] = b.observedCounter(MetricIndexShed)
+	return o
 }
 
 // Observe registers a function that is called at each scrape, one call at a time. It
 // appends to the slices of the Observation, which are empty and keep their memory from
 // the scrape before, and sets the other fields. The function that is returned ends this.
 func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err error) {
-	if i == nil {
+	if i.observables.meter == nil {
 		return func() error { return nil }, nil
 	}
 	var (
@@ -122,6 +99,10 @@ func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err
 		o  Observation
 		g  = i.observables
 	)
+	all := []metric.Observable{g.age}
+	for _, x := range g.whole {
+		all = append(all, x)
+	}
 	reg, err := g.meter.RegisterCallback(func(_ context.Context, w metric.Observer) error {
 		mu.Lock()
 		defer mu.Unlock()
@@ -129,8 +110,7 @@ func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err
 		read(&o)
 		g.show(w, &o)
 		return nil
-	}, g.ready, g.revision, g.stale, g.workers, g.staleWorkers, g.keys, g.problems, g.facts, g.streams, g.age, g.queued, g.queueLimit, g.bodyBytes, g.bodyLimit, g.waiting, g.still,
-		g.prefillTokens, g.prefillRequests, g.decodeBlocks, g.decodingBlocks, g.decodeRequests, g.idx, g.shed)
+	}, all...)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: register gauges: %w", err)
 	}
@@ -138,46 +118,42 @@ func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err
 }
 
 func (g *observables) show(w metric.Observer, o *Observation) {
-	w.ObserveInt64(g.ready, zeroOrOne(o.Ready))
-	w.ObserveInt64(g.revision, int64(min(o.Revision, 1<<63-1)))
-	w.ObserveInt64(g.stale, zeroOrOne(o.Stale))
-	w.ObserveInt64(g.problems, o.Problems)
-	w.ObserveInt64(g.staleWorkers, o.Expired)
+	w.ObserveInt64(g.whole[MetricReady], zeroOrOne(o.Ready))
+	w.ObserveInt64(g.whole[MetricViewRevision], int64(min(o.Revision, 1<<63-1)))
+	w.ObserveInt64(g.whole[MetricViewStale], zeroOrOne(o.Stale))
+	w.ObserveInt64(g.whole[MetricProblems], o.Problems)
+	w.ObserveInt64(g.whole[MetricStaleWorkers], o.Expired)
 	w.ObserveFloat64(g.age, o.Age.Seconds())
 	for state, n := range o.Facts {
-		w.ObserveInt64(g.facts, n, metric.WithAttributeSet(attributeSet([]string{LabelState}, labels{state})))
+		w.ObserveInt64(g.whole[MetricFacts], n, with(labels{state}, LabelState))
 	}
 	for state, n := range o.Streams {
-		w.ObserveInt64(g.streams, n, metric.WithAttributeSet(attributeSet([]string{LabelState}, labels{state})))
+		w.ObserveInt64(g.whole[MetricKVStreams], n, with(labels{state}, LabelState))
 	}
 	for _, c := range o.Workers {
-		set := attributeSet([]string{LabelRole, LabelState}, labels{c.Role.String(), c.State})
-		w.ObserveInt64(g.workers, c.Count, metric.WithAttributeSet(set))
+		w.ObserveInt64(g.whole[MetricWorkers], c.Count, with(labels{c.Role.String(), c.State}, LabelRole, LabelState))
 	}
 	for _, c := range o.Keys {
-		set := attributeSet([]string{LabelActivation, LabelCanServe}, labels{c.Activation, strconv.FormatBool(c.CanServe)})
-		w.ObserveInt64(g.keys, c.Count, metric.WithAttributeSet(set))
+		w.ObserveInt64(g.whole[MetricKeys], c.Count, with(labels{c.Activation, strconv.FormatBool(c.CanServe)}, LabelActivation, LabelCanServe))
 	}
-	w.ObserveInt64(g.bodyBytes, o.BodyBytes)
-	w.ObserveInt64(g.waiting, o.Waiting)
-	w.ObserveInt64(g.still, o.Still)
-	w.ObserveInt64(g.bodyLimit, o.BodyLimit)
-	w.ObserveInt64(g.queueLimit, o.QueueLimit)
+	w.ObserveInt64(g.whole[MetricBodyBytes], o.BodyBytes)
+	w.ObserveInt64(g.whole[MetricWaiting], o.Waiting)
+	w.ObserveInt64(g.whole[MetricStill], o.Still)
+	w.ObserveInt64(g.whole[MetricBodyLimit], o.BodyLimit)
+	w.ObserveInt64(g.whole[MetricQueueLimit], o.QueueLimit)
 	for _, q := range o.Queues {
-		w.ObserveInt64(g.queued, q.Tokens, metric.WithAttributeSet(attributeSet([]string{LabelModel}, labels{q.Model})))
+		w.ObserveInt64(g.whole[MetricQueuedTokens], q.Tokens, with(labels{q.Model}, LabelModel))
 	}
 	for i := range o.Ranks {
 		r := &o.Ranks[i]
-		set := metric.WithAttributeSet(attributeSet(perWorker(), labels{
-			r.Rank.ID.String(), strconv.FormatUint(uint64(r.Rank.DPRank), 10), r.Role.String(),
-		}))
-		w.ObserveInt64(g.prefillTokens, r.PrefillTokens, set)
-		w.ObserveInt64(g.prefillRequests, r.PrefillRequests, set)
-		w.ObserveInt64(g.decodeBlocks, r.DecodeBlocks, set)
-		w.ObserveInt64(g.decodingBlocks, r.DecodingBlocks, set)
-		w.ObserveInt64(g.decodeRequests, r.DecodeRequests, set)
-		w.ObserveInt64(g.idx, r.IndexBlocks, set)
-		w.ObserveInt64(g.shed, r.IndexShed, set)
+		set := with(labels{r.Rank.ID.String(), strconv.FormatUint(uint64(r.Rank.DPRank), 10), r.Role.String()}, perWorker()...)
+		w.ObserveInt64(g.whole[MetricPrefillTokens], r.PrefillTokens, set)
+		w.ObserveInt64(g.whole[MetricPrefillRequests], r.PrefillRequests, set)
+		w.ObserveInt64(g.whole[MetricDecodeBlocks], r.DecodeBlocks, set)
+		w.ObserveInt64(g.whole[MetricDecodingBlocks], r.DecodingBlocks, set)
+		w.ObserveInt64(g.whole[MetricDecodeRequests], r.DecodeRequests, set)
+		w.ObserveInt64(g.whole[MetricIndexBlocks], r.IndexBlocks, set)
+		w.ObserveInt64(g.whole[MetricIndexShed], r.IndexShed, set)
 	}
 }
 

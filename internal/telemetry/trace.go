@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -119,9 +120,7 @@ func newTracer(cfg Config, ins *Instruments) (*Tracer, error) {
 
 func newSpanTracer(cfg Config, exp sdktrace.SpanExporter) *Tracer {
 	ratio := cfg.Trace.SampleRatio
-	if ratio == 0 {
-		ratio = 1
-	}
+	ratio = cmp.Or(ratio, 1)
 	tp := sdktrace.NewTracerProvider(
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(ratio))),
 		sdktrace.WithBatcher(exp, sdktrace.WithBatchTimeout(time.Second), sdktrace.WithExportTimeout(5*time.Second)),

@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -137,9 +138,7 @@ func (r *Reducer) list(l List) error {
 		if e.Revision > l.Revision {
 			return r.refuse("key %q is at revision %d in a listing at revision %d", e.Key, e.Revision, l.Revision)
 		}
-		if e.Revision == 0 {
-			e.Revision = l.Revision
-		}
+		e.Revision = cmp.Or(e.Revision, l.Revision)
 		next[e.Key] = admit(e, r.entries[e.Key])
 	}
 	r.state, r.epoch, r.revision, r.entries, r.cause = Watching, l.Epoch, l.Revision, next, ""

@@ -8,8 +8,6 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 	"github.com/stretchr/testify/require"
-
-	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
 // blockEvents appends events as of an engine with blocks of 64 tokens: stores of one
@@ -68,7 +66,7 @@ func benchmarkEvents(b *testing.B, apply bool) {
 			for g.n < 100_000 {
 				messages = append(messages, g.message(per))
 			}
-			index := kvindex.NewMap(kvindex.NewSlots())
+			index := newTree(b)
 			cfg := Config{Index: index}.withDefaults()
 			s := newStream(&cfg, one, source{addr: "x", blockSize: 64})
 			index.Attach(one)
@@ -97,7 +95,7 @@ func benchmarkEvents(b *testing.B, apply bool) {
 
 // BenchmarkApplyPlane is BenchmarkApply for Dynamo's event plane.
 func BenchmarkApplyPlane(b *testing.B) {
-	index := kvindex.NewMap(kvindex.NewSlots())
+	index := newTree(b)
 	cfg := Config{Index: index, Channels: []Channel{newHand()}}.withDefaults()
 	p := newPlane(&cfg)
 	index.Attach(one)

@@ -1,10 +1,12 @@
 package kvevents
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"time"
 
@@ -169,34 +171,19 @@ func (c *Config) conn() connConfig {
 func (c *Config) plane() bool { return len(c.PlaneZMQ)+len(c.Channels) > 0 }
 
 func (c Config) withDefaults() Config {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	def(&c.MinBackoff, 50*time.Millisecond)
-	def(&c.MaxBackoff, 2*time.Second)
-	def(&c.Timeout, 5*time.Second)
-	def(&c.Heartbeat, 5*time.Second)
-	def(&c.Audit, 30*time.Second)
-	def(&c.Check, 1500*time.Millisecond)
-	def(&c.ReplayFor, 2*time.Minute)
-	def(&c.Keep, 15*time.Minute)
-	if c.ReplayAttempts == 0 {
-		c.ReplayAttempts = 3
-	}
-	if c.MaxMessageBytes == 0 {
-		c.MaxMessageBytes = 16 << 20
-	}
-	if c.MaxBufferedBytes == 0 {
-		c.MaxBufferedBytes = 64 << 20
-	}
-	if c.MaxReplayBytes == 0 {
-		c.MaxReplayBytes = 1 << 30
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.MinBackoff = cmp.Or(c.MinBackoff, 50*time.Millisecond)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, 2*time.Second)
+	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
+	c.Heartbeat = cmp.Or(c.Heartbeat, 5*time.Second)
+	c.Audit = cmp.Or(c.Audit, 30*time.Second)
+	c.Check = cmp.Or(c.Check, 1500*time.Millisecond)
+	c.ReplayFor = cmp.Or(c.ReplayFor, 2*time.Minute)
+	c.Keep = cmp.Or(c.Keep, 15*time.Minute)
+	c.ReplayAttempts = cmp.Or(c.ReplayAttempts, 3)
+	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, 16<<20)
+	c.MaxBufferedBytes = cmp.Or(c.MaxBufferedBytes, 64<<20)
+	c.MaxReplayBytes = cmp.Or(c.MaxReplayBytes, 1<<30)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.Dial == nil {
 		c.Dial = (&net.Dialer{}).DialContext
 	}
@@ -247,4 +234,26 @@ func (c Config) Validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// reconnect connects again and again until ctx ends. connect returns why a connection has
+// ended; failed is told. The pauses double, up to MaxBackoff; after a connection that
+// lasted for a while, so that the peer is not broken, they begin anew.
+func (c *Config) reconnect(ctx context.Context, connect func() error, failed func(error)) {
+	backoff := c.MinBackoff
+	for {
+		began := time.Now()
+		err := connect()
+		if ctx.Err() != nil {
+			return
+		}
+		failed(err)
+		if time.Since(began) > c.MaxBackoff {
+			backoff = c.MinBackoff
+		}
+		if !sleep(ctx, backoff-rand.N(backoff/2+1)) {
+			return
+		}
+		backoff = min(2*backoff, c.MaxBackoff)
+	}
 }

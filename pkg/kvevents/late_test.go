@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -56,7 +55,7 @@ func (h *heardWrote) said() string {
 // themselves.
 func handStream(t *testing.T, replayAddr string, hooks Hooks) *stream {
 	t.Helper()
-	index := kvindex.NewMap(kvindex.NewSlots())
+	index := newTree(t)
 	index.Attach(one)
 	cfg := Config{Index: index, Hooks: hooks, Dial: nowhere, ReplayAttempts: 1}.withDefaults()
 	s := newStream(&cfg, one, source{addr: "w:1", replayAddr: replayAddr, blockSize: 2})

@@ -90,7 +90,7 @@ func TestOnlyThePublisherThatWasMissedMakesARankIncomplete(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			gaps := 0
 			cfg := &Config{
-				Logger: slog.New(slog.DiscardHandler), Index: kvindex.NewMap(kvindex.NewSlots()),
+				Logger: slog.New(slog.DiscardHandler), Index: newTree(t),
 				Hooks: Hooks{Gap: func(worker.Rank) { gaps++ }},
 			}
 			r := worker.Rank{ID: 1}

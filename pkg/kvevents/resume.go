@@ -15,11 +15,6 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Copier is an index whose ranks can be copied, as kvindex.Tree is.
-type Copier interface {
-	Copy(worker.Rank, *kvindex.RankCopy) error
-}
-
 // mark is the note that a dump has of a rank, in JSON: the position of the rank's stream
 // at the time of the copy, and what its decoder had learnt.
 type mark struct {
@@ -121,13 +116,8 @@ func (s *Subscriber) forget(ctx context.Context, waiting []wait) {
 
 // Dump writes, for each rank whose events are followed, its blocks in the index and the
 // position of its stream. Both are of one instant: the rank's events wait meanwhile.
-// Blocks from Resume that no stream has judged yet are written again. The index must be a
-// [Copier].
+// Blocks from Resume that no stream has judged yet are written again.
 func (s *Subscriber) Dump(w *kvindex.DumpWriter) error {
-	index, ok := s.cfg.Index.(Copier)
-	if !ok {
-		return fmt.Errorf("kvevents: dump: an index of type %T: expected one whose ranks can be copied", s.cfg.Index)
-	}
 	s.mu.Lock()
 	ranks := slices.SortedFunc(maps.Keys(s.ranks), worker.Rank.Compare)
 	followers := make([]*follower, len(ranks))
@@ -138,7 +128,7 @@ func (s *Subscriber) Dump(w *kvindex.DumpWriter) error {
 	s.mu.Unlock()
 	var c kvindex.RankCopy
 	for _, f := range followers {
-		at, note, err := f.copy(index, &c)
+		at, note, err := f.copy(s.cfg.Index, &c)
 		if err == nil && note != nil {
 			err = w.Add(&c, at, note)
 		}
@@ -156,7 +146,7 @@ func (s *Subscriber) Dump(w *kvindex.DumpWriter) error {
 }
 
 // copy copies the rank. A nil note means that there is no position to resume from.
-func (f *follower) copy(index Copier, c *kvindex.RankCopy) (at time.Time, note []byte, err error) {
+func (f *follower) copy(index kvindex.Index, c *kvindex.RankCopy) (at time.Time, note []byte, err error) {
 	f.inTurn(func() {
 		m := mark{Source: f.source.String(), Plane: f.plane != nil}
 		if k := f.feed.kept; k != nil {

@@ -37,7 +37,7 @@ func reconciled(t *testing.T, cfg Config) (sub *Subscriber, tell func(...*worker
 func TestAWorkerThatWasAwayForAMomentIsFollowedAnew(t *testing.T) {
 	for name, detach := range map[string]bool{"the index has it still": false, "the index has it no more": true} {
 		t.Run(name, func(t *testing.T) {
-			index := kvindex.NewMap(kvindex.NewSlots())
+			index := newTree(t)
 			_, tell, see := reconciled(t, Config{Index: index})
 			w, stays := testWorker(t, 1, worker.KVEvents{}), testWorker(t, 2, worker.KVEvents{})
 			tell(w, stays)
@@ -76,7 +76,7 @@ func TestAWorkerThatPublishesNoMoreIsInNoState(t *testing.T) {
 	var mu sync.Mutex
 	states := map[worker.Rank]State{}
 	_, tell, see := reconciled(t, Config{
-		Index: kvindex.NewMap(kvindex.NewSlots()), Dial: nowhere,
+		Index: newTree(t), Dial: nowhere,
 		Hooks: Hooks{State: func(r worker.Rank, s State) { mu.Lock(); states[r] = s; mu.Unlock() }},
 	})
 	is := func(s State) func() bool {
@@ -195,7 +195,7 @@ func TestWhatAppearsAfterItsDeadlineIsNotGivenWhatWasKept(t *testing.T) {
 	require.NoError(t, err)
 	for name, late := range map[string]bool{"in time": false, "late": true} {
 		t.Run(name, func(t *testing.T) {
-			sub, tell, see := reconciled(t, Config{Index: kvindex.NewMap(kvindex.NewSlots()), Dial: nowhere})
+			sub, tell, see := reconciled(t, Config{Index: newTree(t), Dial: nowhere})
 			n, err := sub.Resume(d)
 			require.NoError(t, err)
 			require.Equal(t, 1, n)
@@ -229,7 +229,7 @@ func TestWhoeverIsToldOfARanksFirstEventFindsThatItTells(t *testing.T) {
 	var sub *Subscriber
 	var told []bool
 	sub, _, _ = reconciled(t, Config{
-		Index: kvindex.NewMap(kvindex.NewSlots()), Channels: []Channel{newHand()},
+		Index: newTree(t), Channels: []Channel{newHand()},
 		Hooks: Hooks{State: func(r worker.Rank, _ State) { told = append(told, sub.Tells(r)) }},
 	})
 	w := testWorker(t, 1, worker.KVEvents{})

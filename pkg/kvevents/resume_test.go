@@ -362,15 +362,12 @@ func TestADecoderGoesOnWhereAnotherLeft(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-func TestADumpThatCannotBeHadSaysWhy(t *testing.T) {
-	sub, err := NewSubscriber(Config{Index: kvindex.NewMap(kvindex.NewSlots())})
+func TestADumpThatCannotBeReadSaysWhy(t *testing.T) {
+	tree := newTree(t)
+	sub, err := NewSubscriber(Config{Index: tree})
 	require.NoError(t, err)
-	require.ErrorContains(t, sub.Dump(kvindex.NewDumpWriter(&bytes.Buffer{})), "expected one whose ranks can be copied")
-
 	var b bytes.Buffer
 	w := kvindex.NewDumpWriter(&b)
-	tree, err := kvindex.NewTree(kvindex.TreeConfig{MaxBytes: 1 << 20}, kvindex.NewSlots())
-	require.NoError(t, err)
 	tree.Attach(one)
 	var c kvindex.RankCopy
 	require.NoError(t, tree.Copy(one, &c))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -98,12 +97,6 @@ type answer struct {
 	fail error // with end: why the replay failed; nil: it ended well
 }
 
-// reserver is an index with a budget that also covers the facts kept beside the index
-// about its blocks, as kvindex.Tree is.
-type reserver interface {
-	Reserve(bytes int) bool
-}
-
 func newStream(cfg *Config, r worker.Rank, src source) *stream {
 	s := &stream{
 		src:     src,
@@ -117,9 +110,7 @@ func newStream(cfg *Config, r worker.Rank, src source) *stream {
 	if src.clears {
 		s.tracker.EmptyBefore(1)
 	}
-	if index, ok := cfg.Index.(reserver); ok {
-		s.decoder.Budget(index.Reserve)
-	}
+	s.decoder.Budget(cfg.Index.Reserve)
 	if src.addr == "" {
 		s.adopted, s.ended = make(chan adopted), make(chan struct{})
 	}
@@ -133,23 +124,10 @@ func (s *stream) run(ctx context.Context) {
 		s.await(ctx)
 		return
 	}
-	backoff := s.cfg.MinBackoff
-	for {
+	s.cfg.reconnect(ctx, func() error {
 		s.setState(StateConnecting)
-		began := time.Now()
-		err := s.connect(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		s.fault(err)
-		if time.Since(began) > s.cfg.MaxBackoff {
-			backoff = s.cfg.MinBackoff // it stayed connected for a while: the peer is not broken
-		}
-		if !sleep(ctx, backoff-rand.N(backoff/2+1)) {
-			return
-		}
-		backoff = min(2*backoff, s.cfg.MaxBackoff)
-	}
+		return s.connect(ctx)
+	}, s.fault)
 }
 
 // connect follows the publisher over one connection, and returns why it ended.

@@ -66,11 +66,6 @@ const (
 	Live               // live messages are judged as they come
 )
 
-var phaseNames = [...]string{"disconnected", "replaying", "live"}
-
-// String returns the lower-case name of the phase.
-func (p Phase) String() string { return phaseNames[p] }
-
 // Tracker judges the messages of one publisher by their sequence. It is pure: it returns
 // verdicts, and the caller performs them. Not safe for concurrent use.
 //

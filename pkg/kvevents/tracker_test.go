@@ -12,6 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+var phaseNames = [...]string{"disconnected", "replaying", "live"}
+
+// String returns the lower-case name of the phase.
+func (p Phase) String() string { return phaseNames[p] }
+
 // The verbs of testdata/tracker. A sequence may be a range, 3-5. Each sequence has its
 // own fingerprint; 3' has that of another publisher, and 3=2 that of sequence 2.
 //

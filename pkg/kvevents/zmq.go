@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"time"
 )
@@ -184,24 +185,12 @@ func property(data []byte, want string) (string, error) {
 		if uint64(len(rest)-4) < uint64(size) {
 			break
 		}
-		if equalFold(name, want) {
+		if strings.EqualFold(string(name), want) {
 			return string(rest[4 : 4+size]), nil
 		}
 		data = rest[4+size:]
 	}
 	return "", fmt.Errorf("%w: metadata without %s", errFrame, want)
-}
-
-func equalFold(b []byte, s string) bool {
-	if len(b) != len(s) {
-		return false
-	}
-	for i, c := range b {
-		if c|0x20 != s[i]|0x20 {
-			return false
-		}
-	}
-	return true
 }
 
 func command(body []byte) (name string, data []byte, err error) {

@@ -3,7 +3,6 @@ package kvevents
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 )
@@ -19,22 +18,7 @@ func (z *zmqChannel) Name() string { return "tcp://" + z.addr }
 
 // Run implements Channel.
 func (z *zmqChannel) Run(ctx context.Context, sink Sink) {
-	backoff := z.cfg.MinBackoff
-	for {
-		began := time.Now()
-		err := z.connect(ctx, sink)
-		if ctx.Err() != nil {
-			return
-		}
-		sink.Down(err)
-		if time.Since(began) > z.cfg.MaxBackoff {
-			backoff = z.cfg.MinBackoff
-		}
-		if !sleep(ctx, backoff-rand.N(backoff/2+1)) {
-			return
-		}
-		backoff = min(2*backoff, z.cfg.MaxBackoff)
-	}
+	z.cfg.reconnect(ctx, func() error { return z.connect(ctx, sink) }, sink.Down)
 }
 
 // connect delivers the messages of one connection, and returns why it ended. Nothing is

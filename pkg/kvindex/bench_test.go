@@ -7,8 +7,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-func BenchmarkMapOverlap(b *testing.B) {
-	m, chain := filled(64, 40)
+func BenchmarkTreeOverlap(b *testing.B) {
+	m, chain := filledTree(b, 64, 40)
 	var dst Overlap
 	b.ReportAllocs()
 	for b.Loop() {
@@ -16,8 +16,8 @@ func BenchmarkMapOverlap(b *testing.B) {
 	}
 }
 
-func BenchmarkMapStoreRemoveOneBlock(b *testing.B) {
-	m, _ := filled(64, 40)
+func BenchmarkTreeStoreRemoveOneBlock(b *testing.B) {
+	m, _ := filledTree(b, 64, 40)
 	rank := worker.Rank{ID: 1}
 	s := Stored{Parent: 1, HasParent: true, Blocks: []Block{{5000, 5000}}}
 	r := Removed{Blocks: []EngineHash{5000}}

@@ -20,7 +20,7 @@ type RankCopy struct {
 
 	// Used until settle. Blocks have the numbers of the source.
 	raw  []rawRun
-	seen slotSet   // blocks that raw has
+	seen bitSet    // blocks that raw has
 	of   *treeRank // the rank as it was when the copy began, to notice that it was detached
 }
 
@@ -67,13 +67,13 @@ func (c *RankCopy) begin(r worker.Rank) {
 func (c *RankCopy) add(name EngineHash, block uint32, tiers uint8, from chains) {
 	c.held = append(c.held, heldName{name, block, tiers})
 	top := len(c.raw)
-	for block != 0 && !c.seen.has(Slot(block)) {
+	for block != 0 && !c.seen.has(block) {
 		at := uint32(len(c.locals))
 		var first, parent uint32
 		first, parent, c.locals = from.run(block, c.locals)
 		n := uint32(len(c.locals)) - at
 		for b := first; b < first+n; b++ {
-			c.seen = c.seen.with(Slot(b))
+			c.seen = c.seen.with(b)
 		}
 		c.raw = append(c.raw, rawRun{first: first, parent: parent, at: at, n: n})
 		block = parent

@@ -35,9 +35,9 @@ import (
 // overlap shows as +r how many routed blocks there are beyond those on Device. Check
 // runs after every verb. Both implementations answer every file.
 func TestScenarios(t *testing.T) {
-	for name, index := range map[string]func(*Slots) Index{
-		"map": func(s *Slots) Index { return newMap(s, scenarioRoute) },
-		"tree": func(s *Slots) Index {
+	for name, index := range map[string]func(*Slots) checkedIndex{
+		"map": func(s *Slots) checkedIndex { return newPlainMapOf(s, scenarioRoute) },
+		"tree": func(s *Slots) checkedIndex {
 			return newTreeOf(t, s, TreeConfig{MaxBytes: 32 << 20, NoHugePages: true, Route: scenarioRoute})
 		},
 	} {
@@ -47,7 +47,7 @@ func TestScenarios(t *testing.T) {
 
 var scenarioRoute = RouteConfig{TTL: 10 * time.Second, PredictedTTL: 2 * time.Second, MaxBlocks: 6}
 
-func walkScenarios(t *testing.T, index func(*Slots) Index) {
+func walkScenarios(t *testing.T, index func(*Slots) checkedIndex) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		if strings.Contains(path, "/fuzz/") {
 			t.Skip("the fuzzer's corpus")
@@ -86,7 +86,7 @@ func args(d *datadriven.TestData) string {
 
 type scenario struct {
 	slots *Slots
-	m     Index
+	m     checkedIndex
 	ranks []worker.Rank // all ranks of the file so far, sorted
 	dst   Overlap
 }
@@ -135,7 +135,7 @@ func (s *scenario) do(t *testing.T, verb string, f []string, out *strings.Builde
 		}
 		return false
 	})
-	tier, _ := ParseTier(opts["tier"])
+	tier := Tier(max(0, slices.Index(tierNames[:], opts["tier"])))
 	at, _ := time.ParseDuration(opts["at"])
 	now := time.Unix(1000, 0).Add(at)
 	var r worker.Rank

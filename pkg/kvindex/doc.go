@@ -4,16 +4,14 @@
 // # Hashes
 //
 // A block's [LocalHash] depends only on the block's tokens, on its pictures and on the
-// [Salt] (LoRA adapter, cache salt). Its [SequenceHash] is chained on the SequenceHash of
-// its parent and so names the whole prefix. Both are XXH3-64 with the seeds that Dynamo
-// uses, so that a hash means the same in Baton and in Dynamo. An [EngineHash] is the
+// [Salt] (LoRA adapter, cache salt). It is XXH3-64 with the seeds that Dynamo uses, so
+// that a hash means the same in Baton and in Dynamo. An [EngineHash] is the
 // engine's own name of a block. It is opaque: the index uses it to find the parents and
 // the removed blocks that one rank's events name, and never computes it.
 //
 // # Contract
 //
-// [Index] is what the rest of Baton sees. [Tree] is the fast implementation. [Map] is
-// plain and obviously correct; tests compare Tree with it. Events of one rank must be
+// [Index] is what the rest of Baton sees, and [Tree] implements it. Events of one rank must be
 // given in the order in which the engine made them, by one goroutine at a time. Events of
 // different ranks may be given concurrently. Any number of goroutines may call Overlap at
 // any time.
@@ -89,7 +87,7 @@
 // the view answers with less. So another writer waits for one slice of some ten thousand
 // blocks, or for one event, whose length only the engine bounds. So does a query that
 // was torn 64 times and then takes the lock. A rank that is being cleared or detached
-// is busy to the end: its own events, and Check, wait.
+// is busy to the end: its own events wait.
 //
 // # Memory
 //
@@ -140,30 +138,23 @@
 //
 // # Invariants
 //
-// Numbered, walked by Check and named in its errors:
+// Numbered; the tests check them after each of many random operations, and name them in
+// errors:
 //
 //   - I1: slots and ranks are a bijection; a slot below the table's length that
 //     has no rank is on the free list, once, or in one group of views.
 //   - I2: every block is held on at least one tier.
-//   - I3: a view's count of blocks at a sequence hash equals the number of its
-//     rank's blocks that have that hash and are on the view's tiers; no count
-//     is zero.
-//   - I4: a slot's bit is set at a sequence hash exactly when its view's count
-//     there is above zero; a rank with blocks on a tier has the tier's view.
-//   - I5: no sequence hash without a holder is kept, and no bit belongs to a
-//     slot without an attached rank.
+//   - I3: the names of a block beyond its first are counted for each view.
+//   - I4: a node's number for a slot is n exactly if the slot's rank names the node's
+//     first n blocks, and no other block of it, on the view's tiers, or is 0 while the
+//     view is being filled; a rank with blocks on a tier has the tier's view.
+//   - I5: no number belongs to a slot without an attached rank, no slot has two numbers
+//     in a node, and no number exceeds the run.
 //   - I6: a rank's block counts by tier equal what a walk counts.
 //   - I7: the view Routed holds exactly the blocks from the first one to the ends
 //     of the rank's sendings; each end has one sending; ends and branches are
 //     marked, and no other block; a list of sendings is ordered by time and has
 //     each sending once; the blocks are within the budget.
-//
-// For a Tree I3 to I5 mean: the names of a block beyond its first are counted for each
-// view; a node's number for a slot is n exactly if the slot's rank names the node's first
-// n blocks, and no other block of it, on the view's tiers, or is 0 while the view is being
-// filled; no number belongs to a slot without an attached rank, no slot has two numbers in
-// a node, and no number exceeds the run. And:
-//
 //   - I8: a node's blocks refer to the node; its run has 1 to room blocks; the node
 //     is found under its parent by its first hash, and knows how many blocks are
 //     before it; it counts its children; without children its last block has a

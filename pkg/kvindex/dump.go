@@ -59,7 +59,7 @@ type DumpWriter struct {
 
 	// The blocks written so far: block n has locals[n-1].
 	locals []LocalHash
-	begins slotSet // blocks that begin a run
+	begins bitSet // blocks that begin a run
 	kids   map[dumpKid]uint32
 
 	// Scratch of Add.
@@ -153,7 +153,7 @@ func (d *DumpWriter) addRuns(c *RankCopy) error {
 	first := was + 1
 	for _, parent := range d.parents {
 		end := first + 1
-		for int(end) <= len(d.locals) && !d.begins.has(Slot(end)) {
+		for int(end) <= len(d.locals) && !d.begins.has(end) {
 			end++
 		}
 		d.b = binary.AppendUvarint(d.b, uint64(first-parent))
@@ -170,7 +170,7 @@ func (d *DumpWriter) addRuns(c *RankCopy) error {
 // those of the blocks with numbers up to the one given last.
 func (d *DumpWriter) step(at uint32, h LocalHash, written uint32) uint32 {
 	n := uint32(len(d.locals))
-	inRun := at != 0 && at < n && !d.begins.has(Slot(at+1))
+	inRun := at != 0 && at < n && !d.begins.has(at+1)
 	if inRun && d.locals[at] == h {
 		return at + 1
 	}
@@ -180,7 +180,7 @@ func (d *DumpWriter) step(at uint32, h LocalHash, written uint32) uint32 {
 	}
 	d.locals = append(d.locals, h)
 	if at != n || at <= written { // otherwise the new block continues the last run
-		d.begins = d.begins.with(Slot(n + 1))
+		d.begins = d.begins.with(n + 1)
 		d.kids[dumpKid{at, h}] = n + 1
 		d.parents = append(d.parents, at)
 	}

@@ -114,7 +114,7 @@ func TestADumpGivesBackWhatRanksHold(t *testing.T) {
 					}
 				}
 				dump := dumpOf(t, s.tree, there...)
-				tree, flat := newTree(t, NewSlots()), NewMap(NewSlots())
+				tree, flat := newTree(t, NewSlots()), newPlainMap(NewSlots())
 				loaded(t, dump, tree)
 				loaded(t, dump, flat)
 				s.takeApart(tree, flat, there)
@@ -125,8 +125,8 @@ func TestADumpGivesBackWhatRanksHold(t *testing.T) {
 
 // takeApart removes what the ranks hold, in random order, from both indexes and from a
 // copy of the oracle.
-func (s *script) takeApart(tree *Tree, flat *Map, ranks []worker.Rank) {
-	oracle := NewMap(NewSlots()) // copied without a dump, since dumps are what is tested
+func (s *script) takeApart(tree *Tree, flat *plainMap, ranks []worker.Rank) {
+	oracle := newPlainMap(NewSlots()) // copied without a dump, since dumps are what is tested
 	for _, r := range ranks {
 		oracle.Attach(r)
 	}
@@ -146,7 +146,7 @@ func (s *script) takeApart(tree *Tree, flat *Map, ranks []worker.Rank) {
 		}
 		return cs
 	}
-	for _, x := range []Index{tree, flat} {
+	for _, x := range []checkedIndex{tree, flat} {
 		require.NoError(s.t, x.Check())
 		alike(s.t, oracle, x, ranks, some()...)
 	}
@@ -506,7 +506,7 @@ func FuzzReadDump(f *testing.F) {
 		}
 		tr, err := NewTree(TreeConfig{MaxBytes: 1 << 20, NoHugePages: true}, NewSlots())
 		require.NoError(t, err)
-		m := NewMap(NewSlots())
+		m := newPlainMap(NewSlots())
 		var c RankCopy
 		var ranks []worker.Rank
 		var chains [][]LocalHash

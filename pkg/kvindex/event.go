@@ -22,16 +22,6 @@ func (t Tier) String() string {
 	return tierNames[t]
 }
 
-// ParseTier reads a tier's lower-case name. False means that no tier has the name.
-func ParseTier(s string) (Tier, bool) {
-	for t, n := range tierNames {
-		if n == s {
-			return Tier(t), true
-		}
-	}
-	return 0, false
-}
-
 // Block is one stored block: the engine's name of the block, and the hash of its tokens
 // that Baton computes.
 type Block struct {

@@ -7,8 +7,11 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-func ExampleMap() {
-	index := kvindex.NewMap(kvindex.NewSlots())
+func ExampleTree() {
+	index, err := kvindex.NewTree(kvindex.TreeConfig{MaxBytes: 1 << 20}, kvindex.NewSlots())
+	if err != nil {
+		panic(err)
+	}
 	rank := worker.Rank{ID: 7}
 	slot := index.Attach(rank)
 

@@ -11,16 +11,12 @@ import (
 // stands before the block.
 type LocalHash uint64
 
-// SequenceHash is the hash of a block chained on the SequenceHash of its parent. It
-// names the whole prefix that ends with the block.
-type SequenceHash uint64
-
 // EngineHash is an engine's own name of a block, opaque to Baton. The decoders of the
 // wire formats make it: they bit-cast signed forms, and cut byte forms to the last
 // eight bytes (big-endian).
 type EngineHash uint64
 
-// baseSeed is the seed of block and sequence hashes in Dynamo's router.
+// baseSeed is the seed of block hashes in Dynamo's router.
 const baseSeed = 1337
 
 // Salt separates prompts with equal tokens that must not share KV. An empty string
@@ -85,28 +81,6 @@ func appendWindows(dst []LocalHash, tokens []uint32, stride, window int, seed ui
 func littleEndian() bool {
 	b := [2]byte{1, 0}
 	return binary.NativeEndian.Uint16(b[:]) == 1
-}
-
-// AppendSequenceHashes appends the sequence hashes of the chain to dst and returns dst.
-func AppendSequenceHashes(dst []SequenceHash, chain []LocalHash) []SequenceHash {
-	var s SequenceHash
-	for i, l := range chain {
-		s = nextSequence(s, i > 0, l)
-		dst = append(dst, s)
-	}
-	return dst
-}
-
-// nextSequence returns the sequence hash of a block with the local hash l. Without a
-// parent it is l: s0 = b0, s(i) = XXH3_64(le64(s(i-1)) || le64(b(i)), 1337).
-func nextSequence(parent SequenceHash, hasParent bool, l LocalHash) SequenceHash {
-	if !hasParent {
-		return SequenceHash(l)
-	}
-	var b [16]byte
-	binary.LittleEndian.PutUint64(b[:8], uint64(parent))
-	binary.LittleEndian.PutUint64(b[8:], uint64(l))
-	return SequenceHash(xxh3.HashSeed(b[:], baseSeed))
 }
 
 // AppendByteHashes appends the hash of every whole run of blockBytes bytes of text to

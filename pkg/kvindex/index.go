@@ -74,10 +74,15 @@ type Index interface {
 	// attached nor known from Route.
 	Stats(worker.Rank) (Stats, bool)
 
-	// Check walks the whole index and returns an error that names the first invariant
-	// that does not hold (I1… of the package comment), or nil. It is slow and blocks
-	// writers.
-	Check() error
+	// Copy fills c with what the rank holds. The caller gives no event of this rank until
+	// Copy returns. Error: ErrUnknownRank, also if the rank is detached meanwhile.
+	Copy(r worker.Rank, c *RankCopy) error
+
+	// Reserve is called by those who feed the index before they keep data about its blocks,
+	// with the number of bytes. The bytes then count against the index's memory budget. A
+	// negative number gives bytes back. False means that there is no room: nothing is
+	// counted, and the caller must not keep the data.
+	Reserve(bytes int) bool
 }
 
 // Overlap is the answer to one query. The caller owns it and may use it again: the zero
@@ -88,8 +93,6 @@ type Overlap struct {
 	// is 0 for a slot of no rank and no view. The next query overwrites it. Slots.Held
 	// reads all views of a rank.
 	Blocks []uint32
-
-	alive []uint64 // scratch of Map's queries: slots that held every block so far
 }
 
 // At returns the overlap of a slot, or 0 if the slot is beyond the answer.
@@ -108,11 +111,6 @@ func (o *Overlap) reset(n int) {
 	}
 	o.Blocks = o.Blocks[:n]
 	clear(o.Blocks)
-	w := wordsFor(n)
-	if cap(o.alive) < w {
-		o.alive = make([]uint64, w)
-	}
-	o.alive = o.alive[:w]
 }
 
 // Stats are the counts of one rank. The counters below begin when the rank becomes

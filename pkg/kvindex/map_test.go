@@ -10,8 +10,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-func filled(ranks, blocks int) (*Map, []LocalHash) {
-	m := NewMap(NewSlots())
+func filled(ranks, blocks int) (*plainMap, []LocalHash) {
+	m := newPlainMap(NewSlots())
 	var chain []LocalHash
 	var e Stored
 	for i := range blocks {
@@ -26,41 +26,24 @@ func filled(ranks, blocks int) (*Map, []LocalHash) {
 	return m, chain
 }
 
-func TestOverlapAllocatesNothingInALargeEnoughAnswer(t *testing.T) {
-	m, chain := filled(200, 100)
-	m.Route(worker.Rank{ID: 5}, chain, Estimated, time.Unix(1000, 0))
-	var dst Overlap
-	m.Overlap(chain, &dst)
-	require.Equal(t, uint32(100), dst.At(99))
-	require.Equal(t, uint32(1), dst.At(100))
-	require.Zero(t, dst.At(10_000), "a slot beyond the answer")
-	require.Zero(t, testing.AllocsPerRun(100, func() { m.Overlap(chain, &dst) }))
-}
-
-func TestStoringASecondTimeAllocatesNothing(t *testing.T) {
-	m, _ := filled(1, 10)
-	e := Stored{Blocks: []Block{{1, 1}}}
-	require.Zero(t, testing.AllocsPerRun(100, func() { _ = m.Store(worker.Rank{ID: 1}, e) }))
-}
-
 func TestCheckNamesTheBrokenInvariant(t *testing.T) {
 	rank := worker.Rank{ID: 1}
 	for name, c := range map[string]struct {
-		breakIt func(*Map)
+		breakIt func(*plainMap)
 		want    string
 	}{
-		"a rank with a foreign slot":   {func(m *Map) { m.ranks[rank].slot = 7 }, "I1"},
-		"a slot lost from the list":    {func(m *Map) { m.slots.refs = append(m.slots.refs, slotRefs{}) }, "I1"},
-		"a block on no tier":           {func(m *Map) { m.ranks[rank].blocks[9] = heldBlock{} }, "I2"},
-		"a count that is off":          {func(m *Map) { m.ranks[rank].views[OnDevice].counts[1]++ }, "I3"},
-		"a count of nothing":           {func(m *Map) { m.ranks[rank].views[OnDevice].counts[77] = 1 }, "I3"},
-		"a bit that is missing":        {func(m *Map) { m.holders.drop(1, 0) }, "I4"},
-		"a bit too many":               {func(m *Map) { m.holders.add(77, 0) }, "I4"},
-		"a bit of no rank":             {func(m *Map) { m.holders.add(1, 3) }, "I5"},
-		"a sequence without holders":   {func(m *Map) { m.holders[77] = nil }, "I5"},
-		"block counts that are off":    {func(m *Map) { m.ranks[rank].stats.Blocks++ }, "I6"},
-		"tier counts that are off":     {func(m *Map) { m.ranks[rank].stats.TierBlocks[Disk]++ }, "I6"},
-		"a free slot that is not free": {func(m *Map) { m.slots.free = append(m.slots.free, 0) }, "I1"},
+		"a rank with a foreign slot":   {func(m *plainMap) { m.ranks[rank].slot = 7 }, "I1"},
+		"a slot lost from the list":    {func(m *plainMap) { m.slots.refs = append(m.slots.refs, slotRefs{}) }, "I1"},
+		"a block on no tier":           {func(m *plainMap) { m.ranks[rank].blocks[9] = heldBlock{} }, "I2"},
+		"a count that is off":          {func(m *plainMap) { m.ranks[rank].views[OnDevice].counts[1]++ }, "I3"},
+		"a count of nothing":           {func(m *plainMap) { m.ranks[rank].views[OnDevice].counts[77] = 1 }, "I3"},
+		"a bit that is missing":        {func(m *plainMap) { m.holders.drop(1, 0) }, "I4"},
+		"a bit too many":               {func(m *plainMap) { m.holders.add(77, 0) }, "I4"},
+		"a bit of no rank":             {func(m *plainMap) { m.holders.add(1, 3) }, "I5"},
+		"a sequence without holders":   {func(m *plainMap) { m.holders[77] = nil }, "I5"},
+		"block counts that are off":    {func(m *plainMap) { m.ranks[rank].stats.Blocks++ }, "I6"},
+		"tier counts that are off":     {func(m *plainMap) { m.ranks[rank].stats.TierBlocks[Disk]++ }, "I6"},
+		"a free slot that is not free": {func(m *plainMap) { m.slots.free = append(m.slots.free, 0) }, "I1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, _ := filled(1, 10)
@@ -73,7 +56,7 @@ func TestCheckNamesTheBrokenInvariant(t *testing.T) {
 
 func TestGenerationChangesWithTheNumberingOnly(t *testing.T) {
 	s := NewSlots()
-	m := NewMap(s)
+	m := newTree(t, s)
 	g := s.Generation()
 	m.Attach(worker.Rank{ID: 1})
 	require.NotEqual(t, g, s.Generation())

@@ -100,7 +100,7 @@ func (l lists) held(r worker.Rank, chain []LocalHash) Held {
 	return Held{Device: d, Host: h - d, Disk: k - h, External: l.overlap(r, chain, External, numTiers)}
 }
 
-// TestMapEqualsListsUnderRandomOperations runs the same random operations on Map and on
+// TestMapEqualsListsUnderRandomOperations runs the same random operations on plainMap and on
 // lists, and compares everything that can be observed.
 func TestMapEqualsListsUnderRandomOperations(t *testing.T) {
 	seed := *seedFlag
@@ -110,7 +110,7 @@ func TestMapEqualsListsUnderRandomOperations(t *testing.T) {
 	t.Logf("-model.seed=%d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	slots := NewSlots()
-	m, l := NewMap(slots), lists{}
+	m, l := newPlainMap(slots), lists{}
 	var ranks []worker.Rank
 	for id := range 5 {
 		ranks = append(ranks, worker.Rank{ID: worker.ID(id + 1)}, worker.Rank{ID: worker.ID(id + 1), DPRank: 1})

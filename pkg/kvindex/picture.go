@@ -89,15 +89,3 @@ func allHex[T ~string | ~[]byte](s T) bool {
 	}
 	return true
 }
-
-// PadValue returns ids from padShift on, above every id of a vocabulary and within 32
-// bits.
-const (
-	padShift = 1_000_000
-	padMask  = 1<<30 - 1
-)
-
-// PadValue returns the token id that stands for each token of the multimodal object
-// with the hash, as in Dynamo's router and in SGLang workers that have Dynamo's patch.
-// SGLang without the patch uses other ids since 0.5.23 (docs/engines.md#event-pads).
-func PadValue(hash uint64) uint32 { return padShift + uint32(hash&padMask) }

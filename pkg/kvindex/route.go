@@ -43,15 +43,9 @@ type RouteConfig struct {
 }
 
 func (c RouteConfig) withDefaults() RouteConfig {
-	if c.TTL == 0 {
-		c.TTL = 120 * time.Second
-	}
-	if c.PredictedTTL == 0 {
-		c.PredictedTTL = 10 * time.Second
-	}
-	if c.MaxBlocks == 0 {
-		c.MaxBlocks = DefaultRoutedBlocks
-	}
+	c.TTL = cmp.Or(c.TTL, 120*time.Second)
+	c.PredictedTTL = cmp.Or(c.PredictedTTL, 10*time.Second)
+	c.MaxBlocks = cmp.Or(c.MaxBlocks, DefaultRoutedBlocks)
 	return c
 }
 

@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -42,9 +43,7 @@ const (
 )
 
 func (c TreeConfig) withDefaults() TreeConfig {
-	if c.MaxBytes == 0 {
-		c.MaxBytes = DefaultMaxBytes
-	}
+	c.MaxBytes = cmp.Or(c.MaxBytes, DefaultMaxBytes)
 	c.Route = c.Route.withDefaults()
 	return c
 }
@@ -101,7 +100,6 @@ type Tree struct {
 	reliefs   uint64      // counts calls that shed; the first is 1
 	stuck     int         // giveBack found nothing: it is not tried again before more bytes are taken than this
 	calm      *sync.Cond  // signals that a rank is no longer busy; uses mu
-	busy      int         // how many ranks are busy
 
 	torn    atomic.Uint64 // queries that were torn at every try and took mu
 	between func()        // see step; set before use
@@ -116,8 +114,7 @@ type treeRank struct {
 	names names
 	stats Stats // Invariant: I6
 	// busy says that a goroutine changes the rank in slices and may have given mu up
-	// between two of them. Others that want to change the rank, and Check, wait for
-	// calm.
+	// between two of them. Others that want to change the rank wait for calm.
 	busy bool
 
 	barren  uint64 // the value of Tree.reliefs when sweeps last found nothing to shed from this rank
@@ -273,22 +270,9 @@ func (t *Tree) idle(r worker.Rank) *treeRank {
 	}
 }
 
-// allIdle waits until no rank is busy.
-func (t *Tree) allIdle() {
-	for t.busy > 0 {
-		t.calm.Wait()
-	}
-}
-
-// begin marks the rank as busy; finish ends that.
-func (t *Tree) begin(rk *treeRank) {
-	rk.busy = true
-	t.busy++
-}
-
+// finish ends that the rank is busy.
 func (t *Tree) finish(rk *treeRank) {
 	rk.busy = false
-	t.busy--
 	t.calm.Broadcast()
 }
 

@@ -213,9 +213,9 @@ func TestAWriterBetweenAnyTwoReadsOfAQuery(t *testing.T) {
 	}
 }
 
-// answers returns the answers of a Map, with the change or, if that is nil, without.
+// answers returns the answers of a plainMap, with the change or, if that is nil, without.
 func answers(w world, change func(Index)) []uint32 {
-	m := NewMap(NewSlots())
+	m := newPlainMap(NewSlots())
 	w.build(m)
 	if change != nil {
 		change(m)

@@ -18,10 +18,7 @@ func (t *Tree) bytesTaken() int {
 // besidePart is the divisor of the budget that gives the most that Reserve may count.
 const besidePart = 8
 
-// Reserve is called by those who feed the index before they keep data about its blocks,
-// with the number of bytes. The bytes then count against the budget. A negative number
-// gives bytes back. False means that all such data would exceed an eighth of the
-// budget: nothing is counted, and the caller must not keep the data.
+// Reserve implements [Index]. There is room for an eighth of the budget.
 func (t *Tree) Reserve(bytes int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

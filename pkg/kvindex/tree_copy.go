@@ -10,10 +10,8 @@ import (
 // some tens of microseconds.
 const copySlice = 4096
 
-// Copy fills c with what the rank holds. The caller gives no event of this rank until
-// Copy returns. Events of other ranks wait for one slice at most. Blocks that the rank
-// loses meanwhile, to the budget or to a Clear, may or may not be in the copy. Error:
-// [ErrUnknownRank], also if the rank is detached meanwhile.
+// Copy implements [Index]. Events of other ranks wait for one slice at most. Blocks that
+// the rank loses meanwhile, to the budget or to a Clear, may or may not be in the copy.
 func (t *Tree) Copy(r worker.Rank, c *RankCopy) error {
 	c.begin(r)
 	var err error

@@ -36,6 +36,11 @@ func TestAQueryOfTheTreeAllocatesNothing(t *testing.T) {
 	for i, n := range dst.Blocks {
 		require.Equal(t, uint32(1+i%100), n)
 	}
+	require.Zero(t, dst.At(10_000), "a slot beyond the answer")
+	require.Zero(t, testing.AllocsPerRun(100, func() { tr.Overlap(chain, &dst) }))
+
+	tr.Route(worker.Rank{ID: 5}, chain, Estimated, time.Unix(1000, 0))
+	tr.Overlap(chain, &dst)
 	require.Zero(t, testing.AllocsPerRun(100, func() { tr.Overlap(chain, &dst) }))
 }
 
@@ -49,6 +54,8 @@ func TestADecodedBlockAllocatesNothing(t *testing.T) {
 		_ = tr.Store(r, s)
 		_ = tr.Remove(r, d)
 	}))
+	again := Stored{Blocks: []Block{{1, 1}}}
+	require.Zero(t, testing.AllocsPerRun(100, func() { _ = tr.Store(r, again) }))
 }
 
 func TestADetachedRanksSlotHoldsNothingForTheNext(t *testing.T) {
@@ -344,9 +351,9 @@ func TestACrowdCarriesTheQueryOn(t *testing.T) {
 // slot while it has something, and loses it when others come later. Attached ranks
 // stay.
 func TestRanksThatOnlyRoutingNamesComeAndGo(t *testing.T) {
-	for name, index := range map[string]func(*Slots) Index{
-		"map":  func(s *Slots) Index { return NewMap(s) },
-		"tree": func(s *Slots) Index { return newTree(t, s) },
+	for name, index := range map[string]func(*Slots) checkedIndex{
+		"map":  func(s *Slots) checkedIndex { return newPlainMap(s) },
+		"tree": func(s *Slots) checkedIndex { return newTree(t, s) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			slots := NewSlots()

@@ -159,7 +159,7 @@ func (t *Tree) clearRank(rk *treeRank) {
 	rk.lastBlock = 0
 	rk.stats.Blocks = 0
 	rk.stats.TierBlocks = [numTiers]int{}
-	t.begin(rk)
+	rk.busy = true
 	for t.forgetSome(rk) {
 		t.giveUp()
 	}

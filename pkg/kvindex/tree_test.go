@@ -38,14 +38,14 @@ var twinRoute = RouteConfig{TTL: 50 * time.Second, PredictedTTL: 20 * time.Secon
 type twin struct {
 	t      testing.TB
 	tree   *Tree
-	oracle *Map
+	oracle *plainMap
 	ranks  []worker.Rank
 	now    time.Time
 	a, b   Overlap
 }
 
 func newTwin(t testing.TB, ranks int) *twin {
-	w := &twin{t: t, now: time.Unix(1000, 0), oracle: newMap(NewSlots(), twinRoute)}
+	w := &twin{t: t, now: time.Unix(1000, 0), oracle: newPlainMapOf(NewSlots(), twinRoute)}
 	w.tree = newTreeOf(t, NewSlots(), TreeConfig{MaxBytes: 32 << 20, NoHugePages: true, Route: twinRoute})
 	for id := range ranks {
 		w.ranks = append(w.ranks, worker.Rank{ID: worker.ID(id/2 + 1), DPRank: worker.DPRank(id % 2)})

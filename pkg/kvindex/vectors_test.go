@@ -18,7 +18,7 @@ func TestHashesMatchVectorsOfAnotherImplementation(t *testing.T) {
 			require.Equal(t, v.Seed, seed)
 			seeds++
 			want := hashes[LocalHash](v.Local)
-			require.Equal(t, hashes[SequenceHash](v.Sequence), AppendSequenceHashes(nil, want))
+			require.Equal(t, hashes[sequenceHash](v.Sequence), appendSequenceHashes(nil, want))
 			sequences += len(want)
 			if v.Objects != nil {
 				return // pkg/kvevents makes the local hashes over objects

@@ -1,4 +1,4 @@
-package picker
+package picker_test
 
 import (
 	"errors"
@@ -12,6 +12,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/picktable"
+	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -35,7 +37,7 @@ func TestCostTables(t *testing.T) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			require.Equal(t, "pick", d.Cmd, d.Pos)
 			req, p, cursor := parsePick(t, d)
-			var cands []Candidate
+			var cands []picker.Candidate
 			var out []int
 			for line := range strings.Lines(d.Input) {
 				fields := strings.Fields(line)
@@ -44,21 +46,22 @@ func TestCostTables(t *testing.T) {
 				}
 				cands = append(cands, parseCandidate(t, fields))
 			}
-			columns := NewCandidates(cands...)
+			columns := picker.NewCandidates(cands...)
+			columns.Out = picker.NewBits(len(cands))
 			for _, i := range out {
-				mark(&columns.Out, len(cands), i, true)
+				columns.Out.Set(i)
 			}
 			return describe(req, columns, p, cursor)
 		})
 	})
 }
 
-func describe(req *Request, cands *Candidates, p *Params, cursor uint64) string {
+func describe(req *picker.Request, cands *picker.Candidates, p *picker.Params, cursor uint64) string {
 	rng := rand.New(rand.NewPCG(1, 2))
-	var last Decision
+	var last picker.Decision
 	var picked []string
 	for range 1000 {
-		d, err := Pick(req, cands, p, cursor, rng)
+		d, err := picker.Pick(req, cands, p, cursor, rng)
 		if err != nil {
 			return err.Error() + "\n"
 		}
@@ -72,7 +75,7 @@ func describe(req *Request, cands *Candidates, p *Params, cursor uint64) string 
 	if len(picked) == 1 {
 		star, who = last.Rank, picked[0]
 	}
-	out := Format(AppendTable(nil, req, cands, p), star)
+	out := picktable.Format(picker.AppendTable(nil, req, cands, p), star)
 	out += fmt.Sprintf("picked: %s (%s)\n", who, last.Reason)
 	if last.Cursor != cursor {
 		out += fmt.Sprintf("cursor: %d\n", last.Cursor)
@@ -80,8 +83,8 @@ func describe(req *Request, cands *Candidates, p *Params, cursor uint64) string 
 	return out
 }
 
-func parsePick(t *testing.T, d *datadriven.TestData) (*Request, *Params, uint64) {
-	req, p := &Request{Role: worker.Prefill, RequestBlocks: -1}, DefaultParams()
+func parsePick(t *testing.T, d *datadriven.TestData) (*picker.Request, *picker.Params, uint64) {
+	req, p := &picker.Request{Role: worker.Prefill, RequestBlocks: -1}, picker.DefaultParams()
 	var cursor uint64
 	override := false
 	for _, a := range d.CmdArgs {
@@ -97,7 +100,7 @@ func parsePick(t *testing.T, d *datadriven.TestData) (*Request, *Params, uint64)
 		case "role":
 			req.Role, err = worker.ParseRole(v)
 		case "mode":
-			p.Mode, err = ParseMode(v)
+			p.Mode, err = picker.ParseMode(v)
 		case "isl":
 			num(&req.ISLTokens)
 		case "blocks":
@@ -129,8 +132,8 @@ func parsePick(t *testing.T, d *datadriven.TestData) (*Request, *Params, uint64)
 		case "serve-overloaded":
 			p.ServeOverloaded = true
 		case "override":
-			var o Override
-			o, err = ParseOverride([]byte("{" + strings.Join(a.Vals, ",") + "}"))
+			var o picker.Override
+			o, err = picker.ParseOverride([]byte("{" + strings.Join(a.Vals, ",") + "}"))
 			p = o.Apply(p)
 		case "estimate-weight":
 			float(&p.EstimatedOverlapWeight)
@@ -156,7 +159,7 @@ func parsePick(t *testing.T, d *datadriven.TestData) (*Request, *Params, uint64)
 		require.NoErrorf(t, err, "%s: %s", d.Pos, a.Key)
 	}
 	if override {
-		p = DecodeOverride(p)
+		p = picker.DecodeOverride(p)
 	}
 	if req.RequestBlocks < 0 {
 		req.RequestBlocks = req.ISLTokens / p.BlockSize
@@ -165,14 +168,14 @@ func parsePick(t *testing.T, d *datadriven.TestData) (*Request, *Params, uint64)
 	return req, &p, cursor
 }
 
-func parseCandidate(t *testing.T, f []string) Candidate {
+func parseCandidate(t *testing.T, f []string) picker.Candidate {
 	id, dp, ok := strings.Cut(f[0], "/")
 	require.True(t, ok, f[0])
 	i, err := worker.ParseID(id)
 	require.NoError(t, err)
 	r, err := strconv.ParseUint(dp, 10, 32)
 	require.NoError(t, err)
-	c := Candidate{Rank: worker.Rank{ID: i, DPRank: worker.DPRank(r)}}
+	c := picker.Candidate{Rank: worker.Rank{ID: i, DPRank: worker.DPRank(r)}}
 	for _, s := range f[1:] {
 		k, v, _ := strings.Cut(s, "=")
 		n, _ := strconv.ParseInt(v, 10, 64)

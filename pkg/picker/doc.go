@@ -16,9 +16,8 @@
 //  4. books the load of a committed pick, so that the next pick counts it. Pick and
 //     booking must be one step (internal/load does both under one lock).
 //
-// [AppendTable] gives the terms of the costs for the same arguments. [AppendNear] gives
-// only those of the picked candidate and of the cheapest others, which a [Shortlist]
-// keeps during the pick. [CheckQueue] enforces the limit on queued prompt tokens
+// [AppendNear] gives the terms of the costs of the picked candidate and of the cheapest
+// others, which a [Shortlist] keeps during the pick. [CheckQueue] enforces the limit on queued prompt tokens
 // (docs/behaviour.md#full-queue).
 //
 // # Cost

@@ -14,13 +14,15 @@ func ExamplePick() {
 		picker.Candidate{Rank: worker.Rank{ID: 7}, OverlapBlocks: 4, ActivePrefillTokens: 16},
 		picker.Candidate{Rank: worker.Rank{ID: 8}},
 	)
+	cands.Near = new(picker.Shortlist) // the rows below are of the cheapest
 	p := picker.DefaultParams()
 	d, err := picker.Pick(req, cands, &p, 0, rand.New(rand.NewPCG(1, 2)))
 	fmt.Println(d.Rank, d.Reason, d.Cost, err)
-	fmt.Print(picker.Format(picker.AppendTable(nil, req, cands, &p), d.Rank))
+	for _, r := range picker.AppendNear(nil, req, cands, &p, &d) {
+		fmt.Println(r.Rank, "holds", r.OverlapBlocks, "blocks: cost", r.Cost)
+	}
 	// Output:
 	// 7/0 lowest-cost 2 <nil>
-	//    rank  overlap  cached  uncached  queued  blocks  requests  credit  prefill  decode  cost
-	// *  7/0         4      64        16      16       0         0       4        2       0     2
-	//    8/0         0       0        80       0       0         0       0        5       0     5
+	// 7/0 holds 4 blocks: cost 2
+	// 8/0 holds 0 blocks: cost 5
 }

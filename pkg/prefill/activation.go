@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -96,7 +95,7 @@ type side struct {
 // decode sides that use them. A decode side is the decode workers of one deployment. It
 // is pure. Not safe for concurrent use; the zero value is Absent.
 //
-// Invariants, checked by [Activation.Check]:
+// Invariants:
 //
 //   - A1: if an endpoint is ready every decode side is active; else none is.
 //   - A2: a side has as many instances as there are decode workers of its
@@ -256,73 +255,6 @@ func (a *Activation) Decode(id worker.ID) (name string, known bool) {
 // owns the slices.
 func (a *Activation) Workers() (prefill, decode []worker.ID) {
 	return slices.Sorted(maps.Keys(a.prefill)), slices.Sorted(maps.Keys(a.decode))
-}
-
-// Check returns an error for the first invariant that does not hold, or nil.
-func (a *Activation) Check() error {
-	counts := map[string]int{}
-	for _, name := range a.decode {
-		counts[name]++
-	}
-	if len(counts) != len(a.sides) {
-		return fmt.Errorf("prefill: A2: %d sides have decode workers, %d are kept", len(counts), len(a.sides))
-	}
-	for name, s := range a.sides {
-		if want := a.Ready() > 0; (s.state == sideActive) != want {
-			return fmt.Errorf("prefill: A1: side %q active: %t; an endpoint is ready: %t", name, !want, want)
-		}
-		if s.instances != counts[name] || s.instances < 1 {
-			return fmt.Errorf("prefill: A2: side %q counts %d instances, %d name it", name, s.instances, counts[name])
-		}
-	}
-	return nil
-}
-
-// String shows the whole state on one line, for scenario files. Two activations have
-// the same text if and only if their states are equal.
-func (a *Activation) String() string {
-	var b strings.Builder
-	b.WriteString(a.State().String())
-	prefill, decode := a.Workers()
-	for _, id := range prefill {
-		mark := "pending"
-		if a.prefill[id] {
-			mark = "ready"
-		}
-		fmt.Fprintf(&b, " prefill/%d=%s", id, mark)
-	}
-	names := [...]string{sideWaiting: "waiting", sideActive: "active", sideDeactivated: "deactivated"}
-	for _, name := range slices.Sorted(maps.Keys(a.sides)) {
-		fmt.Fprintf(&b, " side/%s=%s(", name, names[a.sides[name].state])
-		first := true
-		for _, id := range decode {
-			if a.decode[id] != name {
-				continue
-			}
-			if !first {
-				b.WriteByte(' ')
-			}
-			first = false
-			fmt.Fprintf(&b, "%d", id)
-		}
-		b.WriteByte(')')
-	}
-	return b.String()
-}
-
-// String returns the transition on one line.
-func (t Transition) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s -> %s by %s %d", t.From, t.To, t.Event.Kind, t.Event.Worker)
-	for _, l := range []struct {
-		what  string
-		sides []string
-	}{{"activated", t.Activated}, {"reactivated", t.Reactivated}, {"deactivated", t.Deactivated}} {
-		if len(l.sides) > 0 {
-			fmt.Fprintf(&b, " %s=%s", l.what, strings.Join(l.sides, ","))
-		}
-	}
-	return b.String()
 }
 
 // Grade is how far a worker can take part in the activation of its key.

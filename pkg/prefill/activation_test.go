@@ -33,7 +33,7 @@ func TestActivationScenarios(t *testing.T) {
 				if tr, changed := a.Apply(ev); changed {
 					fmt.Fprintf(&b, "  %s\n", tr)
 				}
-				require.NoError(t, a.Check())
+				require.NoError(t, a.check())
 			}
 			fmt.Fprintf(&b, "  = %s; can serve enforced: %t\n", a.String(), a.CanServe(true))
 		}
@@ -93,6 +93,73 @@ func scenarioEvents(t *testing.T, a *Activation, f []string) []ActivationEvent {
 	}
 	t.Fatalf("verb %q", f[0])
 	return nil
+}
+
+// check returns an error for the first invariant that does not hold, or nil.
+func (a *Activation) check() error {
+	counts := map[string]int{}
+	for _, name := range a.decode {
+		counts[name]++
+	}
+	if len(counts) != len(a.sides) {
+		return fmt.Errorf("prefill: A2: %d sides have decode workers, %d are kept", len(counts), len(a.sides))
+	}
+	for name, s := range a.sides {
+		if want := a.Ready() > 0; (s.state == sideActive) != want {
+			return fmt.Errorf("prefill: A1: side %q active: %t; an endpoint is ready: %t", name, !want, want)
+		}
+		if s.instances != counts[name] || s.instances < 1 {
+			return fmt.Errorf("prefill: A2: side %q counts %d instances, %d name it", name, s.instances, counts[name])
+		}
+	}
+	return nil
+}
+
+// String shows the whole state on one line, for scenario files. Two activations have
+// the same text if and only if their states are equal.
+func (a *Activation) String() string {
+	var b strings.Builder
+	b.WriteString(a.State().String())
+	prefill, decode := a.Workers()
+	for _, id := range prefill {
+		mark := "pending"
+		if a.prefill[id] {
+			mark = "ready"
+		}
+		fmt.Fprintf(&b, " prefill/%d=%s", id, mark)
+	}
+	names := [...]string{sideWaiting: "waiting", sideActive: "active", sideDeactivated: "deactivated"}
+	for _, name := range slices.Sorted(maps.Keys(a.sides)) {
+		fmt.Fprintf(&b, " side/%s=%s(", name, names[a.sides[name].state])
+		first := true
+		for _, id := range decode {
+			if a.decode[id] != name {
+				continue
+			}
+			if !first {
+				b.WriteByte(' ')
+			}
+			first = false
+			fmt.Fprintf(&b, "%d", id)
+		}
+		b.WriteByte(')')
+	}
+	return b.String()
+}
+
+// String returns the transition on one line.
+func (t Transition) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s -> %s by %s %d", t.From, t.To, t.Event.Kind, t.Event.Worker)
+	for _, l := range []struct {
+		what  string
+		sides []string
+	}{{"activated", t.Activated}, {"reactivated", t.Reactivated}, {"deactivated", t.Deactivated}} {
+		if len(l.sides) > 0 {
+			fmt.Fprintf(&b, " %s=%s", l.what, strings.Join(l.sides, ","))
+		}
+	}
+	return b.String()
 }
 
 // rule is docs/behaviour.md#all-or-none, computed from what is present and without a
@@ -229,7 +296,7 @@ func TestEverySequenceOfEventsKeepsAllSidesActiveIfAndOnlyIfAnEndpointIsReady(t 
 
 func judgeStep(t *testing.T, from, to node, tr Transition, changed bool) {
 	t.Helper()
-	require.NoError(t, to.a.Check(), to.way)
+	require.NoError(t, to.a.check(), to.way)
 	require.Equal(t, to.rule.state(), to.a.State(), to.way)
 	require.Equal(t, maps.Clone(to.rule.known), to.a.prefill, "the cache: %s", to.way)
 	before, after := from.rule.sideStates(), to.rule.sideStates()
@@ -278,7 +345,7 @@ func TestFollowLeadsFromAnySetToAnyOther(t *testing.T) {
 				}
 				for _, ev := range a.Follow(to, grade, left) {
 					a.Apply(ev)
-					require.NoError(t, a.Check())
+					require.NoError(t, a.check())
 					steps++
 				}
 				require.Empty(t, a.Follow(to, grade, nil), "told twice, the set is news")

@@ -1,7 +1,7 @@
 // Command kvindex measures the index on the traces of ../shared/peers/kvindex,
 // alone and beside its rivals.
 //
-//	kvindex tree|map MODE TRACE   one run, one line of JSON
+//	kvindex MODE TRACE            one run, one line of JSON
 //	kvindex peers [flags]         builds the rivals, interleaves all, prints tables
 //
 // The modes are those of the rivals' runners: replay (a fill in bulk, then

@@ -12,8 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-
-	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
 func main() {
@@ -33,32 +31,22 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return one(args, stdout)
 }
 
-func newIndex(name string) (kvindex.Index, error) {
-	switch name {
-	case "map":
-		return kvindex.NewMap(kvindex.NewSlots()), nil
-	case "tree":
-		return kvindex.NewTree(kvindex.TreeConfig{MaxBytes: min(2<<30, kvindex.MostBytes)}, kvindex.NewSlots())
-	}
-	return nil, fmt.Errorf("index %q: expected map or tree", name)
-}
-
-// one runs one mode of one index on one trace.
+// one runs one mode on one trace.
 func one(args []string, stdout io.Writer) error {
-	if len(args) != 3 {
-		return fmt.Errorf("%d arguments: expected INDEX MODE TRACE, or peers", len(args))
+	if len(args) != 2 {
+		return fmt.Errorf("%d arguments: expected MODE TRACE, or peers", len(args))
 	}
-	t, err := openTrace(args[2])
+	t, err := openTrace(args[1])
 	if err != nil {
 		return err
 	}
-	r, err := newRunner(t, func() (kvindex.Index, error) { return newIndex(args[0]) })
+	r, err := newRunner(t)
 	if err != nil {
 		return err
 	}
-	if err := r.mode(args[1]); err != nil {
+	if err := r.mode(args[0]); err != nil {
 		return err
 	}
-	r.out["peer"], r.out["mode"], r.out["trace"] = "baton-"+args[0], args[1], strings.TrimSuffix(filepath.Base(args[2]), ".kvt")
+	r.out["peer"], r.out["mode"], r.out["trace"] = "baton-tree", args[0], strings.TrimSuffix(filepath.Base(args[1]), ".kvt")
 	return json.NewEncoder(stdout).Encode(r.out)
 }

@@ -119,10 +119,10 @@ func (c *contest) trace(ctx context.Context, trace string) {
 	dynamo := filepath.Join(c.lab.dir, "target", "release", "peer-dynamo")
 	for _, mode := range modes {
 		for range c.o.repeats {
-			c.run(ctx, trace, ours, c.self, "tree", mode, path)
-			c.run(ctx, trace, crtc, dynamo, "crtc", mode, path)
+			c.run(ctx, trace, mode, ours, c.self, mode, path)
+			c.run(ctx, trace, mode, crtc, dynamo, "crtc", mode, path)
 			if mode != "both" { // RadixTree has no reader beside its writer
-				c.run(ctx, trace, radix, dynamo, "radix", mode, path)
+				c.run(ctx, trace, mode, radix, dynamo, "radix", mode, path)
 			}
 		}
 	}
@@ -130,12 +130,12 @@ func (c *contest) trace(ctx context.Context, trace string) {
 		return
 	}
 	for _, p := range goRivals {
-		c.run(ctx, trace, p.peer, c.lab.bin(p.dir), p.peer, "replay", path)
+		c.run(ctx, trace, "replay", p.peer, c.lab.bin(p.dir), p.peer, "replay", path)
 	}
 }
 
-// run runs one peer once and notes its figures.
-func (c *contest) run(ctx context.Context, trace, peer, bin string, args ...string) {
+// run runs one peer once in a mode and notes its figures.
+func (c *contest) run(ctx context.Context, trace, mode, peer, bin string, args ...string) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bin, args...)
@@ -151,12 +151,12 @@ func (c *contest) run(ctx context.Context, trace, peer, bin string, args ...stri
 		err = json.Unmarshal(out.Bytes(), &got)
 	}
 	if err != nil {
-		c.fail = append(c.fail, fmt.Sprintf("%s %s of %s: %v", peer, args[1], trace, err))
+		c.fail = append(c.fail, fmt.Sprintf("%s %s of %s: %v", peer, mode, trace, err))
 		return
 	}
 	for k, v := range got {
 		if n, ok := v.(float64); ok {
-			c.f.add(trace, args[1]+" "+k, peer, n)
+			c.f.add(trace, mode+" "+k, peer, n)
 		}
 	}
 	if sum, ok := got["checksum"].(string); ok {

@@ -23,7 +23,7 @@ const batch = 4096
 // runner applies a trace to one index.
 type runner struct {
 	t     *trace
-	index kvindex.Index
+	index *kvindex.Tree
 	ranks []worker.Rank
 	out   map[string]any
 	ops   []op
@@ -33,14 +33,14 @@ type runner struct {
 // now reads the monotonic clock alone, as the rivals' runner does.
 func (r *runner) now() time.Duration { return time.Since(r.begun) }
 
-func newRunner(t *trace, open func() (kvindex.Index, error)) (*runner, error) {
+func newRunner(t *trace) (*runner, error) {
 	r := &runner{t: t, begun: time.Now(), out: map[string]any{}, ops: make([]op, 0, batch)}
 	for e := range t.engines {
 		r.ranks = append(r.ranks, worker.Rank{ID: worker.ID(e + 1)})
 	}
 	r.out["base_kib"] = anonKiB()
 	var err error
-	if r.index, err = open(); err != nil {
+	if r.index, err = kvindex.NewTree(kvindex.TreeConfig{MaxBytes: min(2<<30, kvindex.MostBytes)}, kvindex.NewSlots()); err != nil {
 		return nil, err
 	}
 	for _, rank := range r.ranks {

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,15 +51,9 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Patience == 0 {
-		c.Patience = 2 * time.Second
-	}
-	if c.MaxAge == 0 {
-		c.MaxAge = 24 * time.Hour
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Patience = cmp.Or(c.Patience, 2*time.Second)
+	c.MaxAge = cmp.Or(c.MaxAge, 24*time.Hour)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return c
 }
 

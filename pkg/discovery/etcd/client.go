@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -128,9 +129,7 @@ func dial(c ClientConfig, more ...grpc.DialOption) (*clientv3.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.DialTimeout == 0 {
-		c.DialTimeout = 2 * time.Second
-	}
+	c.DialTimeout = cmp.Or(c.DialTimeout, 2*time.Second)
 	var conf *tls.Config
 	if c.CA != "" || c.Cert != "" {
 		info := transport.TLSInfo{TrustedCAFile: c.CA, CertFile: c.Cert, KeyFile: c.Key, ServerName: c.ServerName}

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,12 +30,8 @@ type DynamoConfig struct {
 }
 
 func (c DynamoConfig) withDefaults() DynamoConfig {
-	if c.Instances == "" {
-		c.Instances = "v1/instances"
-	}
-	if c.Cards == "" {
-		c.Cards = "v1/mdc"
-	}
+	c.Instances = cmp.Or(c.Instances, "v1/instances")
+	c.Cards = cmp.Or(c.Cards, "v1/mdc")
 	return c
 }
 

@@ -1,9 +1,7 @@
 package etcd
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -273,24 +271,4 @@ func (k *keeper) longest() time.Duration {
 		return min(k.retryMax, time.Second)
 	}
 	return k.retryMax
-}
-
-// String shows the state, for scenario files.
-func (k *keeper) String() string {
-	var b strings.Builder
-	switch h := k.held; {
-	case h.lease == 0:
-		b.WriteString("nothing held")
-	case h.written == 0:
-		fmt.Fprintf(&b, "lease %d of life %d, no key", h.lease, h.life)
-	default:
-		fmt.Fprintf(&b, "lease %d of life %d, key holds #%d", h.lease, h.life, h.written)
-	}
-	for _, r := range k.retired {
-		fmt.Fprintf(&b, "; to revoke %d", r.lease)
-	}
-	if k.settled() {
-		b.WriteString("; settled")
-	}
-	return b.String()
 }

@@ -13,6 +13,26 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
+// String shows the state, for scenario files.
+func (k *keeper) String() string {
+	var b strings.Builder
+	switch h := k.held; {
+	case h.lease == 0:
+		b.WriteString("nothing held")
+	case h.written == 0:
+		fmt.Fprintf(&b, "lease %d of life %d, no key", h.lease, h.life)
+	default:
+		fmt.Fprintf(&b, "lease %d of life %d, key holds #%d", h.lease, h.life, h.written)
+	}
+	for _, r := range k.retired {
+		fmt.Fprintf(&b, "; to revoke %d", r.lease)
+	}
+	if k.settled() {
+		b.WriteString("; settled")
+	}
+	return b.String()
+}
+
 // Verbs of testdata/keeper. Each line of the input is one event; after it the test
 // prints the keeper, and what it would do now. The TTL is 9 s; pauses are 100 ms to 800
 // ms, without jitter. Only `pass` lets time pass.

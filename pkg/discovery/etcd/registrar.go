@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,21 +68,11 @@ type RegistrarHooks struct {
 }
 
 func (c RegistrarConfig) withDefaults() RegistrarConfig {
-	if c.Prefix == "" {
-		c.Prefix = DefaultPrefix
-	}
-	if c.TTL == 0 {
-		c.TTL = defaultTTL
-	}
-	if c.RetryMin == 0 {
-		c.RetryMin = 50 * time.Millisecond
-	}
-	if c.RetryMax == 0 {
-		c.RetryMax = max(30*time.Second, c.RetryMin)
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Prefix = cmp.Or(c.Prefix, DefaultPrefix)
+	c.TTL = cmp.Or(c.TTL, defaultTTL)
+	c.RetryMin = cmp.Or(c.RetryMin, 50*time.Millisecond)
+	c.RetryMax = cmp.Or(c.RetryMax, max(30*time.Second, c.RetryMin))
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.Hooks.Registered == nil {
 		c.Hooks.Registered = func(worker.ID) {}
 	}

@@ -56,23 +56,14 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Prefix == "" {
-		c.Prefix = DefaultPrefix
-	}
-	for _, d := range []struct {
-		p *time.Duration
-		v time.Duration
-	}{{&c.Progress, time.Second}, {&c.Silence, 3 * time.Second}, {&c.ListTimeout, 3 * time.Second}, {&c.Grace, 15 * time.Second}, {&c.Return, 3 * time.Second}} {
-		if *d.p == 0 {
-			*d.p = d.v
-		}
-	}
-	if c.PageSize == 0 {
-		c.PageSize = 500
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Prefix = cmp.Or(c.Prefix, DefaultPrefix)
+	c.Progress = cmp.Or(c.Progress, time.Second)
+	c.Silence = cmp.Or(c.Silence, 3*time.Second)
+	c.ListTimeout = cmp.Or(c.ListTimeout, 3*time.Second)
+	c.Grace = cmp.Or(c.Grace, 15*time.Second)
+	c.Return = cmp.Or(c.Return, 3*time.Second)
+	c.PageSize = cmp.Or(c.PageSize, 500)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return c
 }
 

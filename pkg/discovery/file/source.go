@@ -2,6 +2,7 @@ package file
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,15 +42,9 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Poll == 0 {
-		c.Poll = 2 * time.Second
-	}
-	if c.Settle == 0 {
-		c.Settle = 20 * time.Millisecond
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Poll = cmp.Or(c.Poll, 2*time.Second)
+	c.Settle = cmp.Or(c.Settle, 20*time.Millisecond)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return c
 }
 

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -157,9 +158,7 @@ func New(c Config) (*Source, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if c.Group == "" {
-		c.Group = DefaultGroup
-	}
+	c.Group = cmp.Or(c.Group, DefaultGroup)
 	if len(c.Rules) == 0 {
 		c.Rules = DefaultRules()
 	}

@@ -39,18 +39,10 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Subject == "" {
-		c.Subject = DefaultSubject
-	}
-	if c.Timeout == 0 {
-		c.Timeout = 5 * time.Second
-	}
-	if c.ReconnectWait == 0 {
-		c.ReconnectWait = time.Second
-	}
-	if c.MaxBufferedBytes == 0 {
-		c.MaxBufferedBytes = 64 << 20
-	}
+	c.Subject = cmp.Or(c.Subject, DefaultSubject)
+	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
+	c.ReconnectWait = cmp.Or(c.ReconnectWait, time.Second)
+	c.MaxBufferedBytes = cmp.Or(c.MaxBufferedBytes, 64<<20)
 	return c
 }
 

@@ -57,7 +57,7 @@ func portOf(s *server.Server) int { return s.Addr().(*net.TCPAddr).Port }
 // rig is a subscriber whose events come through NATS.
 type rig struct {
 	t     *testing.T
-	index *kvindex.Map
+	index *kvindex.Tree
 	sub   *kvevents.Subscriber
 }
 
@@ -65,7 +65,9 @@ func newRig(t *testing.T, cfg nats.Config) *rig {
 	cfg.ReconnectWait = 10 * time.Millisecond
 	c, err := nats.New(cfg)
 	require.NoError(t, err)
-	r := &rig{t: t, index: kvindex.NewMap(kvindex.NewSlots())}
+	tree, err := kvindex.NewTree(kvindex.TreeConfig{MaxBytes: 1 << 20, NoHugePages: true}, kvindex.NewSlots())
+	require.NoError(t, err)
+	r := &rig{t: t, index: tree}
 	r.sub, err = kvevents.NewSubscriber(kvevents.Config{Index: r.index, Channels: []kvevents.Channel{c}})
 	require.NoError(t, err)
 	ep, err := worker.ParseEndpoint(netip.MustParseAddrPort("127.0.0.1:1").String())

@@ -6,10 +6,12 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Map is the plain implementation of [Index]: Go maps behind one RWMutex. It is simple
-// enough for tests to compare faster ones with it, and fast enough for some tens of
-// ranks. Readers share the lock; a writer holds it for one event.
-type Map struct {
+// plainMap is a plain implementation of [Index], but for Copy and Reserve: Go maps behind
+// one RWMutex. It is simple enough to be obviously correct, so tests compare [Tree] with it.
+// Readers share the lock; a writer holds it for one event.
+type plainMap struct {
+	Index // nil
+
 	slots *Slots
 	route RouteConfig // read-only
 
@@ -19,7 +21,7 @@ type Map struct {
 	holders holders // by the slots of all views. Invariant: I4, I5
 
 	// Scratch of Store, guarded by mu.
-	seqs []SequenceHash
+	seqs []sequenceHash
 	seen map[EngineHash]struct{}
 
 	time      timeline
@@ -37,28 +39,27 @@ type rankBlocks struct {
 	stats  Stats // Invariant: I6
 
 	attached bool // false: only Route has named the rank
-	sent     map[SequenceHash]*mapSending
+	sent     map[sequenceHash]*mapSending
 }
 
 // mapView counts how many blocks of the rank have each sequence hash and are in the
 // view.
 type mapView struct {
 	slot   Slot
-	counts map[SequenceHash]uint32 // nil: the rank has not needed the view. Invariant: I3
+	counts map[sequenceHash]uint32 // nil: the rank has not needed the view. Invariant: I3
 }
 
 type heldBlock struct {
-	seq   SequenceHash
+	seq   sequenceHash
 	tiers uint8 // bit per Tier. Invariant: I2, never 0
 }
 
-var _ Index = (*Map)(nil)
+var _ Index = (*plainMap)(nil)
 
-// NewMap returns an empty index that numbers its ranks with slots.
-func NewMap(slots *Slots) *Map { return newMap(slots, RouteConfig{}) }
+func newPlainMap(slots *Slots) *plainMap { return newPlainMapOf(slots, RouteConfig{}) }
 
-func newMap(slots *Slots, c RouteConfig) *Map {
-	return &Map{
+func newPlainMapOf(slots *Slots, c RouteConfig) *plainMap {
+	return &plainMap{
 		route: c.withDefaults(), tooMany: minStrangers,
 		slots:   slots,
 		ranks:   make(map[worker.Rank]*rankBlocks),
@@ -68,7 +69,7 @@ func newMap(slots *Slots, c RouteConfig) *Map {
 }
 
 // Attach implements [Index].
-func (m *Map) Attach(r worker.Rank) Slot {
+func (m *plainMap) Attach(r worker.Rank) Slot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	rb := m.ranks[r]
@@ -81,20 +82,20 @@ func (m *Map) Attach(r worker.Rank) Slot {
 	return rb.slot
 }
 
-func (m *Map) newRankLocked(r worker.Rank) *rankBlocks {
+func (m *plainMap) newRankLocked(r worker.Rank) *rankBlocks {
 	rb := &rankBlocks{
 		rank:   r,
 		slot:   m.slots.acquire(r),
 		blocks: make(map[EngineHash]heldBlock),
-		sent:   make(map[SequenceHash]*mapSending),
+		sent:   make(map[sequenceHash]*mapSending),
 	}
-	rb.views[OnDevice] = mapView{rb.slot, make(map[SequenceHash]uint32)}
+	rb.views[OnDevice] = mapView{rb.slot, make(map[sequenceHash]uint32)}
 	m.ranks[r] = rb
 	return rb
 }
 
 // rankLocked returns an attached rank, or nil if r is not attached.
-func (m *Map) rankLocked(r worker.Rank) *rankBlocks {
+func (m *plainMap) rankLocked(r worker.Rank) *rankBlocks {
 	if rb := m.ranks[r]; rb != nil && rb.attached {
 		return rb
 	}
@@ -102,7 +103,7 @@ func (m *Map) rankLocked(r worker.Rank) *rankBlocks {
 }
 
 // Detach implements [Index].
-func (m *Map) Detach(r worker.Rank) {
+func (m *plainMap) Detach(r worker.Rank) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if rb := m.ranks[r]; rb != nil {
@@ -110,7 +111,7 @@ func (m *Map) Detach(r worker.Rank) {
 	}
 }
 
-func (m *Map) loseLocked(rb *rankBlocks) {
+func (m *plainMap) loseLocked(rb *rankBlocks) {
 	m.clearLocked(rb)
 	delete(m.ranks, rb.rank)
 	m.slots.release(rb.slot)
@@ -120,7 +121,7 @@ func (m *Map) loseLocked(rb *rankBlocks) {
 }
 
 // Slot implements [Index].
-func (m *Map) Slot(r worker.Rank) (Slot, bool) {
+func (m *plainMap) Slot(r worker.Rank) (Slot, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	rb := m.rankLocked(r)
@@ -131,14 +132,14 @@ func (m *Map) Slot(r worker.Rank) (Slot, bool) {
 }
 
 // Store implements [Index].
-func (m *Map) Store(r worker.Rank, e Stored) error {
+func (m *plainMap) Store(r worker.Rank, e Stored) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	rb := m.rankLocked(r)
 	if rb == nil {
 		return ErrUnknownRank
 	}
-	var parent SequenceHash
+	var parent sequenceHash
 	if e.HasParent {
 		p, ok := rb.blocks[e.Parent]
 		if !ok {
@@ -160,7 +161,7 @@ func (m *Map) Store(r worker.Rank, e Stored) error {
 // planLocked computes the sequence hashes of the event's blocks into m.seqs. It returns
 // false if an engine hash of the event already names another block of the rank, or
 // occurs twice in the event.
-func (m *Map) planLocked(rb *rankBlocks, parent SequenceHash, e Stored) bool {
+func (m *plainMap) planLocked(rb *rankBlocks, parent sequenceHash, e Stored) bool {
 	m.seqs = m.seqs[:0]
 	clear(m.seen)
 	if e.HasParent {
@@ -181,7 +182,7 @@ func (m *Map) planLocked(rb *rankBlocks, parent SequenceHash, e Stored) bool {
 	return true
 }
 
-func (m *Map) addLocked(rb *rankBlocks, h EngineHash, q SequenceHash, t Tier) {
+func (m *plainMap) addLocked(rb *rankBlocks, h EngineHash, q sequenceHash, t Tier) {
 	m.seeLocked(rb, t)
 	held := rb.blocks[h]
 	if held.tiers&(1<<t) != 0 {
@@ -200,12 +201,12 @@ func (m *Map) addLocked(rb *rankBlocks, h EngineHash, q SequenceHash, t Tier) {
 
 // seeLocked adds and fills the view that blocks on the tier need, if the rank does not
 // have it.
-func (m *Map) seeLocked(rb *rankBlocks, t Tier) {
+func (m *plainMap) seeLocked(rb *rankBlocks, t Tier) {
 	v := viewOf(t)
 	if rb.views[v].counts != nil {
 		return
 	}
-	rb.views[v] = mapView{m.slots.needView(rb.slot, v), make(map[SequenceHash]uint32)}
+	rb.views[v] = mapView{m.slots.needView(rb.slot, v), make(map[sequenceHash]uint32)}
 	for _, b := range rb.blocks {
 		if b.tiers&tiersOf[v] != 0 {
 			m.countLocked(&rb.views[v], b.seq)
@@ -214,7 +215,7 @@ func (m *Map) seeLocked(rb *rankBlocks, t Tier) {
 }
 
 // recountLocked changes the counts of the views when the tiers of a block change.
-func (m *Map) recountLocked(rb *rankBlocks, q SequenceHash, was, is uint8) {
+func (m *plainMap) recountLocked(rb *rankBlocks, q sequenceHash, was, is uint8) {
 	for v := range toldViews {
 		w := &rb.views[v]
 		switch counted, counts := was&tiersOf[v] != 0, is&tiersOf[v] != 0; {
@@ -233,14 +234,14 @@ func (m *Map) recountLocked(rb *rankBlocks, q SequenceHash, was, is uint8) {
 	}
 }
 
-func (m *Map) countLocked(w *mapView, q SequenceHash) {
+func (m *plainMap) countLocked(w *mapView, q sequenceHash) {
 	if w.counts[q]++; w.counts[q] == 1 {
 		m.holders.add(q, w.slot)
 	}
 }
 
 // Remove implements [Index].
-func (m *Map) Remove(r worker.Rank, e Removed) error {
+func (m *plainMap) Remove(r worker.Rank, e Removed) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	rb := m.rankLocked(r)
@@ -253,7 +254,7 @@ func (m *Map) Remove(r worker.Rank, e Removed) error {
 	return nil
 }
 
-func (m *Map) takeLocked(rb *rankBlocks, h EngineHash, t Tier) {
+func (m *plainMap) takeLocked(rb *rankBlocks, h EngineHash, t Tier) {
 	held := rb.blocks[h]
 	if held.tiers&(1<<t) == 0 {
 		rb.stats.UnknownRemoves++
@@ -272,7 +273,7 @@ func (m *Map) takeLocked(rb *rankBlocks, h EngineHash, t Tier) {
 }
 
 // Clear implements [Index].
-func (m *Map) Clear(r worker.Rank) error {
+func (m *plainMap) Clear(r worker.Rank) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	rb := m.rankLocked(r)
@@ -284,7 +285,7 @@ func (m *Map) Clear(r worker.Rank) error {
 	return nil
 }
 
-func (m *Map) clearLocked(rb *rankBlocks) {
+func (m *plainMap) clearLocked(rb *rankBlocks) {
 	for v := range toldViews {
 		for q := range rb.views[v].counts {
 			m.holders.drop(q, rb.views[v].slot)
@@ -300,14 +301,14 @@ func (m *Map) clearLocked(rb *rankBlocks) {
 }
 
 // Overlap implements [Index].
-func (m *Map) Overlap(chain []LocalHash, dst *Overlap) {
+func (m *plainMap) Overlap(chain []LocalHash, dst *Overlap) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	m.holders.overlap(chain, m.slots.Len(), dst)
 }
 
 // Stats implements [Index].
-func (m *Map) Stats(r worker.Rank) (Stats, bool) {
+func (m *plainMap) Stats(r worker.Rank) (Stats, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	rb := m.ranks[r]

@@ -8,8 +8,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Check implements [Index].
-func (m *Map) Check() error {
+// Check implements checkedIndex.
+func (m *plainMap) Check() error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if err := m.slots.check(); err != nil {
@@ -23,8 +23,8 @@ func (m *Map) Check() error {
 }
 
 // checkRanks checks each rank, and returns what each slot counts.
-func (m *Map) checkRanks() (map[Slot]map[SequenceHash]uint32, error) {
-	bySlot := make(map[Slot]map[SequenceHash]uint32)
+func (m *plainMap) checkRanks() (map[Slot]map[sequenceHash]uint32, error) {
+	bySlot := make(map[Slot]map[sequenceHash]uint32)
 	blocks, strangers := 0, 0
 	for r, rb := range m.ranks {
 		if s, ok := m.slots.Slot(r); !ok || s != rb.slot {
@@ -55,7 +55,7 @@ func (m *Map) checkRanks() (map[Slot]map[SequenceHash]uint32, error) {
 }
 
 // checkHolders checks that a sequence has the bits of those slots that count it.
-func (m *Map) checkHolders(bySlot map[Slot]map[SequenceHash]uint32) error {
+func (m *plainMap) checkHolders(bySlot map[Slot]map[sequenceHash]uint32) error {
 	for q, set := range m.holders {
 		if set.count() == 0 {
 			return fmt.Errorf("kvindex: I5: sequence %x has no holder", q)
@@ -97,7 +97,7 @@ func (rb *rankBlocks) check(r worker.Rank, h holders) error {
 			return err
 		}
 	}
-	counts := make(map[SequenceHash]uint32)
+	counts := make(map[sequenceHash]uint32)
 	for leaf, s := range rb.sent {
 		if leaf != s.path[len(s.path)-1] {
 			return fmt.Errorf("kvindex: I7: rank %s: a sending that ends at %x is kept at %x", r, s.path[len(s.path)-1], leaf)
@@ -113,7 +113,7 @@ func (rb *rankBlocks) check(r worker.Rank, h holders) error {
 }
 
 func (rb *rankBlocks) checkView(r worker.Rank, v View, h holders) error {
-	counts := make(map[SequenceHash]uint32)
+	counts := make(map[sequenceHash]uint32)
 	for _, b := range rb.blocks {
 		if b.tiers&tiersOf[v] != 0 {
 			counts[b.seq]++
@@ -128,13 +128,13 @@ func (rb *rankBlocks) checkView(r worker.Rank, v View, h holders) error {
 	return rb.compareView(r, v, counts, h)
 }
 
-func (rb *rankBlocks) compareView(r worker.Rank, v View, counts map[SequenceHash]uint32, h holders) error {
+func (rb *rankBlocks) compareView(r worker.Rank, v View, counts map[sequenceHash]uint32, h holders) error {
 	w := rb.views[v]
 	if !maps.Equal(counts, w.counts) {
 		return fmt.Errorf("kvindex: I3: rank %s view %d: counted %v, kept %v", r, v, counts, w.counts)
 	}
 	for q := range counts {
-		if !h[q].has(w.slot) {
+		if !h[q].has(uint32(w.slot)) {
 			return fmt.Errorf("kvindex: I4: rank %s view %d sequence %x: bit of slot %d is not set", r, v, q, w.slot)
 		}
 	}

@@ -9,13 +9,13 @@ import (
 
 // mapSending is a prompt that was routed and is still believed to be held.
 type mapSending struct {
-	path  []SequenceHash // the sequence hashes of its blocks
+	path  []sequenceHash // the sequence hashes of its blocks
 	until time.Duration
-	seq   uint64 // the value of Map.seq at its Route call; a higher one is later
+	seq   uint64 // the value of plainMap.seq at its Route call; a higher one is later
 }
 
 // Route implements [Index].
-func (m *Map) Route(r worker.Rank, chain []LocalHash, g Guess, now time.Time) (next time.Time) {
+func (m *plainMap) Route(r worker.Rank, chain []LocalHash, g Guess, now time.Time) (next time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.expireLocked(now)
@@ -28,12 +28,12 @@ func (m *Map) Route(r worker.Rank, chain []LocalHash, g Guess, now time.Time) (n
 		rb = m.adoptLocked(r)
 	}
 	if w := &rb.views[Routed]; w.counts == nil {
-		*w = mapView{m.slots.needView(rb.slot, Routed), make(map[SequenceHash]uint32)}
+		*w = mapView{m.slots.needView(rb.slot, Routed), make(map[sequenceHash]uint32)}
 	}
 	m.seq++
 	s := &mapSending{until: m.time.now + m.route.ttl(g), seq: m.seq}
 	for i, l := range chain {
-		var before SequenceHash
+		var before sequenceHash
 		if i > 0 {
 			before = s.path[i-1]
 		}
@@ -44,7 +44,7 @@ func (m *Map) Route(r worker.Rank, chain []LocalHash, g Guess, now time.Time) (n
 	return m.nextLocked()
 }
 
-func (m *Map) adoptLocked(r worker.Rank) *rankBlocks {
+func (m *plainMap) adoptLocked(r worker.Rank) *rankBlocks {
 	if m.strangers >= m.tooMany {
 		for _, rb := range inOrder(m.ranks, func(rb *rankBlocks) Slot { return rb.slot }) {
 			if !rb.attached && len(rb.sent) == 0 {
@@ -59,7 +59,7 @@ func (m *Map) adoptLocked(r worker.Rank) *rankBlocks {
 
 // sendLocked adds a sending. If a sending that ends at the same block was routed later,
 // it keeps that one instead.
-func (m *Map) sendLocked(rb *rankBlocks, s *mapSending) {
+func (m *plainMap) sendLocked(rb *rankBlocks, s *mapSending) {
 	if len(s.path) == 0 {
 		return
 	}
@@ -77,7 +77,7 @@ func (m *Map) sendLocked(rb *rankBlocks, s *mapSending) {
 	rb.stats.Routed = len(rb.views[Routed].counts)
 }
 
-func (m *Map) endLocked(rb *rankBlocks, leaf SequenceHash) *mapSending {
+func (m *plainMap) endLocked(rb *rankBlocks, leaf sequenceHash) *mapSending {
 	s, w := rb.sent[leaf], &rb.views[Routed]
 	delete(rb.sent, leaf)
 	for _, q := range s.path {
@@ -92,7 +92,7 @@ func (m *Map) endLocked(rb *rankBlocks, leaf SequenceHash) *mapSending {
 
 // fitLocked shortens the sendings that were routed longest ago, from their ends, until
 // no more than MaxBlocks blocks are routed.
-func (m *Map) fitLocked() {
+func (m *plainMap) fitLocked() {
 	for {
 		var oldest *mapSending
 		var of *rankBlocks
@@ -113,7 +113,7 @@ func (m *Map) fitLocked() {
 }
 
 // cutLocked makes a sending end after its first n blocks.
-func (m *Map) cutLocked(rb *rankBlocks, s *mapSending, n int) {
+func (m *plainMap) cutLocked(rb *rankBlocks, s *mapSending, n int) {
 	m.endLocked(rb, s.path[len(s.path)-1])
 	m.sendLocked(rb, &mapSending{path: s.path[:n], until: s.until, seq: s.seq})
 }
@@ -121,7 +121,7 @@ func (m *Map) cutLocked(rb *rankBlocks, s *mapSending, n int) {
 // disproveLocked is called when an event takes a block off Device. It removes the block
 // and those that follow it from the view Routed. Of the sendings that have the block,
 // the one routed last is shortened to end before it; the others end.
-func (m *Map) disproveLocked(rb *rankBlocks, gone SequenceHash) {
+func (m *plainMap) disproveLocked(rb *rankBlocks, gone sequenceHash) {
 	var latest *mapSending
 	at := 0
 	for leaf, s := range rb.sent {
@@ -140,14 +140,14 @@ func (m *Map) disproveLocked(rb *rankBlocks, gone SequenceHash) {
 }
 
 // Expire implements [Index].
-func (m *Map) Expire(now time.Time) (next time.Time) {
+func (m *plainMap) Expire(now time.Time) (next time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.expireLocked(now)
 	return m.nextLocked()
 }
 
-func (m *Map) expireLocked(now time.Time) {
+func (m *plainMap) expireLocked(now time.Time) {
 	m.time.tell(now)
 	for _, rb := range m.ranks {
 		for leaf, s := range rb.sent {
@@ -158,7 +158,7 @@ func (m *Map) expireLocked(now time.Time) {
 	}
 }
 
-func (m *Map) nextLocked() (next time.Time) {
+func (m *plainMap) nextLocked() (next time.Time) {
 	for _, rb := range m.ranks {
 		for _, s := range rb.sent {
 			if at := m.time.at(s.until); next.IsZero() || at.Before(next) {
