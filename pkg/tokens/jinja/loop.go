@@ -41,20 +41,10 @@ func (l *loopState) attr(name string) (Value, bool) {
 	return nil, false
 }
 
-func (s *forStmt) exec(r *run, sc *scope) (control, error) {
-	v, err := r.ev(s.iter, sc)
-	if err != nil {
-		return ctlNext, err
-	}
-	items, err := r.iterate(v)
-	if err != nil {
-		return ctlNext, err
-	}
+func (s *forStmt) exec(r *run, sc *scope) control {
+	items := r.iterate(r.ev(s.iter, sc))
 	if s.cond != nil {
-		items, err = s.chosen(r, sc, items)
-		if err != nil {
-			return ctlNext, err
-		}
+		items = s.chosen(r, sc, items)
 	}
 	if len(items) == 0 {
 		return r.block(s.orElse, r.inner(sc))
@@ -64,57 +54,41 @@ func (s *forStmt) exec(r *run, sc *scope) (control, error) {
 	for i := range items {
 		loop.i = i
 		in.clear()
-		c, err := s.turn(r, in, loop)
-		if err != nil {
-			return ctlNext, err
-		}
-		if c == ctlBreak {
+		if s.turn(r, in, loop) == ctlBreak {
 			break
 		}
 	}
-	return ctlNext, nil
+	return ctlNext
 }
 
 // chosen filters the items by the loop's condition, which sees the target alone.
-func (s *forStmt) chosen(r *run, sc *scope, items []Value) ([]Value, error) {
+func (s *forStmt) chosen(r *run, sc *scope, items []Value) []Value {
 	var out []Value
 	in := r.inner(sc)
 	for _, v := range items {
 		in.clear()
-		err := s.bind(r, in, v)
-		if err != nil {
-			return nil, err
-		}
-		ok, err := r.ev(s.cond, in)
-		if err != nil {
-			return nil, err
-		}
-		if truth(ok) {
+		s.bind(r, in, v)
+		if truth(r.ev(s.cond, in)) {
 			out = append(out, v)
 		}
 	}
-	return out, r.spend(16 * len(out))
+	r.spend(16 * len(out))
+	return out
 }
 
-func (s *forStmt) bind(r *run, in *scope, v Value) error {
-	err := r.step()
-	if err != nil {
-		return err
-	}
+func (s *forStmt) bind(r *run, in *scope, v Value) {
+	r.step()
 	if s.many {
-		return r.unpack(in, s.targets, v)
+		r.unpack(in, s.targets, v)
+		return
 	}
 	in.set(s.targets[0].id, v)
-	return nil
 }
 
 // turn runs the body for one item.
-func (s *forStmt) turn(r *run, in *scope, loop *loopState) (control, error) {
+func (s *forStmt) turn(r *run, in *scope, loop *loopState) control {
 	v := loop.items[loop.i]
-	err := s.bind(r, in, v)
-	if err != nil {
-		return ctlNext, err
-	}
+	s.bind(r, in, v)
 	in.set(r.t.loop, loop)
 	d, ok := v.(*Dict)
 	if !ok || d.memory == nil || !r.remembers() {
@@ -123,7 +97,7 @@ func (s *forStmt) turn(r *run, in *scope, loop *loopState) (control, error) {
 	if s.outside != nil {
 		return r.remembered(s, in, d)
 	}
-	c, err := r.block(s.body, in)
+	c := r.block(s.body, in)
 	r.cut()
-	return c, err
+	return c
 }
