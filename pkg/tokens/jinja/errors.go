@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 )
@@ -107,16 +108,10 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	set := func(n *int, d int) {
-		if *n == 0 {
-			*n = d
-		}
+	return Limits{
+		SourceBytes: cmp.Or(l.SourceBytes, 1<<20), Steps: cmp.Or(l.Steps, 20_000_000),
+		Bytes: cmp.Or(l.Bytes, 256<<20), Depth: cmp.Or(l.Depth, 100),
 	}
-	set(&l.SourceBytes, 1<<20)
-	set(&l.Steps, 20_000_000)
-	set(&l.Bytes, 256<<20)
-	set(&l.Depth, 100)
-	return l
 }
 
 var (

@@ -4,7 +4,6 @@ package jinja
 type loopState struct {
 	items []Value
 	i     int
-	depth int
 }
 
 func (l *loopState) attr(name string) (Value, bool) {
@@ -23,10 +22,10 @@ func (l *loopState) attr(name string) (Value, bool) {
 		return l.i == len(l.items)-1, true
 	case "length":
 		return len(l.items), true
-	case "depth":
-		return l.depth, true
+	case "depth": // of recursive loops, which are refused
+		return 1, true
 	case "depth0":
-		return l.depth - 1, true
+		return 0, true
 	case "previtem":
 		if l.i == 0 {
 			return &undefined{"there is no previous item"}, true
@@ -49,7 +48,7 @@ func (s *forStmt) exec(r *run, sc *scope) control {
 	if len(items) == 0 {
 		return r.block(s.orElse, r.inner(sc))
 	}
-	loop := &loopState{items: items, depth: 1}
+	loop := &loopState{items: items}
 	in := r.inner(sc)
 	for i := range items {
 		loop.i = i

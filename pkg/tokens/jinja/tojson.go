@@ -101,16 +101,8 @@ func (st *jsonStyle) dict(b []byte, d *Dict, depth int) []byte {
 		switch k := d.keys[i].(type) {
 		case string:
 			b = st.text(b, k)
-		case nil:
-			b = append(b, `"null"`...)
-		case bool:
-			b = strconv.AppendBool(append(b, '"'), k)
-			b = append(b, '"')
-		case int:
-			b = strconv.AppendInt(append(b, '"'), int64(k), 10)
-			b = append(b, '"')
-		case float64:
-			b = append(append(append(b, '"'), jsonFloat(k)...), '"')
+		case nil, bool, int, float64:
+			b = append(st.write(append(b, '"'), k, depth), '"')
 		default:
 			panic(wrong("tojson of a key that is %s", k))
 		}
