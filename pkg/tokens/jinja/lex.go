@@ -75,17 +75,17 @@ func (l *lexer) root() {
 		l.inside(tokVarEnd)
 		return
 	}
-	raw, ok := l.rawBegin()
-	if ok {
-		l.pos = raw
-		l.raw()
-		return
+	if rawTag.MatchString(l.src[l.pos:]) {
+		panic(refuse("the tag raw"))
 	}
 	l.emit(tokBlockBegin, "")
 	l.inside(tokBlockEnd)
 }
 
-var tagBegin = regexp.MustCompile(`\{[%{#]`)
+var (
+	tagBegin = regexp.MustCompile(`\{[%{#]`)
+	rawTag   = regexp.MustCompile(`^\s*raw\s*-?%\}`) // what follows is no template
+)
 
 // sign reads the sign after the beginning of a tag; 0: there is none.
 func (l *lexer) sign() byte {
@@ -151,50 +151,6 @@ func (l *lexer) comment() {
 
 func (l *lexer) skipSpace(at int) int {
 	return at + len(l.src[at:]) - len(strings.TrimLeftFunc(l.src[at:], IsSpace))
-}
-
-// rawBegin returns where the text of a raw block begins, if the tag is one.
-func (l *lexer) rawBegin() (int, bool) {
-	at := l.skipSpace(l.pos)
-	if !strings.HasPrefix(l.src[at:], "raw") {
-		return 0, false
-	}
-	at = l.skipSpace(at + 3)
-	if strings.HasPrefix(l.src[at:], "-%}") {
-		return l.skipSpace(at + 3), true
-	}
-	return at + 2, strings.HasPrefix(l.src[at:], "%}")
-}
-
-// raw reads the text of a raw block and its end.
-func (l *lexer) raw() {
-	from := l.pos
-	l.lineStart = from > 0 && l.src[from-1] == '\n'
-	for at := from; ; at += 2 {
-		i := strings.Index(l.src[at:], "{%")
-		if from == len(l.src) {
-			return // as with comments
-		}
-		if i < 0 {
-			panic(raise("a raw block does not end"))
-		}
-		at += i
-		l.pos = at + 2
-		sign := l.sign()
-		l.pos = l.skipSpace(l.pos)
-		if !strings.HasPrefix(l.src[l.pos:], "endraw") {
-			continue
-		}
-		l.pos = l.skipSpace(l.pos + len("endraw"))
-		start := l.lineStart
-		if l.closeTag("%}", true) {
-			end := l.lineStart
-			l.lineStart = start
-			l.text(l.src[from:at], sign, false)
-			l.lineStart = end
-			return
-		}
-	}
 }
 
 // inside reads the expression or statement of a tag, up to its end.
