@@ -296,9 +296,7 @@ tokenizers-test: tokenizers real-tools ## 10,000 random texts a family beside Hu
 	go test -tags real,invariants -timeout 120m -count 1 -v -run 'OfTokenizers|SaysTheSame|TextSays|OfPatterns|TokenizersSay' ./pkg/tokens/bpe -args -cases 10000 $(BENCH_ARGS)
 
 tokenizers-golden: tokenizers real-tools ## rewrite what tokenizers says of our texts, and its tables of characters
-	@mkdir -p .run
-	.tools/real/vllm/bin/python pkg/tokens/bpe/testdata/oracle.py tables >.run/unicode_table.go
-	gofmt .run/unicode_table.go >pkg/tokens/bpe/unicode_table.go
+	.tools/real/vllm/bin/python pkg/tokens/bpe/testdata/oracle.py tables pkg/tokens/bpe/tables
 	go test -tags real,invariants -count 1 -run TokenizersSay ./pkg/tokens/bpe -args -write
 
 # An input that is new is kept as it is: to make a long one shorter takes longer than T.

@@ -70,23 +70,32 @@ func eppFlags() []eppFlag {
 	return all
 }
 
-// everywhere returns the port on all addresses of the machine.
-func everywhere(port string) string { return ":" + port }
+// text sets what to points to as the flag says it.
+func text[T any](to func(c *T) *string) func(c *T, v string) error {
+	return func(c *T, v string) error {
+		*to(c) = v
+		return nil
+	}
+}
+
+// everywhere sets an address to the flag's port on all addresses of the machine.
+func everywhere(to func(c *Config) *string) func(c *Config, v string) error {
+	return func(c *Config, port string) error { return text(to)(c, ":"+port) }
+}
+
+// switched sets a switch as the flag says it.
+func switched(to func(c *Config) *bool) func(c *Config, v string) error {
+	return func(c *Config, v string) error {
+		*to(c) = yes(v)
+		return nil
+	}
+}
 
 func eppFlagsOfPorts() []eppFlag {
 	return []eppFlag{
-		{name: "grpc-port", def: "9002", form: eppPort, text: "`listen`, on all addresses", set: func(c *Config, v string) error {
-			c.Listen = everywhere(v)
-			return nil
-		}},
-		{name: "grpc-health-port", def: "9003", form: eppPort, text: "`probes.listen`, on all addresses", set: func(c *Config, v string) error {
-			c.Probes.Listen = everywhere(v)
-			return nil
-		}},
-		{name: "metrics-port", def: "9090", form: eppPort, text: "`metrics.listen`, on all addresses", set: func(c *Config, v string) error {
-			c.Metrics.Listen = everywhere(v)
-			return nil
-		}},
+		{name: "grpc-port", def: "9002", form: eppPort, text: "`listen`, on all addresses", set: everywhere(func(c *Config) *string { return &c.Listen })},
+		{name: "grpc-health-port", def: "9003", form: eppPort, text: "`probes.listen`, on all addresses", set: everywhere(func(c *Config) *string { return &c.Probes.Listen })},
+		{name: "metrics-port", def: "9090", form: eppPort, text: "`metrics.listen`, on all addresses", set: everywhere(func(c *Config) *string { return &c.Metrics.Listen })},
 		{name: "drain-timeout", def: "30s", form: eppDuration, text: "`drain_timeout`; new streams are served meanwhile, for half of it at most", set: func(c *Config, v string) (err error) {
 			c.DrainTimeout, err = time.ParseDuration(v)
 			return err
@@ -110,14 +119,8 @@ func eppFlagsOfTLS() []eppFlag {
 			}
 			return nil
 		}},
-		{name: "enable-cert-reload", def: "false", form: eppYesNo, text: "`tls.reload`", set: func(c *Config, v string) error {
-			c.TLS.Reload = yes(v)
-			return nil
-		}},
-		{name: "tls-min-version", form: eppText, text: "`tls.min_version`", set: func(c *Config, v string) error {
-			c.TLS.MinVersion = v
-			return nil
-		}},
+		{name: "enable-cert-reload", def: "false", form: eppYesNo, text: "`tls.reload`", set: switched(func(c *Config) *bool { return &c.TLS.Reload })},
+		{name: "tls-min-version", form: eppText, text: "`tls.min_version`", set: text(func(c *Config) *string { return &c.TLS.MinVersion })},
 		{name: "tls-cipher-suites", form: eppText, text: "`tls.cipher_suites`, separated by commas", set: func(c *Config, v string) error {
 			c.TLS.CipherSuites = splitList(v)
 			return nil
@@ -155,10 +158,7 @@ func eppFlagsOfLogs() []eppFlag {
 			}
 			return nil
 		}},
-		{name: "enable-pprof", def: "true", form: eppYesNo, text: "`admin.pprof`, at the admin address and not at the metrics port; without the flag it is off", set: func(c *Config, v string) error {
-			c.Admin.Pprof = yes(v)
-			return nil
-		}},
+		{name: "enable-pprof", def: "true", form: eppYesNo, text: "`admin.pprof`, at the admin address and not at the metrics port; without the flag it is off", set: switched(func(c *Config) *bool { return &c.Admin.Pprof })},
 	}
 }
 
@@ -179,26 +179,11 @@ func eppFlagsOfPool() []eppFlag {
 		}}
 	}
 	return []eppFlag{
-		sets("pool-name", "", "pool", "", func(k *sources.KubernetesConfig, v string) error {
-			k.Pool = v
-			return nil
-		}),
-		sets("pool-namespace", "", "namespace", "", func(k *sources.KubernetesConfig, v string) error {
-			k.Namespace = v
-			return nil
-		}),
-		sets("pool-group", "inference.networking.k8s.io", "group", "", func(k *sources.KubernetesConfig, v string) error {
-			k.Group = v
-			return nil
-		}),
-		sets("kubeconfig", "", "kubeconfig", "", func(k *sources.KubernetesConfig, v string) error {
-			k.Kubeconfig = v
-			return nil
-		}),
-		sets("endpoint-selector", "", "selector", ", in place of a pool", func(k *sources.KubernetesConfig, v string) error {
-			k.Selector = v
-			return nil
-		}),
+		sets("pool-name", "", "pool", "", text(func(k *sources.KubernetesConfig) *string { return &k.Pool })),
+		sets("pool-namespace", "", "namespace", "", text(func(k *sources.KubernetesConfig) *string { return &k.Namespace })),
+		sets("pool-group", "inference.networking.k8s.io", "group", "", text(func(k *sources.KubernetesConfig) *string { return &k.Group })),
+		sets("kubeconfig", "", "kubeconfig", "", text(func(k *sources.KubernetesConfig) *string { return &k.Kubeconfig })),
+		sets("endpoint-selector", "", "selector", ", in place of a pool", text(func(k *sources.KubernetesConfig) *string { return &k.Selector })),
 		sets("endpoint-target-ports", "", "target_ports", ", separated by commas", func(k *sources.KubernetesConfig, v string) error {
 			k.TargetPorts = nil
 			for _, part := range splitList(v) {

@@ -147,7 +147,7 @@ func RegisterFlags(fs *flag.FlagSet) func() (Register, error) {
 	watched := engineFlags(fs)
 	overrides := overrideFlags(fs)
 	topology := topologyFlags(fs)
-	store := etcdFlags(fs)
+	store := addSettings(fs, sources.EtcdConfig{Prefix: etcd.DefaultPrefix}, etcdSettings())
 	ttl := fs.Duration("lease-ttl", 10*time.Second, "how long etcd keeps the worker after this process died; whole seconds")
 	admin := fs.String("admin", "", "`host:port` of /healthz, /readyz, /state and /metrics; default: none")
 	model := fs.String("model-path", "", "`folder` with the engine's model as it is published (tokenizer.json and so on): plugins then make the tokens of its prompts themselves; default: none")
@@ -161,7 +161,7 @@ func RegisterFlags(fs *flag.FlagSet) func() (Register, error) {
 		if port := engines.Of(c.Worker.Engine.Kind).Bootstrap; port != 0 && c.Worker.Override.Role == worker.Prefill {
 			c.Worker.Engine.Bootstrap = cmp.Or(c.Worker.Override.BootstrapPort, port)
 		}
-		store(&c.Etcd)
+		store(&c.Etcd, func(string) {})
 		if len(c.Etcd.Endpoints) == 0 {
 			errs = append(errs, errors.New("--etcd-endpoints: expected at least one address"))
 		}

@@ -12,32 +12,11 @@ import (
 // what a JSON number holds; durations are in seconds; a cost that is no number is null;
 // what has not happened is left out.
 
+// plain is a record without its methods.
+type plain Record
+
 type recordForm struct {
-	Seq         uint64    `json:"seq"`
-	Time        time.Time `json:"time"`
-	RequestID   string    `json:"request_id"`
-	Attempt     int       `json:"attempt"`
-	Model       string    `json:"model"`
-	Namespace   string    `json:"namespace,omitempty"`
-	Path        string    `json:"path"`
-	BodyBytes   int64     `json:"body_bytes"`
-	TokenSource string    `json:"token_source,omitempty"`
-	TokenReason string    `json:"token_reason,omitempty"`
-	ISLTokens   int64     `json:"isl_tokens"`
-	Blocks      int64     `json:"prompt_blocks"`
-	BlockSize   int       `json:"block_size,omitempty"`
-
-	Split   string      `json:"split,omitempty"`
-	Prefill *choiceForm `json:"prefill,omitempty"`
-	Decode  *choiceForm `json:"decode,omitempty"`
-
-	Outcome   string `json:"outcome"`
-	Detail    string `json:"detail,omitempty"`
-	Error     string `json:"error,omitempty"`
-	Status    int    `json:"status,omitempty"`
-	Leg       string `json:"prefill_leg,omitempty"`
-	LegDetail string `json:"prefill_leg_detail,omitempty"`
-	LegError  string `json:"prefill_leg_error,omitempty"`
+	plain
 
 	DecisionSeconds float64     `json:"decision_seconds,omitempty"`
 	Timings         timingsForm `json:"timings"`
@@ -66,55 +45,34 @@ type choiceForm struct {
 }
 
 type rowForm struct {
-	WorkerID            worker.ID     `json:"worker_id,string"`
-	DPRank              worker.DPRank `json:"dp_rank"`
-	Endpoint            string        `json:"endpoint,omitempty"`
-	Picked              bool          `json:"picked"`
-	Eligible            bool          `json:"eligible"`
-	OverlapBlocks       int64         `json:"overlap_blocks"`
-	PredictedBlocks     uint32        `json:"predicted_blocks,omitempty"`
-	HostBlocks          uint32        `json:"host_blocks,omitempty"`
-	DiskBlocks          uint32        `json:"disk_blocks,omitempty"`
-	SharedBlocks        int64         `json:"shared_blocks,omitempty"`
-	Estimated           bool          `json:"overlap_estimated"`
-	Degraded            bool          `json:"overlap_degraded,omitempty"`
-	CachedTokens        int64         `json:"cached_tokens"`
-	UncachedTokens      int64         `json:"uncached_tokens"`
-	ActivePrefillTokens int64         `json:"active_prefill_tokens"`
-	ActiveDecodeBlocks  int64         `json:"active_decode_blocks"`
-	ActiveRequests      int64         `json:"active_requests"`
-	CreditBlocks        *float64      `json:"credit_blocks"`
-	PrefillCost         *float64      `json:"prefill_cost"`
-	DecodeCost          *float64      `json:"decode_cost"`
-	Cost                *float64      `json:"cost"`
-	Note                string        `json:"note,omitempty"`
-	KnownSecondsAgo     *float64      `json:"known_seconds_ago,omitempty"`
-	StaleSeconds        *float64      `json:"stale_seconds,omitempty"`
+	WorkerID worker.ID     `json:"worker_id,string"`
+	DPRank   worker.DPRank `json:"dp_rank"`
+	Picked   bool          `json:"picked"`
+	Eligible bool          `json:"eligible"`
+	Row
+	CreditBlocks    *float64 `json:"credit_blocks"`
+	PrefillCost     *float64 `json:"prefill_cost"`
+	DecodeCost      *float64 `json:"decode_cost"`
+	Cost            *float64 `json:"cost"`
+	Note            string   `json:"note,omitempty"`
+	KnownSecondsAgo *float64 `json:"known_seconds_ago,omitempty"`
+	StaleSeconds    *float64 `json:"stale_seconds,omitempty"`
 }
 
 // MarshalJSON writes the record with the sentences of its picks, so that a reader of the
 // JSON need not make them.
 func (r *Record) MarshalJSON() ([]byte, error) {
 	t := &r.Timings
-	f := recordForm{
-		Seq: r.Seq, Time: r.Time.UTC(), RequestID: r.RequestID, Attempt: r.Attempt,
-		Model: r.Model, Namespace: r.Namespace, Path: r.Path, BodyBytes: r.BodyBytes,
-		TokenSource: string(r.TokenSource), TokenReason: r.TokenReason,
-		ISLTokens: r.ISLTokens, Blocks: r.PromptBlocks, BlockSize: r.BlockSize,
-		Split:   r.Split,
-		Outcome: string(r.Outcome), Detail: r.Detail, Error: r.Error, Status: r.Status,
-		Leg: string(r.Leg), LegDetail: r.LegDetail, LegError: r.LegError,
-		DecisionSeconds: r.DecisionIn.Seconds(),
-		Timings: timingsForm{
-			t.PrefillStarted.Seconds(), t.PrefillWell.Seconds(), t.PrefillEnded.Seconds(),
-			t.ResponseHeaders.Seconds(), t.End.Seconds(),
-		},
-	}
+	f := recordForm{plain(*r), r.DecisionIn.Seconds(), timingsForm{
+		t.PrefillStarted.Seconds(), t.PrefillWell.Seconds(), t.PrefillEnded.Seconds(),
+		t.ResponseHeaders.Seconds(), t.End.Seconds(),
+	}}
+	f.Time = r.Time.UTC()
 	for _, leg := range r.Legs() {
 		if leg.Choice == &r.Prefill {
-			f.Prefill = formOf(leg.Choice, leg.Why)
+			f.Prefill.said = leg.Why
 		} else {
-			f.Decode = formOf(leg.Choice, leg.Why)
+			f.Decode.said = leg.Why
 		}
 	}
 	return json.Marshal(&f)
@@ -128,50 +86,41 @@ func (r *Record) UnmarshalJSON(b []byte) error {
 		return err
 	}
 	t := &f.Timings
-	*r = Record{
-		Seq: f.Seq, Time: f.Time, RequestID: f.RequestID, Attempt: f.Attempt,
-		Model: f.Model, Namespace: f.Namespace, Path: f.Path, BodyBytes: f.BodyBytes,
-		TokenSource: TokenSource(f.TokenSource), TokenReason: f.TokenReason,
-		ISLTokens: f.ISLTokens, PromptBlocks: f.Blocks, BlockSize: f.BlockSize,
-		Split:   f.Split,
-		Outcome: Outcome(f.Outcome), Detail: f.Detail, Error: f.Error, Status: f.Status,
-		Leg: LegOutcome(f.Leg), LegDetail: f.LegDetail, LegError: f.LegError,
-		DecisionIn: seconds(f.DecisionSeconds),
-		Timings: Timings{
-			seconds(t.PrefillStarted), seconds(t.PrefillWell), seconds(t.PrefillEnded),
-			seconds(t.ResponseHeaders), seconds(t.End),
-		},
+	*r = Record(f.plain)
+	r.DecisionIn = seconds(f.DecisionSeconds)
+	r.Timings = Timings{
+		seconds(t.PrefillStarted), seconds(t.PrefillWell), seconds(t.PrefillEnded),
+		seconds(t.ResponseHeaders), seconds(t.End),
 	}
-	f.Prefill.into(&r.Prefill)
-	f.Decode.into(&r.Decode)
 	return nil
 }
 
-func formOf(c *Choice, why string) *choiceForm {
-	f := &choiceForm{
+// IsZero reports whether the choice has nothing to show: then JSON leaves it out.
+func (c *Choice) IsZero() bool { return !c.Told() }
+
+// MarshalJSON writes a choice whose sentence is said.
+func (c *Choice) MarshalJSON() ([]byte, error) {
+	f := choiceForm{
 		WorkerID: c.Rank.ID, DPRank: c.Rank.DPRank, Endpoint: c.Endpoint, Mode: c.Mode, Reason: c.Reason,
-		Why: why, OverlapBlocks: c.OverlapBlocks, Cost: number(c.Cost),
+		Why: c.said, OverlapBlocks: c.OverlapBlocks, Cost: number(c.Cost),
 		Table: make([]rowForm, 0, c.n), LeftOut: c.left, EligibleOut: c.more,
 	}
 	for i := range c.Rows() {
 		r := &c.rows[i]
 		f.Table = append(f.Table, rowForm{
-			WorkerID: r.Rank.ID, DPRank: r.Rank.DPRank, Endpoint: r.Endpoint, Picked: c.Picked(r), Eligible: !r.Out,
-			OverlapBlocks: r.OverlapBlocks, PredictedBlocks: r.PredictedBlocks, HostBlocks: r.HostBlocks,
-			DiskBlocks: r.DiskBlocks, SharedBlocks: r.SharedBlocks, Estimated: r.Estimated, Degraded: r.Degraded,
-			CachedTokens: r.CachedTokens, UncachedTokens: r.UncachedTokens,
-			ActivePrefillTokens: r.ActivePrefillTokens, ActiveDecodeBlocks: r.ActiveDecodeBlocks, ActiveRequests: r.ActiveRequests,
+			WorkerID: r.Rank.ID, DPRank: r.Rank.DPRank, Picked: c.Picked(r), Eligible: !r.Out, Row: *r,
 			CreditBlocks: number(r.CreditBlocks), PrefillCost: number(r.PrefillCost), DecodeCost: number(r.DecodeCost), Cost: number(r.Cost),
 			Note: r.Note, KnownSecondsAgo: secondsOf(r.KnownAgo), StaleSeconds: secondsOf(r.StaleFor),
 		})
 	}
-	return f
+	return json.Marshal(&f)
 }
 
-// into writes the form to an empty choice; a nil form is no pick.
-func (f *choiceForm) into(c *Choice) {
-	if f == nil {
-		return
+// UnmarshalJSON reads what MarshalJSON has written, into an empty choice.
+func (c *Choice) UnmarshalJSON(b []byte) error {
+	var f *choiceForm
+	if err := json.Unmarshal(b, &f); f == nil {
+		return err
 	}
 	c.Rank, c.Endpoint = worker.Rank{ID: f.WorkerID, DPRank: f.DPRank}, f.Endpoint
 	c.Mode, c.Reason, c.OverlapBlocks, c.Cost, c.said = f.Mode, f.Reason, f.OverlapBlocks, float(f.Cost), f.Why
@@ -184,22 +133,19 @@ func (f *choiceForm) into(c *Choice) {
 	}
 	for i := range c.n {
 		r := &f.Table[i]
-		c.rows[i] = Row{
-			Rank: worker.Rank{ID: r.WorkerID, DPRank: r.DPRank}, Endpoint: r.Endpoint, Out: !r.Eligible,
-			OverlapBlocks: r.OverlapBlocks, PredictedBlocks: r.PredictedBlocks, HostBlocks: r.HostBlocks,
-			DiskBlocks: r.DiskBlocks, SharedBlocks: r.SharedBlocks, Estimated: r.Estimated, Degraded: r.Degraded,
-			CachedTokens: r.CachedTokens, UncachedTokens: r.UncachedTokens,
-			ActivePrefillTokens: r.ActivePrefillTokens, ActiveDecodeBlocks: r.ActiveDecodeBlocks, ActiveRequests: r.ActiveRequests,
-			CreditBlocks: float(r.CreditBlocks), PrefillCost: float(r.PrefillCost), DecodeCost: float(r.DecodeCost), Cost: float(r.Cost),
-			Note: r.Note,
-		}
+		row := &c.rows[i]
+		*row = r.Row
+		row.Rank, row.Out = worker.Rank{ID: r.WorkerID, DPRank: r.DPRank}, !r.Eligible
+		row.CreditBlocks, row.PrefillCost = float(r.CreditBlocks), float(r.PrefillCost)
+		row.DecodeCost, row.Cost, row.Note = float(r.DecodeCost), float(r.Cost), r.Note
 		if r.KnownSecondsAgo != nil {
-			c.rows[i].KnownAgo = max(seconds(*r.KnownSecondsAgo), 1)
+			row.KnownAgo = max(seconds(*r.KnownSecondsAgo), 1)
 		}
 		if r.StaleSeconds != nil {
-			c.rows[i].StaleFor = max(seconds(*r.StaleSeconds), 1)
+			row.StaleFor = max(seconds(*r.StaleSeconds), 1)
 		}
 	}
+	return nil
 }
 
 // number returns nil for a number that JSON cannot write.

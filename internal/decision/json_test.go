@@ -77,8 +77,10 @@ func TestWhatWasSaidIsSaidAgain(t *testing.T) {
 func TestALongerTableIsReadAsFarAsItIsKept(t *testing.T) {
 	f := choiceForm{WorkerID: 1, Table: make([]rowForm, MaxRows+3), LeftOut: 2, EligibleOut: 1}
 	f.Table[MaxRows+1].Eligible = true
+	text, err := json.Marshal(&f)
+	require.NoError(t, err)
 	var c Choice
-	f.into(&c)
+	require.NoError(t, json.Unmarshal(text, &c))
 	require.Len(t, c.Rows(), MaxRows)
 	require.Equal(t, 5, c.Left())
 	require.Equal(t, 2, c.more)

@@ -56,33 +56,32 @@ const (
 
 // Row is one candidate, with the numbers by which it was judged.
 type Row struct {
-	Rank                worker.Rank
-	Endpoint            string // the rank's; empty: its worker had left
-	OverlapBlocks       int64
-	PredictedBlocks     uint32 // of OverlapBlocks: expected, with no event yet
-	HostBlocks          uint32 // in host memory, beyond OverlapBlocks
-	DiskBlocks          uint32 // on disk, beyond those on the device and in host memory
-	Estimated           bool   // OverlapBlocks is an estimate
-	Degraded            bool   // some of its KV events are missing
-	Out                 bool   // not eligible; Note says why
-	SharedBlocks        int64  // in the cache outside of the workers, beyond all of the above
-	CachedTokens        int64  // of the prompt, as the cost counts them
-	UncachedTokens      int64  // of the prompt, as the cost counts them
-	ActivePrefillTokens int64
-	ActiveDecodeBlocks  int64
-	ActiveRequests      int64
-	CreditBlocks        float64 // by how much the cache lowers the cost
-	PrefillCost         float64
-	DecodeCost          float64
-	Cost                float64 // lower wins; the mode says what it is made of
-	Note                string  // why the candidate was not eligible, or a remark on an eligible one
-
+	Rank                worker.Rank `json:"-"`
+	Endpoint            string      `json:"endpoint,omitempty"` // the rank's; empty: its worker had left
+	OverlapBlocks       int64       `json:"overlap_blocks"`
+	PredictedBlocks     uint32      `json:"predicted_blocks,omitempty"` // of OverlapBlocks: expected, with no event yet
+	HostBlocks          uint32      `json:"host_blocks,omitempty"`      // in host memory, beyond OverlapBlocks
+	DiskBlocks          uint32      `json:"disk_blocks,omitempty"`      // on disk, beyond those on the device and in host memory
+	SharedBlocks        int64       `json:"shared_blocks,omitempty"`    // in the cache outside of the workers, beyond all of the above
+	Estimated           bool        `json:"overlap_estimated"`          // OverlapBlocks is an estimate
+	Degraded            bool        `json:"overlap_degraded,omitempty"` // some of its KV events are missing
+	Out                 bool        `json:"-"`                          // not eligible; Note says why
+	CachedTokens        int64       `json:"cached_tokens"`              // of the prompt, as the cost counts them
+	UncachedTokens      int64       `json:"uncached_tokens"`            // of the prompt, as the cost counts them
+	ActivePrefillTokens int64       `json:"active_prefill_tokens"`
+	ActiveDecodeBlocks  int64       `json:"active_decode_blocks"`
+	ActiveRequests      int64       `json:"active_requests"`
+	CreditBlocks        float64     `json:"-"` // by how much the cache lowers the cost
+	PrefillCost         float64     `json:"-"`
+	DecodeCost          float64     `json:"-"`
+	Cost                float64     `json:"-"` // lower wins; the mode says what it is made of
+	Note                string      `json:"-"` // why the candidate was not eligible, or a remark on an eligible one
 	// KnownAgo is how long ago all of the rank's KV events were last known to have come.
 	// It is set when a decision is explained, and not in kept records. Zero: not known.
-	KnownAgo time.Duration
+	KnownAgo time.Duration `json:"-"`
 	// StaleFor is how long ago the record of a worker expired that goes on without. It is
 	// set when a decision is explained, too. Zero: it has its record.
-	StaleFor time.Duration
+	StaleFor time.Duration `json:"-"`
 }
 
 // Name is how people name the candidate: the endpoint with the rank in brackets.
@@ -194,38 +193,38 @@ func before(a, b *Row) bool {
 // Strings must not be parts of a request body: a record would keep the whole body in
 // memory. Clip cuts the long ones.
 type Record struct {
-	Seq uint64 // set by the journal: one more than that of the record before
+	Seq uint64 `json:"seq"` // set by the journal: one more than that of the record before
 
 	// Known when the decision is made.
-	Time      time.Time // when the attempt began
-	RequestID string
-	Attempt   int // 1 for the first
-	Model     string
-	Namespace string
-	Path      string // without the query
-	BodyBytes int64
+	Time      time.Time `json:"time"` // when the attempt began
+	RequestID string    `json:"request_id"`
+	Attempt   int       `json:"attempt"` // 1 for the first
+	Model     string    `json:"model"`
+	Namespace string    `json:"namespace,omitempty"`
+	Path      string    `json:"path"` // without the query
+	BodyBytes int64     `json:"body_bytes"`
 
-	TokenSource  TokenSource
-	TokenReason  string // why there was no better source; empty: there is no reason to give
-	ISLTokens    int64
-	PromptBlocks int64 // whole KV blocks of the prompt, of which OverlapBlocks counts some
-	BlockSize    int   // tokens per block; 0: not known
+	TokenSource  TokenSource `json:"token_source,omitempty"`
+	TokenReason  string      `json:"token_reason,omitempty"` // why there was no better source; empty: there is no reason to give
+	ISLTokens    int64       `json:"isl_tokens"`
+	PromptBlocks int64       `json:"prompt_blocks"`        // whole KV blocks of the prompt, of which OverlapBlocks counts some
+	BlockSize    int         `json:"block_size,omitempty"` // tokens per block; 0: not known
 
 	// Split says why one worker serves the request, or two; empty: there was no choice.
-	Split   string
-	Prefill Choice
-	Decode  Choice
+	Split   string `json:"split,omitempty"`
+	Prefill Choice `json:"prefill,omitzero"`
+	Decode  Choice `json:"decode,omitzero"`
 
 	// Filled in as they become known.
-	Outcome    Outcome
-	Detail     string // of Outcome
-	Error      string // what the leg that failed has met: status, path, address and errno, the worker's words; empty: nothing to tell
-	Status     int    // HTTP status to the client; 0: none yet
-	Leg        LegOutcome
-	LegDetail  string // why the prefill leg failed or was aborted
-	LegError   string // of the prefill leg, as Error
-	Timings    Timings
-	DecisionIn time.Duration // how long the decision took
+	Outcome    Outcome       `json:"outcome"`
+	Detail     string        `json:"detail,omitempty"`             // of Outcome
+	Error      string        `json:"error,omitempty"`              // what the leg that failed has met: status, path, address and errno, the worker's words; empty: nothing to tell
+	Status     int           `json:"status,omitempty"`             // HTTP status to the client; 0: none yet
+	Leg        LegOutcome    `json:"prefill_leg,omitempty"`        // of the prefill leg
+	LegDetail  string        `json:"prefill_leg_detail,omitempty"` // why the prefill leg failed or was aborted
+	LegError   string        `json:"prefill_leg_error,omitempty"`  // of the prefill leg, as Error
+	Timings    Timings       `json:"-"`
+	DecisionIn time.Duration `json:"-"` // how long the decision took
 }
 
 // Timings are times since Record.Time; zero means that the event has not happened.

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -171,39 +172,20 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	def(&c.DefaultTimeout, 10*time.Minute)
-	def(&c.MaxTimeout, time.Hour)
-	def(&c.MaxWait, time.Minute)
-	def(&c.StartTimeout, time.Second)
-	def(&c.PrefillTimeout, 5*time.Minute)
-	def(&c.AnswerBase, 10*time.Second)
-	if c.FirstToken == "" {
-		c.FirstToken = FirstTokenHold
-	}
-	if c.PrefillCluster == "" {
-		c.PrefillCluster = "prefill_leg"
-	}
-	if c.TimeoutHeader == "" {
-		c.TimeoutHeader = "x-request-timeout-ms"
-	}
-	if c.MaxBodyBytes == 0 {
-		c.MaxBodyBytes = 64 << 20
-	}
-	if c.MaxBodiesBytes == 0 {
-		c.MaxBodiesBytes = 1 << 30
-	}
+	c.DefaultTimeout = cmp.Or(c.DefaultTimeout, 10*time.Minute)
+	c.MaxTimeout = cmp.Or(c.MaxTimeout, time.Hour)
+	c.MaxWait = cmp.Or(c.MaxWait, time.Minute)
+	c.StartTimeout = cmp.Or(c.StartTimeout, time.Second)
+	c.PrefillTimeout = cmp.Or(c.PrefillTimeout, 5*time.Minute)
+	c.AnswerBase = cmp.Or(c.AnswerBase, 10*time.Second)
+	c.FirstToken = cmp.Or(c.FirstToken, FirstTokenHold)
+	c.PrefillCluster = cmp.Or(c.PrefillCluster, "prefill_leg")
+	c.TimeoutHeader = cmp.Or(c.TimeoutHeader, "x-request-timeout-ms")
+	c.MaxBodyBytes = cmp.Or(c.MaxBodyBytes, 64<<20)
+	c.MaxBodiesBytes = cmp.Or(c.MaxBodiesBytes, 1<<30)
 	c.MaxBodyBytes = int(min(int64(c.MaxBodyBytes), budget.New(c.MaxBodiesBytes).Large()))
-	if c.Gateway.Endpoints == 0 {
-		c.Gateway.Endpoints = 1
-	}
-	if c.MaxAttempts == 0 {
-		c.MaxAttempts = 3
-	}
+	c.Gateway.Endpoints = cmp.Or(c.Gateway.Endpoints, 1)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, 3)
 	if c.Telemetry == nil {
 		c.Telemetry = new(telemetry.Instruments)
 	}

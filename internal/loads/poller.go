@@ -1,6 +1,7 @@
 package loads
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,12 +66,7 @@ type Poller struct {
 
 // New returns a Poller that has no worker to ask yet.
 func New(c Config) *Poller {
-	if c.Interval == 0 {
-		c.Interval = 2 * time.Second
-	}
-	if c.Timeout == 0 {
-		c.Timeout = time.Second
-	}
+	c.Interval, c.Timeout = cmp.Or(c.Interval, 2*time.Second), cmp.Or(c.Timeout, time.Second)
 	if c.Transport == nil {
 		c.Transport = &http.Transport{MaxIdleConns: 512, MaxIdleConnsPerHost: 1, IdleConnTimeout: longestPause}
 	}
@@ -83,9 +79,7 @@ func New(c Config) *Poller {
 	if c.Asleep == nil {
 		c.Asleep = func(worker.Rank) {}
 	}
-	if c.Seed == 0 {
-		c.Seed = rand.Uint64()
-	}
+	c.Seed = cmp.Or(c.Seed, rand.Uint64())
 	return &Poller{
 		cfg: c, slots: make(chan struct{}, mostAtOnce), wake: make(chan struct{}, 1),
 		client: &http.Client{Transport: c.Transport, CheckRedirect: stay},

@@ -24,12 +24,7 @@ var finishNames = [...]string{
 }
 
 // String returns the reason as engines write it.
-func (f FinishReason) String() string {
-	if int(f) >= len(finishNames) {
-		return "invalid"
-	}
-	return finishNames[f]
-}
+func (f FinishReason) String() string { return nameOf(finishNames[:], f) }
 
 // Failed reports whether the generation has ended by an error or an abort.
 func (f FinishReason) Failed() bool { return f == FinishAbort || f == FinishError }

@@ -14,22 +14,20 @@ const (
 	ForbiddenField                 // a member that only a router may set
 )
 
+var kindNames = [...]string{
+	NotJSON: "not_json", MissingField: "missing_field", WrongType: "wrong_type",
+	DuplicateField: "duplicate_field", ForbiddenField: "forbidden_field",
+}
+
 // String returns the name of the kind as used in labels.
-func (k Kind) String() string {
-	switch k {
-	case NotJSON:
-		return "not_json"
-	case MissingField:
-		return "missing_field"
-	case WrongType:
-		return "wrong_type"
-	case DuplicateField:
-		return "duplicate_field"
-	case ForbiddenField:
-		return "forbidden_field"
-	default:
+func (k Kind) String() string { return nameOf(kindNames[:], k) }
+
+// nameOf returns the name of a value of ours, "invalid" for what is none.
+func nameOf[T ~uint8](names []string, v T) string {
+	if int(v) >= len(names) || names[v] == "" {
 		return "invalid"
 	}
+	return names[v]
 }
 
 // Error is what [Scan] and similar functions return. It holds no part of the body: Field

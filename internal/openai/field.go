@@ -104,120 +104,27 @@ func (f Field) routerOnly() bool { return f >= BootstrapHost && f <= DoRemoteDec
 // maxKeyLen is the length of the longest key that lookup knows.
 const maxKeyLen = len("continue_final_message")
 
-// lookup returns the field with the unescaped key, NoField if there is none. The switch
-// compiles to a search by length and text, and does not allocate.
+// fieldsOf are the fields by the length of their keys. Those of sampling_params are not among
+// them: their names are longer.
+var fieldsOf = func() (by [maxKeyLen + 1][]Field) {
+	for f := NoField + 1; f < numFields; f++ {
+		if n := len(fieldNames[f]); n <= maxKeyLen {
+			by[n] = append(by[n], f)
+		}
+	}
+	return by
+}()
+
+// lookup returns the field with the unescaped key, NoField if there is none. It does not
+// allocate.
 func lookup(key []byte) Field {
-	switch string(key) {
-	case "model":
-		return Model
-	case "messages":
-		return Messages
-	case "prompt":
-		return PromptText
-	case "text":
-		return Text
-	case "input_ids":
-		return InputIDs
-	case "input_embeds":
-		return InputEmbeds
-	case "tools":
-		return Tools
-	case "tool_choice":
-		return ToolChoice
-	case "chat_template_kwargs":
-		return ChatTemplateKwargs
-	case "reasoning_effort":
-		return ReasoningEffort
-	case "continue_final_message":
-		return ContinueFinalMessage
-	case "add_generation_prompt":
-		return AddGenerationPrompt
-	case "stream":
-		return Stream
-	case "stream_options":
-		return StreamOptions
-	case "max_tokens":
-		return MaxTokens
-	case "max_completion_tokens":
-		return MaxCompletionTokens
-	case "min_tokens":
-		return MinTokens
-	case "min_completion_tokens":
-		return MinCompletionTokens
-	case "prompt_token_ids":
-		return PromptTokenIDs
-	case "prompt_token_ids_b64":
-		return PromptTokenIDsB64
-	case "n":
-		return N
-	case "cache_salt":
-		return CacheSalt
-	case "extra_key":
-		return ExtraKey
-	case "lora_path":
-		return LoRAPath
-	case "sampling_params":
-		return SamplingParams
-	case "nvext":
-		return NVExt
-	case "rid":
-		return RequestID
+	if len(key) > maxKeyLen {
+		return NoField
 	}
-	return lookupRest(key)
-}
-
-func lookupRest(key []byte) Field {
-	switch string(key) {
-	case "chat_template":
-		return ChatTemplate
-	case "documents":
-		return Documents
-	case "add_special_tokens":
-		return AddSpecialTokens
-	case "mm_processor_kwargs":
-		return MMProcessorKwargs
-	case "media_io_kwargs":
-		return MediaIOKwargs
-	case "truncate_prompt_tokens":
-		return TruncatePromptTokens
-	case "truncation_side":
-		return TruncationSide
-	case "vllm_xargs":
-		return VLLMXArgs
-	case "prompt_embeds":
-		return PromptEmbeds
-	}
-	return lookupRouterOnly(key)
-}
-
-func lookupRouterOnly(key []byte) Field {
-	switch string(key) {
-	case "bootstrap_host":
-		return BootstrapHost
-	case "bootstrap_port":
-		return BootstrapPort
-	case "bootstrap_room":
-		return BootstrapRoom
-	case "bootstrap_pair_key":
-		return BootstrapPairKey
-	case "kv_transfer_params":
-		return KVTransferParams
-	case "disaggregated_params":
-		return DisaggregatedParams
-	case "routed_dp_rank":
-		return RoutedDPRank
-	case "disagg_prefill_dp_rank":
-		return DisaggPrefillDPRank
-	case "data_parallel_rank":
-		return DataParallelRank
-	case "ec_transfer_params":
-		return ECTransferParams
-	case "decode_tp_size":
-		return DecodeTPSize
-	case "do_remote_prefill":
-		return DoRemotePrefill
-	case "do_remote_decode":
-		return DoRemoteDecode
+	for _, f := range fieldsOf[len(key)] {
+		if fieldNames[f] == string(key) {
+			return f
+		}
 	}
 	return NoField
 }

@@ -25,25 +25,13 @@ const (
 	PromptMessages                   // chat messages
 )
 
-// String returns the name of the kind.
-func (k PromptKind) String() string {
-	switch k {
-	case PromptNone:
-		return "none"
-	case PromptString:
-		return "text"
-	case PromptStrings:
-		return "texts"
-	case PromptIDs:
-		return "ids"
-	case PromptIDLists:
-		return "id lists"
-	case PromptMessages:
-		return "messages"
-	default:
-		return "invalid"
-	}
+var promptKindNames = [...]string{
+	PromptNone: "none", PromptString: "text", PromptStrings: "texts",
+	PromptIDs: "ids", PromptIDLists: "id lists", PromptMessages: "messages",
 }
+
+// String returns the name of the kind.
+func (k PromptKind) String() string { return nameOf(promptKindNames[:], k) }
 
 // member is one member of an object: where it is, and what separates it from its
 // neighbours.

@@ -64,6 +64,33 @@ func chunkOf(response bool, piece []byte, last bool) *extprocv3.ProcessingRespon
 	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: b}}
 }
 
+// continueOf lets a message pass.
+func continueOf(of Kind) *extprocv3.ProcessingResponse {
+	switch of {
+	case RequestHeaders:
+		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}}}
+	case RequestBody:
+		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{}}}
+	case RequestTrailers:
+		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestTrailers{RequestTrailers: &extprocv3.TrailersResponse{}}}
+	case ResponseHeaders:
+		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{}}}
+	case ResponseBody:
+		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: &extprocv3.BodyResponse{}}}
+	default:
+		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extprocv3.TrailersResponse{}}}
+	}
+}
+
+// destinationMetadata is a destination as envoy.lb metadata.
+func destinationMetadata(address string) *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{
+		lbNamespace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+			prefill.HeaderDestination: structpb.NewStringValue(address),
+		}}),
+	}}
+}
+
 // withToken adds the token of who reads the answer's first events.
 func withToken(metadata *structpb.Struct, token string) *structpb.Struct {
 	out := &structpb.Struct{Fields: map[string]*structpb.Value{}}
@@ -294,12 +321,9 @@ func TestAnswersAreWrittenAsProtobufWritesThem(t *testing.T) {
 			remove = append(remove, "x-gone"+strings.Repeat("g", r.IntN(150)))
 		}
 		var metadata *structpb.Struct
-		var meta []byte
 		if i%2 == 0 {
 			metadata = destinationMetadata("10.0.0.1:80")
-			var err error
-			meta, err = proto.Marshal(&extprocv3.ProcessingResponse{DynamicMetadata: metadata})
-			require.NoError(t, err)
+			set = append(set, Header{prefill.HeaderDestination, "10.0.0.1:80"})
 		}
 		body := bytes.Repeat([]byte("b"), 1+r.IntN(100_000))
 		e := &Route{Set: set, Remove: remove, Body: body}
@@ -307,24 +331,24 @@ func TestAnswersAreWrittenAsProtobufWritesThem(t *testing.T) {
 			e.Token, e.NewRoute = strings.Repeat("t", 1+r.IntN(300)), r.IntN(2) == 0
 			metadata = withToken(metadata, e.Token)
 		}
-		x := extrasOf(e, meta)
-		requireSame(t, bufferedRouteOf(e, metadata), bodyAnswer(set, remove, pool.lend(body), x))
+		w := NewWriter(pool)
+		requireSame(t, bufferedRouteOf(e, metadata), w.Route(e))
 		e.Body = nil
-		want := bufferedRouteOf(e, metadata)
-		requireSame(t, want, bodyAnswer(set, remove, nil, x))
-		if len(set)+len(remove) > 0 || x.newRoute {
-			requireSame(t, streamedHeadersOf(e, metadata), headersAnswer(fieldAnswerRequestHeaders, set, remove, x))
+		if len(set)+len(remove) > 0 || e.NewRoute {
+			requireSame(t, bufferedRouteOf(e, metadata), w.Route(e))
+			requireSame(t, streamedHeadersOf(e, metadata), w.RouteHeaders(e))
 		}
-		requireSame(t, relayOf(set), headersAnswer(fieldAnswerResponseHeaders, set, nil, extras{}))
+		requireSame(t, relayOf(set), Relay(ResponseHeaders, set, nil, ""))
 		for _, last := range []bool{false, true} {
 			for _, piece := range [][]byte{body, nil} {
-				requireSame(t, chunkOf(false, piece, last), chunkAnswer(fieldAnswerRequestBody, pool.lend(piece), last))
-				requireSame(t, chunkOf(true, piece, last), chunkAnswer(fieldAnswerResponseBody, pool.lend(piece), last))
+				requireSame(t, chunkOf(false, piece, last), chunkAnswer(RequestBody, pool.lend(piece), last))
+				requireSame(t, chunkOf(true, piece, last), chunkAnswer(ResponseBody, pool.lend(piece), last))
 			}
 		}
 	}
-	requireSame(t, continueOf(RequestHeaders), headersAnswer(fieldAnswerRequestHeaders, nil, nil, extras{}))
-	requireSame(t, continueOf(ResponseHeaders), headersAnswer(fieldAnswerResponseHeaders, nil, nil, extras{}))
+	for of := RequestHeaders; of < Malformed; of++ {
+		requireSame(t, continueOf(of), Continue(of))
+	}
 }
 
 // countingPool counts what comes back.

@@ -2,11 +2,12 @@ package wire
 
 import (
 	"slices"
-	"sync"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
 // Reply is one ProcessingResponse. All but its body is already written, and the body is
@@ -34,11 +35,7 @@ func (r *Reply) buffers() mem.BufferSlice {
 
 // Field numbers of ProcessingResponse and of the messages in it.
 const (
-	fieldAnswerRequestHeaders  = 1
-	fieldAnswerResponseHeaders = 2
-	fieldAnswerRequestBody     = 3
-	fieldAnswerResponseBody    = 4
-	fieldDynamicMetadata       = 8
+	fieldDynamicMetadata = 8
 
 	fieldResponse       = 1 // HeadersResponse, BodyResponse
 	fieldHeaderMutation = 2 // CommonResponse
@@ -55,6 +52,11 @@ const (
 	fieldStreamBody     = 1 // StreamedBodyResponse
 	fieldStreamEnd      = 2
 )
+
+// answerFields are the fields of ProcessingResponse that answer a message, by its kind.
+var answerFields = [...]protowire.Number{
+	RequestHeaders: 1, ResponseHeaders: 2, RequestBody: 3, ResponseBody: 4, RequestTrailers: 5, ResponseTrailers: 6,
+}
 
 // sized returns how many bytes a field with a value of n bytes takes, with its tag and
 // its length. Every field number here is below 16, so that a tag is one byte.
@@ -104,10 +106,7 @@ func appendMutation(b []byte, set []Header, remove []string) []byte {
 }
 
 // Writer makes the replies that hold bodies or destinations. Safe for concurrent use.
-type Writer struct {
-	buffers  *Pool
-	metadata sync.Map // address → []byte, written once; as many as there have been workers
-}
+type Writer struct{ buffers *Pool }
 
 // NewWriter returns a Writer. Bodies that are buffers of the pool return to it once sent.
 func NewWriter(buffers *Pool) *Writer { return &Writer{buffers: buffers} }
@@ -125,39 +124,38 @@ type Route struct {
 
 // Route answers a buffered request body.
 func (w *Writer) Route(r *Route) Reply {
-	x := extrasOf(r, w.metadataOf(r.Set))
 	if r.Body == nil {
-		return bodyAnswer(r.Set, r.Remove, nil, x)
+		return answer(RequestBody, r.Set, r.Remove, nil, extrasOf(r))
 	}
-	return bodyAnswer(r.Set, r.Remove, w.buffers.lend(r.Body), x)
+	return answer(RequestBody, r.Set, r.Remove, w.buffers.lend(r.Body), extrasOf(r))
 }
 
 // RouteHeaders answers request headers, if the body is sent in Chunks or does not pass
 // the plugin. It does not use the route's Body.
 func (w *Writer) RouteHeaders(r *Route) Reply {
-	return headersAnswer(fieldAnswerRequestHeaders, r.Set, r.Remove, extrasOf(r, w.metadataOf(r.Set)))
+	return answer(RequestHeaders, r.Set, r.Remove, nil, extrasOf(r))
 }
 
 // Chunks sends a full-duplex body, which belongs to the writer from now on, in pieces of
 // at most ChunkBytes, and at least in one. The kind is RequestBody or ResponseBody. If
 // last is true, the body ends with the last piece.
 func (w *Writer) Chunks(of Kind, body []byte, last bool, send func(Reply)) {
-	field := protowire.Number(fieldAnswerRequestBody)
-	if of == ResponseBody {
-		field = fieldAnswerResponseBody
-	}
 	rest := w.buffers.lend(body)
 	for rest.Len() > ChunkBytes {
 		var piece mem.Buffer
 		piece, rest = mem.SplitUnsafe(rest, ChunkBytes)
-		send(chunkAnswer(field, piece, false))
+		send(chunkAnswer(of, piece, false))
 	}
-	send(chunkAnswer(field, rest, last))
+	send(chunkAnswer(of, rest, last))
 }
+
+// Continue lets a message pass. A full-duplex body has to be sent back instead, with
+// Chunks.
+func Continue(of Kind) Reply { return answer(of, nil, nil, nil, extras{}) }
 
 // Mutate answers request headers. The body is not part of it.
 func Mutate(set []Header, remove []string) Reply {
-	return headersAnswer(fieldAnswerRequestHeaders, set, remove, extras{})
+	return answer(RequestHeaders, set, remove, nil, extras{})
 }
 
 // Relay answers response headers, or the buffered body for which they have waited. If gap is not
@@ -166,12 +164,9 @@ func Mutate(set []Header, remove []string) Reply {
 func Relay(of Kind, set []Header, remove []string, gap string) Reply {
 	var x extras
 	if gap != "" {
-		x.metadata = appendMetadata(nil, metadataGap, gap)
+		x.metadata = appendMetadata(nil, metadataSpace, metadataGap, gap)
 	}
-	if of == ResponseBody {
-		return headersAnswer(fieldAnswerResponseBody, set, remove, x)
-	}
-	return headersAnswer(fieldAnswerResponseHeaders, set, remove, x)
+	return answer(of, set, remove, nil, x)
 }
 
 // extras is what an answer to the request carries besides its headers and body.
@@ -180,12 +175,19 @@ type extras struct {
 	newRoute bool   // Envoy looks the route up again, by the new headers
 }
 
-// extrasOf returns the extras of a route that has the given metadata.
-func extrasOf(r *Route, metadata []byte) extras {
-	if r.Token == "" {
-		return extras{metadata: metadata}
+// extrasOf returns the extras of a route. The destination is repeated as envoy.lb metadata: the
+// endpoint picker protocol asks for both, and that they are equal.
+func extrasOf(r *Route) (x extras) {
+	for i := range r.Set {
+		if r.Set[i].Name == prefill.HeaderDestination {
+			x.metadata = appendMetadata(nil, lbNamespace, prefill.HeaderDestination, r.Set[i].Value)
+			break
+		}
 	}
-	return extras{metadata: appendMetadata(slices.Clip(metadata), metadataLeg, r.Token), newRoute: r.NewRoute}
+	if r.Token != "" {
+		x.metadata, x.newRoute = appendMetadata(x.metadata, metadataSpace, metadataLeg, r.Token), r.NewRoute
+	}
+	return x
 }
 
 // size is how many bytes newRoute takes in a CommonResponse.
@@ -203,30 +205,8 @@ func (x *extras) appendRoute(b []byte) []byte {
 	return b
 }
 
-// headersAnswer answers request or response headers.
-func headersAnswer(field protowire.Number, set []Header, remove []string, x extras) Reply {
-	mutation := mutationSize(set, remove)
-	common := x.size()
-	if mutation > 0 {
-		common += sized(mutation)
-	}
-	b := make([]byte, 0, sized(sized(common))+len(x.metadata)+8)
-	if common == 0 {
-		b = appendTag(b, field, 0)
-		return Reply{head: append(b, x.metadata...)}
-	}
-	b = appendTag(b, field, sized(common))
-	b = appendTag(b, fieldResponse, common)
-	if mutation > 0 {
-		b = appendTag(b, fieldHeaderMutation, mutation)
-		b = appendMutation(b, set, remove)
-	}
-	return Reply{head: append(x.appendRoute(b), x.metadata...)}
-}
-
-// bodyAnswer answers a buffered request body with headers, and with the new body unless
-// that is nil.
-func bodyAnswer(set []Header, remove []string, body mem.Buffer, x extras) Reply {
+// answer answers a message with headers, and with a new body unless that is nil.
+func answer(of Kind, set []Header, remove []string, body mem.Buffer, x extras) Reply {
 	mutation, common, length := mutationSize(set, remove), x.size(), 0
 	if mutation > 0 {
 		common += sized(mutation)
@@ -235,8 +215,11 @@ func bodyAnswer(set []Header, remove []string, body mem.Buffer, x extras) Reply 
 		length = sized(body.Len())
 		common += sized(length)
 	}
-	b := make([]byte, 0, 64+mutation)
-	b = appendTag(b, fieldAnswerRequestBody, sized(common))
+	if common == 0 {
+		return Reply{head: append(appendTag(make([]byte, 0, len(x.metadata)+8), answerFields[of], 0), x.metadata...)}
+	}
+	b := make([]byte, 0, 64+mutation+len(x.metadata))
+	b = appendTag(b, answerFields[of], sized(common))
 	b = appendTag(b, fieldResponse, common)
 	if mutation > 0 {
 		b = appendTag(b, fieldHeaderMutation, mutation)
@@ -252,7 +235,7 @@ func bodyAnswer(set []Header, remove []string, body mem.Buffer, x extras) Reply 
 }
 
 // chunkAnswer is one piece of a full-duplex body.
-func chunkAnswer(field protowire.Number, piece mem.Buffer, last bool) Reply {
+func chunkAnswer(of Kind, piece mem.Buffer, last bool) Reply {
 	n := piece.Len()
 	streamed := 0
 	if n > 0 {
@@ -266,7 +249,7 @@ func chunkAnswer(field protowire.Number, piece mem.Buffer, last bool) Reply {
 	mutation := sized(streamed)
 	common := sized(mutation)
 	b := make([]byte, 0, 64)
-	b = appendTag(b, field, sized(common))
+	b = appendTag(b, answerFields[of], sized(common))
 	b = appendTag(b, fieldResponse, common)
 	b = appendTag(b, fieldBodyMutation, mutation)
 	b = appendTag(b, fieldMutationStream, streamed)
@@ -278,15 +261,16 @@ func chunkAnswer(field protowire.Number, piece mem.Buffer, last bool) Reply {
 	return Reply{head: b, body: piece, tail: tail}
 }
 
-// appendMetadata appends dynamic metadata with one text.
-func appendMetadata(b []byte, key, text string) []byte {
+// appendMetadata appends dynamic metadata with one text, as a ProcessingResponse with nothing else.
+func appendMetadata(b []byte, space, key, text string) []byte {
 	value := sized(len(text))
 	entry := sized(len(key)) + sized(value)
 	inner := sized(entry)
-	outer := sized(len(metadataSpace)) + sized(sized(inner))
+	outer := sized(len(space)) + sized(sized(inner))
+	b = slices.Grow(b, sized(sized(outer)))
 	b = appendTag(b, fieldDynamicMetadata, sized(outer))
 	b = appendTag(b, fieldStructFields, outer)
-	b = append(appendTag(b, fieldEntryKey, len(metadataSpace)), metadataSpace...)
+	b = append(appendTag(b, fieldEntryKey, len(space)), space...)
 	b = appendTag(b, fieldEntryValue, sized(inner))
 	b = appendTag(b, fieldValueOfStruct, inner)
 	b = appendTag(b, fieldStructFields, entry)

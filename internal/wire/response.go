@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -10,9 +9,6 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/structpb"
-
-	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
 // This file is the only one that builds protos. encode.go writes the frequent messages
@@ -28,24 +24,17 @@ func replyOf(r *extprocv3.ProcessingResponse) Reply {
 	return Reply{head: b}
 }
 
-// Continue lets a message pass. A full-duplex body has to be sent back instead, with
-// Chunks.
-func Continue(of Kind) Reply {
-	if of == RequestHeaders {
-		return headersAnswer(fieldAnswerRequestHeaders, nil, nil, extras{})
-	}
-	return replyOf(continueOf(of))
-}
-
 // Extend extends the time for which Envoy waits for the reply to its message.
-func Extend(d time.Duration) Reply { return replyOf(extendOf(d)) }
+func Extend(d time.Duration) Reply {
+	return replyOf(&extprocv3.ProcessingResponse{OverrideMessageTimeout: durationpb.New(max(d, time.Millisecond))})
+}
 
 // Show answers response headers: they wait until Envoy has sent the whole body here, too.
 // Envoy does that only where the filter has allow_mode_override and bodies of requests are
 // buffered (seen on 1.36 and 1.40).
 func Show() Reply {
 	return replyOf(&extprocv3.ProcessingResponse{
-		Response:     continueOf(ResponseHeaders).Response,
+		Response:     &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{}},
 		ModeOverride: &extprocfilterv3.ProcessingMode{ResponseBodyMode: extprocfilterv3.ProcessingMode_BUFFERED, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SEND},
 	})
 }
@@ -59,7 +48,16 @@ type Immediate struct {
 }
 
 // Reply ends the exchange: nothing can be sent after it.
-func (im *Immediate) Reply() Reply { return replyOf(immediateResponseOf(im)) }
+func (im *Immediate) Reply() Reply {
+	return replyOf(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
+		ImmediateResponse: &extprocv3.ImmediateResponse{
+			Status:  &typev3.HttpStatus{Code: typev3.StatusCode(im.Status)},
+			Headers: mutationOf(im.Headers, nil),
+			Body:    im.Body,
+			Details: im.Detail,
+		},
+	}})
+}
 
 // ChunkBytes is the largest piece of a streamed body: the size that all implementations
 // of the endpoint picker protocol take.
@@ -77,67 +75,4 @@ func mutationOf(set []Header, remove []string) *extprocv3.HeaderMutation {
 		})
 	}
 	return m
-}
-
-func continueOf(of Kind) *extprocv3.ProcessingResponse {
-	switch of {
-	case RequestHeaders:
-		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}}}
-	case RequestBody:
-		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{}}}
-	case RequestTrailers:
-		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestTrailers{RequestTrailers: &extprocv3.TrailersResponse{}}}
-	case ResponseHeaders:
-		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{}}}
-	case ResponseBody:
-		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: &extprocv3.BodyResponse{}}}
-	default:
-		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extprocv3.TrailersResponse{}}}
-	}
-}
-
-// metadataOf repeats the destination as envoy.lb metadata: the endpoint picker protocol
-// asks for both, and that they are equal. The bytes are written once for each address,
-// and shared.
-func (w *Writer) metadataOf(set []Header) []byte {
-	for i := range set {
-		if set[i].Name != prefill.HeaderDestination {
-			continue
-		}
-		if m, ok := w.metadata.Load(set[i].Value); ok {
-			return m.([]byte)
-		}
-		b, err := proto.Marshal(&extprocv3.ProcessingResponse{DynamicMetadata: destinationMetadata(set[i].Value)})
-		if err != nil {
-			return nil // no address has bytes that are no UTF-8
-		}
-		if !strings.Contains(set[i].Value, ",") { // there are too many different lists to keep
-			w.metadata.Store(set[i].Value, b)
-		}
-		return b
-	}
-	return nil
-}
-
-func immediateResponseOf(im *Immediate) *extprocv3.ProcessingResponse {
-	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
-		ImmediateResponse: &extprocv3.ImmediateResponse{
-			Status:  &typev3.HttpStatus{Code: typev3.StatusCode(im.Status)},
-			Headers: mutationOf(im.Headers, nil),
-			Body:    im.Body,
-			Details: im.Detail,
-		},
-	}}
-}
-
-func extendOf(d time.Duration) *extprocv3.ProcessingResponse {
-	return &extprocv3.ProcessingResponse{OverrideMessageTimeout: durationpb.New(max(d, time.Millisecond))}
-}
-
-func destinationMetadata(address string) *structpb.Struct {
-	return &structpb.Struct{Fields: map[string]*structpb.Value{
-		lbNamespace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-			prefill.HeaderDestination: structpb.NewStringValue(address),
-		}}),
-	}}
 }

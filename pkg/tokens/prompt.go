@@ -20,22 +20,16 @@ const (
 	Estimate                  // hashes of runs of bytes
 )
 
+var sourceNames = [...]string{
+	None: "none", FromRequest: "request ids", FromLocal: "local tokenizer", FromEngine: "engine tokenize", Estimate: "byte estimate",
+}
+
 // String returns the name used on pages, in labels and in logs.
 func (s Source) String() string {
-	switch s {
-	case None:
-		return "none"
-	case FromRequest:
-		return "request ids"
-	case FromLocal:
-		return "local tokenizer"
-	case FromEngine:
-		return "engine tokenize"
-	case Estimate:
-		return "byte estimate"
-	default:
+	if int(s) >= len(sourceNames) {
 		return "invalid"
 	}
+	return sourceNames[s]
 }
 
 // Reason says why a prompt came from its source, or has none. The set is closed, since it

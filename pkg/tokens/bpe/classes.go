@@ -1,10 +1,12 @@
 package bpe
 
+import _ "embed" // for the tables
+
 // class is a set of the properties of characters that the patterns in use ask for.
 type class uint8
 
-// The properties, as the regular expressions of tokenizers have them; see
-// testdata/oracle.py, which writes the table.
+// The properties, as the regular expressions of tokenizers 0.23.3 have them; see
+// testdata/oracle.py, which writes the tables.
 const (
 	letter class = 1 << iota // \p{L}
 	number                   // \p{N}
@@ -22,6 +24,11 @@ type classes struct {
 	pages  [0x110000 >> 8]uint16 // which of blocks has the page
 	blocks [][256]class
 }
+
+// classRuns are the runs of code points of the same class bits: length, bits.
+//
+//go:embed tables/classes
+var classRuns string
 
 // newClasses reads the runs of the table into pages; equal pages are shared.
 func newClasses() *classes {

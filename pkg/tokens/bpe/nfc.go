@@ -1,6 +1,7 @@
 package bpe
 
 import (
+	_ "embed" // for the tables
 	"slices"
 	"unicode/utf8"
 )
@@ -23,6 +24,18 @@ const (
 	hangulBase, leadBase, vowelBase, tailBase = 0xAC00, 0x1100, 0x1161, 0x11A7
 	leads, vowels, tails                      = 19, 21, 28
 	hanguls                                   = leads * vowels * tails
+)
+
+var (
+	// markClasses are the combining classes above 0: distance from the one before, class.
+	//
+	//go:embed tables/marks
+	markClasses string
+	// mappings are the canonical decompositions, without Hangul: distance from the one before,
+	// twice the length plus whether it composes again, the code points.
+	//
+	//go:embed tables/mappings
+	mappings string
 )
 
 func newNFC() *nfc {

@@ -3,6 +3,7 @@ package bpe
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -62,29 +63,15 @@ func (m *model) pairs(l Limits) ([][]string, error) {
 		}
 		pairs = make([][]string, 0, len(lines))
 		for _, line := range lines {
-			if len(line) >= 8 && line[:8] == "#version" {
-				continue
+			if !strings.HasPrefix(line, "#version") {
+				pairs = append(pairs, strings.Split(line, " "))
 			}
-			pairs = append(pairs, fields(line))
 		}
 	}
 	if len(pairs) > l.Tokens {
 		return nil, fmt.Errorf("model.merges: %d merges: expected at most %d", len(pairs), l.Tokens)
 	}
 	return pairs, nil
-}
-
-// fields splits a line at each space.
-func fields(line string) []string {
-	var out []string
-	from := 0
-	for i := range len(line) {
-		if line[i] == ' ' {
-			out = append(out, line[from:i])
-			from = i + 1
-		}
-	}
-	return append(out, line[from:])
 }
 
 // table makes the table of merges.

@@ -7,69 +7,69 @@ import (
 func runeLen(c rune) int { return max(1, utf8.RuneLen(c)) }
 
 // attr is v.name: what Python's object has by that name, else the item.
-func (r *run) attr(v Value, name string) (Value, error) {
+func (r *run) attr(v Value, name string) Value {
 	switch o := v.(type) {
 	case *Dict:
 		if !hasMethod(v, name) {
 			i := o.find(name)
 			if i >= 0 {
-				return o.vals[i], nil
+				return o.vals[i]
 			}
-			return &undefined{name}, nil
+			return &undefined{name}
 		}
 	case *undefined:
-		return nil, raise("%s is undefined", o.name)
+		panic(raise("%s is undefined", o.name))
 	case *namespace:
 		w, ok := o.attrs.Get(name)
 		if ok {
-			return w, nil
+			return w
 		}
-		return &undefined{name}, nil
+		return &undefined{name}
 	case *loopState:
 		w, ok := o.attr(name)
 		if ok {
-			return w, nil
+			return w
 		}
-		return nil, refuse("the attribute %s of loop", name)
+		panic(refuse("the attribute %s of loop", name))
 	}
 	return r.python(v, name)
 }
 
 // python is the attribute that a Python object has by its type.
-func (r *run) python(v Value, name string) (Value, error) {
+func (r *run) python(v Value, name string) Value {
 	if hasMethod(v, name) {
 		if mutates(v, name) {
-			return &undefined{name}, nil
+			return &undefined{name}
 		}
-		return &method{v, name}, nil
+		return &method{v, name}
 	}
 	switch v.(type) {
 	case nil, string, *Dict, *List:
-		return &undefined{name}, nil
+		return &undefined{name}
 	case bool, int, float64:
 		if isNumberAttr(name) {
-			return nil, refuse("the attribute %s of a number", name)
+			panic(refuse("the attribute %s of a number", name))
 		}
-		return &undefined{name}, nil
+		return &undefined{name}
 	}
-	return nil, refuse("the attribute %s of %s", name, typeName(v))
+	panic(refuse("the attribute %s of %s", name, typeName(v)))
 }
 
 // item is v[key]: the item, else what Python's object has by that name.
-func (r *run) item(v, key Value) (Value, error) {
+func (r *run) item(v, key Value) Value {
 	name, text := key.(string)
 	switch o := v.(type) {
 	case *Dict:
 		if hashable(key) {
 			i := o.lookup(key)
 			if i >= 0 {
-				return o.vals[i], nil
+				return o.vals[i]
 			}
 		}
 	case *undefined:
-		return nil, raise("%s is undefined", o.name)
+		panic(raise("%s is undefined", o.name))
 	case markup:
-		return nil, refuse("an item of what safe returns")
+		panic(refuse("an item of what safe returns"))
 	case *List, string, span:
 		n, ok := index(key)
 		if ok {
@@ -77,25 +77,28 @@ func (r *run) item(v, key Value) (Value, error) {
 		}
 	case *namespace, *loopState:
 		if text {
-			return unnamed(r.attr(v, name))
+			return unnamed(r.attr, v, name)
 		}
 	}
 	if !text {
-		return &undefined{"an item"}, nil
+		return &undefined{"an item"}
 	}
-	return unnamed(r.python(v, name))
+	return unnamed(r.python, v, name)
 }
 
-// unnamed takes a name that may be a request's out of what is said of an item.
-func unnamed(v Value, err error) (Value, error) {
-	if KindOf(err) == Refused {
-		return nil, refuse("such an item")
+// unnamed is what get finds by name, and takes the name, which may be a request's, out of what
+// is said of it.
+func unnamed(get func(Value, string) Value, v Value, name string) (out Value) {
+	err := try(func() { out = get(v, name) })
+	switch _, undef := out.(*undefined); {
+	case KindOf(err) == Refused:
+		panic(refuse("such an item"))
+	case err != nil:
+		panic(err)
+	case undef:
+		return &undefined{"an item"}
 	}
-	_, ok := v.(*undefined)
-	if ok {
-		return &undefined{"an item"}, nil
-	}
-	return v, err
+	return out
 }
 
 func index(key Value) (int, bool) {
@@ -109,28 +112,25 @@ func index(key Value) (int, bool) {
 }
 
 // at is an item by its position, counted from the end if negative.
-func (r *run) at(v Value, n int) (Value, error) {
-	size, err := length(v)
-	if err != nil {
-		return nil, err
-	}
+func (r *run) at(v Value, n int) Value {
+	size := length(v)
 	if n < 0 {
 		n += size
 	}
 	if n < 0 || n >= size {
-		return &undefined{"an item"}, nil
+		return &undefined{"an item"}
 	}
 	switch o := v.(type) {
 	case *List:
-		return o.Items[n], nil
+		return o.Items[n]
 	case span:
-		return o.start + n*o.step, nil
+		return o.start + n*o.step
 	case string:
 		from := byteAt(o, n)
 		_, w := utf8.DecodeRuneInString(o[from:])
-		return o[from : from+w], nil
+		return o[from : from+w]
 	}
-	return nil, refuse("an item of %s", typeName(v))
+	panic(refuse("an item of %s", typeName(v)))
 }
 
 // byteAt is where code point n begins.
@@ -148,50 +148,45 @@ func byteAt(s string, n int) int {
 }
 
 // slice is v[from:to:by].
-func (r *run) slice(v, from, to, by Value) (Value, error) {
+func (r *run) slice(v, from, to, by Value) Value {
 	if u, ok := v.(*undefined); ok {
-		return nil, raise("%s is undefined", u.name)
+		panic(raise("%s is undefined", u.name))
 	}
 	step := 1
 	if by != nil {
 		var ok bool
 		step, ok = index(by)
 		if !ok || step == 0 {
-			return nil, refuse("a slice by %s", typeName(by))
+			panic(refuse("a slice by %s", typeName(by)))
 		}
 	}
 	switch v.(type) {
 	case string, *List:
 	default:
 		// It raises, but not where Jinja finds the value when it compiles.
-		return nil, refuse("a slice of %s", typeName(v))
+		panic(refuse("a slice of %s", typeName(v)))
 	}
-	size, err := length(v)
-	if err != nil {
-		return nil, err
-	}
-	lo, hi, err := bounds(from, to, step, size)
-	if err != nil {
-		return nil, err
-	}
+	size := length(v)
+	lo, hi := bounds(from, to, step, size)
 	n := span{lo, hi, step}.len()
 	switch o := v.(type) {
 	case *List:
 		if step == 1 {
-			return &List{Items: o.Items[lo : lo+n : lo+n], tuple: o.tuple}, nil
+			return &List{Items: o.Items[lo : lo+n : lo+n], tuple: o.tuple}
 		}
 		items := make([]Value, n)
 		for i := range items {
 			items[i] = o.Items[lo+i*step]
 		}
-		return &List{Items: items, tuple: o.tuple}, r.spend(16 * n)
+		r.spend(16 * n)
+		return &List{Items: items, tuple: o.tuple}
 	case string:
 		if step == 1 {
 			if n == 0 {
-				return "", nil
+				return ""
 			}
 			a := byteAt(o, lo)
-			return o[a : a+byteAt(o[a:], n)], nil
+			return o[a : a+byteAt(o[a:], n)]
 		}
 		rs := []rune(o)
 		out := make([]rune, n)
@@ -200,11 +195,11 @@ func (r *run) slice(v, from, to, by Value) (Value, error) {
 		}
 		return r.made(string(out))
 	}
-	return nil, refuse("a slice of %s", typeName(v))
+	panic(refuse("a slice of %s", typeName(v)))
 }
 
 // bounds are the limits of a slice as Python clamps them.
-func bounds(from, to Value, step, size int) (lo, hi int, err error) {
+func bounds(from, to Value, step, size int) (lo, hi int) {
 	lo, hi = 0, size
 	low, high := 0, size
 	if step < 0 {
@@ -217,7 +212,7 @@ func bounds(from, to Value, step, size int) (lo, hi int, err error) {
 		}
 		n, ok := index(v)
 		if !ok {
-			return 0, 0, refuse("a slice at %s", typeName(v))
+			panic(refuse("a slice at %s", typeName(v)))
 		}
 		if n < 0 {
 			n += size
@@ -229,5 +224,5 @@ func bounds(from, to Value, step, size int) (lo, hi int, err error) {
 			hi = n
 		}
 	}
-	return lo, hi, nil
+	return lo, hi
 }

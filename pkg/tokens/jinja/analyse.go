@@ -179,14 +179,10 @@ func walkAt(body []stmt, at place, visit func(stmt, place)) {
 			walkAt(s.orElse, deeper, visit)
 		case *scopeStmt:
 			walkAt(s.body, deeper, visit)
-		case *filterStmt:
-			walkAt(s.body, deeper, visit)
 		case *setBlockStmt:
 			walkAt(s.body, deeper, visit)
 		case *macroStmt:
 			walkAt(s.def.body, deeper, visit)
-		case *callStmt:
-			walkAt(s.caller.body, deeper, visit)
 		}
 	}
 }
@@ -201,14 +197,10 @@ func exprsOf(s stmt) (own, within []expr) {
 		return s.tests, nil
 	case *setStmt:
 		return []expr{s.e}, nil
-	case *setBlockStmt:
-		return []expr{s.filter}, nil
 	case *forStmt:
 		return []expr{s.iter}, []expr{s.cond}
 	case *scopeStmt:
 		return s.values, nil
-	case *filterStmt:
-		return []expr{s.filter}, nil
 	}
 	return nil, nil
 }
@@ -325,7 +317,7 @@ func (sc *loopScan) bound(body []stmt) (writes, able bool) {
 		switch s.(type) {
 		case *outputStmt, *dataStmt:
 			writes = true
-		case *macroStmt, *callStmt:
+		case *macroStmt:
 			able = false
 		}
 		for _, g := range bindsOf(s) {
@@ -394,8 +386,6 @@ func (sc *loopScan) reads(e expr, nested bool) found {
 	switch n := e.(type) {
 	case nil:
 		return found{}
-	case *holeExpr:
-		return found{other: true}
 	case *nameExpr:
 		return sc.readsName(n, nested)
 	}

@@ -1,7 +1,6 @@
 package jinja
 
 import (
-	"math"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -17,18 +16,16 @@ const maxNesting = 100
 // integers beyond 64 bits, lone surrogates, NaN. So is what is no JSON.
 //
 // Texts of the result do not share memory with raw.
-func Decode(raw []byte) (Value, error) {
+func Decode(raw []byte) (v Value, err error) {
+	defer caught(&err)
 	d := decoder{s: string(raw)}
 	if !utf8.ValidString(d.s) {
-		return nil, refuse("JSON that is not UTF-8")
+		panic(refuse("JSON that is not UTF-8"))
 	}
-	v, err := d.value(0)
-	if err != nil {
-		return nil, err
-	}
+	v = d.value(0)
 	d.space()
 	if d.at < len(d.s) {
-		return nil, d.bad()
+		panic(errJSON)
 	}
 	return v, nil
 }
@@ -38,8 +35,6 @@ type decoder struct {
 	s  string
 	at int
 }
-
-func (d *decoder) bad() error { return refuse("a member that is no JSON") }
 
 func (d *decoder) space() {
 	for d.at < len(d.s) {
@@ -61,13 +56,13 @@ func (d *decoder) skip(c byte) bool {
 	return false
 }
 
-func (d *decoder) value(depth int) (Value, error) {
+func (d *decoder) value(depth int) Value {
 	if depth > maxNesting {
-		return nil, errDepth
+		panic(errDepth)
 	}
 	d.space()
 	if d.at >= len(d.s) {
-		return nil, d.bad()
+		panic(errJSON)
 	}
 	switch c := d.s[d.at]; {
 	case c == '"':
@@ -85,66 +80,55 @@ func (d *decoder) value(depth int) (Value, error) {
 	}{{"true", true}, {"false", false}, {"null", nil}} {
 		if strings.HasPrefix(d.s[d.at:], w.s) {
 			d.at += len(w.s)
-			return w.v, nil
+			return w.v
 		}
 	}
-	return nil, d.bad()
+	panic(errJSON)
 }
 
-func (d *decoder) object(depth int) (Value, error) {
+func (d *decoder) object(depth int) Value {
 	d.at++
 	o := NewDict(4)
 	if d.skip('}') {
-		return o, nil
+		return o
 	}
 	for {
 		d.space()
 		if d.at >= len(d.s) || d.s[d.at] != '"' {
-			return nil, d.bad()
+			panic(errJSON)
 		}
-		k, err := d.text()
-		if err != nil {
-			return nil, err
-		}
+		k := d.text()
 		if !d.skip(':') {
-			return nil, d.bad()
+			panic(errJSON)
 		}
-		v, err := d.value(depth + 1)
-		if err != nil {
-			return nil, err
-		}
-		o.Set(k, v)
+		o.Set(k, d.value(depth+1))
 		if d.skip('}') {
-			return o, nil
+			return o
 		}
 		if !d.skip(',') {
-			return nil, d.bad()
+			panic(errJSON)
 		}
 	}
 }
 
-func (d *decoder) array(depth int) (Value, error) {
+func (d *decoder) array(depth int) Value {
 	d.at++
 	l := &List{}
 	if d.skip(']') {
-		return l, nil
+		return l
 	}
 	for {
-		v, err := d.value(depth + 1)
-		if err != nil {
-			return nil, err
-		}
-		l.Items = append(l.Items, v)
+		l.Items = append(l.Items, d.value(depth+1))
 		if d.skip(']') {
-			return l, nil
+			return l
 		}
 		if !d.skip(',') {
-			return nil, d.bad()
+			panic(errJSON)
 		}
 	}
 }
 
-func (d *decoder) number() (Value, error) {
+func (d *decoder) number() Value {
 	from := d.at
 	digits := func() bool {
 		n := d.at
@@ -158,14 +142,14 @@ func (d *decoder) number() (Value, error) {
 	}
 	first := d.at
 	if !digits() || d.s[first] == '0' && d.at > first+1 {
-		return nil, d.bad()
+		panic(errJSON)
 	}
 	float := false
 	if d.at < len(d.s) && d.s[d.at] == '.' {
 		d.at++
 		float = true
 		if !digits() {
-			return nil, d.bad()
+			panic(errJSON)
 		}
 	}
 	if d.at < len(d.s) && (d.s[d.at] == 'e' || d.s[d.at] == 'E') {
@@ -175,39 +159,28 @@ func (d *decoder) number() (Value, error) {
 			d.at++
 		}
 		if !digits() {
-			return nil, d.bad()
+			panic(errJSON)
 		}
 	}
-	if float {
-		f, err := strconv.ParseFloat(d.s[from:d.at], 64)
-		if err != nil || math.IsInf(f, 0) {
-			return nil, refuse("a number out of range")
-		}
-		return f, nil
-	}
-	n, err := strconv.Atoi(d.s[from:d.at])
-	if err != nil {
-		return nil, refuse("an integer beyond 64 bits")
-	}
-	return n, nil
+	return parseNumber(d.s[from:d.at], float)
 }
 
-func (d *decoder) text() (string, error) {
+func (d *decoder) text() string {
 	d.at++
 	from := d.at
 	for d.at < len(d.s) {
 		switch c := d.s[d.at]; {
 		case c == '"':
 			d.at++
-			return d.s[from : d.at-1], nil
+			return d.s[from : d.at-1]
 		case c == '\\':
 			return d.escaped(from)
 		case c < ' ':
-			return "", d.bad()
+			panic(errJSON)
 		}
 		d.at++
 	}
-	return "", d.bad()
+	panic(errJSON)
 }
 
 var jsonEscapes = map[byte]byte{
@@ -215,7 +188,7 @@ var jsonEscapes = map[byte]byte{
 }
 
 // escaped reads a text that has escapes, from where the first one is.
-func (d *decoder) escaped(from int) (string, error) {
+func (d *decoder) escaped(from int) string {
 	end := d.at
 	for end < len(d.s) && d.s[end] != '"' {
 		if d.s[end] == '\\' {
@@ -224,41 +197,33 @@ func (d *decoder) escaped(from int) (string, error) {
 		end++
 	}
 	if end >= len(d.s) {
-		return "", d.bad()
+		panic(errJSON)
 	}
 	b := make([]byte, 0, end-from)
 	b = append(b, d.s[from:d.at]...)
 	for d.at < end {
 		if d.s[d.at] != '\\' {
-			run, err := d.unescaped(end)
-			if err != nil {
-				return "", err
-			}
-			b = append(b, run...)
+			b = append(b, d.unescaped(end)...)
 			continue
 		}
 		d.at++
 		if d.s[d.at] == 'u' {
-			r, err := d.unicode()
-			if err != nil {
-				return "", err
-			}
-			b = utf8.AppendRune(b, r)
+			b = utf8.AppendRune(b, d.unicode())
 			continue
 		}
 		e, ok := jsonEscapes[d.s[d.at]]
 		if !ok {
-			return "", d.bad()
+			panic(errJSON)
 		}
 		b = append(b, e)
 		d.at++
 	}
 	d.at = end + 1
-	return string(b), nil
+	return string(b)
 }
 
 // unescaped reads up to the next escape, or to end.
-func (d *decoder) unescaped(end int) (string, error) {
+func (d *decoder) unescaped(end int) string {
 	n := strings.IndexByte(d.s[d.at:end], '\\')
 	if n < 0 {
 		n = end - d.at
@@ -266,15 +231,15 @@ func (d *decoder) unescaped(end int) (string, error) {
 	run := d.s[d.at : d.at+n]
 	for i := range len(run) {
 		if run[i] < ' ' {
-			return "", d.bad()
+			panic(errJSON)
 		}
 	}
 	d.at += n
-	return run, nil
+	return run
 }
 
 // unicode reads an escape by number, and its second half if it is one of two.
-func (d *decoder) unicode() (rune, error) {
+func (d *decoder) unicode() rune {
 	hex := func() (rune, bool) {
 		if d.at+5 > len(d.s) || d.s[d.at] != 'u' {
 			return 0, false
@@ -285,17 +250,17 @@ func (d *decoder) unicode() (rune, error) {
 	}
 	r, ok := hex()
 	if !ok {
-		return 0, d.bad()
+		panic(errJSON)
 	}
 	if !utf16.IsSurrogate(r) {
-		return r, nil
+		return r
 	}
 	if d.at+1 < len(d.s) && d.s[d.at] == '\\' && d.s[d.at+1] == 'u' {
 		d.at++
 		low, ok := hex()
 		if ok && utf16.DecodeRune(r, low) != utf8.RuneError {
-			return utf16.DecodeRune(r, low), nil
+			return utf16.DecodeRune(r, low)
 		}
 	}
-	return 0, refuse("a lone surrogate")
+	panic(refuse("a lone surrogate"))
 }

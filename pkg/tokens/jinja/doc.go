@@ -40,5 +40,5 @@
 //   - J4: neither Compile nor Render recurses deeper than their limits.
 //
 // This package reads no file and no clock, knows nothing of requests or tokens, and has no
-// include, import, extends or block.
+// include, import, extends, block, call, filter or raw blocks.
 package jinja

@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 )
@@ -40,6 +41,26 @@ type Error struct {
 // Error returns the kind and what caused it.
 func (e *Error) Error() string { return "chat template " + e.Kind.String() + ": " + e.What }
 
+// caught, deferred, makes an error of what ended the function: within this package, an *Error
+// is a panic up to the function of the contract or of [try] that it ends, as an exception of
+// Python's is. Nearly every step of a template may raise.
+func caught(err *error) {
+	switch e := recover().(type) {
+	case nil:
+	case *Error:
+		*err = e
+	default:
+		panic(e)
+	}
+}
+
+// try returns what ends f, or nil.
+func try(f func()) (err error) {
+	defer caught(&err)
+	f()
+	return nil
+}
+
 // KindOf returns the kind of err, or 0 if err is no [Error].
 func KindOf(err error) Kind {
 	e := new(Error)
@@ -49,17 +70,17 @@ func KindOf(err error) Kind {
 	return 0
 }
 
-func refuse(format string, args ...any) error {
+func refuse(format string, args ...any) *Error {
 	return &Error{Refused, fmt.Sprintf(format, args...)}
 }
 
-func raise(format string, args ...any) error {
+func raise(format string, args ...any) *Error {
 	return &Error{Raised, fmt.Sprintf(format, args...)}
 }
 
 // wrong is what Python raises for values of wrong types; with markup among them it is
 // refused, since Markup has operators of its own.
-func wrong(format string, values ...Value) error {
+func wrong(format string, values ...Value) *Error {
 	names := make([]any, len(values))
 	for i, v := range values {
 		_, ok := v.(markup)
@@ -87,20 +108,17 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	set := func(n *int, d int) {
-		if *n == 0 {
-			*n = d
-		}
+	return Limits{
+		SourceBytes: cmp.Or(l.SourceBytes, 1<<20), Steps: cmp.Or(l.Steps, 20_000_000),
+		Bytes: cmp.Or(l.Bytes, 256<<20), Depth: cmp.Or(l.Depth, 100),
 	}
-	set(&l.SourceBytes, 1<<20)
-	set(&l.Steps, 20_000_000)
-	set(&l.Bytes, 256<<20)
-	set(&l.Depth, 100)
-	return l
 }
 
 var (
 	errSteps = &Error{Limited, "too many steps"}
 	errBytes = &Error{Limited, "too many bytes"}
 	errDepth = &Error{Limited, "nested too deep"}
+
+	errInteger = refuse("an integer beyond 64 bits")
+	errJSON    = refuse("a member that is no JSON")
 )

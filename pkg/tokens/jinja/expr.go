@@ -7,7 +7,7 @@ import (
 // An expr is an expression of a template. Children are always evaluated through [run.ev],
 // which counts steps and records what a remembered turn of a loop reads.
 type expr interface {
-	eval(r *run, sc *scope) (Value, error)
+	eval(r *run, sc *scope) Value
 }
 
 type (
@@ -16,8 +16,6 @@ type (
 		id   int
 		name string
 	}
-	// holeExpr stands for the body that a filter block filters.
-	holeExpr struct{}
 	listExpr struct {
 		items []expr
 		tuple bool
@@ -56,13 +54,13 @@ type (
 	filterExpr struct {
 		e    expr
 		name string
-		fn   filterFunc
+		by   *filter
 		args arguments
 	}
 	testExpr struct {
 		e    expr
 		name string
-		fn   testFunc
+		by   *test
 		args arguments
 	}
 	arguments struct {
@@ -72,9 +70,9 @@ type (
 	}
 )
 
-func (e *constExpr) eval(*run, *scope) (Value, error) { return e.v, nil }
+func (e *constExpr) eval(*run, *scope) Value { return e.v }
 
-func (e *nameExpr) eval(r *run, sc *scope) (Value, error) {
+func (e *nameExpr) eval(r *run, sc *scope) Value {
 	v, from := sc.find(e.id)
 	if from == nil {
 		v = r.global(e.id, e.name)
@@ -83,59 +81,46 @@ func (e *nameExpr) eval(r *run, sc *scope) (Value, error) {
 			case setLater:
 				v = &undefined{e.name}
 			case setSomewhere:
-				return nil, refuse("the name %s before it is set", e.name)
+				panic(refuse("the name %s before it is set", e.name))
 			}
 		}
 	}
 	if r.rec != nil {
 		r.rec.read(v, from, e, r.t)
 	}
-	return v, nil
+	return v
 }
 
-func (e *holeExpr) eval(r *run, _ *scope) (Value, error) { return r.hole, nil }
-
-func (r *run) evAll(sc *scope, es []expr) ([]Value, error) {
+func (r *run) evAll(sc *scope, es []expr) []Value {
 	vs := make([]Value, len(es))
 	for i, e := range es {
-		v, err := r.ev(e, sc)
-		if err != nil {
-			return nil, err
-		}
-		vs[i] = v
+		vs[i] = r.ev(e, sc)
 	}
-	return vs, nil
+	return vs
 }
 
-func (e *listExpr) eval(r *run, sc *scope) (Value, error) {
-	vs, err := r.evAll(sc, e.items)
-	if err != nil {
-		return nil, err
-	}
-	return &List{Items: vs, tuple: e.tuple}, r.spend(16 * len(vs))
+func (e *listExpr) eval(r *run, sc *scope) Value {
+	vs := r.evAll(sc, e.items)
+	r.spend(16 * len(vs))
+	return &List{Items: vs, tuple: e.tuple}
 }
 
-func (e *dictExpr) eval(r *run, sc *scope) (Value, error) {
+func (e *dictExpr) eval(r *run, sc *scope) Value {
 	d := NewDict(len(e.keys))
 	for i := range e.keys {
-		k, err := r.ev(e.keys[i], sc)
-		if err != nil {
-			return nil, err
-		}
-		v, err := r.ev(e.vals[i], sc)
-		if err != nil {
-			return nil, err
-		}
+		k := r.ev(e.keys[i], sc)
+		v := r.ev(e.vals[i], sc)
 		if !hashable(k) {
-			return nil, unhashable(k)
+			panic(unhashable(k))
 		}
 		d.setAny(k, v)
 	}
-	return d, r.spend(32 * len(e.keys))
+	r.spend(32 * len(e.keys))
+	return d
 }
 
 // unhashable is why a value is no key.
-func unhashable(k Value) error {
+func unhashable(k Value) *Error {
 	switch k.(type) {
 	case *List, *Dict:
 		return wrong("a key that is %s", k)
@@ -143,261 +128,160 @@ func unhashable(k Value) error {
 	return refuse("a key that is %s", typeName(k))
 }
 
-func (e *condExpr) eval(r *run, sc *scope) (Value, error) {
-	t, err := r.ev(e.test, sc)
+func (e *condExpr) eval(r *run, sc *scope) Value {
 	switch {
-	case err != nil:
-		return nil, err
-	case truth(t):
+	case truth(r.ev(e.test, sc)):
 		return r.ev(e.then, sc)
 	case e.other == nil:
-		return &undefined{"a condition without else"}, nil
+		return &undefined{"a condition without else"}
 	}
 	return r.ev(e.other, sc)
 }
 
-func (e *boolExpr) eval(r *run, sc *scope) (Value, error) {
-	a, err := r.ev(e.a, sc)
-	if err != nil || truth(a) == e.or {
-		return a, err
+func (e *boolExpr) eval(r *run, sc *scope) Value {
+	a := r.ev(e.a, sc)
+	if truth(a) == e.or {
+		return a
 	}
 	return r.ev(e.b, sc)
 }
 
-func (e *notExpr) eval(r *run, sc *scope) (Value, error) {
-	v, err := r.ev(e.e, sc)
-	return !truth(v), err
-}
+func (e *notExpr) eval(r *run, sc *scope) Value { return !truth(r.ev(e.e, sc)) }
 
-func (e *compareExpr) eval(r *run, sc *scope) (Value, error) {
-	left, err := r.ev(e.first, sc)
-	if err != nil {
-		return nil, err
-	}
+func (e *compareExpr) eval(r *run, sc *scope) Value {
+	left := r.ev(e.first, sc)
 	for i, op := range e.ops {
-		right, err := r.ev(e.rest[i], sc)
-		if err != nil {
-			return nil, err
-		}
-		ok, err := r.compare(op, left, right)
-		if err != nil || !ok {
-			return false, err
+		right := r.ev(e.rest[i], sc)
+		if !r.compare(op, left, right) {
+			return false
 		}
 		left = right
 	}
-	return true, nil
+	return true
 }
 
-func (e *binExpr) eval(r *run, sc *scope) (Value, error) {
-	a, err := r.ev(e.a, sc)
-	if err != nil {
-		return nil, err
-	}
-	b, err := r.ev(e.b, sc)
-	if err != nil {
-		return nil, err
-	}
+func (e *binExpr) eval(r *run, sc *scope) Value {
+	a := r.ev(e.a, sc)
+	b := r.ev(e.b, sc)
 	if e.op == "+" {
 		return r.add(a, b)
 	}
 	return r.arithmetic(e.op, a, b)
 }
 
-func (e *concatExpr) eval(r *run, sc *scope) (Value, error) {
+func (e *concatExpr) eval(r *run, sc *scope) Value {
 	var sb strings.Builder
 	for _, p := range e.parts {
-		v, err := r.ev(p, sc)
-		if err != nil {
-			return nil, err
-		}
-		s, err := r.str(v)
-		if err != nil {
-			return nil, err
-		}
-		err = r.spend(len(s))
-		if err != nil {
-			return nil, err
-		}
+		s := r.str(r.ev(p, sc))
+		r.spend(len(s))
 		sb.WriteString(s)
 	}
-	return sb.String(), nil
+	return sb.String()
 }
 
-func (e *signExpr) eval(r *run, sc *scope) (Value, error) {
-	v, err := r.ev(e.e, sc)
-	if err != nil {
-		return nil, err
+func (e *signExpr) eval(r *run, sc *scope) Value {
+	v := r.ev(e.e, sc)
+	f, isFloat := v.(float64)
+	i, isInt := index(v)
+	switch {
+	case isFloat && e.minus:
+		return -f
+	case isFloat:
+		return f
+	case isInt && e.minus:
+		return r.arithmetic("-", 0, i)
+	case isInt:
+		return i
 	}
-	switch v := v.(type) {
-	case int:
-		if e.minus {
-			return r.arithmetic("-", 0, v)
-		}
-		return v, nil
-	case float64:
-		if e.minus {
-			return -v, nil
-		}
-		return v, nil
-	case bool:
-		n := asInt(v)
-		if e.minus {
-			n = -n
-		}
-		return n, nil
-	}
-	return nil, wrong("a sign before %s", v)
+	panic(wrong("a sign before %s", v))
 }
 
-func (e *attrExpr) eval(r *run, sc *scope) (Value, error) {
-	v, err := r.ev(e.e, sc)
-	if err != nil {
-		return nil, err
-	}
-	return r.attr(v, e.name)
+func (e *attrExpr) eval(r *run, sc *scope) Value { return r.attr(r.ev(e.e, sc), e.name) }
+
+func (e *itemExpr) eval(r *run, sc *scope) Value {
+	v := r.ev(e.e, sc)
+	return r.item(v, r.ev(e.key, sc))
 }
 
-func (e *itemExpr) eval(r *run, sc *scope) (Value, error) {
-	v, err := r.ev(e.e, sc)
-	if err != nil {
-		return nil, err
-	}
-	k, err := r.ev(e.key, sc)
-	if err != nil {
-		return nil, err
-	}
-	return r.item(v, k)
-}
-
-func (e *sliceExpr) eval(r *run, sc *scope) (Value, error) {
-	v, err := r.ev(e.e, sc)
-	if err != nil {
-		return nil, err
-	}
+func (e *sliceExpr) eval(r *run, sc *scope) Value {
+	v := r.ev(e.e, sc)
 	var parts [3]Value
 	for i, p := range []expr{e.from, e.to, e.by} {
-		if p == nil {
-			continue
-		}
-		parts[i], err = r.ev(p, sc)
-		if err != nil {
-			return nil, err
+		if p != nil {
+			parts[i] = r.ev(p, sc)
 		}
 	}
 	return r.slice(v, parts[0], parts[1], parts[2])
 }
 
 // values evaluates arguments, those with a name last.
-func (a *arguments) values(r *run, sc *scope) ([]Value, []kwarg, error) {
+func (a *arguments) values(r *run, sc *scope) ([]Value, []kwarg) {
 	if len(a.args) == 0 && len(a.named) == 0 {
-		return nil, nil, nil
+		return nil, nil
 	}
-	vs, err := r.evAll(sc, a.args)
-	if err != nil {
-		return nil, nil, err
-	}
+	vs := r.evAll(sc, a.args)
 	var kw []kwarg
 	for i, e := range a.named {
-		v, err := r.ev(e, sc)
-		if err != nil {
-			return nil, nil, err
-		}
+		v := r.ev(e, sc)
 		for _, k := range kw {
 			if k.name == a.names[i] {
-				return nil, nil, raise("an argument given twice")
+				panic(raise("an argument given twice"))
 			}
 		}
 		kw = append(kw, kwarg{a.names[i], v})
 	}
-	return vs, kw, nil
+	return vs, kw
 }
 
-func (e *callExpr) eval(r *run, sc *scope) (Value, error) {
-	// A method is called without making a value of it first.
-	var fn Value
-	var err error
+func (e *callExpr) eval(r *run, sc *scope) Value {
 	a, ok := e.fn.(*attrExpr)
-	if ok {
-		recv, err := r.ev(a.e, sc)
-		if err != nil {
-			return nil, err
-		}
-		args, kw, quick, err := e.direct(r, sc, recv, a.name)
-		if err != nil {
-			return nil, err
-		}
-		if quick {
-			return r.callMethod(recv, a.name, args, kw)
-		}
-		fn, err = r.attr(recv, a.name)
-		if err != nil {
-			return nil, err
-		}
-	} else {
-		fn, err = r.ev(e.fn, sc)
-		if err != nil {
-			return nil, err
-		}
+	if !ok {
+		fn := r.ev(e.fn, sc)
+		args, kw := e.values(r, sc)
+		return r.call(fn, args, kw)
 	}
-	args, kw, err := e.values(r, sc)
-	if err != nil {
-		return nil, err
+	recv := r.ev(a.e, sc)
+	s, ok := recv.(string)
+	if ok && textMethods[a.name] {
+		// No value is made of the method first.
+		args, kw := e.values(r, sc)
+		return r.textMethod(s, a.name, args, kw)
 	}
+	fn := r.attr(recv, a.name)
+	args, kw := e.values(r, sc)
 	return r.call(fn, args, kw)
 }
 
-// direct evaluates the arguments of a text's method, where nothing can shadow it.
-func (e *callExpr) direct(r *run, sc *scope, recv Value, name string) ([]Value, []kwarg, bool, error) {
-	_, ok := recv.(string)
-	if !ok || !hasMethod(recv, name) {
-		return nil, nil, false, nil
-	}
-	args, kw, err := e.values(r, sc)
-	return args, kw, true, err
+func (e *filterExpr) eval(r *run, sc *scope) Value {
+	v := r.ev(e.e, sc)
+	args, kw := e.args.values(r, sc)
+	return e.by.apply(r, e.name, v, args, kw)
 }
 
-func (e *filterExpr) eval(r *run, sc *scope) (Value, error) {
-	v, err := r.ev(e.e, sc)
-	if err != nil {
-		return nil, err
-	}
-	args, kw, err := e.args.values(r, sc)
-	if err != nil {
-		return nil, err
-	}
-	return e.fn(r, v, args, kw)
-}
-
-func (e *testExpr) eval(r *run, sc *scope) (Value, error) {
-	v, err := r.ev(e.e, sc)
-	if err != nil {
-		return nil, err
-	}
-	args, kw, err := e.args.values(r, sc)
-	if err != nil {
-		return nil, err
-	}
+func (e *testExpr) eval(r *run, sc *scope) Value {
+	v := r.ev(e.e, sc)
+	args, kw := e.args.values(r, sc)
 	if len(kw) > 0 {
-		return nil, refuse("a test with a named argument")
+		panic(refuse("a test with a named argument"))
 	}
 	_, ok := v.(markup)
 	if ok {
 		return markupTest(e.name)
 	}
-	return e.fn(r, v, args)
+	return e.by.holds(r, e.name, v, args)
 }
 
 // call calls a value.
-func (r *run) call(fn Value, args []Value, kw []kwarg) (Value, error) {
+func (r *run) call(fn Value, args []Value, kw []kwarg) Value {
 	switch fn := fn.(type) {
 	case *method:
 		return r.callMethod(fn.recv, fn.name, args, kw)
 	case *builtin:
 		return fn.call(r, args, kw)
 	case *macro:
-		return r.callMacro(fn, args, kw, nil)
+		return r.callMacro(fn, args, kw)
 	case *undefined:
-		return nil, raise("%s is undefined", fn.name)
+		panic(raise("%s is undefined", fn.name))
 	}
-	return nil, wrong("a call of %s", fn)
+	panic(wrong("a call of %s", fn))
 }

@@ -1,19 +1,85 @@
 package jinja
 
 import (
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 )
 
-type filterFunc func(r *run, v Value, args []Value, kw []kwarg) (Value, error)
+// filter is one of Jinja's filters.
+type filter struct {
+	params []string
+	// fn is what it makes of a value; in is by params.
+	fn func(r *run, v Value, in []Value) Value
+	// lazy, in place of fn, fills the generator that the filter returns.
+	lazy func(r *run, g *generator, v Value, args []Value, kw []kwarg)
+}
+
+// newFilters returns every filter that is done exactly. The parser refuses the others.
+func newFilters() map[string]*filter {
+	length := &filter{fn: func(_ *run, v Value, _ []Value) Value { return length(v) }}
+	byDefault := &filter{params: []string{"default_value", "boolean"}, fn: defaultFilter}
+	return map[string]*filter{
+		"safe":       {fn: func(r *run, v Value, _ []Value) Value { return markup{r.str(v)} }},
+		"string":     {fn: stringFilter},
+		"tojson":     {params: []string{"ensure_ascii", "indent", "separators", "sort_keys"}, fn: tojson},
+		"trim":       {params: []string{"chars"}, fn: trimFilter},
+		"length":     length,
+		"count":      length,
+		"default":    byDefault,
+		"d":          byDefault,
+		"join":       {params: []string{"d", "attribute"}, fn: joinFilter},
+		"list":       {fn: func(r *run, v Value, _ []Value) Value { return &List{Items: r.iterate(v)} }},
+		"first":      {fn: firstFilter},
+		"last":       {fn: lastFilter},
+		"items":      {fn: itemsFilter},
+		"upper":      caseFilter("upper"),
+		"lower":      caseFilter("lower"),
+		"capitalize": caseFilter("capitalize"),
+		"replace":    {params: []string{"old", "new", "count"}, fn: replaceFilter},
+		"indent":     {params: []string{"width", "first", "blank"}, fn: indentFilter},
+		"reverse":    {fn: reverseFilter},
+		"map":        {lazy: mapFilter},
+		"select":     selectFilter(false, false),
+		"reject":     selectFilter(false, true),
+		"selectattr": selectFilter(true, false),
+		"rejectattr": selectFilter(true, true),
+		"dictsort":   {params: []string{"case_sensitive", "by", "reverse"}, fn: dictsortFilter},
+		"sort":       {params: []string{"reverse", "case_sensitive", "attribute"}, fn: sortFilter},
+		"int":        {params: []string{"default", "base"}, fn: intFilter},
+	}
+}
+
+// apply is what the filter of that name makes of v.
+func (f *filter) apply(r *run, name string, v Value, args []Value, kw []kwarg) Value {
+	_, marked := v.(markup)
+	switch {
+	case marked && name != "safe" && name != "string":
+		panic(refuse("the filter %s of what safe returns", name))
+	case f.fn != nil:
+		return f.fn(r, v, bind(name, args, kw, f.params))
+	}
+	g := &generator{}
+	if !truth(v) {
+		return g
+	}
+	// Python makes an item when it is asked for, so an exception is kept until then; a refusal
+	// is not.
+	g.err = try(func() { f.lazy(r, g, v, args, kw) })
+	if g.err != nil && KindOf(g.err) != Raised {
+		panic(g.err)
+	}
+	return g
+}
 
 // unset marks an argument that was not given.
 type unset struct{}
 
 // bind puts arguments under the names of parameters.
-func bind(what string, args []Value, kw []kwarg, names ...string) ([]Value, error) {
+func bind(what string, args []Value, kw []kwarg, names []string) []Value {
 	if len(args) > len(names) {
-		return nil, raise("%s with too many arguments", what)
+		panic(raise("%s with too many arguments", what))
 	}
 	in := make([]Value, len(names))
 	for i := range in {
@@ -25,275 +91,118 @@ func bind(what string, args []Value, kw []kwarg, names ...string) ([]Value, erro
 	for _, k := range kw {
 		i := slices.Index(names, k.name)
 		if i < 0 || i < len(args) {
-			return nil, raise("%s has no such argument", what)
+			panic(raise("%s has no such argument", what))
 		}
 		in[i] = k.v
 	}
-	return in, nil
+	return in
 }
 
 func given(v Value) bool { return v != Value(unset{}) }
 
+func orDefault(v, otherwise Value) Value {
+	if given(v) {
+		return v
+	}
+	return otherwise
+}
+
 // flag is a switch that is off unless given.
 func flag(v Value) bool { return given(v) && truth(v) }
 
-// newFilters returns every filter that is done exactly. The parser refuses the others.
-func newFilters() map[string]filterFunc {
-	all := map[string]filterFunc{"safe": safeFilter, "string": stringFilter}
-	for name, fn := range plainFilters() {
-		all[name] = func(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
-			_, ok := v.(markup)
-			if ok {
-				return nil, refuse("the filter %s of what safe returns", name)
-			}
-			return fn(r, v, args, kw)
-		}
-	}
-	return all
-}
-
-// plainFilters are the filters that know no markup.
-func plainFilters() map[string]filterFunc {
-	return map[string]filterFunc{
-		"tojson": tojson, "trim": trimFilter, "length": lengthFilter, "count": lengthFilter,
-		"default": defaultFilter, "d": defaultFilter, "join": joinFilter, "list": listFilter,
-		"first": firstFilter, "last": lastFilter, "items": itemsFilter,
-		"upper": caseFilter("upper"), "lower": caseFilter("lower"),
-		"capitalize": caseFilter("capitalize"), "title": titleFilter,
-		"replace": replaceFilter, "indent": indentFilter, "reverse": reverseFilter,
-		"map": whenRun(mapFilter), "select": whenRun(selectFilter(false, false)),
-		"reject":     whenRun(selectFilter(false, true)),
-		"selectattr": whenRun(selectFilter(true, false)), "rejectattr": whenRun(selectFilter(true, true)),
-		"dictsort": dictsortFilter, "sort": sortFilter, "unique": whenRun(uniqueFilter),
-		"int": intFilter, "float": floatFilter, "abs": absFilter, "round": roundFilter,
-		"max": extremeFilter(true), "min": extremeFilter(false),
-	}
-}
-
-func safeFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
-	_, err := bind("safe", args, kw)
-	if err != nil {
-		return nil, err
-	}
-	s, err := r.str(v)
-	return markup{s}, err
-}
-
-func trimFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
-	in, err := bind("trim", args, kw, "chars")
-	if err != nil {
-		return nil, err
-	}
-	s, err := r.str(v)
-	if err != nil {
-		return nil, err
-	}
+func trimFilter(r *run, v Value, in []Value) Value {
+	s := r.str(v)
 	if !given(in[0]) {
 		in = nil
 	}
-	strip, err := stripSet("trim", in)
-	if err != nil {
-		return nil, err
-	}
-	return strings.TrimFunc(s, strip), nil
+	return strings.TrimFunc(s, stripSet("trim", in))
 }
 
-func lengthFilter(_ *run, v Value, args []Value, kw []kwarg) (Value, error) {
-	_, err := bind("length", args, kw)
-	if err != nil {
-		return nil, err
-	}
-	n, err := length(v)
-	return n, err
-}
-
-func defaultFilter(_ *run, v Value, args []Value, kw []kwarg) (Value, error) {
-	in, err := bind("default", args, kw, "default_value", "boolean")
-	if err != nil {
-		return nil, err
-	}
+func defaultFilter(_ *run, v Value, in []Value) Value {
 	_, undef := v.(*undefined)
 	if !undef && (!flag(in[1]) || truth(v)) {
-		return v, nil
+		return v
 	}
-	if !given(in[0]) {
-		return "", nil
-	}
-	return in[0], nil
+	return orDefault(in[0], "")
 }
 
-func joinFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
-	in, err := bind("join", args, kw, "d", "attribute")
-	if err != nil {
-		return nil, err
-	}
+func joinFilter(r *run, v Value, in []Value) Value {
 	sep := ""
 	if given(in[0]) {
-		sep, err = r.str(in[0])
-		if err != nil {
-			return nil, err
-		}
+		sep = r.str(in[0])
 	}
-	items, err := r.iterate(v)
-	if err != nil {
-		return nil, err
-	}
+	items := r.iterate(v)
 	texts := make([]Value, len(items))
 	for i, e := range items {
 		if given(in[1]) && in[1] != nil {
-			e, err = r.path(e, in[1])
-			if err != nil {
-				return nil, err
-			}
+			e = r.path(e, in[1])
 		}
-		texts[i], err = r.str(e)
-		if err != nil {
-			return nil, err
-		}
+		texts[i] = r.str(e)
 	}
 	return r.joinTexts(sep, &List{Items: texts})
 }
 
-func listFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
-	_, err := bind("list", args, kw)
-	if err != nil {
-		return nil, err
-	}
-	items, err := r.iterate(v)
-	if err != nil {
-		return nil, err
-	}
-	return &List{Items: items}, nil
-}
-
-func firstFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
-	_, err := bind("first", args, kw)
-	if err != nil {
-		return nil, err
-	}
+func firstFilter(r *run, v Value, _ []Value) Value {
 	g, ok := v.(*generator)
 	if ok && g.pos+1 < len(g.items) {
-		return nil, refuse("the first of a generator with more")
+		panic(refuse("the first of a generator with more"))
 	}
 	s, ok := v.(string)
 	if ok {
 		return r.at(s, 0)
 	}
-	items, err := r.iterate(v)
-	if err != nil {
-		return nil, err
-	}
+	items := r.iterate(v)
 	if len(items) == 0 {
-		return &undefined{"the first of nothing"}, nil
+		return &undefined{"the first of nothing"}
 	}
-	return items[0], nil
+	return items[0]
 }
 
-func lastFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
-	_, err := bind("last", args, kw)
-	if err != nil {
-		return nil, err
-	}
+func lastFilter(r *run, v Value, _ []Value) Value {
 	switch o := v.(type) {
 	case *generator:
-		return nil, raise("the last of a generator")
+		panic(raise("the last of a generator"))
 	case *undefined:
-		return nil, refuse("the last of what is undefined")
+		panic(refuse("the last of what is undefined"))
 	case string:
 		return r.at(o, -1)
 	}
-	items, err := r.iterate(v)
-	if err != nil {
-		return nil, err
-	}
+	items := r.iterate(v)
 	if len(items) == 0 {
-		return &undefined{"the last of nothing"}, nil
+		return &undefined{"the last of nothing"}
 	}
-	return items[len(items)-1], nil
+	return items[len(items)-1]
 }
 
-func stringFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
-	_, err := bind("string", args, kw)
-	if err != nil {
-		return nil, err
-	}
+func stringFilter(r *run, v Value, _ []Value) Value {
 	_, ok := v.(markup)
 	if ok {
-		return v, nil
+		return v
 	}
 	return r.str(v)
 }
 
-func itemsFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
-	_, err := bind("items", args, kw)
-	if err != nil {
-		return nil, err
-	}
+func itemsFilter(r *run, v Value, _ []Value) Value {
 	switch d := v.(type) {
 	case *undefined:
-		return &generator{}, nil
+		return &generator{}
 	case *Dict:
-		items, err := r.pairs(d)
-		return &generator{items: items}, err
+		return &generator{items: r.pairs(d)}
 	}
-	return &generator{err: wrong("items of %s", v)}, nil
+	return &generator{err: wrong("items of %s", v)}
 }
 
-func caseFilter(name string) filterFunc {
-	return func(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
-		_, err := bind(name, args, kw)
-		if err != nil {
-			return nil, err
-		}
-		s, err := r.str(v)
-		if err != nil {
-			return nil, err
-		}
-		return r.caseOf(name, s)
-	}
+func caseFilter(name string) *filter {
+	return &filter{fn: func(r *run, v Value, _ []Value) Value { return r.caseOf(name, r.str(v)) }}
 }
 
-// titleFilter is Jinja's, which begins a word after a blank, a dash or an open bracket.
-func titleFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
-	_, err := bind("title", args, kw)
-	if err != nil {
-		return nil, err
-	}
-	s, err := r.str(v)
-	if err != nil {
-		return nil, err
-	}
-	if !isASCII(s) {
-		return nil, refuse("title of a text beyond ASCII")
-	}
-	b := []byte(strings.ToLower(s))
-	start := true
-	for i, c := range b {
-		if start && c >= 'a' && c <= 'z' {
-			b[i] = c - 'a' + 'A'
-		}
-		start = IsSpace(rune(c)) || strings.IndexByte("-({[<", c) >= 0
-	}
-	return r.made(string(b))
-}
-
-func replaceFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
-	in, err := bind("replace", args, kw, "old", "new", "count")
-	if err != nil {
-		return nil, err
-	}
+func replaceFilter(r *run, v Value, in []Value) Value {
 	if !given(in[0]) || !given(in[1]) {
-		return nil, raise("replace with too few arguments")
+		panic(raise("replace with too few arguments"))
 	}
-	s, err := r.str(v)
-	if err != nil {
-		return nil, err
-	}
+	s := r.str(v)
 	for i := range 2 {
-		in[i], err = r.str(in[i])
-		if err != nil {
-			return nil, err
-		}
+		in[i] = r.str(in[i])
 	}
 	if !given(in[2]) {
 		in = in[:2]
@@ -301,14 +210,10 @@ func replaceFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
 	return r.replace(s, in)
 }
 
-func indentFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
-	in, err := bind("indent", args, kw, "width", "first", "blank")
-	if err != nil {
-		return nil, err
-	}
+func indentFilter(r *run, v Value, in []Value) Value {
 	s, ok := v.(string)
 	if !ok {
-		return nil, wrong("indent of %s", v)
+		panic(wrong("indent of %s", v))
 	}
 	by := "    "
 	switch w := in[0].(type) {
@@ -318,40 +223,70 @@ func indentFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
 	case string:
 		by = w
 	default:
-		return nil, refuse("indent by %s", typeName(w))
+		panic(refuse("indent by %s", typeName(w)))
 	}
 	lines := splitLines(s + "\n")
-	err = r.spend(len(s) + len(lines)*(len(by)+1))
-	if err != nil {
-		return nil, err
-	}
+	r.spend(len(s) + len(lines)*(len(by)+1))
 	for i, l := range lines {
 		if i == 0 && flag(in[1]) || i > 0 && (l != "" || flag(in[2])) {
 			lines[i] = by + l
 		}
 	}
-	return strings.Join(lines, "\n"), nil
+	return strings.Join(lines, "\n")
 }
 
-func reverseFilter(r *run, v Value, args []Value, kw []kwarg) (Value, error) {
-	_, err := bind("reverse", args, kw)
-	if err != nil {
-		return nil, err
-	}
+func reverseFilter(r *run, v Value, _ []Value) Value {
 	s, ok := v.(string)
 	if ok {
 		return r.slice(s, nil, nil, -1)
 	}
-	items, err := r.iterate(v)
-	if err != nil {
-		return nil, err
-	}
-	items = slices.Clone(items)
+	items := slices.Clone(r.iterate(v))
 	slices.Reverse(items)
+	r.spend(16 * len(items))
 	_, ok = v.(*generator)
 	if ok {
 		// What cannot be run through backwards becomes a list.
-		return &List{Items: items}, r.spend(16 * len(items))
+		return &List{Items: items}
 	}
-	return &generator{items: items}, r.spend(16 * len(items))
+	return &generator{items: items}
+}
+
+func intFilter(_ *run, v Value, in []Value) Value {
+	if given(in[1]) {
+		panic(refuse("int with a base"))
+	}
+	switch n := v.(type) {
+	case bool:
+		return asInt(n)
+	case int:
+		return n
+	case float64:
+		if math.Abs(n) < 1<<53 {
+			return int(n)
+		}
+		panic(refuse("int of a large float"))
+	case string:
+		return textInt(n, in[0])
+	case *undefined:
+		panic(raise("int of what is undefined"))
+	case nil, *List, *Dict:
+		return orDefault(in[0], 0)
+	}
+	panic(refuse("int of %s", typeName(v)))
+}
+
+// textInt reads decimal digits with a sign; a text without any digit is no number; what is
+// between is refused, as Python reads much as a number.
+func textInt(s string, byDefault Value) Value {
+	s = strings.TrimFunc(s, IsSpace)
+	n, err := strconv.Atoi(s)
+	if err == nil {
+		return n
+	}
+	l := strings.ToLower(s)
+	if isASCII(s) && !strings.ContainsAny(s, "0123456789") &&
+		!strings.Contains(l, "inf") && !strings.Contains(l, "nan") {
+		return orDefault(byDefault, 0)
+	}
+	panic(refuse("int of such a text"))
 }

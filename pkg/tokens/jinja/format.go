@@ -24,13 +24,12 @@ func (t *Template) everyExpr(visit func(expr)) {
 		for _, e := range within {
 			in(e)
 		}
-		switch s := s.(type) {
-		case *callStmt:
-			in(s.call)
-		case *macroStmt:
-			for _, p := range s.def.params {
-				in(p.byDefault)
-			}
+		m, ok := s.(*macroStmt)
+		if !ok {
+			return
+		}
+		for _, p := range m.def.params {
+			in(p.byDefault)
 		}
 	})
 }

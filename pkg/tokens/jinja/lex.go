@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -40,59 +41,59 @@ type lexer struct {
 }
 
 // lex reads a whole template.
-func lex(source string) ([]token, error) {
+func lex(source string) []token {
 	source = strings.ReplaceAll(source, "\r\n", "\n")
 	source = strings.ReplaceAll(source, "\r", "\n")
 	source = strings.TrimSuffix(source, "\n")
 	l := &lexer{src: source, lineStart: true}
 	for l.pos < len(l.src) {
-		err := l.root()
-		if err != nil {
-			return nil, err
-		}
+		l.root()
 	}
-	return append(l.toks, token{}), nil
+	return append(l.toks, token{})
 }
 
 func (l *lexer) emit(kind tokenKind, s string) { l.toks = append(l.toks, token{kind: kind, s: s}) }
 
 // root reads text up to the next tag, and the tag.
-func (l *lexer) root() error {
+func (l *lexer) root() {
 	rest := l.src[l.pos:]
-	at := -1
-	for i := 0; i+1 < len(rest); i++ {
-		if rest[i] == '{' && (rest[i+1] == '%' || rest[i+1] == '{' || rest[i+1] == '#') {
-			at = i
-			break
-		}
-	}
-	if at < 0 {
+	tag := tagBegin.FindStringIndex(rest)
+	if tag == nil {
 		l.emit(tokData, rest)
 		l.pos = len(l.src)
-		return nil
+		return
 	}
-	text, kind := rest[:at], rest[at+1]
-	l.pos += at + 2
-	var sign byte
-	if l.pos < len(l.src) && (l.src[l.pos] == '-' || l.src[l.pos] == '+') {
-		sign = l.src[l.pos]
-		l.pos++
-	}
-	l.text(text, sign, kind == '{')
+	text, kind := rest[:tag[0]], rest[tag[0]+1]
+	l.pos += tag[1]
+	l.text(text, l.sign(), kind == '{')
 	switch kind {
 	case '#':
-		return l.comment()
+		l.comment()
+		return
 	case '{':
 		l.emit(tokVarBegin, "")
-		return l.inside(tokVarEnd)
+		l.inside(tokVarEnd)
+		return
 	}
-	raw, ok := l.rawBegin()
-	if ok {
-		l.pos = raw
-		return l.raw()
+	if rawTag.MatchString(l.src[l.pos:]) {
+		panic(refuse("the tag raw"))
 	}
 	l.emit(tokBlockBegin, "")
-	return l.inside(tokBlockEnd)
+	l.inside(tokBlockEnd)
+}
+
+var (
+	tagBegin = regexp.MustCompile(`\{[%{#]`)
+	rawTag   = regexp.MustCompile(`^\s*raw\s*-?%\}`) // what follows is no template
+)
+
+// sign reads the sign after the beginning of a tag; 0: there is none.
+func (l *lexer) sign() byte {
+	if l.pos < len(l.src) && (l.src[l.pos] == '-' || l.src[l.pos] == '+') {
+		l.pos++
+		return l.src[l.pos-1]
+	}
+	return 0
 }
 
 // text emits the text before a tag, stripped as the tag's sign and its kind ask for.
@@ -118,8 +119,7 @@ func (l *lexer) closeTag(end string, trim bool) bool {
 	from := l.pos
 	switch {
 	case strings.HasPrefix(rest, "-"+end):
-		l.pos += 1 + len(end)
-		l.pos += len(l.src[l.pos:]) - len(strings.TrimLeftFunc(l.src[l.pos:], IsSpace))
+		l.pos = l.skipSpace(l.pos + 1 + len(end))
 	case trim && strings.HasPrefix(rest, "+"+end):
 		l.pos += 1 + len(end)
 	case strings.HasPrefix(rest, end):
@@ -134,76 +134,27 @@ func (l *lexer) closeTag(end string, trim bool) bool {
 	return true
 }
 
-func (l *lexer) comment() error {
+func (l *lexer) comment() {
 	i := strings.Index(l.src[l.pos:], "#}")
 	if l.pos == len(l.src) {
-		return nil // as Jinja takes one with nothing in it
+		return // as Jinja takes one with nothing in it
 	}
 	if i < 0 {
-		return raise("a comment does not end")
+		panic(raise("a comment does not end"))
 	}
 	l.pos += i
 	if i > 0 && (l.src[l.pos-1] == '-' || l.src[l.pos-1] == '+') {
 		l.pos--
 	}
 	l.closeTag("#}", true)
-	return nil
 }
 
 func (l *lexer) skipSpace(at int) int {
 	return at + len(l.src[at:]) - len(strings.TrimLeftFunc(l.src[at:], IsSpace))
 }
 
-// rawBegin returns where the text of a raw block begins, if the tag is one.
-func (l *lexer) rawBegin() (int, bool) {
-	at := l.skipSpace(l.pos)
-	if !strings.HasPrefix(l.src[at:], "raw") {
-		return 0, false
-	}
-	at = l.skipSpace(at + 3)
-	if strings.HasPrefix(l.src[at:], "-%}") {
-		return l.skipSpace(at + 3), true
-	}
-	return at + 2, strings.HasPrefix(l.src[at:], "%}")
-}
-
-// raw reads the text of a raw block and its end.
-func (l *lexer) raw() error {
-	from := l.pos
-	l.lineStart = from > 0 && l.src[from-1] == '\n'
-	for at := from; ; at += 2 {
-		i := strings.Index(l.src[at:], "{%")
-		if from == len(l.src) {
-			return nil // as with comments
-		}
-		if i < 0 {
-			return raise("a raw block does not end")
-		}
-		at += i
-		l.pos = at + 2
-		var sign byte
-		if l.pos < len(l.src) && (l.src[l.pos] == '-' || l.src[l.pos] == '+') {
-			sign = l.src[l.pos]
-			l.pos++
-		}
-		l.pos = l.skipSpace(l.pos)
-		if !strings.HasPrefix(l.src[l.pos:], "endraw") {
-			continue
-		}
-		l.pos = l.skipSpace(l.pos + len("endraw"))
-		start := l.lineStart
-		if l.closeTag("%}", true) {
-			end := l.lineStart
-			l.lineStart = start
-			l.text(l.src[from:at], sign, false)
-			l.lineStart = end
-			return nil
-		}
-	}
-}
-
 // inside reads the expression or statement of a tag, up to its end.
-func (l *lexer) inside(end tokenKind) error {
+func (l *lexer) inside(end tokenKind) {
 	closing, trim := "%}", true
 	if end == tokVarEnd {
 		closing, trim = "}}", false
@@ -212,19 +163,18 @@ func (l *lexer) inside(end tokenKind) error {
 	for {
 		if len(open) == 0 && l.closeTag(closing, trim) {
 			l.emit(end, "")
-			return nil
+			return
 		}
 		if l.pos >= len(l.src) {
-			return raise("a tag does not end")
+			panic(raise("a tag does not end"))
 		}
 		c := l.src[l.pos]
 		r, size := utf8.DecodeRuneInString(l.src[l.pos:])
-		var err error
 		switch {
 		case IsSpace(r):
 			l.pos += size
 		case c >= '0' && c <= '9':
-			err = l.number()
+			l.number()
 		case isNameByte(c):
 			from := l.pos
 			for l.pos < len(l.src) && (isNameByte(l.src[l.pos]) || isDigit(l.src[l.pos])) {
@@ -232,14 +182,11 @@ func (l *lexer) inside(end tokenKind) error {
 			}
 			l.emit(tokName, l.src[from:l.pos])
 		case c >= utf8.RuneSelf:
-			return refuse("a name beyond ASCII")
+			panic(refuse("a name beyond ASCII"))
 		case c == '\'' || c == '"':
-			err = l.str(c)
+			l.str(c)
 		default:
-			open, err = l.operator(open)
-		}
-		if err != nil {
-			return err
+			open = l.operator(open)
 		}
 	}
 }
@@ -250,18 +197,18 @@ func isNameByte(c byte) bool {
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
-func (l *lexer) operator(open []byte) ([]byte, error) {
+func (l *lexer) operator(open []byte) []byte {
 	rest := l.src[l.pos:]
 	for _, op := range []string{"**", "//", "==", "!=", ">=", "<="} {
 		if strings.HasPrefix(rest, op) {
 			l.pos += 2
 			l.emit(tokOp, op)
-			return open, nil
+			return open
 		}
 	}
 	c := rest[0]
 	if strings.IndexByte("+-/*%~[](){}><=.:|,;", c) < 0 {
-		return nil, raise("a character that no expression has")
+		panic(raise("a character that no expression has"))
 	}
 	switch c {
 	case '(':
@@ -272,94 +219,65 @@ func (l *lexer) operator(open []byte) ([]byte, error) {
 		open = append(open, '}')
 	case ')', ']', '}':
 		if len(open) == 0 || open[len(open)-1] != c {
-			return nil, raise("brackets do not match")
+			panic(raise("brackets do not match"))
 		}
 		open = open[:len(open)-1]
 	}
 	l.pos++
 	l.emit(tokOp, string(c))
-	return open, nil
+	return open
 }
+
+// numeral is how a number begins, then the rest of a float; single underscores may be between
+// digits.
+var numeral = regexp.MustCompile(`^(\d(?:_?\d)*)(\.\d(?:_?\d)*)?([eE][+-]?\d(?:_?\d)*)?`)
 
 // number reads an integer or a float, as Jinja's patterns tell them apart.
-func (l *lexer) number() error {
+func (l *lexer) number() {
 	rest := l.src[l.pos:]
 	if len(rest) > 1 && rest[0] == '0' && strings.IndexByte("xXoObB_0123456789", rest[1]) >= 0 {
-		return refuse("a number that begins with 0")
+		panic(refuse("a number that begins with 0"))
 	}
-	n := digitsEnd(rest, 0)
-	end, float := n, false
-	if n+1 < len(rest) && rest[n] == '.' && isDigit(rest[n+1]) {
-		end, float = digitsEnd(rest, n+1), true
-	}
-	exp := exponentEnd(rest, end)
-	if exp > end {
-		end, float = exp, true
-	}
+	m := numeral.FindStringSubmatch(rest)
+	text, digits := m[0], m[1]
 	// A dot before the digits makes them an attribute's number, never a float.
-	if float && l.pos > 0 && l.src[l.pos-1] == '.' {
-		end, float = n, false
+	if l.pos > 0 && l.src[l.pos-1] == '.' {
+		text = digits
 	}
-	text := strings.ReplaceAll(rest[:end], "_", "")
-	l.pos += end
+	l.pos += len(text)
+	l.toks = append(l.toks, token{kind: tokNumber, v: parseNumber(strings.ReplaceAll(text, "_", ""), text != digits)})
+}
+
+// parseNumber reads a number in decimal digits.
+func parseNumber(s string, float bool) Value {
 	if float {
-		f, err := strconv.ParseFloat(text, 64)
+		f, err := strconv.ParseFloat(s, 64)
 		if err != nil || math.IsInf(f, 0) {
-			return refuse("a number out of range")
+			panic(refuse("a number out of range"))
 		}
-		l.toks = append(l.toks, token{kind: tokNumber, v: f})
-		return nil
+		return f
 	}
-	i, err := strconv.Atoi(text)
+	n, err := strconv.Atoi(s)
 	if err != nil {
-		return refuse("an integer beyond 64 bits")
+		panic(errInteger)
 	}
-	l.toks = append(l.toks, token{kind: tokNumber, v: i})
-	return nil
-}
-
-// digitsEnd is where digits end that begin at i; single underscores may be between them.
-func digitsEnd(s string, i int) int {
-	for i < len(s) && (isDigit(s[i]) || s[i] == '_' && i+1 < len(s) && isDigit(s[i+1])) {
-		i++
-	}
-	return i
-}
-
-// exponentEnd is where an exponent ends that begins at i; i if there is none.
-func exponentEnd(s string, i int) int {
-	from := i
-	if i >= len(s) || s[i] != 'e' && s[i] != 'E' {
-		return from
-	}
-	i++
-	if i < len(s) && (s[i] == '+' || s[i] == '-') {
-		i++
-	}
-	if i >= len(s) || !isDigit(s[i]) {
-		return from
-	}
-	return digitsEnd(s, i)
+	return n
 }
 
 // str reads a text between quotes.
-func (l *lexer) str(quote byte) error {
+func (l *lexer) str(quote byte) {
 	from := l.pos + 1
 	for i := from; i < len(l.src); i++ {
 		switch l.src[i] {
 		case '\\':
 			i++
 		case quote:
-			s, err := unescape(l.src[from:i])
-			if err != nil {
-				return err
-			}
+			l.emit(tokText, unescape(l.src[from:i]))
 			l.pos = i + 1
-			l.emit(tokText, s)
-			return nil
+			return
 		}
 	}
-	return raise("a text does not end")
+	panic(raise("a text does not end"))
 }
 
 var escapes = map[byte]string{
@@ -368,9 +286,9 @@ var escapes = map[byte]string{
 }
 
 // unescape reads Python's escapes.
-func unescape(s string) (string, error) {
+func unescape(s string) string {
 	if strings.IndexByte(s, '\\') < 0 {
-		return s, nil
+		return s
 	}
 	b := make([]byte, 0, len(s))
 	for i := 0; i < len(s); i++ {
@@ -380,7 +298,7 @@ func unescape(s string) (string, error) {
 		}
 		i++
 		if i >= len(s) {
-			return "", raise("a text ends with a backslash")
+			panic(raise("a text ends with a backslash"))
 		}
 		known, ok := escapes[s[i]]
 		if ok {
@@ -391,24 +309,22 @@ func unescape(s string) (string, error) {
 		switch {
 		case size > 0:
 			if i+size >= len(s) {
-				return "", raise("a text's escape is cut short")
+				panic(raise("a text's escape is cut short"))
 			}
 			n, err := strconv.ParseUint(s[i+1:i+1+size], 16, 32)
 			if err != nil {
-				return "", raise("a text's escape is not hexadecimal")
+				panic(raise("a text's escape is not hexadecimal"))
 			}
-			if n > unicodeMax || n >= 0xd800 && n < 0xe000 {
-				return "", refuse("an escape that is no character")
+			if !utf8.ValidRune(rune(n)) {
+				panic(refuse("an escape that is no character"))
 			}
 			b = utf8.AppendRune(b, rune(n))
 			i += size
 		case s[i] == 'N' || isDigit(s[i]):
-			return "", refuse("an escape by name or in octal")
+			panic(refuse("an escape by name or in octal"))
 		default:
 			b = append(b, '\\', s[i])
 		}
 	}
-	return string(b), nil
+	return string(b)
 }
-
-const unicodeMax = 0x10ffff

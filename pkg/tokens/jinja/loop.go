@@ -4,7 +4,6 @@ package jinja
 type loopState struct {
 	items []Value
 	i     int
-	depth int
 }
 
 func (l *loopState) attr(name string) (Value, bool) {
@@ -23,10 +22,10 @@ func (l *loopState) attr(name string) (Value, bool) {
 		return l.i == len(l.items)-1, true
 	case "length":
 		return len(l.items), true
-	case "depth":
-		return l.depth, true
+	case "depth": // of recursive loops, which are refused
+		return 1, true
 	case "depth0":
-		return l.depth - 1, true
+		return 0, true
 	case "previtem":
 		if l.i == 0 {
 			return &undefined{"there is no previous item"}, true
@@ -41,80 +40,54 @@ func (l *loopState) attr(name string) (Value, bool) {
 	return nil, false
 }
 
-func (s *forStmt) exec(r *run, sc *scope) (control, error) {
-	v, err := r.ev(s.iter, sc)
-	if err != nil {
-		return ctlNext, err
-	}
-	items, err := r.iterate(v)
-	if err != nil {
-		return ctlNext, err
-	}
+func (s *forStmt) exec(r *run, sc *scope) control {
+	items := r.iterate(r.ev(s.iter, sc))
 	if s.cond != nil {
-		items, err = s.chosen(r, sc, items)
-		if err != nil {
-			return ctlNext, err
-		}
+		items = s.chosen(r, sc, items)
 	}
 	if len(items) == 0 {
 		return r.block(s.orElse, r.inner(sc))
 	}
-	loop := &loopState{items: items, depth: 1}
+	loop := &loopState{items: items}
 	in := r.inner(sc)
 	for i := range items {
 		loop.i = i
 		in.clear()
-		c, err := s.turn(r, in, loop)
-		if err != nil {
-			return ctlNext, err
-		}
-		if c == ctlBreak {
+		if s.turn(r, in, loop) == ctlBreak {
 			break
 		}
 	}
-	return ctlNext, nil
+	return ctlNext
 }
 
 // chosen filters the items by the loop's condition, which sees the target alone.
-func (s *forStmt) chosen(r *run, sc *scope, items []Value) ([]Value, error) {
+func (s *forStmt) chosen(r *run, sc *scope, items []Value) []Value {
 	var out []Value
 	in := r.inner(sc)
 	for _, v := range items {
 		in.clear()
-		err := s.bind(r, in, v)
-		if err != nil {
-			return nil, err
-		}
-		ok, err := r.ev(s.cond, in)
-		if err != nil {
-			return nil, err
-		}
-		if truth(ok) {
+		s.bind(r, in, v)
+		if truth(r.ev(s.cond, in)) {
 			out = append(out, v)
 		}
 	}
-	return out, r.spend(16 * len(out))
+	r.spend(16 * len(out))
+	return out
 }
 
-func (s *forStmt) bind(r *run, in *scope, v Value) error {
-	err := r.step()
-	if err != nil {
-		return err
-	}
+func (s *forStmt) bind(r *run, in *scope, v Value) {
+	r.step()
 	if s.many {
-		return r.unpack(in, s.targets, v)
+		r.unpack(in, s.targets, v)
+		return
 	}
 	in.set(s.targets[0].id, v)
-	return nil
 }
 
 // turn runs the body for one item.
-func (s *forStmt) turn(r *run, in *scope, loop *loopState) (control, error) {
+func (s *forStmt) turn(r *run, in *scope, loop *loopState) control {
 	v := loop.items[loop.i]
-	err := s.bind(r, in, v)
-	if err != nil {
-		return ctlNext, err
-	}
+	s.bind(r, in, v)
 	in.set(r.t.loop, loop)
 	d, ok := v.(*Dict)
 	if !ok || d.memory == nil || !r.remembers() {
@@ -123,7 +96,7 @@ func (s *forStmt) turn(r *run, in *scope, loop *loopState) (control, error) {
 	if s.outside != nil {
 		return r.remembered(s, in, d)
 	}
-	c, err := r.block(s.body, in)
+	c := r.block(s.body, in)
 	r.cut()
-	return c, err
+	return c
 }

@@ -75,7 +75,7 @@ func (r *run) remembers() bool {
 }
 
 // remembered is one turn of a loop over messages: as it is remembered, else run and recorded.
-func (r *run) remembered(s *forStmt, in *scope, d *Dict) (control, error) {
+func (r *run) remembered(s *forStmt, in *scope, d *Dict) control {
 	r.cut()
 	m := d.memory
 	free := m.mu.TryLock()
@@ -84,25 +84,19 @@ func (r *run) remembered(s *forStmt, in *scope, d *Dict) (control, error) {
 		if free {
 			m.mu.Unlock()
 		}
-		c, err := r.block(s.body, in)
+		c := r.block(s.body, in)
 		r.cut()
-		return c, err
+		return c
 	}
 	defer m.mu.Unlock()
 	bound := len(in.ids)
-	leaf, err := r.replay(m.of(s).root, in)
-	if err != nil {
-		return ctlNext, err
-	}
+	leaf := r.replay(m.of(s).root, in)
 	if leaf != nil && !invariants.Enabled {
 		return r.take(leaf)
 	}
 	r.unwind()
 	in.ids, in.vals = in.ids[:bound], in.vals[:bound]
-	c, err := r.recorded(m, s, in)
-	if err != nil {
-		return ctlNext, err
-	}
+	c := r.recorded(m, s, in)
 	if leaf != nil {
 		last := ""
 		if leaf.written {
@@ -113,25 +107,22 @@ func (r *run) remembered(s *forStmt, in *scope, d *Dict) (control, error) {
 		}
 		r.kept++
 	}
-	return c, nil
+	return c
 }
 
 // take makes a remembered turn's piece the next one.
-func (r *run) take(leaf *node) (control, error) {
+func (r *run) take(leaf *node) control {
 	r.undo = r.undo[:0]
 	r.steps -= leaf.steps
 	if r.steps < 0 {
-		return ctlNext, errSteps
+		panic(errSteps)
 	}
-	err := r.spend(leaf.bytes)
-	if err != nil {
-		return ctlNext, err
-	}
+	r.spend(leaf.bytes)
 	if leaf.written {
 		r.pieces = append(r.pieces, leaf.piece)
 		r.kept++
 	}
-	return leaf.ctl, nil
+	return leaf.ctl
 }
 
 func (m *memory) of(s *forStmt) *loopMemory {
@@ -149,36 +140,22 @@ func (m *memory) of(s *forStmt) *loopMemory {
 }
 
 // replay follows what is remembered as far as it fits. It returns the leaf, or nil.
-func (r *run) replay(n *node, in *scope) (*node, error) {
+func (r *run) replay(n *node, in *scope) *node {
 	r.inMemory, r.undoing = true, true
 	defer func() { r.inMemory, r.undoing = false, false }()
 	for n != nil && n.kind != nodeLeaf {
 		switch n.kind {
 		case nodeProbe:
-			v, err := r.ev(n.e, in)
-			if err != nil {
-				return nil, err
-			}
-			n = n.fitting(v)
+			n = n.fitting(r.ev(n.e, in))
 		case nodeRedo:
-			v, err := r.ev(n.set.e, in)
-			if err != nil {
-				return nil, err
-			}
-			err = r.assign(in, &n.set.targets[0], v)
-			if err != nil {
-				return nil, err
-			}
+			r.assign(in, &n.set.targets[0], r.ev(n.set.e, in))
 			n = n.next
 		case nodeAssign:
-			err := r.assign(in, n.target, n.value)
-			if err != nil {
-				return nil, err
-			}
+			r.assign(in, n.target, n.value)
 			n = n.next
 		}
 	}
-	return n, nil
+	return n
 }
 
 func (n *node) fitting(v Value) *node {
@@ -249,16 +226,13 @@ type record struct {
 }
 
 // recorded runs a turn and remembers it.
-func (r *run) recorded(m *memory, s *forStmt, in *scope) (control, error) {
+func (r *run) recorded(m *memory, s *forStmt, in *scope) control {
 	state, _ := in.find(r.t.loop)
 	rec := &record{loop: s, state: state.(*loopState)}
 	steps, bytes, pieces := r.steps, r.bytes, len(r.pieces)
 	r.rec, in.inside = rec, true
-	c, err := r.block(s.body, in)
+	c := r.block(s.body, in)
 	r.rec, in.inside = nil, false
-	if err != nil {
-		return ctlNext, err
-	}
 	r.cut()
 	leaf := node{kind: nodeLeaf, ctl: c, steps: steps - r.steps, bytes: bytes - r.bytes, written: len(r.pieces) > pieces}
 	if leaf.written {
@@ -268,13 +242,13 @@ func (r *run) recorded(m *memory, s *forStmt, in *scope) (control, error) {
 	switch {
 	case rec.gaveUp || cost > m.limit:
 		m.of(s).hopeless = true
-		return c, nil
+		return c
 	case m.of(s).leaves >= maxLeaves || m.used+cost > m.limit:
 		m.loops, m.used = m.loops[:0], 0
 	}
 	m.used += cost
 	m.of(s).insert(append(rec.steps, leaf))
-	return c, nil
+	return c
 }
 
 // insert adds a recorded turn to the tree.
@@ -310,14 +284,12 @@ func (lm *loopMemory) insert(steps []node) {
 }
 
 // probe evaluates an expression that reads only what is outside, and records its value.
-func (rec *record) probe(r *run, e expr, sc *scope) (Value, error) {
+func (rec *record) probe(r *run, e expr, sc *scope) Value {
 	r.rec = nil
-	v, err := e.eval(r, sc)
+	v := e.eval(r, sc)
 	r.rec = rec
-	if err == nil {
-		rec.keep(node{kind: nodeProbe, e: e, value: v}, v)
-	}
-	return v, err
+	rec.keep(node{kind: nodeProbe, e: e, value: v}, v)
+	return v
 }
 
 // maxRecorded bounds what a turn records; a loop that reads more from outside is run.
@@ -334,15 +306,11 @@ func (rec *record) keep(n node, v Value) {
 }
 
 // redo executes a set from outside, and records that it has to be done again.
-func (rec *record) redo(r *run, s *setStmt, sc *scope) error {
+func (rec *record) redo(r *run, s *setStmt, sc *scope) {
 	r.rec = nil
-	v, err := r.ev(s.e, sc)
-	if err == nil {
-		err = r.assign(sc, &s.targets[0], v)
-	}
+	r.assign(sc, &s.targets[0], r.ev(s.e, sc))
 	r.rec = rec
 	rec.keep(node{kind: nodeRedo, set: s}, nil)
-	return err
 }
 
 // assigned records an assignment of a value that this turn has found.

@@ -56,7 +56,7 @@ var loops = []struct {
 	{"a generator from outside", "{% set g = messages | map(attribute='role') %}{% for m in messages %}{{ m.content }}{% for r in g %}{{ r }}{% endfor %}{% endfor %}", false},
 	{"a set block", "{% for m in messages %}{% set c %}{{ m.content }}{{ '!' if loop.last }}{% endset %}{{ c | trim }}{% endfor %}", true},
 	{"a set block in a namespace", "{% set ns = namespace() %}{% for m in messages %}{{ ns.c }}{% set ns.c %}{{ m.content }}{% endset %}{% endfor %}{{ ns.c }}", true},
-	{"with and filter", "{% for m in messages %}{% with c = m.content, l = loop.last %}{% filter trim %}{{ c }}{{ l }}{% endfilter %}{% endwith %}{% endfor %}", true},
+	{"a with", "{% for m in messages %}{% with c = m.content, l = loop.last %}{{ c | trim }}{{ l }}{% endwith %}{% endfor %}", true},
 	{"a message read by number", "{% for m in messages %}{{ m.content }}{{ messages[0].role }}{{ (messages[m.n] or m).role }}{% endfor %}", false},
 	{"the message compared", "{% set users = messages | selectattr('role', 'equalto', 'user') | list %}{% for m in messages %}{% if m.role == 'user' and m == users[-1] %}last{% endif %}{{ m.content }}{{ m.n < messages | length - 2 }}{% endfor %}", true},
 	{"a name that hides the message", "{% for m in messages %}{% for m in m.parts %}{% if m == bos %}x{% endif %}{{ m }}{% endfor %}{{ m.content }}{% endfor %}", true},

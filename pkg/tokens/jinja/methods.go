@@ -59,152 +59,129 @@ func mutates(v Value, name string) bool {
 	return false
 }
 
-func (r *run) callMethod(recv Value, name string, args []Value, kw []kwarg) (Value, error) {
+func (r *run) callMethod(recv Value, name string, args []Value, kw []kwarg) Value {
 	switch o := recv.(type) {
 	case string:
 		return r.textMethod(o, name, args, kw)
 	case *Dict:
 		if len(kw) > 0 {
-			return nil, raise("%s takes no named arguments", name)
+			panic(raise("%s takes no named arguments", name))
 		}
 		return r.dictMethod(o, name, args)
 	}
-	return nil, refuse("the method %s of %s", name, typeName(recv))
+	panic(refuse("the method %s of %s", name, typeName(recv)))
 }
 
-func (r *run) dictMethod(d *Dict, name string, args []Value) (Value, error) {
+func (r *run) dictMethod(d *Dict, name string, args []Value) Value {
 	if name == "get" {
 		if len(args) != 1 && len(args) != 2 {
-			return nil, raise("get takes one or two arguments")
+			panic(raise("get takes one or two arguments"))
 		}
 		if !hashable(args[0]) {
-			return nil, refuse("get with a key that is %s", typeName(args[0]))
+			panic(refuse("get with a key that is %s", typeName(args[0])))
 		}
 		i := d.lookup(args[0])
 		switch {
 		case i >= 0:
-			return d.vals[i], nil
+			return d.vals[i]
 		case len(args) == 2:
-			return args[1], nil
+			return args[1]
 		}
-		return nil, nil
+		return nil
 	}
 	if len(args) > 0 {
-		return nil, raise("%s takes no arguments", name)
+		panic(raise("%s takes no arguments", name))
 	}
 	switch name {
 	case "items":
-		items, err := r.pairs(d)
-		return &view{"dict_items", items}, err
+		return &view{"dict_items", r.pairs(d)}
 	case "keys":
-		return &view{"dict_keys", d.keys}, nil
+		return &view{"dict_keys", d.keys}
 	case "values":
-		return &view{"dict_values", d.vals}, nil
+		return &view{"dict_values", d.vals}
 	case "copy":
-		return d.Forget(), r.spend(32 * d.Len())
+		r.spend(32 * d.Len())
+		return d.Forget()
 	}
-	return nil, refuse("the method %s of a dict", name)
+	panic(refuse("the method %s of a dict", name))
 }
 
-func (r *run) pairs(d *Dict) ([]Value, error) {
+func (r *run) pairs(d *Dict) []Value {
 	items := make([]Value, d.Len())
 	for i, k := range d.keys {
 		items[i] = &List{Items: []Value{k, d.vals[i]}, tuple: true}
 	}
-	return items, r.spend(64 * d.Len())
+	r.spend(64 * d.Len())
+	return items
 }
 
-// textArgs are the arguments of a text's method, all without a name.
-func textArgs(name string, args []Value, kw []kwarg, least, most int) error {
-	if len(kw) > 0 {
-		return refuse("%s with a named argument", name)
-	}
-	if len(args) < least || len(args) > most {
-		return raise("%s with another number of arguments", name)
-	}
-	return nil
+// textCall is a method of texts: how many arguments it takes, all without a name, and what it
+// does, by its name.
+type textCall struct {
+	least, most int
+	call        func(r *run, s, name string, args []Value) Value
 }
 
-func (r *run) textMethod(s, name string, args []Value, kw []kwarg) (Value, error) {
+// textCalls are the methods of texts that are done, but for those that split.
+var textCalls = map[string]textCall{
+	"strip": {0, 1, stripMethod}, "lstrip": {0, 1, stripMethod}, "rstrip": {0, 1, stripMethod},
+	"startswith": {1, 1, affix}, "endswith": {1, 1, affix},
+	"replace": {2, 3, func(r *run, s, _ string, args []Value) Value { return r.replace(s, args) }},
+	"join":    {1, 1, func(r *run, s, _ string, args []Value) Value { return r.joinTexts(s, args[0]) }},
+	"upper":   {0, 0, caseMethod}, "lower": {0, 0, caseMethod}, "title": {0, 0, caseMethod}, "capitalize": {0, 0, caseMethod},
+	"find": {1, 1, search}, "rfind": {1, 1, search}, "count": {1, 1, search}, "index": {1, 1, search},
+	"removeprefix": {1, 1, search}, "removesuffix": {1, 1, search},
+	"partition": {1, 1, partition}, "rpartition": {1, 1, partition},
+	"isdigit": {0, 0, classMethod}, "isnumeric": {0, 0, classMethod}, "isdecimal": {0, 0, classMethod}, "isalpha": {0, 0, classMethod},
+	"isalnum": {0, 0, classMethod}, "isspace": {0, 0, classMethod}, "isupper": {0, 0, classMethod}, "islower": {0, 0, classMethod},
+}
+
+func (r *run) textMethod(s, name string, args []Value, kw []kwarg) Value {
 	switch name {
-	case "strip", "lstrip", "rstrip":
-		return r.stripMethod(s, name, args, kw)
 	case "split", "rsplit", "splitlines":
-		return r.splitMethod(s, name, args, kw)
-	case "startswith", "endswith":
-		return affix(s, name, args, kw)
-	case "replace":
-		err := textArgs(name, args, kw, 2, 3)
-		if err != nil {
-			return nil, err
-		}
-		return r.replace(s, args)
-	case "join":
-		err := textArgs(name, args, kw, 1, 1)
-		if err != nil {
-			return nil, err
-		}
-		return r.joinTexts(s, args[0])
-	case "upper", "lower", "title", "capitalize":
-		err := textArgs(name, args, kw, 0, 0)
-		if err != nil {
-			return nil, err
-		}
-		return r.caseOf(name, s)
-	case "find", "rfind", "count", "index", "removeprefix", "removesuffix":
-		return r.searchMethod(s, name, args, kw)
-	case "partition", "rpartition":
-		return r.partition(s, name, args, kw)
-	case "isdigit", "isalpha", "isalnum", "isspace", "isupper", "islower", "isnumeric", "isdecimal":
-		err := textArgs(name, args, kw, 0, 0)
-		if err != nil {
-			return nil, err
-		}
-		return classOf(name, s)
+		return r.splitMethod(s, name, splitArgs(name, args, kw))
 	}
-	return nil, refuse("the method %s of a text", name)
+	m, ok := textCalls[name]
+	switch {
+	case !ok:
+		panic(refuse("the method %s of a text", name))
+	case len(kw) > 0:
+		panic(refuse("%s with a named argument", name))
+	case len(args) < m.least || len(args) > m.most:
+		panic(raise("%s with another number of arguments", name))
+	}
+	return m.call(r, s, name, args)
 }
 
 // stripSet returns whether a character is stripped.
-func stripSet(name string, args []Value) (func(rune) bool, error) {
+func stripSet(name string, args []Value) func(rune) bool {
 	if len(args) == 0 || args[0] == nil {
-		return IsSpace, nil
+		return IsSpace
 	}
 	chars, ok := args[0].(string)
 	if !ok {
-		return nil, wrong(name+" of %s", args[0])
+		panic(wrong(name+" of %s", args[0]))
 	}
-	return func(c rune) bool { return strings.ContainsRune(chars, c) }, nil
+	return func(c rune) bool { return strings.ContainsRune(chars, c) }
 }
 
-func (r *run) stripMethod(s, name string, args []Value, kw []kwarg) (Value, error) {
-	err := textArgs(name, args, kw, 0, 1)
-	if err != nil {
-		return nil, err
-	}
-	in, err := stripSet(name, args)
-	if err != nil {
-		return nil, err
-	}
+func stripMethod(_ *run, s, name string, args []Value) Value {
+	in := stripSet(name, args)
 	if name != "rstrip" {
 		s = strings.TrimLeftFunc(s, in)
 	}
 	if name != "lstrip" {
 		s = strings.TrimRightFunc(s, in)
 	}
-	return s, nil
+	return s
 }
 
-func (r *run) splitMethod(s, name string, args []Value, kw []kwarg) (Value, error) {
-	args, err := splitArgs(name, args, kw)
-	if err != nil {
-		return nil, err
-	}
+func (r *run) splitMethod(s, name string, args []Value) Value {
 	most := -1
 	if len(args) > 1 {
 		n, ok := index(args[1])
 		if !ok {
-			return nil, wrong(name+" by %s", args[1])
+			panic(wrong(name+" by %s", args[1]))
 		}
 		most = n
 	}
@@ -212,18 +189,18 @@ func (r *run) splitMethod(s, name string, args []Value, kw []kwarg) (Value, erro
 	switch {
 	case name == "splitlines":
 		if len(args) > 0 {
-			return nil, refuse("splitlines with an argument")
+			panic(refuse("splitlines with an argument"))
 		}
 		parts = splitLines(s)
 	case len(args) == 0 || args[0] == nil:
 		if name == "rsplit" && most >= 0 {
-			return nil, refuse("rsplit at blanks with a limit")
+			panic(refuse("rsplit at blanks with a limit"))
 		}
 		parts = splitBlank(s, most)
 	default:
 		sep, ok := args[0].(string)
 		if !ok || sep == "" {
-			return nil, wrong(name+" at %s", args[0])
+			panic(wrong(name+" at %s", args[0]))
 		}
 		if name == "rsplit" {
 			parts = splitRight(s, sep, most)
@@ -235,11 +212,12 @@ func (r *run) splitMethod(s, name string, args []Value, kw []kwarg) (Value, erro
 	for i, p := range parts {
 		items[i] = p
 	}
-	return &List{Items: items}, r.spend(32 * len(parts))
+	r.spend(32 * len(parts))
+	return &List{Items: items}
 }
 
 // splitArgs puts the named arguments of a split behind the others.
-func splitArgs(name string, args []Value, kw []kwarg) ([]Value, error) {
+func splitArgs(name string, args []Value, kw []kwarg) []Value {
 	for _, k := range kw {
 		switch {
 		case k.name == "sep" && len(args) == 0:
@@ -249,10 +227,10 @@ func splitArgs(name string, args []Value, kw []kwarg) ([]Value, error) {
 		case k.name == "maxsplit" && len(args) == 1:
 			args = append(args, k.v)
 		default:
-			return nil, refuse("%s with a named argument", name)
+			panic(refuse("%s with a named argument", name))
 		}
 	}
-	return args, nil
+	return args
 }
 
 func splitCount(most int) int {
@@ -322,11 +300,7 @@ func splitLines(s string) []string {
 	return parts
 }
 
-func affix(s, name string, args []Value, kw []kwarg) (Value, error) {
-	err := textArgs(name, args, kw, 1, 1)
-	if err != nil {
-		return nil, err
-	}
+func affix(_ *run, s, name string, args []Value) Value {
 	tries := []Value{args[0]}
 	l, ok := args[0].(*List)
 	if ok && l.tuple {
@@ -335,27 +309,27 @@ func affix(s, name string, args []Value, kw []kwarg) (Value, error) {
 	for _, v := range tries {
 		t, ok := v.(string)
 		if !ok {
-			return nil, wrong(name+" of %s", v)
+			panic(wrong(name+" of %s", v))
 		}
 		if name == "startswith" && strings.HasPrefix(s, t) || name == "endswith" && strings.HasSuffix(s, t) {
-			return true, nil
+			return true
 		}
 	}
-	return false, nil
+	return false
 }
 
 // replace is str.replace; args are what to replace, by what, and how often.
-func (r *run) replace(s string, args []Value) (Value, error) {
+func (r *run) replace(s string, args []Value) Value {
 	old, ok := args[0].(string)
 	by, ok2 := args[1].(string)
 	if !ok || !ok2 {
-		return nil, wrong("replace of %s by %s", args[0], args[1])
+		panic(wrong("replace of %s by %s", args[0], args[1]))
 	}
 	n := -1
 	if len(args) > 2 && args[2] != nil {
 		n, ok = index(args[2])
 		if !ok {
-			return nil, wrong("replace by %s", args[2])
+			panic(wrong("replace by %s", args[2]))
 		}
 	}
 	times := strings.Count(s, old)
@@ -363,51 +337,45 @@ func (r *run) replace(s string, args []Value) (Value, error) {
 		times = min(times, n)
 	}
 	if len(by) > 0 && times > r.bytes/len(by) {
-		return nil, errBytes
+		panic(errBytes)
 	}
-	err := r.spend(len(s) + times*len(by))
-	if err != nil {
-		return nil, err
-	}
-	return strings.Replace(s, old, by, n), nil
+	r.spend(len(s) + times*len(by))
+	return strings.Replace(s, old, by, n)
 }
 
-func (r *run) joinTexts(sep string, v Value) (Value, error) {
-	items, err := r.iterate(v)
-	if err != nil {
-		return nil, err
-	}
+func (r *run) joinTexts(sep string, v Value) Value {
+	items := r.iterate(v)
 	parts := make([]string, len(items))
 	n := 0
 	for i, e := range items {
 		s, ok := e.(string)
 		if !ok {
-			return nil, wrong("join of %s", e)
+			panic(wrong("join of %s", e))
 		}
 		parts[i] = s
 		n += len(s) + len(sep)
 		if n > r.bytes {
-			return nil, errBytes
+			panic(errBytes)
 		}
 	}
-	return strings.Join(parts, sep), r.spend(n)
+	r.spend(n)
+	return strings.Join(parts, sep)
 }
+
+func caseMethod(r *run, s, name string, _ []Value) Value { return r.caseOf(name, s) }
 
 // caseOf maps the case of ASCII. Beyond it the mapping depends on Python's Unicode version
 // and may change lengths: refused.
-func (r *run) caseOf(name, s string) (Value, error) {
+func (r *run) caseOf(name, s string) Value {
 	if !isASCII(s) {
-		return nil, refuse("%s of a text beyond ASCII", name)
+		panic(refuse("%s of a text beyond ASCII", name))
 	}
-	err := r.spend(len(s))
-	if err != nil {
-		return nil, err
-	}
+	r.spend(len(s))
 	switch name {
 	case "upper":
-		return strings.ToUpper(s), nil
+		return strings.ToUpper(s)
 	case "lower":
-		return strings.ToLower(s), nil
+		return strings.ToLower(s)
 	}
 	b := []byte(strings.ToLower(s))
 	start := true
@@ -418,25 +386,21 @@ func (r *run) caseOf(name, s string) (Value, error) {
 		}
 		start = name == "title" && !letter
 	}
-	return string(b), nil
+	return string(b)
 }
 
-func (r *run) searchMethod(s, name string, args []Value, kw []kwarg) (Value, error) {
-	err := textArgs(name, args, kw, 1, 1)
-	if err != nil {
-		return nil, err
-	}
+func search(_ *run, s, name string, args []Value) Value {
 	t, ok := args[0].(string)
 	if !ok {
-		return nil, wrong(name+" of %s", args[0])
+		panic(wrong(name+" of %s", args[0]))
 	}
 	switch name {
 	case "removeprefix":
-		return strings.TrimPrefix(s, t), nil
+		return strings.TrimPrefix(s, t)
 	case "removesuffix":
-		return strings.TrimSuffix(s, t), nil
+		return strings.TrimSuffix(s, t)
 	case "count":
-		return strings.Count(s, t), nil
+		return strings.Count(s, t)
 	}
 	i := strings.Index(s, t)
 	if name == "rfind" {
@@ -444,21 +408,17 @@ func (r *run) searchMethod(s, name string, args []Value, kw []kwarg) (Value, err
 	}
 	switch {
 	case i >= 0:
-		return runes(s[:i]), nil
+		return runes(s[:i])
 	case name == "index":
-		return nil, raise("index of what is not there")
+		panic(raise("index of what is not there"))
 	}
-	return -1, nil
+	return -1
 }
 
-func (r *run) partition(s, name string, args []Value, kw []kwarg) (Value, error) {
-	err := textArgs(name, args, kw, 1, 1)
-	if err != nil {
-		return nil, err
-	}
+func partition(_ *run, s, name string, args []Value) Value {
 	sep, ok := args[0].(string)
 	if !ok || sep == "" {
-		return nil, wrong(name+" at %s", args[0])
+		panic(wrong(name+" at %s", args[0]))
 	}
 	i := strings.Index(s, sep)
 	parts := []Value{s, "", ""}
@@ -469,13 +429,15 @@ func (r *run) partition(s, name string, args []Value, kw []kwarg) (Value, error)
 	if i >= 0 {
 		parts = []Value{s[:i], sep, s[i+len(sep):]}
 	}
-	return &List{Items: parts, tuple: true}, nil
+	return &List{Items: parts, tuple: true}
 }
 
+func classMethod(_ *run, s, name string, _ []Value) Value { return classOf(name, s) }
+
 // classOf is isdigit and its like, of ASCII.
-func classOf(name, s string) (Value, error) {
+func classOf(name, s string) bool {
 	if !isASCII(s) {
-		return nil, refuse("%s of a text beyond ASCII", name)
+		panic(refuse("%s of a text beyond ASCII", name))
 	}
 	cased := false
 	for i := range len(s) {
@@ -498,11 +460,11 @@ func classOf(name, s string) (Value, error) {
 			ok = !up
 		}
 		if !ok {
-			return false, nil
+			return false
 		}
 	}
 	if name == "isupper" || name == "islower" {
-		return cased, nil
+		return cased
 	}
-	return s != "", nil
+	return s != ""
 }

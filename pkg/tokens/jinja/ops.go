@@ -33,47 +33,41 @@ func exactFloat(i int) (float64, bool) {
 	return float64(i), i <= 1<<53 && i >= -(1<<53)
 }
 
-func (r *run) add(a, b Value) (Value, error) {
+func (r *run) add(a, b Value) Value {
 	switch x := a.(type) {
 	case string:
 		y, ok := b.(string)
 		if ok {
-			err := r.spend(len(x) + len(y))
-			if err != nil {
-				return nil, err
-			}
-			return x + y, nil
+			r.spend(len(x) + len(y))
+			return x + y
 		}
 	case *List:
 		y, ok := b.(*List)
 		if ok && x.tuple == y.tuple {
-			err := r.spend(16 * (len(x.Items) + len(y.Items)))
-			if err != nil {
-				return nil, err
-			}
-			return &List{Items: slices.Concat(x.Items, y.Items), tuple: x.tuple}, nil
+			r.spend(16 * (len(x.Items) + len(y.Items)))
+			return &List{Items: slices.Concat(x.Items, y.Items), tuple: x.tuple}
 		}
 	default:
 		return r.arithmetic("+", a, b)
 	}
-	return nil, wrong("%s + %s", a, b)
+	panic(wrong("%s + %s", a, b))
 }
 
-func (r *run) arithmetic(op string, a, b Value) (Value, error) {
+func (r *run) arithmetic(op string, a, b Value) Value {
 	if op == "*" {
-		v, ok, err := r.repeated(a, b)
+		v, ok := r.repeated(a, b)
 		if ok {
-			return v, err
+			return v
 		}
 	}
 	_, text := a.(string)
 	if op == "%" && text {
-		return nil, refuse("formatting with %%")
+		panic(refuse("formatting with %%"))
 	}
 	x, fx, xf, ok := number(a)
 	y, fy, yf, ok2 := number(b)
 	if !ok || !ok2 {
-		return nil, wrong("arithmetic with %s and %s", a, b)
+		panic(wrong("arithmetic with %s and %s", a, b))
 	}
 	if op == "/" || xf || yf {
 		exact := true
@@ -85,7 +79,7 @@ func (r *run) arithmetic(op string, a, b Value) (Value, error) {
 			fy, exact = f, exact && e
 		}
 		if !exact {
-			return nil, refuse("arithmetic with integers beyond 53 bits and floats")
+			panic(refuse("arithmetic with integers beyond 53 bits and floats"))
 		}
 		return floats(op, fx, fy)
 	}
@@ -93,7 +87,7 @@ func (r *run) arithmetic(op string, a, b Value) (Value, error) {
 }
 
 // repeated is a text or a list times a number.
-func (r *run) repeated(a, b Value) (Value, bool, error) {
+func (r *run) repeated(a, b Value) (Value, bool) {
 	n, _, f, ok := number(b)
 	seq := a
 	if _, _, _, isNum := number(a); isNum {
@@ -101,91 +95,71 @@ func (r *run) repeated(a, b Value) (Value, bool, error) {
 		seq = b
 	}
 	if !ok || f {
-		return nil, false, nil
+		return nil, false
 	}
 	n = max(n, 0)
 	switch s := seq.(type) {
 	case string:
 		if len(s) > 0 && n > r.bytes/len(s) {
-			return nil, true, errBytes
+			panic(errBytes)
 		}
-		err := r.spend(n * len(s))
-		if err != nil {
-			return nil, true, err
-		}
-		return strings.Repeat(s, n), true, nil
+		r.spend(n * len(s))
+		return strings.Repeat(s, n), true
 	case *List:
 		if len(s.Items) > 0 && n > r.bytes/16/len(s.Items) {
-			return nil, true, errBytes
+			panic(errBytes)
 		}
-		err := r.spend(16 * n * len(s.Items))
-		if err != nil {
-			return nil, true, err
-		}
-		return &List{Items: slices.Repeat(s.Items, n), tuple: s.tuple}, true, nil
+		r.spend(16 * n * len(s.Items))
+		return &List{Items: slices.Repeat(s.Items, n), tuple: s.tuple}, true
 	}
-	return nil, false, nil
+	return nil, false
 }
 
-func integers(op string, x, y int) (Value, error) {
-	over := refuse("an integer beyond 64 bits")
+func integers(op string, x, y int) Value {
 	switch op {
 	case "+":
 		z := x + y
 		if (z > x) != (y > 0) && y != 0 {
-			return nil, over
+			panic(errInteger)
 		}
-		return z, nil
+		return z
 	case "-":
 		z := x - y
 		if (z < x) != (y > 0) && y != 0 {
-			return nil, over
+			panic(errInteger)
 		}
-		return z, nil
+		return z
 	case "*":
 		return product(x, y)
 	case "//", "%":
 		if y == 0 {
-			return nil, raise("a division by zero")
+			panic(raise("a division by zero"))
 		}
 		if x == math.MinInt && y == -1 {
-			return nil, over
+			panic(errInteger)
 		}
 		q, m := x/y, x%y
 		if m != 0 && (m < 0) != (y < 0) {
 			q, m = q-1, m+y
 		}
 		if op == "%" {
-			return m, nil
+			return m
 		}
-		return q, nil
-	case "**":
-		if y < 0 {
-			return nil, refuse("a negative power")
-		}
-		var z Value = 1
-		for range y {
-			var err error
-			z, err = product(z.(int), x)
-			if err != nil || x == 0 || x == 1 {
-				return z, err
-			}
-		}
-		return z, nil
+		return q
 	}
-	return nil, refuse("the operator %s", op)
+	panic(refuse("the operator %s", op))
 }
 
-func product(x, y int) (Value, error) {
+func product(x, y int) int {
 	neg := (x < 0) != (y < 0)
 	hi, lo := bits.Mul64(magnitude(x), magnitude(y))
 	if hi != 0 || lo > math.MaxInt64 {
-		return nil, refuse("an integer beyond 64 bits")
+		panic(errInteger)
 	}
 	if neg {
-		return -int(lo), nil
+		return -int(lo)
 	}
-	return int(lo), nil
+	return int(lo)
 }
 
 func magnitude(x int) uint64 {
@@ -195,64 +169,59 @@ func magnitude(x int) uint64 {
 	return uint64(x)
 }
 
-func floats(op string, x, y float64) (Value, error) {
+func floats(op string, x, y float64) Value {
 	switch op {
 	case "+":
-		return x + y, nil
+		return x + y
 	case "-":
-		return x - y, nil
+		return x - y
 	case "*":
-		return x * y, nil
+		return x * y
 	case "/":
 		if y == 0 {
-			return nil, raise("a division by zero")
+			panic(raise("a division by zero"))
 		}
-		return x / y, nil
+		return x / y
 	}
-	return nil, refuse("the operator %s on floats", op)
+	panic(refuse("the operator %s on floats", op))
 }
 
 // compare is one comparison.
-func (r *run) compare(op string, a, b Value) (bool, error) {
+func (r *run) compare(op string, a, b Value) bool {
 	switch op {
 	case "==":
 		return r.equal(a, b, 0)
 	case "!=":
-		ok, err := r.equal(a, b, 0)
-		return !ok, err
+		return !r.equal(a, b, 0)
 	case "in":
 		return r.contains(b, a)
 	case "not in":
-		ok, err := r.contains(b, a)
-		return !ok, err
+		return !r.contains(b, a)
 	}
-	c, err := order(a, b)
-	if err != nil {
-		return false, err
-	}
+	c := order(a, b)
 	switch op {
 	case "<":
-		return c < 0, nil
+		return c < 0
 	case "<=":
-		return c <= 0, nil
+		return c <= 0
 	case ">":
-		return c > 0, nil
+		return c > 0
 	}
-	return c >= 0, nil
+	return c >= 0
 }
 
 // order is Python's < on numbers and texts; other kinds are raised or refused.
-func order(a, b Value) (int, error) {
+func order(a, b Value) int {
 	x, ok := a.(string)
 	y, ok2 := b.(string)
 	if ok && ok2 {
-		return strings.Compare(x, y), nil
+		return strings.Compare(x, y)
 	}
 	i, f, isF, ok := number(a)
 	j, g, isG, ok2 := number(b)
 	if ok && ok2 {
 		if !isF && !isG {
-			return cmp.Compare(i, j), nil
+			return cmp.Compare(i, j)
 		}
 		exact, exact2 := true, true
 		if !isF {
@@ -262,85 +231,73 @@ func order(a, b Value) (int, error) {
 			g, exact2 = exactFloat(j)
 		}
 		if !exact || !exact2 || math.IsNaN(f) || math.IsNaN(g) {
-			return 0, refuse("comparing such numbers")
+			panic(refuse("comparing such numbers"))
 		}
-		return cmp.Compare(f, g), nil
+		return cmp.Compare(f, g)
 	}
 	_, la := a.(*List)
 	_, lb := b.(*List)
 	if la && lb {
-		return 0, refuse("comparing the order of lists")
+		panic(refuse("comparing the order of lists"))
 	}
-	return 0, wrong("%s < %s", a, b)
+	panic(wrong("%s < %s", a, b))
 }
 
 // equal is Python's ==.
-func (r *run) equal(a, b Value, depth int) (bool, error) {
+func (r *run) equal(a, b Value, depth int) bool {
 	if depth > r.limits.Depth {
-		return false, errDepth
+		panic(errDepth)
 	}
-	err := r.step()
-	if err != nil {
-		return false, err
-	}
+	r.step()
 	_, marked := b.(markup)
 	if marked {
-		return false, refuse("comparing what safe returns")
+		panic(refuse("comparing what safe returns"))
 	}
 	switch x := a.(type) {
 	case nil:
-		return b == nil, nil
+		return b == nil
 	case string:
 		y, ok := b.(string)
-		return ok && x == y, nil
+		return ok && x == y
 	case bool, int, float64:
-		_, _, _, ok := number(b)
-		if !ok {
-			return false, nil
-		}
-		return keysEqual(a, b), nil
+		return keysEqual(a, b)
 	case *List:
 		y, ok := b.(*List)
 		if !ok || x.tuple != y.tuple || len(x.Items) != len(y.Items) {
-			return false, nil
+			return false
 		}
 		for i := range x.Items {
-			ok, err := r.equal(x.Items[i], y.Items[i], depth+1)
-			if err != nil || !ok {
-				return false, err
+			if !r.equal(x.Items[i], y.Items[i], depth+1) {
+				return false
 			}
 		}
-		return true, nil
+		return true
 	case *Dict:
 		y, ok := b.(*Dict)
 		if !ok || x == y {
-			return ok, nil
+			return ok
 		}
 		return r.equalDicts(x, y, depth+1)
 	case *undefined:
 		_, ok := b.(*undefined)
-		return ok, nil
+		return ok
 	case *namespace, *macro, *builtin, *generator, *loopState:
-		return a == b, nil
+		return a == b
 	}
-	return false, refuse("comparing %s", typeName(a))
+	panic(refuse("comparing %s", typeName(a)))
 }
 
-func (r *run) equalDicts(x, y *Dict, depth int) (bool, error) {
+func (r *run) equalDicts(x, y *Dict, depth int) bool {
 	if x.Len() != y.Len() {
-		return false, nil
+		return false
 	}
 	for i, k := range x.keys {
 		j := y.lookup(k)
-		if j < 0 {
-			return false, nil
-		}
-		ok, err := r.equal(x.vals[i], y.vals[j], depth)
-		if err != nil || !ok {
-			return false, err
+		if j < 0 || !r.equal(x.vals[i], y.vals[j], depth) {
+			return false
 		}
 	}
-	return true, nil
+	return true
 }
 
 // keysEqual is == among what may be a key.
@@ -392,105 +349,97 @@ func hashable(v Value) bool {
 	return false
 }
 
-func (r *run) contains(in, v Value) (bool, error) {
+func (r *run) contains(in, v Value) bool {
 	switch c := in.(type) {
 	case string:
 		s, ok := v.(string)
 		if !ok {
-			return false, wrong("%s in a text", v)
+			panic(wrong("%s in a text", v))
 		}
-		return strings.Contains(c, s), nil
+		return strings.Contains(c, s)
 	case *Dict:
 		if !hashable(v) {
 			if _, ok := v.(*undefined); ok {
-				return false, nil
+				return false
 			}
-			return false, unhashable(v)
+			panic(unhashable(v))
 		}
-		return c.lookup(v) >= 0, nil
+		return c.lookup(v) >= 0
 	case *generator:
 		// Python stops at what it finds, and goes on from there later.
-		return false, refuse("in a generator")
+		panic(refuse("in a generator"))
 	case *List, *view, *undefined, span:
-		items, err := r.iterate(in)
-		if err != nil {
-			return false, err
-		}
-		for _, e := range items {
-			ok, err := r.equal(e, v, 0)
-			if err != nil || ok {
-				return ok, err
+		for _, e := range r.iterate(in) {
+			if r.equal(e, v, 0) {
+				return true
 			}
 		}
-		return false, nil
+		return false
 	case *loopState:
-		return false, refuse("in the loop variable")
+		panic(refuse("in the loop variable"))
 	}
-	return false, wrong("in %s", in)
+	panic(wrong("in %s", in))
 }
 
 // iterate returns what a loop over v sees.
-func (r *run) iterate(v Value) ([]Value, error) {
+func (r *run) iterate(v Value) []Value {
 	switch v := v.(type) {
 	case *List:
-		return v.Items, nil
+		return v.Items
 	case *Dict:
-		return v.keys, nil
+		return v.keys
 	case *view:
-		return v.items, nil
+		return v.items
 	case *undefined:
-		return nil, nil
+		return nil
 	case string:
-		err := r.spend(16 * runes(v))
-		if err != nil {
-			return nil, err
-		}
+		r.spend(16 * runes(v))
 		items := make([]Value, 0, runes(v))
 		for i, c := range v {
 			items = append(items, v[i:i+runeLen(c)])
 		}
-		return items, nil
+		return items
 	case span:
 		n := v.len()
-		err := r.spend(16 * n)
-		if err != nil {
-			return nil, err
-		}
+		r.spend(16 * n)
 		items := make([]Value, n)
 		for i := range items {
 			items[i] = v.start + i*v.step
 		}
-		return items, nil
+		return items
 	case *generator:
 		if r.undoing {
 			r.undo = append(r.undo, undone{gen: v, pos: v.pos})
 		}
 		items := v.items[v.pos:]
 		v.pos = len(v.items)
-		return items, v.err
+		if v.err != nil {
+			panic(v.err)
+		}
+		return items
 	case *loopState:
-		return nil, refuse("a loop over the loop variable")
+		panic(refuse("a loop over the loop variable"))
 	}
-	return nil, wrong("a loop over %s", v)
+	panic(wrong("a loop over %s", v))
 }
 
 // length is Python's len.
-func length(v Value) (int, error) {
+func length(v Value) int {
 	switch v := v.(type) {
 	case string:
-		return runes(v), nil
+		return runes(v)
 	case *List:
-		return len(v.Items), nil
+		return len(v.Items)
 	case *Dict:
-		return v.Len(), nil
+		return v.Len()
 	case *view:
-		return len(v.items), nil
+		return len(v.items)
 	case *undefined:
-		return 0, nil
+		return 0
 	case span:
-		return v.len(), nil
+		return v.len()
 	case *loopState:
-		return len(v.items), nil
+		return len(v.items)
 	}
-	return 0, wrong("the length of %s", v)
+	panic(wrong("the length of %s", v))
 }

@@ -12,7 +12,7 @@ type parser struct {
 	depth int
 	max   int
 	names *names
-	known map[string]filterFunc
+	known map[string]*filter
 	// inLoop: break and continue have a loop to act on.
 	inLoop bool
 }
@@ -76,27 +76,38 @@ func (p *parser) skipName(name string) bool {
 	return ok
 }
 
-func (p *parser) wantOp(op string) error {
+func (p *parser) wantOp(op string) {
 	if !p.skipOp(op) {
-		return raise("syntax: expected %q", op)
+		panic(raise("syntax: expected %q", op))
 	}
-	return nil
 }
 
-func (p *parser) name() (string, error) {
+func (p *parser) name() string {
 	t := p.next()
 	if t.kind != tokName {
-		return "", raise("syntax: expected a name")
+		panic(raise("syntax: expected a name"))
 	}
-	return t.s, nil
+	return t.s
 }
 
-func (p *parser) enter() error {
+// list reads items with commas between them, up to and with the operator end.
+func (p *parser) list(end string, item func()) {
+	for n := 0; !p.skipOp(end); n++ {
+		if n > 0 {
+			p.wantOp(",")
+			if p.skipOp(end) {
+				return
+			}
+		}
+		item()
+	}
+}
+
+func (p *parser) enter() {
 	p.depth++
 	if p.depth > p.max {
-		return errDepth
+		panic(errDepth)
 	}
-	return nil
 }
 
 func (p *parser) leave() { p.depth-- }
@@ -104,86 +115,52 @@ func (p *parser) leave() { p.depth-- }
 // maxChain bounds how many operands of one level may be joined: each is one level deeper.
 const maxChain = 1000
 
-// chained returns an error after too many operands of one level.
-func chained(n int) error {
-	if n > maxChain {
-		return errDepth
+// chain reads an operand, and joins the next ones to it from the left while more says so.
+func (p *parser) chain(operand func() expr, more func() bool, join func(left expr) expr) expr {
+	e := operand()
+	for n := 0; more(); n++ {
+		if n > maxChain {
+			panic(errDepth)
+		}
+		e = join(e)
 	}
-	return nil
+	return e
 }
 
 // expression reads one expression, with a condition if cond.
-func (p *parser) expression(cond bool) (expr, error) {
-	err := p.enter()
-	if err != nil {
-		return nil, err
-	}
+func (p *parser) expression(cond bool) expr {
+	p.enter()
 	defer p.leave()
-	e, err := p.or()
-	for n := 0; err == nil && cond && p.skipName("if"); n++ {
-		err = chained(n)
-		if err != nil {
-			break
+	return p.chain(p.or, func() bool { return cond && p.skipName("if") }, func(then expr) expr {
+		c := &condExpr{then: then, test: p.or()}
+		if p.skipName("else") {
+			c.other = p.expression(true)
 		}
-		c := &condExpr{then: e}
-		c.test, err = p.or()
-		if err == nil && p.skipName("else") {
-			c.other, err = p.expression(true)
-		}
-		e = c
-	}
-	return e, err
+		return c
+	})
 }
 
-func (p *parser) or() (expr, error) {
-	left, err := p.and()
-	for n := 0; err == nil && p.skipName("or"); n++ {
-		err = chained(n)
-		if err != nil {
-			break
-		}
-		b := &boolExpr{or: true, a: left}
-		b.b, err = p.and()
-		left = b
-	}
-	return left, err
+func (p *parser) or() expr {
+	return p.chain(p.and, func() bool { return p.skipName("or") }, func(a expr) expr { return &boolExpr{or: true, a: a, b: p.and()} })
 }
 
-func (p *parser) and() (expr, error) {
-	left, err := p.not()
-	for n := 0; err == nil && p.skipName("and"); n++ {
-		err = chained(n)
-		if err != nil {
-			break
-		}
-		b := &boolExpr{a: left}
-		b.b, err = p.not()
-		left = b
-	}
-	return left, err
+func (p *parser) and() expr {
+	return p.chain(p.not, func() bool { return p.skipName("and") }, func(a expr) expr { return &boolExpr{a: a, b: p.not()} })
 }
 
-func (p *parser) not() (expr, error) {
+func (p *parser) not() expr {
 	if !p.skipName("not") {
 		return p.compare()
 	}
-	err := p.enter()
-	if err != nil {
-		return nil, err
-	}
+	p.enter()
 	defer p.leave()
-	e, err := p.not()
-	return &notExpr{e}, err
+	return &notExpr{p.not()}
 }
 
 var compareOps = []string{"==", "!=", ">", ">=", "<", "<="}
 
-func (p *parser) compare() (expr, error) {
-	e, err := p.sum()
-	if err != nil {
-		return nil, err
-	}
-	c := &compareExpr{first: e}
+func (p *parser) compare() expr {
+	c := &compareExpr{first: p.sum()}
 	for {
 		t := p.cur()
 		op := ""
@@ -198,142 +175,106 @@ func (p *parser) compare() (expr, error) {
 			p.next()
 			p.next()
 		case len(c.ops) == 0:
-			return e, nil
+			return c.first
 		default:
-			return c, nil
-		}
-		right, err := p.sum()
-		if err != nil {
-			return nil, err
+			return c
 		}
 		c.ops = append(c.ops, op)
-		c.rest = append(c.rest, right)
+		c.rest = append(c.rest, p.sum())
 	}
 }
 
 // binary reads operands of one level, joined from the left.
-func (p *parser) binary(operand func() (expr, error), ops ...string) (expr, error) {
-	left, err := operand()
-	for n := 0; err == nil && p.cur().kind == tokOp && slices.Contains(ops, p.cur().s); n++ {
-		err = chained(n)
-		if err != nil {
-			break
-		}
-		b := &binExpr{op: p.next().s, a: left}
-		b.b, err = operand()
-		left = b
-	}
-	return left, err
+func (p *parser) binary(operand func() expr, ops ...string) expr {
+	more := func() bool { return p.cur().kind == tokOp && slices.Contains(ops, p.cur().s) }
+	return p.chain(operand, more, func(a expr) expr { return &binExpr{op: p.next().s, a: a, b: operand()} })
 }
 
-func (p *parser) sum() (expr, error) { return p.binary(p.concat, "+", "-") }
+func (p *parser) sum() expr { return p.binary(p.concat, "+", "-") }
 
-func (p *parser) concat() (expr, error) {
-	first, err := p.product()
-	if err != nil || !p.isOp("~") {
-		return first, err
+func (p *parser) concat() expr {
+	first := p.product()
+	if !p.isOp("~") {
+		return first
 	}
 	c := &concatExpr{parts: []expr{first}}
 	for p.skipOp("~") {
-		e, err := p.product()
-		if err != nil {
-			return nil, err
-		}
-		c.parts = append(c.parts, e)
+		c.parts = append(c.parts, p.product())
 	}
-	return c, nil
+	return c
 }
 
-func (p *parser) product() (expr, error) { return p.binary(p.power, "*", "/", "//", "%") }
+func (p *parser) product() expr { return p.binary(p.power, "*", "/", "//", "%") }
 
-func (p *parser) power() (expr, error) {
-	return p.binary(func() (expr, error) { return p.unary(true) }, "**")
-}
+func (p *parser) power() expr { return p.binary(func() expr { return p.filters(p.unary()) }, "**") }
 
-func (p *parser) unary(filters bool) (expr, error) {
-	err := p.enter()
-	if err != nil {
-		return nil, err
-	}
+// unary reads an expression with a sign, or what a filter applies to.
+func (p *parser) unary() expr {
+	p.enter()
 	defer p.leave()
-	var e expr
-	switch {
-	case p.isOp("-") || p.isOp("+"):
-		u := &signExpr{minus: p.next().s == "-"}
-		u.e, err = p.unary(false)
-		e = u
-	default:
-		e, err = p.primary()
+	if p.isOp("-") || p.isOp("+") {
+		return p.postfix(&signExpr{minus: p.next().s == "-", e: p.unary()})
 	}
-	if err != nil {
-		return nil, err
-	}
-	e, err = p.postfix(e)
-	if err != nil || !filters {
-		return e, err
-	}
-	return p.filters(e)
+	return p.postfix(p.primary())
 }
 
-func (p *parser) primary() (expr, error) {
+func (p *parser) primary() expr {
 	t := p.cur()
 	switch t.kind {
 	case tokName:
 		p.next()
 		switch t.s {
 		case "true", "True":
-			return &constExpr{true}, nil
+			return &constExpr{true}
 		case "false", "False":
-			return &constExpr{false}, nil
+			return &constExpr{false}
 		case "none", "None":
-			return &constExpr{nil}, nil
+			return &constExpr{nil}
 		}
-		return &nameExpr{id: p.names.id(t.s), name: t.s}, nil
+		return &nameExpr{id: p.names.id(t.s), name: t.s}
 	case tokText:
 		s := ""
 		for p.cur().kind == tokText {
 			s += p.next().s
 		}
-		return &constExpr{s}, nil
+		return &constExpr{s}
 	case tokNumber:
-		return &constExpr{p.next().v}, nil
+		return &constExpr{p.next().v}
 	case tokOp:
-		switch t.s {
+		switch p.next().s {
 		case "(":
-			p.next()
-			e, err := p.tuple(true, true, "")
-			if err != nil {
-				return nil, err
-			}
-			return e, p.wantOp(")")
+			e := p.tuple(true, true, "")
+			p.wantOp(")")
+			return e
 		case "[":
-			return p.list()
+			l := &listExpr{}
+			p.list("]", func() { l.items = append(l.items, p.expression(true)) })
+			return l
 		case "{":
-			return p.dict()
+			d := &dictExpr{}
+			p.list("}", func() {
+				d.keys = append(d.keys, p.expression(true))
+				p.wantOp(":")
+				d.vals = append(d.vals, p.expression(true))
+			})
+			return d
 		}
 	}
-	return nil, raise("syntax: expected an expression")
+	panic(raise("syntax: expected an expression"))
 }
 
 // tuple reads one expression, or several with commas between them, up to what ends them.
-func (p *parser) tuple(cond, parens bool, end string) (expr, error) {
+func (p *parser) tuple(cond, parens bool, end string) expr {
 	var items []expr
 	many := false
 	for {
 		if len(items) > 0 {
-			err := p.wantOp(",")
-			if err != nil {
-				return nil, err
-			}
+			p.wantOp(",")
 		}
 		if p.tupleEnds(end) {
 			break
 		}
-		e, err := p.expression(cond)
-		if err != nil {
-			return nil, err
-		}
-		items = append(items, e)
+		items = append(items, p.expression(cond))
 		if !p.isOp(",") {
 			break
 		}
@@ -341,68 +282,15 @@ func (p *parser) tuple(cond, parens bool, end string) (expr, error) {
 	}
 	switch {
 	case !many && len(items) == 1:
-		return items[0], nil
+		return items[0]
 	case !many && !parens:
-		return nil, raise("syntax: expected an expression")
+		panic(raise("syntax: expected an expression"))
 	}
-	return &listExpr{items: items, tuple: true}, nil
+	return &listExpr{items: items, tuple: true}
 }
 
 func (p *parser) tupleEnds(end string) bool {
 	t := p.cur()
 	return t.kind == tokVarEnd || t.kind == tokBlockEnd || t.kind == tokEnd || p.isOp(")") ||
 		end != "" && p.isName(end)
-}
-
-func (p *parser) list() (expr, error) {
-	p.next()
-	l := &listExpr{}
-	for !p.isOp("]") {
-		if len(l.items) > 0 {
-			err := p.wantOp(",")
-			if err != nil {
-				return nil, err
-			}
-			if p.isOp("]") {
-				break
-			}
-		}
-		e, err := p.expression(true)
-		if err != nil {
-			return nil, err
-		}
-		l.items = append(l.items, e)
-	}
-	return l, p.wantOp("]")
-}
-
-func (p *parser) dict() (expr, error) {
-	p.next()
-	d := &dictExpr{}
-	for !p.isOp("}") {
-		if len(d.keys) > 0 {
-			err := p.wantOp(",")
-			if err != nil {
-				return nil, err
-			}
-			if p.isOp("}") {
-				break
-			}
-		}
-		k, err := p.expression(true)
-		if err != nil {
-			return nil, err
-		}
-		err = p.wantOp(":")
-		if err != nil {
-			return nil, err
-		}
-		v, err := p.expression(true)
-		if err != nil {
-			return nil, err
-		}
-		d.keys = append(d.keys, k)
-		d.vals = append(d.vals, v)
-	}
-	return d, p.wantOp("}")
 }

@@ -6,11 +6,10 @@ import (
 )
 
 // postfix reads the attributes, subscripts and calls after an expression.
-func (p *parser) postfix(e expr) (expr, error) {
-	var err error
-	for n := 0; err == nil; n++ {
+func (p *parser) postfix(e expr) expr {
+	for n := 0; ; n++ {
 		if n > p.max {
-			return nil, errDepth
+			panic(errDepth)
 		}
 		switch {
 		case p.isOp("."):
@@ -18,26 +17,25 @@ func (p *parser) postfix(e expr) (expr, error) {
 			t := p.next()
 			switch {
 			case t.kind == tokName && strings.HasPrefix(t.s, "__"):
-				err = refuse("the attribute %s", t.s)
+				panic(refuse("the attribute %s", t.s))
 			case t.kind == tokName:
 				e = &attrExpr{e: e, name: t.s}
 			case t.kind == tokNumber:
 				e = &itemExpr{e: e, key: &constExpr{t.v}}
 			default:
-				err = raise("syntax: expected a name after a dot")
+				panic(raise("syntax: expected a name after a dot"))
 			}
 		case p.isOp("["):
-			e, err = p.subscript(e)
+			e = p.subscript(e)
 		case p.isOp("("):
-			e, err = p.call(e)
+			e = p.call(e)
 		default:
-			return e, nil
+			return e
 		}
 	}
-	return nil, err
 }
 
-func (p *parser) subscript(e expr) (expr, error) {
+func (p *parser) subscript(e expr) expr {
 	p.next()
 	parts := [3]expr{}
 	colons := 0
@@ -45,152 +43,112 @@ func (p *parser) subscript(e expr) (expr, error) {
 		if p.skipOp(":") {
 			colons++
 			if colons > 2 {
-				return nil, raise("syntax: a slice with too many colons")
+				panic(raise("syntax: a slice with too many colons"))
 			}
 			continue
 		}
 		if p.isOp(",") {
-			return nil, refuse("a subscript with a comma")
+			panic(refuse("a subscript with a comma"))
 		}
-		var err error
-		parts[colons], err = p.expression(true)
-		if err != nil {
-			return nil, err
-		}
+		parts[colons] = p.expression(true)
 		if !p.isOp("]") && !p.isOp(":") && !p.isOp(",") {
-			return nil, raise("syntax: expected \"]\"")
+			panic(raise("syntax: expected \"]\""))
 		}
 	}
 	p.next()
 	if colons > 0 {
-		return &sliceExpr{e: e, from: parts[0], to: parts[1], by: parts[2]}, nil
+		return &sliceExpr{e: e, from: parts[0], to: parts[1], by: parts[2]}
 	}
 	if parts[0] == nil {
-		return nil, refuse("an empty subscript")
+		panic(refuse("an empty subscript"))
 	}
-	return &itemExpr{e: e, key: parts[0]}, nil
+	return &itemExpr{e: e, key: parts[0]}
 }
 
-func (p *parser) call(e expr) (expr, error) {
-	c := &callExpr{fn: e}
-	var err error
-	c.arguments, err = p.arguments()
-	if err != nil {
-		return nil, err
-	}
+func (p *parser) call(e expr) expr {
+	c := &callExpr{fn: e, arguments: p.arguments()}
 	n, ok := e.(*nameExpr)
 	if ok && slices.Contains([]string{"cycler", "joiner", "lipsum"}, n.name) {
-		return nil, refuse("the function %s", n.name)
+		panic(refuse("the function %s", n.name))
 	}
-	return c, nil
+	return c
 }
 
 // arguments reads the arguments of a call, between parentheses.
-func (p *parser) arguments() (arguments, error) {
-	var a arguments
-	err := p.wantOp("(")
-	for n := 0; err == nil && !p.isOp(")"); n++ {
-		if n > 0 {
-			err = p.wantOp(",")
-			if err != nil || p.isOp(")") {
-				break
-			}
-		}
-		if p.isOp("*") || p.isOp("**") {
-			return a, refuse("a call with a star")
-		}
-		var e expr
-		if p.cur().kind == tokName && p.look().kind == tokOp && p.look().s == "=" {
-			name := p.next().s
+func (p *parser) arguments() (a arguments) {
+	p.wantOp("(")
+	p.list(")", func() {
+		switch {
+		case p.isOp("*") || p.isOp("**"):
+			panic(refuse("a call with a star"))
+		case p.cur().kind == tokName && p.look().kind == tokOp && p.look().s == "=":
+			a.names = append(a.names, p.next().s)
 			p.next()
-			e, err = p.expression(true)
-			a.names = append(a.names, name)
-			a.named = append(a.named, e)
-			continue
+			a.named = append(a.named, p.expression(true))
+		case len(a.named) > 0:
+			panic(raise("syntax: an argument after one with a name"))
+		default:
+			a.args = append(a.args, p.expression(true))
 		}
-		if len(a.named) > 0 {
-			return a, raise("syntax: an argument after one with a name")
-		}
-		e, err = p.expression(true)
-		a.args = append(a.args, e)
-	}
-	if err != nil {
-		return a, err
-	}
-	return a, p.wantOp(")")
+	})
+	return a
 }
 
 // filters reads the filters, tests and calls after an expression.
-func (p *parser) filters(e expr) (expr, error) {
-	var err error
-	for n := 0; err == nil; n++ {
+func (p *parser) filters(e expr) expr {
+	for n := 0; ; n++ {
 		if n > p.max {
-			return nil, errDepth
+			panic(errDepth)
 		}
 		switch {
 		case p.isOp("|"):
 			p.next()
-			e, err = p.filter(e)
+			e = p.filter(e)
 		case p.isName("is"):
-			e, err = p.test(e)
+			e = p.test(e)
 		case p.isOp("("):
-			e, err = p.call(e)
+			e = p.call(e)
 		default:
-			return e, nil
+			return e
 		}
 	}
-	return nil, err
 }
 
-func (p *parser) filter(e expr) (expr, error) {
-	name, err := p.name()
-	if err != nil {
-		return nil, err
-	}
-	fn, ok := p.known[name]
+func (p *parser) filter(e expr) expr {
+	name := p.name()
+	by, ok := p.known[name]
 	if !ok {
-		return nil, refuse("the filter %s", name)
+		panic(refuse("the filter %s", name))
 	}
-	f := &filterExpr{e: e, name: name, fn: fn}
+	f := &filterExpr{e: e, name: name, by: by}
 	if p.isOp("(") {
-		f.args, err = p.arguments()
+		f.args = p.arguments()
 	}
-	return f, err
+	return f
 }
 
-func (p *parser) test(e expr) (expr, error) {
+func (p *parser) test(e expr) expr {
 	p.next()
 	negated := p.skipName("not")
-	name, err := p.name()
-	if err != nil {
-		return nil, err
-	}
-	fn, ok := testTable[name]
+	name := p.name()
+	by, ok := tests[name]
 	if !ok {
-		return nil, refuse("the test %s", name)
+		panic(refuse("the test %s", name))
 	}
-	t := &testExpr{e: e, name: name, fn: fn}
+	t := &testExpr{e: e, name: name, by: by}
 	k := p.cur()
 	switch {
 	case p.isOp("("):
-		t.args, err = p.arguments()
+		t.args = p.arguments()
 	case k.kind == tokText || k.kind == tokNumber || p.isOp("[") || p.isOp("{") ||
 		k.kind == tokName && k.s != "else" && k.s != "or" && k.s != "and":
 		if k.kind == tokName && k.s == "is" {
-			return nil, raise("syntax: a test of a test")
+			panic(raise("syntax: a test of a test"))
 		}
-		var arg expr
-		arg, err = p.primary()
-		if err == nil {
-			arg, err = p.postfix(arg)
-		}
-		t.args.args = []expr{arg}
-	}
-	if err != nil {
-		return nil, err
+		t.args.args = []expr{p.postfix(p.primary())}
 	}
 	if negated {
-		return &notExpr{t}, nil
+		return &notExpr{t}
 	}
-	return t, nil
+	return t
 }

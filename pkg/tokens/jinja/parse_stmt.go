@@ -7,11 +7,8 @@ import (
 
 // block reads statements up to one of the tags in ends, whose name is the current token
 // then; or up to the end of the template if there are none.
-func (p *parser) block(ends ...string) ([]stmt, error) {
-	err := p.enter()
-	if err != nil {
-		return nil, err
-	}
+func (p *parser) block(ends ...string) []stmt {
+	p.enter()
 	defer p.leave()
 	var body []stmt
 	for {
@@ -19,41 +16,30 @@ func (p *parser) block(ends ...string) ([]stmt, error) {
 		switch t.kind {
 		case tokEnd:
 			if len(ends) > 0 {
-				return nil, raise("syntax: a tag %s is missing", ends[len(ends)-1])
+				panic(raise("syntax: a tag %s is missing", ends[len(ends)-1]))
 			}
-			return body, nil
+			return body
 		case tokData:
 			body = append(body, &dataStmt{t.s})
 		case tokVarBegin:
-			e, err := p.tuple(true, false, "")
-			if err != nil {
-				return nil, err
-			}
+			e := p.tuple(true, false, "")
 			if p.next().kind != tokVarEnd {
-				return nil, raise("syntax: an expression does not end")
+				panic(raise("syntax: an expression does not end"))
 			}
-			s, err := newOutput(e)
-			if err != nil {
-				return nil, err
-			}
-			body = append(body, s)
+			body = append(body, newOutput(e))
 		case tokBlockBegin:
 			if p.cur().kind == tokName && slices.Contains(ends, p.cur().s) {
-				return body, nil
+				return body
 			}
-			s, err := p.statement()
-			if err != nil {
-				return nil, err
-			}
-			body = append(body, s)
+			body = append(body, p.statement())
 		default:
-			return nil, raise("syntax: a tag is out of place")
+			panic(raise("syntax: a tag is out of place"))
 		}
 	}
 }
 
 // newOutput is {{ e }}. A last `safe` marks text for escaping, of which there is none.
-func newOutput(e expr) (stmt, error) {
+func newOutput(e expr) stmt {
 	for {
 		f, ok := e.(*filterExpr)
 		if !ok || f.name != "safe" {
@@ -61,36 +47,27 @@ func newOutput(e expr) (stmt, error) {
 		}
 		e = f.e
 	}
-	return &outputStmt{e}, nil
+	return &outputStmt{e}
 }
 
 // body reads the statements of a tag up to its end tag, and that.
-func (p *parser) body(end string) ([]stmt, error) {
-	err := p.endTag()
-	if err != nil {
-		return nil, err
-	}
-	b, err := p.block(end)
-	if err != nil {
-		return nil, err
-	}
+func (p *parser) body(end string) []stmt {
+	p.endTag()
+	b := p.block(end)
 	p.next()
-	return b, p.endTag()
+	p.endTag()
+	return b
 }
 
-func (p *parser) endTag() error {
+func (p *parser) endTag() {
 	if p.next().kind != tokBlockEnd {
-		return raise("syntax: a tag does not end")
+		panic(raise("syntax: a tag does not end"))
 	}
-	return nil
 }
 
 // statement reads one tag with its body, and its end.
-func (p *parser) statement() (stmt, error) {
-	name, err := p.name()
-	if err != nil {
-		return nil, err
-	}
+func (p *parser) statement() stmt {
+	name := p.name()
 	switch name {
 	case "for":
 		return p.forLoop()
@@ -100,46 +77,36 @@ func (p *parser) statement() (stmt, error) {
 		return p.set()
 	case "macro":
 		return p.macro()
-	case "call":
-		return p.callBlock()
 	case "with":
 		return p.with()
-	case "filter":
-		return p.filterBlock()
 	case "generation":
-		b, err := p.outside(func() ([]stmt, error) { return p.body("endgeneration") })
-		return &scopeStmt{body: b}, err
+		return &scopeStmt{body: p.outside("endgeneration")}
 	case "break", "continue":
 		if !p.inLoop {
-			return nil, refuse("the tag %s outside of a loop", name)
+			panic(refuse("the tag %s outside of a loop", name))
 		}
-		return &jumpStmt{ctl: map[string]control{"break": ctlBreak, "continue": ctlContinue}[name]}, p.endTag()
+		p.endTag()
+		return &jumpStmt{ctl: map[string]control{"break": ctlBreak, "continue": ctlContinue}[name]}
 	}
 	if strings.HasPrefix(name, "end") || name == "else" || name == "elif" {
-		return nil, raise("syntax: a tag %s without its beginning", name)
+		panic(raise("syntax: a tag %s without its beginning", name))
 	}
-	return nil, refuse("the tag %s", name)
+	panic(refuse("the tag %s", name))
 }
 
 // target reads what a loop or a set assigns to.
-func (p *parser) target(namespaces bool) ([]target, bool, error) {
+func (p *parser) target(namespaces bool) ([]target, bool) {
 	var ts []target
 	many := false
 	parens := p.skipOp("(")
 	for {
-		n, err := p.name()
-		if err != nil {
-			return nil, false, err
-		}
+		n := p.name()
 		if slices.Contains([]string{"true", "false", "none", "True", "False", "None", "loop", "caller", "self", "varargs", "kwargs"}, n) {
-			return nil, false, refuse("an assignment to %s", n)
+			panic(refuse("an assignment to %s", n))
 		}
 		t := target{id: p.names.id(n), name: n}
 		if namespaces && p.skipOp(".") {
-			t.attr, err = p.name()
-			if err != nil {
-				return nil, false, err
-			}
+			t.attr = p.name()
 		}
 		ts = append(ts, t)
 		if !p.skipOp(",") {
@@ -151,236 +118,120 @@ func (p *parser) target(namespaces bool) ([]target, bool, error) {
 		}
 	}
 	if parens {
-		err := p.wantOp(")")
-		if err != nil {
-			return nil, false, err
-		}
+		p.wantOp(")")
 	}
-	return ts, many, nil
+	return ts, many
 }
 
-func (p *parser) forLoop() (stmt, error) {
+func (p *parser) forLoop() stmt {
 	f := &forStmt{}
-	var err error
-	f.targets, f.many, err = p.target(false)
-	if err != nil {
-		return nil, err
-	}
+	f.targets, f.many = p.target(false)
 	if !p.skipName("in") {
-		return nil, raise("syntax: expected in")
+		panic(raise("syntax: expected in"))
 	}
-	f.iter, err = p.tuple(false, false, "recursive")
-	if err != nil {
-		return nil, err
-	}
+	f.iter = p.tuple(false, false, "recursive")
 	if p.skipName("if") {
-		f.cond, err = p.expression(true)
-		if err != nil {
-			return nil, err
-		}
+		f.cond = p.expression(true)
 	}
 	if p.isName("recursive") {
-		return nil, refuse("a recursive loop")
+		panic(refuse("a recursive loop"))
 	}
-	err = p.endTag()
-	if err != nil {
-		return nil, err
-	}
+	p.endTag()
 	was := p.inLoop
 	p.inLoop = true
-	f.body, err = p.block("endfor", "else")
+	f.body = p.block("endfor", "else")
 	p.inLoop = was
-	if err != nil {
-		return nil, err
-	}
 	if p.next().s == "else" {
-		f.orElse, err = p.body("endfor")
-		return f, err
+		f.orElse = p.body("endfor")
+	} else {
+		p.endTag()
 	}
-	return f, p.endTag()
+	return f
 }
 
-func (p *parser) ifElse() (stmt, error) {
+func (p *parser) ifElse() stmt {
 	s := &ifStmt{}
 	for {
-		test, err := p.tuple(false, false, "")
-		if err != nil {
-			return nil, err
-		}
-		err = p.endTag()
-		if err != nil {
-			return nil, err
-		}
-		b, err := p.block("elif", "else", "endif")
-		if err != nil {
-			return nil, err
-		}
-		s.tests = append(s.tests, test)
-		s.bodies = append(s.bodies, b)
+		s.tests = append(s.tests, p.tuple(false, false, ""))
+		p.endTag()
+		s.bodies = append(s.bodies, p.block("elif", "else", "endif"))
 		switch p.next().s {
 		case "else":
-			s.orElse, err = p.body("endif")
-			return s, err
+			s.orElse = p.body("endif")
+			return s
 		case "endif":
-			return s, p.endTag()
+			p.endTag()
+			return s
 		}
 	}
 }
 
-func (p *parser) set() (stmt, error) {
+func (p *parser) set() stmt {
 	s := &setStmt{}
-	var err error
-	s.targets, s.many, err = p.target(true)
-	if err != nil {
-		return nil, err
+	s.targets, s.many = p.target(true)
+	switch {
+	case p.skipOp("="):
+		s.e = p.tuple(true, false, "")
+		p.endTag()
+		return s
+	case s.many:
+		panic(raise("syntax: expected ="))
+	case p.isOp("|"):
+		panic(refuse("a set block with a filter"))
 	}
-	if p.skipOp("=") {
-		s.e, err = p.tuple(true, false, "")
-		if err != nil {
-			return nil, err
-		}
-		return s, p.endTag()
-	}
-	if s.many {
-		return nil, raise("syntax: expected =")
-	}
-	b := &setBlockStmt{target: s.targets[0]}
-	if p.isOp("|") {
-		var e expr = &holeExpr{}
-		for err == nil && p.skipOp("|") {
-			e, err = p.filter(e)
-		}
-		if err != nil {
-			return nil, err
-		}
-		b.filter = e
-	}
-	b.body, err = p.outside(func() ([]stmt, error) { return p.body("endset") })
-	return b, err
+	return &setBlockStmt{target: s.targets[0], body: p.outside("endset")}
 }
 
 // outside reads a body of which a loop around it is out of reach for break and continue.
-func (p *parser) outside(read func() ([]stmt, error)) ([]stmt, error) {
+func (p *parser) outside(end string) []stmt {
 	was := p.inLoop
 	p.inLoop = false
-	b, err := read()
+	b := p.body(end)
 	p.inLoop = was
-	return b, err
+	return b
 }
 
-// params reads the parameters of a macro or a call block.
-func (p *parser) params(m *macroDef) error {
-	err := p.wantOp("(")
-	for n := 0; err == nil && !p.isOp(")"); n++ {
-		if n > 0 {
-			err = p.wantOp(",")
-			if err != nil || p.isOp(")") {
-				break
-			}
+// params reads the parameters of a macro.
+func (p *parser) params(m *macroDef) {
+	p.wantOp("(")
+	p.list(")", func() {
+		name := p.name()
+		d := param{id: p.names.id(name), name: name}
+		n := len(m.params)
+		switch {
+		case p.skipOp("="):
+			d.byDefault = p.expression(true)
+		case n > 0 && m.params[n-1].byDefault != nil:
+			panic(raise("syntax: a parameter without a default after one with it"))
 		}
-		var name string
-		name, err = p.name()
-		if err != nil {
-			break
-		}
-		m.params = append(m.params, param{id: p.names.id(name), name: name})
-		if p.skipOp("=") {
-			m.params[n].byDefault, err = p.expression(true)
-			continue
-		}
-		if n > 0 && m.params[n-1].byDefault != nil {
-			return raise("syntax: a parameter without a default after one with it")
-		}
-	}
-	if err != nil {
-		return err
-	}
-	return p.wantOp(")")
+		m.params = append(m.params, d)
+	})
 }
 
-func (p *parser) macro() (stmt, error) {
-	name, err := p.name()
-	if err != nil {
-		return nil, err
-	}
-	m := &macroDef{name: name}
-	err = p.params(m)
-	if err != nil {
-		return nil, err
-	}
+func (p *parser) macro() stmt {
+	m := &macroDef{name: p.name()}
+	p.params(m)
 	from := p.pos
-	m.body, err = p.outside(func() ([]stmt, error) { return p.body("endmacro") })
-	if err != nil {
-		return nil, err
-	}
+	m.body = p.outside("endmacro")
 	for _, t := range p.toks[from:p.pos] {
 		if t.kind == tokName && slices.Contains([]string{"varargs", "kwargs", "caller"}, t.s) {
-			if t.s != "caller" {
-				return nil, refuse("%s in a macro", t.s)
-			}
-			m.caller = true
+			panic(refuse("%s in a macro", t.s))
 		}
 	}
-	return &macroStmt{id: p.names.id(name), def: m}, nil
+	return &macroStmt{id: p.names.id(m.name), def: m}
 }
 
-func (p *parser) callBlock() (stmt, error) {
-	m := &macroDef{name: "caller"}
-	if p.isOp("(") {
-		err := p.params(m)
-		if err != nil {
-			return nil, err
-		}
-	}
-	e, err := p.expression(true)
-	if err != nil {
-		return nil, err
-	}
-	c, ok := e.(*callExpr)
-	if !ok {
-		return nil, raise("syntax: a call block without a call")
-	}
-	m.body, err = p.outside(func() ([]stmt, error) { return p.body("endcall") })
-	return &callStmt{call: c, caller: m}, err
-}
-
-func (p *parser) with() (stmt, error) {
+func (p *parser) with() stmt {
 	s := &scopeStmt{}
 	for p.cur().kind != tokBlockEnd {
 		if len(s.targets) > 0 {
-			err := p.wantOp(",")
-			if err != nil {
-				return nil, err
-			}
+			p.wantOp(",")
 		}
-		n, err := p.name()
-		if err != nil {
-			return nil, err
-		}
-		err = p.wantOp("=")
-		if err != nil {
-			return nil, err
-		}
-		e, err := p.expression(true)
-		if err != nil {
-			return nil, err
-		}
+		n := p.name()
+		p.wantOp("=")
+		s.values = append(s.values, p.expression(true))
 		s.targets = append(s.targets, target{id: p.names.id(n), name: n})
-		s.values = append(s.values, e)
 	}
-	var err error
-	s.body, err = p.body("endwith")
-	return s, err
-}
-
-func (p *parser) filterBlock() (stmt, error) {
-	e, err := p.filter(&holeExpr{})
-	for err == nil && p.skipOp("|") {
-		e, err = p.filter(e)
-	}
-	if err != nil {
-		return nil, err
-	}
-	b, err := p.outside(func() ([]stmt, error) { return p.body("endfilter") })
-	return &filterStmt{filter: e, body: b}, err
+	s.body = p.body("endwith")
+	return s
 }

@@ -6,13 +6,13 @@ import (
 
 // A Template is a compiled template: immutable, safe for concurrent use.
 type Template struct {
-	source       string
-	body         []stmt
-	names        *names
-	loop, caller int
-	globals      map[int]Value
-	filters      map[string]filterFunc
-	limits       Limits
+	source  string
+	body    []stmt
+	names   *names
+	loop    int
+	globals map[int]Value
+	filters map[string]*filter
+	limits  Limits
 	// macros are the names that are one macro, always: reading one reads no state.
 	macros map[int]bool
 	// later says of names that a set assigns what a loop, a macro or another frame within sees
@@ -34,26 +34,20 @@ const (
 )
 
 // Compile reads a template.
-func Compile(source string, limits Limits) (*Template, error) {
+func Compile(source string, limits Limits) (t *Template, err error) {
+	defer caught(&err)
 	limits = limits.withDefaults()
 	if len(source) > limits.SourceBytes {
-		return nil, &Error{Limited, "a template that is too long"}
+		panic(&Error{Limited, "a template that is too long"})
 	}
 	if strings.ToValidUTF8(source, "") != source {
-		return nil, refuse("a template that is not UTF-8")
-	}
-	toks, err := lex(source)
-	if err != nil {
-		return nil, err
+		panic(refuse("a template that is not UTF-8"))
 	}
 	filters := newFilters()
-	p := &parser{toks: toks, max: limits.Depth, names: &names{ids: map[string]int{}}, known: filters}
-	t := &Template{source: source, names: p.names, limits: limits, globals: map[int]Value{}, filters: filters}
-	t.loop, t.caller = p.names.id("loop"), p.names.id("caller")
-	t.body, err = p.block()
-	if err != nil {
-		return nil, err
-	}
+	p := &parser{toks: lex(source), max: limits.Depth, names: &names{ids: map[string]int{}}, known: filters}
+	t = &Template{source: source, names: p.names, limits: limits, globals: map[int]Value{}, filters: filters}
+	t.loop = p.names.id("loop")
+	t.body = p.block()
 	for name, fn := range builtins {
 		id, ok := p.names.ids[name]
 		if ok {
@@ -110,7 +104,8 @@ type Env struct {
 }
 
 // Render runs the template. A later variable of the same name wins.
-func (t *Template) Render(env Env) (*Rendering, error) {
+func (t *Template) Render(env Env) (out *Rendering, err error) {
+	defer caught(&err)
 	r := &run{t: t, limits: t.limits, steps: t.limits.Steps, bytes: t.limits.Bytes, env: env}
 	r.vars = make([]variable, len(t.names.text))
 	for _, v := range env.Vars {
@@ -119,10 +114,7 @@ func (t *Template) Render(env Env) (*Rendering, error) {
 			r.vars[id] = variable{v.Value, true}
 		}
 	}
-	_, err := r.block(t.body, &scope{})
-	if err != nil {
-		return nil, err
-	}
+	r.block(t.body, &scope{})
 	r.cut()
 	return &Rendering{Pieces: r.pieces, Kept: r.kept}, nil
 }
@@ -148,7 +140,6 @@ type run struct {
 	capturing int
 	pieces    []string
 	kept      int
-	hole      Value
 
 	// rec records a turn of a loop; undoing keeps what to undo if a remembered turn does
 	// not fit.
@@ -158,57 +149,51 @@ type run struct {
 	undo     []undone
 }
 
-func (r *run) step() error {
+func (r *run) step() {
 	r.steps--
 	if r.steps < 0 {
-		return errSteps
+		panic(errSteps)
 	}
-	return nil
 }
 
 // spend counts bytes that were made.
-func (r *run) spend(n int) error {
+func (r *run) spend(n int) {
 	r.bytes -= n
 	if r.bytes < 0 {
-		return errBytes
+		panic(errBytes)
 	}
-	return nil
 }
 
 // made counts a text that was made, and returns it.
-func (r *run) made(s string) (string, error) { return s, r.spend(len(s)) }
+func (r *run) made(s string) string {
+	r.spend(len(s))
+	return s
+}
 
 // ev evaluates an expression.
-func (r *run) ev(e expr, sc *scope) (Value, error) {
-	err := r.step()
-	if err != nil {
-		return nil, err
-	}
+func (r *run) ev(e expr, sc *scope) Value {
+	r.step()
 	if r.deep > maxDeep {
-		return nil, errDepth
+		panic(errDepth)
 	}
 	r.deep++
 	var v Value
 	if r.rec != nil && r.rec.loop.outside.exprs[e] {
-		v, err = r.rec.probe(r, e, sc)
+		v = r.rec.probe(r, e, sc)
 	} else {
-		v, err = e.eval(r, sc)
+		v = e.eval(r, sc)
 	}
 	r.deep--
-	return v, err
+	return v
 }
 
 // maxDeep bounds how deep evaluations nest, over all macros that are running: it bounds the
 // stack.
 const maxDeep = 20_000
 
-func (r *run) write(s string) error {
-	err := r.spend(len(s))
-	if err != nil {
-		return err
-	}
+func (r *run) write(s string) {
+	r.spend(len(s))
 	r.out = append(r.out, s...)
-	return nil
 }
 
 // cut makes a piece of what was written since the last one.

@@ -1,9 +1,13 @@
 package jinja
 
-type testFunc func(r *run, v Value, args []Value) (Value, error)
+// A test is one of Jinja's, of a value and of an argument where it takes one.
+type test struct {
+	is   func(r *run, v Value) bool
+	with func(r *run, v, arg Value) bool
+}
 
-// testTable has every test that is done exactly. The parser refuses the others.
-var testTable = map[string]testFunc{
+// tests has every test that is done exactly. The parser refuses the others.
+var tests = map[string]*test{
 	"defined":   plain(func(v Value) bool { _, ok := v.(*undefined); return !ok }),
 	"undefined": plain(func(v Value) bool { _, ok := v.(*undefined); return ok }),
 	"none":      plain(func(v Value) bool { return v == nil }),
@@ -22,81 +26,58 @@ var testTable = map[string]testFunc{
 	"even":      parity(0),
 	"lower":     caseTest("islower"),
 	"upper":     caseTest("isupper"),
-	"in": func(r *run, v Value, args []Value) (Value, error) {
-		if len(args) != 1 {
-			return nil, raise("the test in takes one argument")
-		}
-		return r.contains(args[0], v)
-	},
-	"divisibleby": func(r *run, v Value, args []Value) (Value, error) {
-		if len(args) != 1 {
-			return nil, raise("the test divisibleby takes one argument")
-		}
-		m, err := r.arithmetic("%", v, args[0])
-		return !truth(m), err
-	},
-	"==": comparing("=="), "eq": comparing("=="), "equalto": comparing("=="),
+	"in":        {with: func(r *run, v, arg Value) bool { return r.contains(arg, v) }},
+	"sameas":    {with: sameAs},
+	"==":        comparing("=="), "eq": comparing("=="), "equalto": comparing("=="),
 	"ne": comparing("!="), "lt": comparing("<"), "lessthan": comparing("<"), "le": comparing("<="),
 	"gt": comparing(">"), "greaterthan": comparing(">"), "ge": comparing(">="),
-	"sameas": func(_ *run, v Value, args []Value) (Value, error) {
-		if len(args) != 1 {
-			return nil, raise("the test sameas takes one argument")
-		}
-		switch args[0].(type) {
-		case nil, bool:
-			return v == args[0], nil
-		}
-		return nil, refuse("the test sameas of %s", typeName(args[0]))
-	},
+}
+
+// holds is what the test of that name says of v.
+func (t *test) holds(r *run, name string, v Value, args []Value) bool {
+	switch {
+	case t.is != nil && len(args) == 0:
+		return t.is(r, v)
+	case t.with != nil && len(args) == 1:
+		return t.with(r, v, args[0])
+	}
+	panic(raise("the test %s with another number of arguments", name))
 }
 
 // markupTest is a test of what safe returns, which is a text.
-func markupTest(name string) (Value, error) {
+func markupTest(name string) Value {
 	switch name {
 	case "defined", "string", "sequence", "iterable":
-		return true, nil
+		return true
 	case "undefined", "none", "mapping", "boolean", "integer", "float", "number", "true", "false", "callable":
-		return false, nil
+		return false
 	}
-	return nil, refuse("the test %s of what safe returns", name)
+	panic(refuse("the test %s of what safe returns", name))
 }
 
-func plain(is func(Value) bool) testFunc {
-	return func(_ *run, v Value, args []Value) (Value, error) {
-		if len(args) > 0 {
-			return nil, raise("a test that takes no argument has one")
-		}
-		return is(v), nil
-	}
+func comparing(op string) *test {
+	return &test{with: func(r *run, v, arg Value) bool { return r.compare(op, v, arg) }}
 }
 
-func comparing(op string) testFunc {
-	return func(r *run, v Value, args []Value) (Value, error) {
-		if len(args) != 1 {
-			return nil, raise("a comparing test takes one argument")
-		}
-		return r.compare(op, v, args[0])
-	}
+func plain(is func(Value) bool) *test {
+	return &test{is: func(_ *run, v Value) bool { return is(v) }}
 }
 
-func parity(rest int) testFunc {
-	return func(r *run, v Value, args []Value) (Value, error) {
-		if len(args) > 0 {
-			return nil, raise("odd and even take no argument")
-		}
-		m, err := r.arithmetic("%", v, 2)
-		return err == nil && keysEqual(m, rest), err
-	}
+func parity(rest int) *test {
+	return &test{is: func(r *run, v Value) bool { return keysEqual(r.arithmetic("%", v, 2), rest) }}
 }
 
-func caseTest(name string) testFunc {
-	return func(r *run, v Value, args []Value) (Value, error) {
-		s, err := r.str(v)
-		if err != nil || len(args) > 0 {
-			return nil, refuse("a test of case of %s", typeName(v))
-		}
-		return classOf(name, s)
+// sameAs is Python's is, of what there is one of.
+func sameAs(_ *run, v, arg Value) bool {
+	switch arg.(type) {
+	case nil, bool:
+		return v == arg
 	}
+	panic(refuse("the test sameas of %s", typeName(arg)))
+}
+
+func caseTest(name string) *test {
+	return &test{is: func(r *run, v Value) bool { return classOf(name, r.str(v)) }}
 }
 
 func iterable(v Value) bool {
@@ -136,27 +117,27 @@ var builtins = map[string]*builtin{
 	"lipsum":          {"lipsum", noFunction("lipsum")},
 }
 
-func noFunction(name string) func(*run, []Value, []kwarg) (Value, error) {
-	return func(*run, []Value, []kwarg) (Value, error) { return nil, refuse("the function %s", name) }
+func noFunction(name string) func(*run, []Value, []kwarg) Value {
+	return func(*run, []Value, []kwarg) Value { panic(refuse("the function %s", name)) }
 }
 
 // raiseException is the template's own refusal. Its message may hold a message's text, so it
 // goes no further.
-func raiseException(*run, []Value, []kwarg) (Value, error) {
-	return nil, raise("raise_exception")
+func raiseException(*run, []Value, []kwarg) Value {
+	panic(raise("raise_exception"))
 }
 
-func strftimeNow(r *run, args []Value, kw []kwarg) (Value, error) {
+func strftimeNow(r *run, args []Value, kw []kwarg) Value {
 	if len(args) != 1 || len(kw) > 0 {
-		return nil, raise("strftime_now takes one argument")
+		panic(raise("strftime_now takes one argument"))
 	}
 	format, ok := args[0].(string)
 	if !ok || r.env.Now == nil {
-		return nil, refuse("the function strftime_now")
+		panic(refuse("the function strftime_now"))
 	}
 	s, err := r.env.Now(format)
 	if err != nil {
-		return nil, refuse("strftime_now with such a format")
+		panic(refuse("strftime_now with such a format"))
 	}
 	return r.made(s)
 }
@@ -164,9 +145,9 @@ func strftimeNow(r *run, args []Value, kw []kwarg) (Value, error) {
 // maxRange is the sandbox's limit of a range.
 const maxRange = 100_000
 
-func rangeOf(_ *run, args []Value, kw []kwarg) (Value, error) {
+func rangeOf(_ *run, args []Value, kw []kwarg) Value {
 	if len(args) == 0 || len(args) > 3 || len(kw) > 0 {
-		return nil, raise("range takes one to three arguments")
+		panic(raise("range takes one to three arguments"))
 	}
 	s := span{step: 1}
 	at := []*int{&s.start, &s.stop, &s.step}
@@ -176,41 +157,38 @@ func rangeOf(_ *run, args []Value, kw []kwarg) (Value, error) {
 	for i, v := range args {
 		n, ok := index(v)
 		if !ok {
-			return nil, wrong("range of %s", v)
+			panic(wrong("range of %s", v))
 		}
 		if n > 1<<40 || n < -1<<40 {
-			return nil, refuse("range of such a number")
+			panic(refuse("range of such a number"))
 		}
 		*at[i] = n
 	}
 	if s.step == 0 || s.len() > maxRange {
-		return nil, raise("a range that is too long")
+		panic(raise("a range that is too long"))
 	}
-	return s, nil
+	return s
 }
 
-func dictOf(r *run, args []Value, kw []kwarg) (Value, error) {
+func dictOf(r *run, args []Value, kw []kwarg) Value {
 	d := NewDict(len(kw))
 	if len(args) > 1 {
-		return nil, raise("dict takes one argument")
+		panic(raise("dict takes one argument"))
 	}
 	if len(args) == 1 {
 		o, ok := args[0].(*Dict)
 		if !ok {
-			return nil, refuse("dict of %s", typeName(args[0]))
+			panic(refuse("dict of %s", typeName(args[0])))
 		}
 		d = o.Forget()
 	}
 	for _, k := range kw {
 		d.Set(k.name, k.v)
 	}
-	return d, r.spend(32 * d.Len())
+	r.spend(32 * d.Len())
+	return d
 }
 
-func namespaceOf(r *run, args []Value, kw []kwarg) (Value, error) {
-	v, err := dictOf(r, args, kw)
-	if err != nil {
-		return nil, err
-	}
-	return &namespace{v.(*Dict)}, nil
+func namespaceOf(r *run, args []Value, kw []kwarg) Value {
+	return &namespace{dictOf(r, args, kw).(*Dict)}
 }

@@ -58,44 +58,38 @@ func formatFloat(f float64) string {
 }
 
 // str is Python's str(): what {{ v }} prints.
-func (r *run) str(v Value) (string, error) {
+func (r *run) str(v Value) string {
 	switch v := v.(type) {
 	case string:
-		return v, nil
+		return v
 	case nil:
-		return "None", nil
+		return "None"
 	case bool:
 		if v {
-			return "True", nil
+			return "True"
 		}
-		return "False", nil
+		return "False"
 	case int:
-		return strconv.Itoa(v), nil
+		return strconv.Itoa(v)
 	case float64:
-		return formatFloat(v), nil
+		return formatFloat(v)
 	case *undefined:
-		return "", nil
+		return ""
 	case markup:
-		return v.text, nil
+		return v.text
 	}
-	b, err := r.repr(nil, v, 0)
-	if err != nil {
-		return "", err
-	}
+	b := r.repr(nil, v, 0)
 	return r.made(string(b))
 }
 
 // repr appends Python's repr() of v.
-func (r *run) repr(b []byte, v Value, depth int) ([]byte, error) {
+func (r *run) repr(b []byte, v Value, depth int) []byte {
 	if depth > r.limits.Depth {
-		return nil, errDepth
+		panic(errDepth)
 	}
-	err := r.step()
-	if err != nil {
-		return nil, err
-	}
+	r.step()
 	if len(b) > r.bytes {
-		return nil, errBytes
+		panic(errBytes)
 	}
 	switch v := v.(type) {
 	case string:
@@ -116,43 +110,32 @@ func (r *run) repr(b []byte, v Value, depth int) ([]byte, error) {
 			if i > 0 {
 				b = append(b, ", "...)
 			}
-			b, err = r.repr(b, k, depth+1)
-			if err != nil {
-				return nil, err
-			}
+			b = r.repr(b, k, depth+1)
 			b = append(b, ": "...)
-			b, err = r.repr(b, v.vals[i], depth+1)
-			if err != nil {
-				return nil, err
-			}
+			b = r.repr(b, v.vals[i], depth+1)
 		}
-		return append(b, '}'), nil
+		return append(b, '}')
 	case *undefined:
-		return append(b, "Undefined"...), nil
+		return append(b, "Undefined"...)
 	case nil, bool, int, float64:
-		s, err := r.str(v)
-		return append(b, s...), err
+		return append(b, r.str(v)...)
 	}
-	return nil, refuse("printing a %s", typeName(v))
+	panic(refuse("printing a %s", typeName(v)))
 }
 
-func (r *run) reprItems(b []byte, items []Value, open, end string, depth int) ([]byte, error) {
+func (r *run) reprItems(b []byte, items []Value, open, end string, depth int) []byte {
 	b = append(b, open...)
 	for i, v := range items {
 		if i > 0 {
 			b = append(b, ", "...)
 		}
-		var err error
-		b, err = r.repr(b, v, depth+1)
-		if err != nil {
-			return nil, err
-		}
+		b = r.repr(b, v, depth+1)
 	}
-	return append(b, end...), nil
+	return append(b, end...)
 }
 
 // appendReprText appends Python's repr of a text.
-func appendReprText(b []byte, s string) ([]byte, error) {
+func appendReprText(b []byte, s string) []byte {
 	quote := byte('\'')
 	if strings.IndexByte(s, '\'') >= 0 && strings.IndexByte(s, '"') < 0 {
 		quote = '"'
@@ -175,7 +158,7 @@ func appendReprText(b []byte, s string) ([]byte, error) {
 		case !unicode.In(c, unicode.Z, unicode.Cf, unicode.Co):
 			// Which characters are assigned depends on the Unicode version of the engine's
 			// Python.
-			return nil, refuse("printing an unassigned character")
+			panic(refuse("printing an unassigned character"))
 		case c < 0x10000:
 			b = append(b, '\\', 'u')
 			b = appendHex(b, uint32(c), 4)
@@ -184,7 +167,7 @@ func appendReprText(b []byte, s string) ([]byte, error) {
 			b = appendHex(b, uint32(c), 8)
 		}
 	}
-	return append(b, quote), nil
+	return append(b, quote)
 }
 
 const hexDigits = "0123456789abcdef"

@@ -19,11 +19,7 @@ type jsonStyle struct {
 }
 
 // tojson is the filter as transformers defines it: json.dumps with ensure_ascii off.
-func tojson(r *run, v Value, args []Value, kwargs []kwarg) (Value, error) {
-	in, err := bind("tojson", args, kwargs, "ensure_ascii", "indent", "separators", "sort_keys")
-	if err != nil {
-		return nil, err
-	}
+func tojson(r *run, v Value, in []Value) Value {
 	st := jsonStyle{r: r, ascii: flag(in[0]), item: ", ", pair: ": ", sortKeys: flag(in[3])}
 	switch n := in[1].(type) {
 	case nil, unset:
@@ -32,84 +28,72 @@ func tojson(r *run, v Value, args []Value, kwargs []kwarg) (Value, error) {
 	case string:
 		st.lines, st.indent, st.item = true, n, ","
 	default:
-		return nil, refuse("tojson with such an indent")
+		panic(refuse("tojson with such an indent"))
 	}
 	switch s := in[2].(type) {
 	case nil, unset:
 	case *List:
 		if len(s.Items) != 2 {
-			return nil, raise("tojson with separators that are no pair")
+			panic(raise("tojson with separators that are no pair"))
 		}
 		item, ok := s.Items[0].(string)
 		pair, ok2 := s.Items[1].(string)
 		if !ok || !ok2 {
-			return nil, raise("tojson with separators that are no texts")
+			panic(raise("tojson with separators that are no texts"))
 		}
 		st.item, st.pair = item, pair
 	default:
-		return nil, refuse("tojson with such separators")
+		panic(refuse("tojson with such separators"))
 	}
-	b, err := st.write(nil, v, 0)
-	if err != nil {
-		return nil, err
-	}
+	b := st.write(nil, v, 0)
 	return r.made(string(b))
 }
 
-func (st *jsonStyle) write(b []byte, v Value, depth int) ([]byte, error) {
+func (st *jsonStyle) write(b []byte, v Value, depth int) []byte {
 	if depth > st.r.limits.Depth {
-		return nil, errDepth
+		panic(errDepth)
 	}
-	err := st.r.step()
-	if err != nil {
-		return nil, err
-	}
+	st.r.step()
 	if len(b) > st.r.bytes {
-		return nil, errBytes
+		panic(errBytes)
 	}
 	switch v := v.(type) {
 	case nil:
-		return append(b, "null"...), nil
+		return append(b, "null"...)
 	case bool:
-		return strconv.AppendBool(b, v), nil
+		return strconv.AppendBool(b, v)
 	case int:
-		return strconv.AppendInt(b, int64(v), 10), nil
+		return strconv.AppendInt(b, int64(v), 10)
 	case float64:
-		return append(b, jsonFloat(v)...), nil
+		return append(b, jsonFloat(v)...)
 	case string:
-		return st.text(b, v), nil
+		return st.text(b, v)
 	case *List:
 		if len(v.Items) == 0 {
-			return append(b, "[]"...), nil
+			return append(b, "[]"...)
 		}
 		b = append(b, '[')
 		for i, e := range v.Items {
 			b = st.between(b, i, depth+1)
-			b, err = st.write(b, e, depth+1)
-			if err != nil {
-				return nil, err
-			}
+			b = st.write(b, e, depth+1)
 		}
-		return append(st.newline(b, depth), ']'), nil
+		return append(st.newline(b, depth), ']')
 	case *Dict:
 		return st.dict(b, v, depth)
 	}
-	return nil, wrong("tojson of %s", v)
+	panic(wrong("tojson of %s", v))
 }
 
-func (st *jsonStyle) dict(b []byte, d *Dict, depth int) ([]byte, error) {
+func (st *jsonStyle) dict(b []byte, d *Dict, depth int) []byte {
 	if d.Len() == 0 {
-		return append(b, "{}"...), nil
+		return append(b, "{}"...)
 	}
 	order := make([]int, d.Len())
 	for i := range order {
 		order[i] = i
 	}
 	if st.sortKeys {
-		err := sortByKeys(order, d.keys)
-		if err != nil {
-			return nil, err
-		}
+		sortByKeys(order, d.keys)
 	}
 	b = append(b, '{')
 	for n, i := range order {
@@ -117,27 +101,15 @@ func (st *jsonStyle) dict(b []byte, d *Dict, depth int) ([]byte, error) {
 		switch k := d.keys[i].(type) {
 		case string:
 			b = st.text(b, k)
-		case nil:
-			b = append(b, `"null"`...)
-		case bool:
-			b = strconv.AppendBool(append(b, '"'), k)
-			b = append(b, '"')
-		case int:
-			b = strconv.AppendInt(append(b, '"'), int64(k), 10)
-			b = append(b, '"')
-		case float64:
-			b = append(append(append(b, '"'), jsonFloat(k)...), '"')
+		case nil, bool, int, float64:
+			b = append(st.write(append(b, '"'), k, depth), '"')
 		default:
-			return nil, wrong("tojson of a key that is %s", k)
+			panic(wrong("tojson of a key that is %s", k))
 		}
 		b = append(b, st.pair...)
-		var err error
-		b, err = st.write(b, d.vals[i], depth+1)
-		if err != nil {
-			return nil, err
-		}
+		b = st.write(b, d.vals[i], depth+1)
 	}
-	return append(st.newline(b, depth), '}'), nil
+	return append(st.newline(b, depth), '}')
 }
 
 // between writes what stands before element i.

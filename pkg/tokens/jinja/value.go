@@ -183,7 +183,7 @@ type method struct {
 // builtin is a global function.
 type builtin struct {
 	name string
-	call func(r *run, args []Value, kwargs []kwarg) (Value, error)
+	call func(r *run, args []Value, kwargs []kwarg) Value
 }
 
 // generator is what filters like map return: it can be run through once. If making its

@@ -2,6 +2,7 @@ package local
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,15 +34,9 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	if l.CacheBytes == 0 {
-		l.CacheBytes = 64 << 20
-	}
-	if l.Encoders == 0 {
-		l.Encoders = runtime.GOMAXPROCS(0)
-	}
-	if l.Template.Steps == 0 {
-		l.Template.Steps = 2_000_000
-	}
+	l.CacheBytes = cmp.Or(l.CacheBytes, 64<<20)
+	l.Encoders = cmp.Or(l.Encoders, runtime.GOMAXPROCS(0))
+	l.Template.Steps = cmp.Or(l.Template.Steps, 2_000_000)
 	return l
 }
 
