@@ -148,6 +148,7 @@ func (r *running) requireCache(e *simEngine) {
 		r.plugin.index.Overlap(chain, &o)
 		require.Equal(r.t, uint32(len(chain)), o.At(slot))
 	}
+	require.NoError(r.t, r.plugin.index.(*kvindex.Tree).Check())
 }
 
 // end stops the plugin as SIGTERM does.

@@ -90,6 +90,7 @@ func TestThePlaneFeedsTheRanksThatItsEventsName(t *testing.T) {
 	require.Equal(t, []any{StateConnected, "hand", uint64(4), uint64(4), true}, []any{s.State, s.Via, s.LastSeq, s.Events, s.Seen})
 	require.True(t, r.sub.Tells(one))
 	require.False(t, r.sub.Tells(worker.Rank{ID: 9}))
+	require.NoError(t, r.index.Check())
 }
 
 func TestThePlaneResetsARankThatMissedEvents(t *testing.T) {
@@ -271,6 +272,7 @@ func TestThePlaneOverZeroMQ(t *testing.T) {
 		return r.planeHolds(one, 600)
 	})
 	require.Positive(t, r.status(one).Resets)
+	require.NoError(t, r.index.Check())
 }
 
 // Publishers send, lose, repeat and restart at random, over two channels at once and
@@ -353,4 +355,5 @@ func TestThePlaneNeverBelievesWhatIsNotSo(t *testing.T) {
 		}
 	}
 	require.Greater(t, compared, 200)
+	require.NoError(t, r.index.Check())
 }

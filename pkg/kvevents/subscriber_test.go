@@ -239,6 +239,7 @@ func TestSubscriberLearnsWhatWasPublishedBeforeItCame(t *testing.T) {
 	require.Equal(t, 69, s.Blocks)
 	require.Zero(t, s.Resets)
 	require.Empty(t, s.Refused.Map())
+	require.NoError(t, r.index.Check())
 }
 
 func TestSubscriberReplaysWhatWasLost(t *testing.T) {
@@ -319,6 +320,7 @@ func TestSubscriberFollowsTheSnapshot(t *testing.T) {
 	r.eventually("another address", func() bool { return r.holds(one, b.held) })
 	r.stop()
 	require.True(t, r.holds(one, b.held), "the index outlives the subscriber")
+	require.NoError(t, r.index.Check())
 }
 
 func TestSubscriberCountsWhatItRefuses(t *testing.T) {
@@ -383,6 +385,7 @@ func TestSubscriberSurvivesCutConnections(t *testing.T) {
 	}
 	r.eventually("in step", func() bool { return r.holds(one, w.held) })
 	require.Zero(t, r.status(one).Resets)
+	require.NoError(t, r.index.Check())
 }
 
 func TestReconnectsBackOffFromFiftyMillisecondsToTwoSeconds(t *testing.T) {

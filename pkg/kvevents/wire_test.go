@@ -348,6 +348,7 @@ func (c *engineCache) requireEqual(t *testing.T, index kvindex.Index, r worker.R
 		index.Overlap(chain, &dst)
 		require.Equal(t, uint32(len(chain)), dst.At(slot), "block %d", hash)
 	}
+	require.NoError(t, index.(*kvindex.Tree).Check())
 }
 
 // This is the promise of the package. A worker publishes as fast as it can, the

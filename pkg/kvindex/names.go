@@ -285,3 +285,23 @@ func (s *nameStore) sample(n *names, buckets int, f func(named)) {
 		}
 	}
 }
+
+// each calls f with every name. f may change the value in place.
+func (s *nameStore) each(n *names, f func(EngineHash, *named)) {
+	var last uint32
+	for _, id := range n.dir {
+		if id == last { // the entries of one segment are consecutive
+			continue
+		}
+		last = id
+		seg := s.segment(id)
+		for i := range seg {
+			b := &seg[i]
+			for j := range b.val {
+				if b.val[j] != 0 {
+					f(b.key[j], &b.val[j])
+				}
+			}
+		}
+	}
+}

@@ -8,6 +8,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
+// checkedIndex is an index whose invariants can be checked: a Tree or a plainMap.
+type checkedIndex interface {
+	Index
+	// Check walks the whole index and returns an error that names the first invariant
+	// that does not hold (I1… of the package comment), or nil.
+	Check() error
+}
+
 // Check implements checkedIndex.
 func (m *plainMap) Check() error {
 	m.mu.RLock()

@@ -295,5 +295,5 @@ func (s *sim) verifyOne(of *replica, trace []prompt) error {
 			}
 		}
 	}
-	return nil
+	return of.index.Check()
 }

@@ -1,3 +1,5 @@
+//go:build invariants
+
 package kvindex
 
 import (
@@ -7,15 +9,9 @@ import (
 	"slices"
 )
 
-// checkedIndex is an index whose invariants can be checked: a Tree or a plainMap.
-type checkedIndex interface {
-	Index
-	// Check walks the whole index and returns an error that names the first invariant
-	// that does not hold (I1… of the package comment), or nil.
-	Check() error
-}
-
-// Check implements checkedIndex. It blocks writers.
+// Check walks the whole index and returns an error that names the first invariant that does not
+// hold (I1… of the package comment), or nil. It is slow and blocks writers, and is in builds with
+// invariants only.
 func (t *Tree) Check() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -377,24 +373,4 @@ func (c *treeCheck) checkMemory() error {
 		return fmt.Errorf("kvindex: I5: %d units are in crowds, %d out", c.units, c.t.unitsUsed)
 	}
 	return nil
-}
-
-// each calls f with every name. f may change the value in place.
-func (s *nameStore) each(n *names, f func(EngineHash, *named)) {
-	var last uint32
-	for _, id := range n.dir {
-		if id == last { // the entries of one segment are consecutive
-			continue
-		}
-		last = id
-		seg := s.segment(id)
-		for i := range seg {
-			b := &seg[i]
-			for j := range b.val {
-				if b.val[j] != 0 {
-					f(b.key[j], &b.val[j])
-				}
-			}
-		}
-	}
 }
