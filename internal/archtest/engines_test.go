@@ -21,7 +21,6 @@ var engineNames = map[string]bool{
 var engineRooms = []string{
 	"internal/engine",
 	"pkg/worker/engine.go",                // the list
-	"pkg/tokens/chat",                     // who renders a template
 	"examples",                            //
 	"internal/enginesim", "cmd/enginesim", // the simulator of the engines
 	"internal/stack", "internal/real", "internal/node/demo", "internal/soak", "internal/bench", // which start engines
