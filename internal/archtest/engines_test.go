@@ -10,18 +10,37 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// engineNames are the engines by their names in records and by their constants.
-var engineNames = map[string]bool{
-	"sglang": true, "vllm": true, "vllm-mooncake": true, "trtllm": true,
-	"SGLang": true, "VLLM": true, "VLLMMooncake": true, "TensorRTLLM": true,
+// engineNames returns the engines by their constants and by their names in records.
+func engineNames(t *tree) map[string]bool {
+	names := map[string]bool{}
+	t.files(func(s *source) {
+		if s.test || !strings.HasPrefix(s.path, "pkg/worker/engine") {
+			return
+		}
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok {
+				return true
+			}
+			if kind, named := spec.Type.(*ast.Ident); !named || kind.Name != "Engine" {
+				return true
+			}
+			for i, v := range spec.Values {
+				if text, err := strconv.Unquote(v.(*ast.BasicLit).Value); err == nil {
+					names[spec.Names[i].Name], names[text] = true, true
+				}
+			}
+			return true
+		})
+	})
+	return names
 }
 
 // engineRooms may name an engine: the rooms, the list of the names, and what is of one engine
 // itself.
 var engineRooms = []string{
 	"internal/engine",
-	"pkg/worker/engine.go",                // the list
-	"pkg/tokens/chat",                     // who renders a template
+	"pkg/worker/engine.go", "pkg/worker/engine_example.go", // the list
 	"examples",                            //
 	"internal/enginesim", "cmd/enginesim", // the simulator of the engines
 	"internal/stack", "internal/real", "internal/node/demo", "internal/soak", "internal/bench", // which start engines
@@ -34,6 +53,7 @@ var engineRooms = []string{
 func engineNamed(t *tree) []string {
 	const why = ": names an engine: what an engine can is in its room below internal/engine; ask for a property"
 	var out []string
+	engineNames := engineNames(t)
 	t.files(func(s *source) {
 		if s.test || underAny(s.path, engineRooms) {
 			return
@@ -67,6 +87,7 @@ func TestOnlyItsRoomNamesAnEngine(t *testing.T) { obey(t, engineNamed(house(t)))
 
 func TestAFileThatNamesAnEngineIsFound(t *testing.T) {
 	tr := madeUp(t, map[string]string{
+		"pkg/worker/engine.go":   "package worker\ntype Engine string\nconst SGLang Engine = \"sglang\"\nconst VLLM Engine = \"vllm\"",
 		"internal/a/a.go":        "package a\nimport \"" + module + "/pkg/worker\"\nvar X = worker.SGLang",
 		"internal/b/b.go":        "package b\nvar X = \"vllm\"",
 		"internal/c/c.go":        "package c\nimport \"" + module + "/internal/engine/vllm\"\nvar X = vllm.HandOff",

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/facts"
 	"github.com/seed-60ae5743/baton/internal/sources"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // FactsConfig says how engines are asked for the facts of workers for which discovery
@@ -76,7 +77,7 @@ func (c *FactsConfig) validate() (errs []error) {
 		bad("facts.defaults.kv_events_port 0: expected 1 to 65535; kv_events: off reads none")
 	}
 	for _, w := range []struct{ key, v, expected string }{
-		{"engine", d.Engine, "auto, sglang, vllm, vllm-mooncake or trtllm"}, {"kv_events", d.KVEvents, "auto or off"},
+		{"engine", d.Engine, "auto, " + worker.EngineNames()}, {"kv_events", d.KVEvents, "auto or off"},
 	} {
 		if w.v == "" {
 			bad("facts.defaults.%s %q: expected %s", w.key, w.v, w.expected)

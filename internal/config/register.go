@@ -32,7 +32,7 @@ type Register struct {
 // function that it returns copies them to c.
 func engineFlags(fs *flag.FlagSet) func(c *register.Config) error {
 	url := fs.String("engine-url", "", "`URL` of the engine as it is reached from here, for example http://127.0.0.1:30000; required")
-	kind := fs.String("engine", "auto", "auto, sglang, vllm, vllm-mooncake or trtllm; auto takes vllm-mooncake for vllm")
+	kind := fs.String("engine", "auto", "auto, "+worker.EngineNames()+"; auto takes vllm-mooncake for vllm")
 	advertise := fs.String("advertise", "", "`host[:port]` that plugins and Envoy reach the engine at; default: the engine URL's")
 	ipv6 := fs.Bool("prefer-ipv6", false, "of a name with addresses of both families, advertise the IPv6 one")
 	annotations := fs.String("annotations-file", "", "`file` of the pod's annotations (Kubernetes downward API)")

@@ -16,6 +16,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/sources"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -200,8 +201,6 @@ func (c *Config) validateNumbers() (errs []error) {
 	return errs
 }
 
-const modeNames = "one of kv, round-robin, random, least-loaded, power-of-two"
-
 func (c *Config) validateWords() (errs []error) {
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	for _, w := range []struct{ key, v, want string }{
@@ -209,8 +208,8 @@ func (c *Config) validateWords() (errs []error) {
 		{"tls.min_version", c.TLS.MinVersion, "VersionTLS12 or VersionTLS13"},
 		{"events.dynamo.nats.subject", c.Events.Dynamo.NATS.Subject, "a subject"},
 		{"discovery.etcd.prefix", c.Discovery.Etcd.Prefix, "what the workers' keys begin with"},
-		{"routing.prefill.mode", c.Routing.Prefill.Mode, modeNames}, {"routing.decode.mode", c.Routing.Decode.Mode, modeNames},
-		{"routing.aggregated.mode", c.Routing.Aggregated.Mode, modeNames},
+		{"routing.prefill.mode", c.Routing.Prefill.Mode, picker.ModeNames()}, {"routing.decode.mode", c.Routing.Decode.Mode, picker.ModeNames()},
+		{"routing.aggregated.mode", c.Routing.Aggregated.Mode, picker.ModeNames()},
 	} {
 		if w.v == "" {
 			bad("%s \"\": expected %s, or no such key", w.key, w.want)

@@ -12,8 +12,8 @@
 //
 //   - Nobody changes an Engine or a hand-off's Protocol.
 //   - Of an engine that is not listed nothing is known: no hand-off, no property.
-//   - A room imports its tools, handoff, and another room only if that engine is the same
-//     program with another part.
+//   - A room imports the tools of rooms, ask, capability, handoff and message, and another room
+//     only if that engine is the same program with another part.
 //
 // # What it does not do
 //

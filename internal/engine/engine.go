@@ -3,6 +3,7 @@ package engine
 import (
 	"github.com/seed-60ae5743/baton/internal/engine/ask"
 	"github.com/seed-60ae5743/baton/internal/engine/handoff"
+	"github.com/seed-60ae5743/baton/pkg/tokens/chat"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -43,9 +44,9 @@ type Engine struct {
 	// the tokens of pictures when it tokenizes a prompt (docs/engines.md#render).
 	TellsPictures bool
 
-	// ChatCaller names the rules by which the engine renders chat templates and makes tokens: see
-	// pkg/tokens/chat. "": none are known, so no tokens are made here for such an engine.
-	ChatCaller string
+	// ChatCaller has the rules by which the engine renders chat templates. nil: none are known,
+	// so no tokens are made here for such an engine.
+	ChatCaller *chat.Caller
 
 	// Of its record and its pages.
 

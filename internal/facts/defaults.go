@@ -11,7 +11,7 @@ import (
 // Defaults are what a source's workers are taken for where neither the source nor the
 // engine says otherwise. The zero value is the documented default of each field.
 type Defaults struct {
-	// Engine is the engine that is expected: auto, sglang, vllm, vllm-mooncake or trtllm.
+	// Engine is the engine that is expected: auto, or one of worker.EngineNames.
 	// Default auto. A worker of another engine than the expected one cannot be read. To
 	// name the engine saves questions; vllm-mooncake and a TensorRT-LLM without
 	// /server_info have to be named.

@@ -31,6 +31,9 @@ func (m Mode) String() string {
 	return modeNames[m]
 }
 
+// ModeNames lists the modes, for errors that refuse another name.
+func ModeNames() string { return "one of " + strings.Join(modeNames[:], ", ") }
+
 // ParseMode reads the name of a mode.
 func ParseMode(s string) (Mode, error) {
 	for m, name := range modeNames {
@@ -38,7 +41,7 @@ func ParseMode(s string) (Mode, error) {
 			return Mode(m), nil
 		}
 	}
-	return 0, fmt.Errorf("picker: mode %q: expected one of %s", s, strings.Join(modeNames[:], ", "))
+	return 0, fmt.Errorf("picker: mode %q: expected %s", s, ModeNames())
 }
 
 // Reason says why a candidate was picked. The set of reasons is fixed, so that it can

@@ -41,13 +41,13 @@ const trialAgain = 10 * time.Second
 // trialTime bounds all questions of one trial together.
 const trialTime = time.Minute
 
-// callerOf returns whose rules an engine follows. False means that no tokens are made here
-// for such an engine.
-func callerOf(e worker.Engine) (chat.Caller, bool) { return chat.CallerNamed(engines.Of(e).ChatCaller) }
+// CallerOf returns the rules by which an engine renders chat templates. nil: none are known, and
+// no tokens are made here for such an engine.
+func CallerOf(e worker.Engine) *chat.Caller { return engines.Of(e).ChatCaller }
 
 // form is what one standing is about.
 type form struct {
-	caller chat.Caller
+	caller *chat.Caller
 	chat   bool
 }
 
@@ -57,18 +57,16 @@ type files struct {
 	name  string
 	tell  func(Standing) // may be nil
 
-	mu    sync.RWMutex
-	by    map[form]*Standing // guarded by mu
-	tried map[chat.Caller]time.Time
-
-	samplers [chat.Callers][2]sampler // by caller, of texts and of messages
+	mu       sync.RWMutex
+	by       map[form]*Standing // guarded by mu, as all below
+	samplers map[form]*sampler  // of each form in by
+	tried    map[*chat.Caller]time.Time
 }
 
 func (f *files) sampler(of form) *sampler {
-	if of.chat {
-		return &f.samplers[of.caller][1]
-	}
-	return &f.samplers[of.caller][0]
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.samplers[of]
 }
 
 // aroundMidnight is how far clocks and the moments of rendering may be apart, of a prompt
@@ -83,17 +81,20 @@ func (f *files) unsure(of form, now time.Time) bool {
 }
 
 func newFiles(name string, m *local.Model, tell func(Standing)) *files {
-	return &files{model: m, name: name, tell: tell, by: make(map[form]*Standing), tried: make(map[chat.Caller]time.Time)}
+	return &files{
+		model: m, name: name, tell: tell,
+		by: make(map[form]*Standing), samplers: make(map[form]*sampler), tried: make(map[*chat.Caller]time.Time),
+	}
 }
 
 // formOf returns what of the files a request needs, and whether it can be made here at all.
 func formOf(q *Query) (form, bool) {
-	c, ok := callerOf(q.Engine)
+	c := CallerOf(q.Engine)
 	switch q.Request.PromptKind {
 	case openai.PromptMessages:
-		return form{c, true}, ok
+		return form{c, true}, c != nil
 	case openai.PromptString, openai.PromptStrings:
-		return form{c, false}, ok
+		return form{c, false}, c != nil
 	default:
 		return form{}, false
 	}
@@ -118,6 +119,9 @@ func (f *files) set(of form, engine worker.Engine, state TrialState, why string)
 	}
 	s := Standing{Model: f.name, Engine: engine, Chat: of.chat, State: state, Why: why, Since: time.Now()}
 	f.by[of] = &s
+	if !held {
+		f.samplers[of] = new(sampler)
+	}
 	f.mu.Unlock()
 	if f.tell != nil {
 		f.tell(s)
@@ -125,7 +129,7 @@ func (f *files) set(of form, engine worker.Engine, state TrialState, why string)
 }
 
 // begin reports whether a trial for this caller is to begin now, and notes that it has.
-func (f *files) begin(c chat.Caller, now time.Time) bool {
+func (f *files) begin(c *chat.Caller, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, chats := range [...]bool{false, true} {
@@ -192,8 +196,8 @@ func (c Claim) Counted(n int) {
 // tryFiles begins a trial of q's model with one of the engines, if one is due.
 func (r *Resolver) tryFiles(q *Query, from []worker.Endpoint) {
 	f := r.filesOf(q.Key.Model)
-	c, ok := callerOf(q.Engine)
-	if now := time.Now(); f == nil || !ok || len(from) == 0 || f.unsure(form{c, true}, now) || !f.begin(c, now) {
+	c := CallerOf(q.Engine)
+	if now := time.Now(); f == nil || c == nil || len(from) == 0 || f.unsure(form{c, true}, now) || !f.begin(c, now) {
 		return
 	}
 	to, ok := choose([]*asides{r.asides}, from, 2*r.cfg.Wait)
@@ -210,7 +214,7 @@ func (r *Resolver) tryFiles(q *Query, from []worker.Endpoint) {
 }
 
 // trial asks one engine for the tokens of each trial, and decides about both forms.
-func (r *Resolver) trial(f *files, c chat.Caller, key worker.Key, engine worker.Engine, to asked) {
+func (r *Resolver) trial(f *files, c *chat.Caller, key worker.Key, engine worker.Engine, to asked) {
 	ctx, cancel := context.WithTimeout(r.life, trialTime)
 	defer cancel()
 	why := map[bool]string{}
@@ -253,7 +257,7 @@ func (r *Resolver) trial(f *files, c chat.Caller, key worker.Key, engine worker.
 var errNotTried = errors.New("tokens: not compared")
 
 // both returns the tokens of a trial by the files and by an engine.
-func (r *Resolver) both(ctx context.Context, f *files, c chat.Caller, key worker.Key, engine worker.Engine, ep worker.Endpoint, t *local.Trial) (ours, theirs []uint32, err error) {
+func (r *Resolver) both(ctx context.Context, f *files, c *chat.Caller, key worker.Key, engine worker.Engine, ep worker.Endpoint, t *local.Trial) (ours, theirs []uint32, err error) {
 	q := Query{Key: key, Request: new(openai.Request), Body: t.Body, Engine: engine}
 	err = openai.Scan(t.Path, t.Body, q.Request)
 	if err != nil {

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
-	"github.com/seed-60ae5743/baton/pkg/tokens/chat"
 	"github.com/seed-60ae5743/baton/pkg/tokens/local"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -72,7 +71,7 @@ func (c *counting) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	ids, _, err := c.m.Append(nil, chat.VLLM, &r, body)
+	ids, _, err := c.m.Append(nil, CallerOf(worker.VLLM), &r, body)
 	if err != nil {
 		return answered(http.StatusBadRequest, "")
 	}
@@ -258,4 +257,15 @@ func TestOtherFilesAreTriedAnew(t *testing.T) {
 		require.True(t, local())
 		require.Len(t, *told, 4)
 	})
+}
+
+// TestCallersAreTheEngines: two engines that are one program render alike, and share what is known
+// of the files.
+func TestCallersAreTheEngines(t *testing.T) {
+	require.Equal(t, "vllm", CallerOf(worker.VLLM).Name)
+	require.Same(t, CallerOf(worker.VLLM), CallerOf(worker.VLLMMooncake))
+	require.Equal(t, "sglang", CallerOf(worker.SGLang).Name)
+	for _, none := range []worker.Engine{worker.TensorRTLLM, "", "another"} {
+		require.Nil(t, CallerOf(none), none)
+	}
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
-	"github.com/seed-60ae5743/baton/pkg/tokens/chat"
 	"github.com/seed-60ae5743/baton/pkg/tokens/local"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -200,7 +199,7 @@ func TestADatedPromptIsNotJudgedAroundMidnight(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, m.Dated())
 		f := newFiles("m", m, nil)
-		texts, messages := form{chat.VLLM, false}, form{chat.VLLM, true}
+		texts, messages := form{CallerOf(worker.VLLM), false}, form{CallerOf(worker.VLLM), true}
 		require.True(t, f.unsure(messages, time.Now()))
 		require.False(t, f.unsure(texts, time.Now()))
 		<-time.After(aroundMidnight)

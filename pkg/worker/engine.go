@@ -22,14 +22,26 @@ const (
 var names = []Engine{SGLang, VLLM, VLLMMooncake, TensorRTLLM}
 
 // EngineNames lists the engines, for errors that refuse another name.
-const EngineNames = "sglang, vllm, vllm-mooncake or trtllm"
+func EngineNames() string {
+	list := ""
+	for i, n := range names {
+		switch {
+		case i == len(names)-1:
+			list += " or "
+		case i > 0:
+			list += ", "
+		}
+		list += string(n)
+	}
+	return list
+}
 
 // ParseEngine reads an engine name.
 func ParseEngine(s string) (Engine, error) {
 	if e := Engine(s); slices.Contains(names, e) {
 		return e, nil
 	}
-	return "", fmt.Errorf("worker: engine %q: expected "+EngineNames, s)
+	return "", fmt.Errorf("worker: engine %q: expected %s", s, EngineNames())
 }
 
 // LacksBootstrap reports whether w, as a prefill worker, does not say where decode

@@ -280,7 +280,7 @@ func (w *Worker) Validate() error {
 		bad("role: expected prefill, decode or aggregated")
 	}
 	if _, err := ParseEngine(string(w.Engine)); err != nil && !(w.FactsUnknown && w.Engine == "") {
-		bad("engine %q: expected "+EngineNames, string(w.Engine))
+		bad("engine %q: expected %s", string(w.Engine), EngineNames())
 	}
 	for _, a := range w.Adapters {
 		if !slices.Contains(w.Models, a) {

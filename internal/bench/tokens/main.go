@@ -22,9 +22,10 @@ import (
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/tokens/bpe"
-	"github.com/seed-60ae5743/baton/pkg/tokens/chat"
 	"github.com/seed-60ae5743/baton/pkg/tokens/local"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 func main() {
@@ -259,7 +260,7 @@ func (t *turn) take(body []byte) error {
 	if err != nil {
 		return err
 	}
-	t.ids, _, err = t.model.Append(t.ids[:0], chat.VLLM, &r, body)
+	t.ids, _, err = t.model.Append(t.ids[:0], tokens.CallerOf(worker.VLLM), &r, body)
 	if err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func TestWhatNoRowKnowsIsAnObstacle(t *testing.T) {
 		require.NoError(t, openai.Scan(openai.Completions, body, &r))
 		got := table.Obstacle(body, &r, known)
 		require.Equal(t, want, got, members)
-		require.Equal(t, want, Join(table, table).Obstacle(body, &r, known), members)
+		require.Equal(t, want, Join([]openai.Path{openai.Completions}, table, table).Obstacle(body, &r, known), members)
 	}
 }
 
@@ -108,11 +108,12 @@ func TestARequestIsJudgedWithoutAllocations(t *testing.T) {
 	}))
 }
 
-func TestAJoinTakesWhatAllTake(t *testing.T) {
+func TestAJoinHasTheObstaclesOfAll(t *testing.T) {
 	other := Must("source 1 a\napart /v1/chat/completions /v1/completions\npass model prompt messages theirs\nstop temperature over 1\n")
-	both := Join(Must(small), other)
+	both := Join([]openai.Path{openai.ChatCompletions, openai.Completions}, Must(small), other)
 	require.True(t, both.Takes(openai.Completions))
-	require.False(t, both.Takes(openai.ChatCompletions))
+	require.True(t, both.Takes(openai.ChatCompletions), "an engine that does not take it is not asked")
+	require.False(t, both.Takes(openai.Generate))
 	var r openai.Request
 	body := []byte(`{"model":"m","prompt":"a","theirs":1,"temperature":2}`)
 	require.NoError(t, openai.Scan(openai.Completions, body, &r))

@@ -19,20 +19,12 @@ func Must(file string) *Table {
 	return t
 }
 
-// Join returns a table of several engines, of which a request may reach any: a path is taken if
-// all take it, a member is known if one knows it, and prevents a hand-off if it does so for one.
-func Join(tables ...*Table) *Table {
+// Join returns a table of several engines, of which a request on one of the paths may reach any
+// that takes it: a member is known if one knows it, and prevents a hand-off if it does so for one.
+func Join(paths []openai.Path, tables ...*Table) *Table {
 	all := &Table{}
-	for p := range all.on {
-		for _, t := range tables {
-			if all.on[p] = nil; t.on[p] == nil {
-				break
-			}
-			all.on[p] = map[string][]*Row{}
-		}
-		if all.on[p] == nil {
-			continue
-		}
+	for _, p := range paths {
+		all.on[p] = map[string][]*Row{}
 		for _, t := range tables {
 			for member, rows := range t.on[p] {
 				all.on[p][member] = append(all.on[p][member], rows...)

@@ -10,9 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/engine/capability"
-	"github.com/seed-60ae5743/baton/internal/engine/sglang"
-	"github.com/seed-60ae5743/baton/internal/engine/trtllm"
-	"github.com/seed-60ae5743/baton/internal/engine/vllm"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write docs/engines.md")
@@ -36,8 +33,15 @@ func TestThePageOfTheEnginesIsTheirRooms(t *testing.T) {
 	for _, f := range facts {
 		require.Regexp(t, `\d\.\d|\bmain\b`, f, "of which version is it?")
 	}
-	rows := "### vLLM\n\n" + written(t, vllm.Takes) + "\n### SGLang\n\n" + written(t, sglang.Takes) + "\n### TensorRT-LLM\n\n" + written(t, trtllm.Takes)
-	page = strings.Replace(page, "<!-- rows -->\n", rows, 1)
+	var rows []string
+	seen := map[*capability.Table]bool{}
+	for _, e := range list {
+		if takes := e.HandOff.Takes; !seen[takes] {
+			seen[takes] = true
+			rows = append(rows, "### "+e.Pages.Title+"\n\n"+written(t, takes))
+		}
+	}
+	page = strings.Replace(page, "<!-- rows -->\n", strings.Join(rows, "\n"), 1)
 	if *rewrite {
 		require.NoError(t, os.WriteFile("../../../docs/engines.md", []byte(page), 0o600))
 	}

@@ -80,7 +80,7 @@ type Meeting struct {
 // SidecarOf returns the kind of no engine: a sidecar before decode's engine, any of these, sends
 // the prefill leg, and hands over as the engine needs it. So it has the obstacles of them all.
 func SidecarOf(tables ...*capability.Table) Kind {
-	return &Protocol{Name: "by_sidecar", Takes: capability.Join(tables...)}
+	return &Protocol{Name: "by_sidecar", Takes: capability.Join([]openai.Path{openai.ChatCompletions, openai.Completions}, tables...)}
 }
 
 // String returns the kind as labels and the status page show it.

@@ -10,7 +10,7 @@ var Engine = engine.Engine{
 	Name: worker.SGLang, HandOff: HandOff, Pages: pages,
 	ServesAnyModel: true, AdapterInModel: true,
 	FirstClears: true,
-	ChatCaller:  "sglang",
+	ChatCaller:  &caller,
 	Recognized:  true,
 	NoBootstrap: "an sglang prefill worker without bootstrap host and port cannot hand over its KV: add bootstrap: {port: PORT}, that of its --disaggregation-bootstrap-port",
 }

@@ -12,7 +12,7 @@ var Engine = With(engine.Engine{Name: worker.VLLM, HandOff: HandOff, Pages: Page
 func With(e engine.Engine) engine.Engine {
 	e.Truncates, e.DecodePrefills = true, true
 	e.TellsAsItWrites = true
-	e.TellsPictures, e.ChatCaller = true, "vllm"
+	e.TellsPictures, e.ChatCaller = true, &caller
 	e.RanksInMetrics = true
 	return e
 }

@@ -21,7 +21,7 @@ func ParseKind(s string) (Kind, error) {
 	if k, err := worker.ParseEngine(s); err == nil {
 		return k, nil
 	}
-	return "", fmt.Errorf("engine %q: expected auto, %s", s, worker.EngineNames)
+	return "", fmt.Errorf("engine %q: expected auto, %s", s, worker.EngineNames())
 }
 
 type (

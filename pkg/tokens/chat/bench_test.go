@@ -70,7 +70,7 @@ func BenchmarkNextTurn(b *testing.B) {
 			b.Run(name+"/remembered", func(b *testing.B) {
 				b.ReportAllocs()
 				store := chat.NewStore(64 << 20)
-				_, err := tpl.Render(chat.VLLM, q(before, false), store)
+				_, err := tpl.Render(vllm, q(before, false), store)
 				require.NoError(b, err)
 				turns := make([][]byte, 64)
 				for i := range turns {
@@ -88,7 +88,7 @@ func BenchmarkNextTurn(b *testing.B) {
 					}
 					i++
 					times.start()
-					_, err := tpl.Render(chat.VLLM, q(turn, false), store)
+					_, err := tpl.Render(vllm, q(turn, false), store)
 					times.stop()
 					if err != nil {
 						b.Fatal(err)
@@ -102,7 +102,7 @@ func BenchmarkNextTurn(b *testing.B) {
 				var times stopwatch
 				for b.Loop() {
 					times.start()
-					_, err := tpl.Render(chat.VLLM, q(after, true), store)
+					_, err := tpl.Render(vllm, q(after, true), store)
 					times.stop()
 					if err != nil {
 						b.Fatal(err)
@@ -115,7 +115,7 @@ func BenchmarkNextTurn(b *testing.B) {
 				var times stopwatch
 				for b.Loop() {
 					times.start()
-					_, err := tpl.Render(chat.VLLM, q(after, true), nil)
+					_, err := tpl.Render(vllm, q(after, true), nil)
 					times.stop()
 					if err != nil {
 						b.Fatal(err)

@@ -40,7 +40,7 @@ func compiled(t testing.TB, source string) *chat.Template {
 }
 
 // grow renders a conversation turn by turn, with one store, and without any.
-func grow(t *testing.T, tpl *chat.Template, c chat.Caller, seed uint64) {
+func grow(t *testing.T, tpl *chat.Template, c *chat.Caller, seed uint64) {
 	g := newGenerator(seed)
 	store := chat.NewStore(1 << 20)
 	messages := g.messages(12)
@@ -58,7 +58,7 @@ func grow(t *testing.T, tpl *chat.Template, c chat.Caller, seed uint64) {
 
 func TestAStoreChangesNothing(t *testing.T) {
 	tpl := compiled(t, manner)
-	for _, c := range []chat.Caller{chat.Transformers, chat.VLLM, chat.SGLang} {
+	for _, c := range callers {
 		for seed := range uint64(40) {
 			grow(t, tpl, c, seed)
 		}
@@ -97,7 +97,7 @@ func TestTheNextTurnKeepsAllPiecesButTheLast(t *testing.T) {
 			store := chat.NewStore(1 << 20)
 			list := plainTurns(20)
 			render := func(n int) *chat.Prompt {
-				p, err := tpl.Render(chat.VLLM, &chat.Request{Messages: encode(list[:n]), AddGenerationPrompt: &add}, store)
+				p, err := tpl.Render(vllm, &chat.Request{Messages: encode(list[:n]), AddGenerationPrompt: &add}, store)
 				require.NoError(t, err)
 				return p
 			}
@@ -121,14 +121,14 @@ func TestAStoreKeepsToItsLimit(t *testing.T) {
 	store := chat.NewStore(50_000)
 	for i := range 300 {
 		q := &chat.Request{Messages: encode([]pairs{{{"role", "user"}, {"content", strings.Repeat("x", i%40*20) + fmt.Sprint(i)}}})}
-		_, err := tpl.Render(chat.VLLM, q, store)
+		_, err := tpl.Render(vllm, q, store)
 		require.NoError(t, err)
 		used, members := store.Used()
 		require.LessOrEqual(t, used, 50_000)
 		require.Positive(t, members)
 	}
 	big := &chat.Request{Messages: encode([]pairs{{{"role", "user"}, {"content", strings.Repeat("x", 50_000)}}})}
-	_, err := tpl.Render(chat.VLLM, big, store)
+	_, err := tpl.Render(vllm, big, store)
 	require.NoError(t, err)
 }
 

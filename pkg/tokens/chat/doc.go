@@ -7,15 +7,9 @@
 // to be the same in the engine is refused by name ([jinja.Refused]); the caller then asks the
 // engine. Nothing is guessed, and no error holds a text of a request.
 //
-// Three callers of a template are known ([Caller]):
-//
-//   - [Transformers]: apply_chat_template(tokenize=False) with the messages as they are.
-//   - [VLLM]: only the members that its request model keeps; content as a text or as a list
-//     of parts, whichever the template runs through; tool calls' arguments as objects;
-//     reasoning_content as reasoning and reasoning_content; tools with description and
-//     parameters even if they are null; developer as system where a template has none.
-//   - [SGLang]: members in its model's order without null ones; missing content as an empty
-//     text; texts of parts joined by a blank; a last assistant message as a user's.
+// Who renders a template is a [Caller]: a value that says in what form the template is given a
+// request. [Transformers] gives all as it is. Of the engines that Baton knows CallerOf of package
+// tokens returns them; for another engine one can be written.
 //
 // # Pieces and what they cost
 //
@@ -44,7 +38,7 @@
 //   - a Store holds at most its limit of bytes. What it holds of one client's request
 //     changes nothing of another's: an entry is used only for the very same bytes.
 //
-// What it does not do: know which template an engine was started with, count tokens, read
+// What it does not do: know an engine, know which template an engine was started with, count tokens, read
 // files, ask engines, know a clock (strftime_now is given the time by the caller, or refused),
 // prepare media. It logs nothing and keeps text in memory alone.
 package chat

@@ -13,8 +13,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/tokens/chat"
 	"github.com/seed-60ae5743/baton/pkg/tokens/jinja"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // tools is where make puts what it installs.
@@ -24,7 +26,11 @@ const tools = "../../../.tools"
 // without one.
 var families = []string{"qwen3", "llama3", "llama3_1", "deepseek_v3", "gemma3", "mistral_nemo"}
 
-var callers = []chat.Caller{chat.Transformers, chat.VLLM, chat.SGLang}
+var (
+	vllm    = tokens.CallerOf(worker.VLLM)
+	sglang  = tokens.CallerOf(worker.SGLang)
+	callers = []*chat.Caller{chat.Transformers, vllm, sglang}
+)
 
 // configOf is a family's tokenizer_config.json, as make tokenizers fetches it.
 func configOf(t testing.TB, family string) []byte {
@@ -45,7 +51,7 @@ func loadFamily(t testing.TB, family string) *chat.Template {
 }
 
 // caseOf is the request of a seed, for a caller.
-func caseOf(seed uint64, c chat.Caller) *chat.Request {
+func caseOf(seed uint64, c *chat.Caller) *chat.Request {
 	g := newGenerator(seed)
 	g.odd = seed%3 == 0
 	g.parts = seed%4 == 1
@@ -55,7 +61,7 @@ func caseOf(seed uint64, c chat.Caller) *chat.Request {
 	if c != chat.Transformers && g.chance(10) {
 		q.ReasoningEffort = g.one("none", "low", "high")
 	}
-	if c == chat.SGLang {
+	if c == sglang {
 		q.AddGenerationPrompt, q.ContinueFinalMessage = nil, false
 	}
 	return q
@@ -74,7 +80,7 @@ func digest(t *testing.T, text string, err error) string {
 	return err.Error()
 }
 
-func rendered(t *testing.T, tpl *chat.Template, c chat.Caller, q *chat.Request, s *chat.Store) string {
+func rendered(t *testing.T, tpl *chat.Template, c *chat.Caller, q *chat.Request, s *chat.Store) string {
 	p, err := tpl.Render(c, q, s)
 	if err != nil {
 		return digest(t, "", err)
@@ -98,7 +104,7 @@ func TestFamiliesRenderAsInPython(t *testing.T) {
 			for seed := uint64(0); lines.Scan(); seed++ {
 				for i, want := range strings.Fields(lines.Text()) {
 					q := caseOf(seed, callers[i])
-					what := fmt.Sprintf("%s, seed %d", callers[i], seed)
+					what := fmt.Sprintf("%s, seed %d", callers[i].Name, seed)
 					got := rendered(t, tpl, callers[i], q, nil)
 					if strings.Contains(got, "refused") {
 						refused++

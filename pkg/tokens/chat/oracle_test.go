@@ -34,11 +34,11 @@ type python struct {
 }
 
 // pythons are the oracle in the environment of each caller.
-type pythons map[chat.Caller]*python
+type pythons map[*chat.Caller]*python
 
 func startPythons(t testing.TB) pythons {
 	engine := startPython(t, "vllm")
-	return pythons{chat.Transformers: engine, chat.VLLM: engine, chat.SGLang: startPython(t, "sglang")}
+	return pythons{chat.Transformers: engine, vllm: engine, sglang: startPython(t, "sglang")}
 }
 
 func startPython(t testing.TB, engine string) *python {
@@ -67,7 +67,7 @@ type answer struct {
 	Why    string
 }
 
-func (p *python) ask(t *testing.T, c chat.Caller, source string, specials map[string]string, q *chat.Request) answer {
+func (p *python) ask(t *testing.T, c *chat.Caller, source string, specials map[string]string, q *chat.Request) answer {
 	r := map[string]any{"messages": memberOf(q.Messages)}
 	if q.Tools != nil {
 		r["tools"] = memberOf(q.Tools)
@@ -87,7 +87,7 @@ func (p *python) ask(t *testing.T, c chat.Caller, source string, specials map[st
 	if q.ReasoningEffort != "" {
 		r["reasoning_effort"] = q.ReasoningEffort
 	}
-	b, err := json.Marshal(map[string]any{"caller": c.String(), "template": source, "specials": specials, "request": r})
+	b, err := json.Marshal(map[string]any{"caller": c.Name, "template": source, "specials": specials, "request": r})
 	require.NoError(t, err)
 	_, err = p.in.Write(append(b, '\n'))
 	require.NoError(t, err)
@@ -189,15 +189,15 @@ func (p pythons) compare(t *testing.T, name string, tpl *chat.Template, source s
 			got := digest(t, text, err)
 			switch {
 			case got == want && got == "raises":
-				counts[c.String()+" raises"]++
+				counts[c.Name+" raises"]++
 			case got == want:
-				counts[c.String()+" equal"]++
+				counts[c.Name+" equal"]++
 			case strings.Contains(got, "refused"):
-				counts[c.String()+" "+got]++
+				counts[c.Name+" "+got]++
 			default:
 				bad++
 				if bad <= 3 {
-					t.Errorf("%s as %s, seed %d:\n%s\nours   %s %v\npython %s %s", name, c, seed, q.Messages, quote(text), err, quote(a.Text), a.Why)
+					t.Errorf("%s as %s, seed %d:\n%s\nours   %s %v\npython %s %s", name, c.Name, seed, q.Messages, quote(text), err, quote(a.Text), a.Why)
 				}
 			}
 		}

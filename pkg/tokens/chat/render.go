@@ -17,8 +17,8 @@ var reserved = []string{
 
 // Render makes the text of a request as the caller's engine makes it. What store holds of
 // the request's members is used, and what is new is put there.
-func (t *Template) Render(c Caller, q *Request, store *Store) (*Prompt, error) {
-	r := &rendering{t: t, caller: c, q: q, store: store}
+func (t *Template) Render(c *Caller, q *Request, store *Store) (*Prompt, error) {
+	r := &rendering{Conversation: Conversation{Request: q, Template: t.jinja}, t: t, caller: c, store: store}
 	err := r.read()
 	if err != nil {
 		return nil, err
@@ -28,13 +28,12 @@ func (t *Template) Render(c Caller, q *Request, store *Store) (*Prompt, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.final != nil {
+	if q.ContinueFinalMessage {
 		return r.continued(env)
 	}
 	out, err := t.jinja.Render(env)
-	if c == SGLang && r.tools != nil && jinja.KindOf(err) == jinja.Raised {
-		// SGLang then tries the functions alone, as some templates have them.
-		env.Vars = append(env.Vars, jinja.Var{Name: "tools", Value: functionsOf(r.tools)})
+	if c.ToolsAgain != nil && r.Tools != nil && jinja.KindOf(err) == jinja.Raised {
+		env.Vars = append(env.Vars, jinja.Var{Name: "tools", Value: c.ToolsAgain(r.Tools)})
 		out, err = t.jinja.Render(env)
 	}
 	if err != nil {
@@ -45,178 +44,46 @@ func (t *Template) Render(c Caller, q *Request, store *Store) (*Prompt, error) {
 
 // rendering is one Render.
 type rendering struct {
+	Conversation
 	t      *Template
-	caller Caller
-	q      *Request
+	caller *Caller
 	store  *Store
-
-	messages []jinja.Value
-	tools    *jinja.List
-	media    bool
-	// final is the last message, if it is to be gone on with.
-	final *jinja.Dict
+	media  bool
 }
 
 // read decodes and prepares the messages and the tools.
 func (r *rendering) read() error {
-	raws, err := Elements(nil, r.q.Messages)
+	raws, err := Elements(nil, r.Request.Messages)
 	if err != nil {
 		return err
 	}
 	if len(raws) == 0 {
 		return raise("no messages")
 	}
-	r.messages = make([]jinja.Value, len(raws), len(raws)+1)
-	w, prepare := r.preparer()
+	r.Messages = make([]jinja.Value, len(raws), len(raws)+1)
+	w := way{r.caller, r.t.form(r.caller)}
 	for i, raw := range raws {
-		m, err := r.store.get(raw, w, prepare)
+		m, err := r.store.get(raw, w)
 		if err != nil {
 			return err
 		}
-		r.messages[i] = m.value
+		r.Messages[i] = m.value
 		r.media = r.media || m.media
 	}
-	err = r.readTools()
-	if err != nil {
-		return err
-	}
-	switch r.caller {
-	case VLLM:
-		return r.finishVLLM()
-	case SGLang:
-		return r.finishSGLang()
-	}
-	if r.q.ContinueFinalMessage {
-		d, ok := r.messages[len(r.messages)-1].(*jinja.Dict)
-		if !ok {
-			return refuse("a message that is no object")
+	if !isNull(r.Request.Tools) {
+		m, err := r.store.get(r.Request.Tools, way{r.caller, asTools})
+		if err != nil {
+			return err
 		}
-		r.final = d
+		r.Tools = m.value.(*jinja.List)
+	}
+	if r.caller.Finish != nil {
+		return r.caller.Finish(&r.Conversation)
 	}
 	return nil
-}
-
-// The ways in which a member is prepared.
-const (
-	asIs way = iota
-	vllmTexts
-	vllmParts
-	sglangTexts
-	sglangParts
-	vllmTools
-	sglangTools
-)
-
-func (r *rendering) preparer() (way, func([]byte) (member, error)) {
-	parts := r.t.parts[r.caller]
-	switch {
-	case r.caller == VLLM && parts:
-		return vllmParts, message(vllmMessage, true)
-	case r.caller == VLLM:
-		return vllmTexts, message(vllmMessage, false)
-	case r.caller == SGLang && parts:
-		return sglangParts, message(sglangMessage, true)
-	case r.caller == SGLang:
-		return sglangTexts, message(sglangMessage, false)
-	}
-	return asIs, decoded
-}
-
-func decoded(raw []byte) (member, error) {
-	v, err := jinja.Decode(raw)
-	return member{value: v}, err
-}
-
-// message makes a preparer of what prepares one decoded message.
-func message(prepare func(*jinja.Dict, bool) (member, error), parts bool) func([]byte) (member, error) {
-	return func(raw []byte) (member, error) {
-		d, err := object(raw)
-		if err != nil {
-			return member{}, err
-		}
-		return prepare(d, parts)
-	}
-}
-
-func object(raw []byte) (*jinja.Dict, error) {
-	v, err := jinja.Decode(raw)
-	if err != nil {
-		return nil, err
-	}
-	d, ok := v.(*jinja.Dict)
-	if !ok {
-		return nil, refuse("a message that is no object")
-	}
-	return d, nil
 }
 
 func isNull(raw []byte) bool { return raw == nil || string(raw) == "null" }
-
-// readTools prepares the tools as the caller gives them.
-func (r *rendering) readTools() error {
-	if isNull(r.q.Tools) {
-		return nil
-	}
-	w, prepare := asIs, decoded
-	switch r.caller {
-	case VLLM:
-		w, prepare = vllmTools, tools(vllmTool)
-	case SGLang:
-		w, prepare = sglangTools, tools(sglangTool)
-	}
-	m, err := r.store.get(r.q.Tools, w, prepare)
-	if err != nil {
-		return err
-	}
-	l, ok := m.value.(*jinja.List)
-	if !ok {
-		return refuse("tools that are no list")
-	}
-	r.tools = l
-	return nil
-}
-
-// tools makes a preparer of what prepares one tool.
-func tools(prepare func(*jinja.Dict) (*jinja.Dict, error)) func([]byte) (member, error) {
-	return func(raw []byte) (member, error) {
-		v, err := jinja.Decode(raw)
-		if err != nil {
-			return member{}, err
-		}
-		l, ok := v.(*jinja.List)
-		if !ok {
-			return member{}, refuse("tools that are no list")
-		}
-		out := make([]jinja.Value, len(l.Items))
-		for i, e := range l.Items {
-			d, ok := e.(*jinja.Dict)
-			if !ok {
-				return member{}, refuse("a tool that is no object")
-			}
-			out[i], err = prepare(d)
-			if err != nil {
-				return member{}, err
-			}
-		}
-		return member{value: jinja.NewList(out...)}, nil
-	}
-}
-
-func functionsOf(tools *jinja.List) *jinja.List {
-	out := make([]jinja.Value, len(tools.Items))
-	for i, v := range tools.Items {
-		out[i] = v
-		d, ok := v.(*jinja.Dict)
-		if !ok {
-			continue
-		}
-		f, ok := d.Get("function")
-		if ok {
-			out[i] = f
-		}
-	}
-	return jinja.NewList(out...)
-}
 
 // vars are the variables in the order in which the later one wins: special tokens, then
 // what the request sets, then what the caller gives.
@@ -227,22 +94,19 @@ func (r *rendering) vars() ([]jinja.Var, error) {
 		return nil, err
 	}
 	vars = append(vars, given...)
-	add := r.caller != Transformers
-	if r.q.AddGenerationPrompt != nil {
-		add = *r.q.AddGenerationPrompt
+	add := r.caller.AddGenerationPrompt
+	if r.Request.AddGenerationPrompt != nil {
+		add = *r.Request.AddGenerationPrompt
 	}
-	if add && r.q.ContinueFinalMessage {
+	if add && r.Request.ContinueFinalMessage {
 		return nil, raise("both a generation prompt and to go on with the last message")
 	}
 	var tools, documents jinja.Value
-	if r.tools != nil {
-		tools = r.tools
+	if r.Tools != nil {
+		tools = r.Tools
 	}
-	if !isNull(r.q.Documents) {
-		if r.caller == SGLang {
-			return nil, refuse("documents with sglang")
-		}
-		documents, err = jinja.Decode(r.q.Documents)
+	if !isNull(r.Request.Documents) {
+		documents, err = jinja.Decode(r.Request.Documents)
 		if err != nil {
 			return nil, err
 		}
@@ -252,7 +116,7 @@ func (r *rendering) vars() ([]jinja.Var, error) {
 		}
 	}
 	return append(vars,
-		jinja.Var{Name: "messages", Value: jinja.NewList(r.messages...)},
+		jinja.Var{Name: "messages", Value: jinja.NewList(r.Messages...)},
 		jinja.Var{Name: "tools", Value: tools},
 		jinja.Var{Name: "documents", Value: documents},
 		jinja.Var{Name: "add_generation_prompt", Value: add},
@@ -280,60 +144,38 @@ func checkDocuments(v jinja.Value) error {
 	return nil
 }
 
-// kwargs are the variables that the request sets itself.
+// kwargs are the variables that the request sets itself, as the caller takes them.
 func (r *rendering) kwargs() ([]jinja.Var, error) {
-	d := jinja.NewDict(0)
-	if !isNull(r.q.Kwargs) {
-		v, err := jinja.Decode(r.q.Kwargs)
-		if err != nil {
-			return nil, err
-		}
-		var ok bool
-		d, ok = v.(*jinja.Dict)
-		if !ok {
-			return nil, refuse("chat_template_kwargs that are no object")
-		}
-	}
-	var vars []jinja.Var
-	set := map[string]bool{}
-	effort := r.q.ReasoningEffort
+	effort := r.Request.ReasoningEffort
 	if effort != "" && !slices.Contains(efforts, effort) {
 		return nil, refuse("another reasoning_effort")
 	}
-	if effort != "" && r.caller == SGLang {
-		vars = append(vars, jinja.Var{Name: "reasoning_effort", Value: effort})
-	}
-	for i := range d.Len() {
-		k, v := d.At(i)
-		name, _ := k.(string)
-		if slices.Contains(reserved, name) {
-			return nil, refuse("a chat_template_kwargs member of a reserved name")
+	var vars []jinja.Var
+	if !isNull(r.Request.Kwargs) {
+		v, err := jinja.Decode(r.Request.Kwargs)
+		if err != nil {
+			return nil, err
 		}
-		set[name] = true
-		// vLLM takes null and "auto" for a member that is not there.
-		if r.caller == VLLM && (v == nil || v == jinja.Value("auto")) {
-			continue
+		d, ok := v.(*jinja.Dict)
+		if !ok {
+			return nil, refuse("chat_template_kwargs that are no object")
 		}
-		vars = append(vars, jinja.Var{Name: name, Value: v})
-	}
-	if effort == "" || r.caller == Transformers {
-		return vars, nil
-	}
-	names := []string{"enable_thinking"}
-	if r.caller == VLLM {
-		vars = append(vars, jinja.Var{Name: "reasoning_effort", Value: effort})
-	} else {
-		names = append(names, "thinking")
-	}
-	for _, name := range names {
-		if !set[name] {
-			vars = append(vars, jinja.Var{Name: name, Value: effort != "none"})
+		for i := range d.Len() {
+			k, v := d.At(i)
+			name, _ := k.(string)
+			if slices.Contains(reserved, name) {
+				return nil, refuse("a chat_template_kwargs member of a reserved name")
+			}
+			vars = append(vars, jinja.Var{Name: name, Value: v})
 		}
+	}
+	if r.caller.Kwargs != nil {
+		vars = r.caller.Kwargs(vars, effort)
 	}
 	return vars, nil
 }
 
-// efforts are the values of reasoning_effort that both engines know.
+// efforts are the values of reasoning_effort that the engines known have in common.
 var efforts = []string{"none", "minimal", "low", "medium", "high"}
 
 // continueTag marks where the last message ends, as transformers mark it.
@@ -341,23 +183,27 @@ const continueTag = "CONTINUE_FINAL_MESSAGE_TAG "
 
 // continued renders with a mark at the end of the last message, and cuts the text there.
 func (r *rendering) continued(env jinja.Env) (*Prompt, error) {
-	content, _ := r.final.Get("content")
+	d, ok := r.Messages[len(r.Messages)-1].(*jinja.Dict)
+	if !ok {
+		return nil, refuse("a message that is no object")
+	}
+	content, _ := d.Get("content")
 	if content == nil {
 		return nil, raise("to go on with a message without content")
 	}
-	if !strings.Contains(r.t.source, "content") {
+	if !strings.Contains(r.Template.Source(), "content") {
 		return nil, raise("to go on with a message in a template without content")
 	}
 	final, marked, err := mark(content)
 	if err != nil {
 		return nil, err
 	}
-	last := r.final.Forget()
+	last := d.Forget()
 	last.Set("content", marked)
-	messages := slices.Clone(r.messages)
+	messages := slices.Clone(r.Messages)
 	messages[len(messages)-1] = last
 	env.Vars = append(env.Vars, jinja.Var{Name: "messages", Value: jinja.NewList(messages...)})
-	out, err := r.t.jinja.Render(env)
+	out, err := r.Template.Render(env)
 	if err != nil {
 		return nil, err
 	}

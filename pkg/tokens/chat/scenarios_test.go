@@ -43,7 +43,7 @@ func TestScenarios(t *testing.T) {
 			if err != nil {
 				return err.Error() + "\n"
 			}
-			return fmt.Sprintf("parts: vllm %t, sglang %t\n", tpl.Parts(chat.VLLM), tpl.Parts(chat.SGLang))
+			return fmt.Sprintf("parts: vllm %t, sglang %t\n", tpl.Parts(vllm), tpl.Parts(sglang))
 		})
 	})
 }
@@ -68,7 +68,7 @@ func play(t *testing.T, d *datadriven.TestData, tpl *chat.Template, store *chat.
 		require.NotNil(t, member, name)
 		*member = bytes.TrimSpace([]byte(raw))
 	}
-	c := map[string]chat.Caller{"transformers": chat.Transformers, "vllm": chat.VLLM, "sglang": chat.SGLang}[caller]
+	c := map[string]*chat.Caller{"transformers": chat.Transformers, "vllm": vllm, "sglang": sglang}[caller]
 	p, err := tpl.Render(c, q, store)
 	if err != nil {
 		return err.Error() + "\n"

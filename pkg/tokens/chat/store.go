@@ -29,9 +29,6 @@ type storeKey struct {
 	way  way
 }
 
-// way says how a member is prepared.
-type way uint8
-
 // entry is one member. made is not changed.
 type entry struct {
 	key  storeKey
@@ -60,16 +57,16 @@ func roomOf(raw []byte) int { return 2048 + 2*len(raw) }
 func costOf(raw []byte, m member) int { return 256 + 2*len(raw) + jinja.Size(m.value) + roomOf(raw) }
 
 // get returns what was made of raw in this way, or makes it.
-func (s *Store) get(raw []byte, w way, prepare func([]byte) (member, error)) (member, error) {
+func (s *Store) get(raw []byte, w way) (member, error) {
 	if s == nil {
-		return prepare(raw)
+		return w.prepare(raw)
 	}
 	key := storeKey{maphash.Bytes(s.seed, raw), w}
 	e := s.find(key)
 	if e != nil && e.raw == string(raw) {
 		return e.made, nil
 	}
-	m, err := prepare(raw)
+	m, err := w.prepare(raw)
 	if err != nil {
 		return member{}, err
 	}

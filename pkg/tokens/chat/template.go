@@ -3,44 +3,10 @@ package chat
 import (
 	"encoding/json"
 	"strings"
+	"sync"
 
 	"github.com/seed-60ae5743/baton/pkg/tokens/jinja"
 )
-
-// A Caller is who renders a template, and so in what form it sees a request.
-type Caller uint8
-
-// The callers.
-const (
-	Transformers Caller = iota
-	VLLM
-	SGLang
-	// Callers is how many callers there are.
-	Callers = iota
-)
-
-// CallerNamed returns the caller with a name that String gives. False means that there is none.
-func CallerNamed(name string) (Caller, bool) {
-	for c := range Caller(Callers) {
-		if c.String() == name {
-			return c, true
-		}
-	}
-	return 0, false
-}
-
-// String returns the caller's name.
-func (c Caller) String() string {
-	switch c {
-	case Transformers:
-		return "transformers"
-	case VLLM:
-		return "vllm"
-	case SGLang:
-		return "sglang"
-	}
-	return "unknown"
-}
 
 // A Special is a special token that templates know by name, such as bos_token.
 type Special struct{ Name, Text string }
@@ -50,13 +16,9 @@ var specialNames = []string{"bos_token", "eos_token", "unk_token", "sep_token", 
 
 // A Template is a model's chat template with its special tokens.
 type Template struct {
-	source   string
 	jinja    *jinja.Template
 	specials []jinja.Var
-	// parts says, by caller, whether content is given as a list of parts.
-	parts [Callers]bool
-	// developer: the template has that role; vLLM makes it system elsewhere.
-	developer bool
+	forms    sync.Map // by *Caller, the form of the messages that it gives
 }
 
 // Compile reads a template.
@@ -65,21 +27,27 @@ func Compile(source string, specials []Special, limits jinja.Limits) (*Template,
 	if err != nil {
 		return nil, err
 	}
-	t := &Template{source: source, jinja: j}
+	t := &Template{jinja: j}
 	for _, s := range specials {
 		t.specials = append(t.specials, jinja.Var{Name: s.Name, Value: s.Text})
 	}
-	t.parts[VLLM] = j.LoopsOverContent()
-	t.parts[SGLang] = j.LoopsOverContentOf("message", "msg", "m")
-	for _, w := range []string{"image", "audio", "video", "vision"} {
-		t.parts[SGLang] = t.parts[SGLang] || strings.Contains(source, w)
-	}
-	t.developer = strings.Contains(source, `"developer"`) || strings.Contains(source, `'developer'`)
 	return t, nil
 }
 
 // Parts reports whether a caller gives the template content as a list of parts.
-func (t *Template) Parts(c Caller) bool { return t.parts[c] }
+func (t *Template) Parts(c *Caller) bool { return t.form(c) == asParts }
+
+func (t *Template) form(c *Caller) form {
+	f, ok := t.forms.Load(c)
+	if !ok {
+		f = asTexts
+		if c.Parts != nil && c.Parts(t.jinja) {
+			f = asParts
+		}
+		t.forms.Store(c, f)
+	}
+	return f.(form)
+}
 
 // FromConfig reads the template and the special tokens of a tokenizer_config.json. separate
 // is the text of a chat_template.jinja beside it, which goes before; "" if there is none.

@@ -20,6 +20,9 @@ type Template struct {
 	later map[int]nameBefore
 }
 
+// Source returns the template's text.
+func (t *Template) Source() string { return t.source }
+
 // nameBefore says what a name is before the template has set it. In Jinja the template's own
 // name hides the rendering's variable from the start, if its frame does not read it first.
 type nameBefore uint8

@@ -6,8 +6,9 @@ import (
 	"testing/fstest"
 
 	"github.com/seed-60ae5743/baton/pkg/openai"
-	"github.com/seed-60ae5743/baton/pkg/tokens/chat"
+	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/tokens/local"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // The files of a model whose tokens are bytes, but for "ab".
@@ -40,7 +41,7 @@ func ExampleNew() {
 		fmt.Println(err)
 		return
 	}
-	ids, n, err := model.Append(nil, chat.VLLM, &r, body)
+	ids, n, err := model.Append(nil, tokens.CallerOf(worker.VLLM), &r, body)
 	fmt.Println(ids, n, err)
 	fmt.Println("conversations:", model.Chat())
 	// Output:

@@ -11,10 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/tokens/bpe"
-	"github.com/seed-60ae5743/baton/pkg/tokens/chat"
 	"github.com/seed-60ae5743/baton/pkg/tokens/local"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
+
+var vllm = tokens.CallerOf(worker.VLLM)
 
 // tokenizer is a tokenizer.json whose tokens are bytes, but that "a" and "b" merge, and that
 // <end> is one token.
@@ -41,7 +44,7 @@ func model(t *testing.T) *local.Model {
 func tokensOf(t *testing.T, m *local.Model, path openai.Path, body string) (ids []uint32, n int, err error) {
 	var r openai.Request
 	require.NoError(t, openai.Scan(path, []byte(body), &r))
-	return m.Append(nil, chat.VLLM, &r, []byte(body))
+	return m.Append(nil, vllm, &r, []byte(body))
 }
 
 func TestPromptsOfTextAndMessages(t *testing.T) {
@@ -127,11 +130,11 @@ func TestATrialSaysWhereTheTokensBeginToDiffer(t *testing.T) {
 			continue
 		}
 		compared++
-		ours, err := m.Tokens(&trial, chat.VLLM)
+		ours, err := m.Tokens(&trial, vllm)
 		require.NoError(t, err)
-		require.Empty(t, m.Compare(&trial, chat.VLLM, ours, ids), trial.Name)
+		require.Empty(t, m.Compare(&trial, vllm, ours, ids), trial.Name)
 		other := append(append(append([]uint32{}, ids[:len(ids)/2]...), 7777), ids[len(ids)/2:]...)
-		require.Contains(t, m.Compare(&trial, chat.VLLM, ours, other), fmt.Sprintf("%s: the engine has %d tokens, the files give %d, and they differ from token %d on, near byte ",
+		require.Contains(t, m.Compare(&trial, vllm, ours, other), fmt.Sprintf("%s: the engine has %d tokens, the files give %d, and they differ from token %d on, near byte ",
 			trial.Name, len(ids)+1, len(ids), len(ids)/2))
 	}
 	require.GreaterOrEqual(t, compared, 14, "the files know most of the trials")
@@ -151,7 +154,7 @@ func TestManyRequestsAtOnce(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			ids, _, err := m.Append(nil, chat.VLLM, &r, []byte(body))
+			ids, _, err := m.Append(nil, vllm, &r, []byte(body))
 			if err != nil || len(ids) != len(want) {
 				t.Errorf("%d ids, %v", len(ids), err)
 			}

@@ -100,7 +100,7 @@ var (
 
 // Append appends the ids of the request's prompt to dst; of several prompts those of the
 // first. n is how many tokens all prompts have. caller says whose rules hold.
-func (m *Model) Append(dst []uint32, caller chat.Caller, r *openai.Request, body []byte) (ids []uint32, n int, err error) {
+func (m *Model) Append(dst []uint32, caller *chat.Caller, r *openai.Request, body []byte) (ids []uint32, n int, err error) {
 	if r.Given(body, openai.AddSpecialTokens) || r.Given(body, openai.ChatTemplate) {
 		return dst, 0, errMember
 	}
@@ -186,7 +186,7 @@ func (m *Model) encode(dst []uint32, text []byte, special bool) ([]uint32, error
 }
 
 // render makes the text of a conversation.
-func (m *Model) render(caller chat.Caller, r *openai.Request, body []byte) (*chat.Prompt, error) {
+func (m *Model) render(caller *chat.Caller, r *openai.Request, body []byte) (*chat.Prompt, error) {
 	if m.noChat != nil {
 		return nil, m.noChat
 	}

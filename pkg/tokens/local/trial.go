@@ -94,7 +94,7 @@ func chats() []conversation {
 }
 
 // Tokens returns the ids that the model's files give for a trial.
-func (m *Model) Tokens(t *Trial, caller chat.Caller) ([]uint32, error) {
+func (m *Model) Tokens(t *Trial, caller *chat.Caller) ([]uint32, error) {
 	var r openai.Request
 	err := openai.Scan(t.Path, t.Body, &r)
 	if err != nil {
@@ -106,7 +106,7 @@ func (m *Model) Tokens(t *Trial, caller chat.Caller) ([]uint32, error) {
 
 // Compare compares the ids of a trial, by the model's files and by an engine. It returns ""
 // if they are the same, else where they begin to differ.
-func (m *Model) Compare(t *Trial, caller chat.Caller, ours, theirs []uint32) string {
+func (m *Model) Compare(t *Trial, caller *chat.Caller, ours, theirs []uint32) string {
 	if slices.Equal(ours, theirs) {
 		return ""
 	}
@@ -119,7 +119,7 @@ func (m *Model) Compare(t *Trial, caller chat.Caller, ours, theirs []uint32) str
 }
 
 // place says near which character of a trial's text the token with index same stands.
-func (m *Model) place(caller chat.Caller, t *Trial, same int) string {
+func (m *Model) place(caller *chat.Caller, t *Trial, same int) string {
 	var r openai.Request
 	err := openai.Scan(t.Path, t.Body, &r)
 	if err != nil {
