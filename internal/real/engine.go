@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -208,9 +210,42 @@ func (e *Engine) run(ctx context.Context) error {
 	if err == nil && !e.Alive() {
 		err = fmt.Errorf("real: %s ended before it served: %w", e.Name, e.Err())
 	}
+	if err == nil && e.Kind != worker.SGLang {
+		err = e.askForTiles(ctx)
+	}
 	if err != nil {
 		_ = e.Kill()
 		return fmt.Errorf("%w\n%s", err, e.Log())
+	}
+	return nil
+}
+
+// askForTiles has vLLM compute a prompt that its libraries multiply with AMX, where the CPU has
+// that: they ask the kernel for AMX's tiles by then, vLLM's attention uses them without. So an
+// engine whose first prompt is a few tokens, or comes by transfer, would end (SIGILL). The
+// prompt is shorter than a block, so that nothing of it stays.
+func (e *Engine) askForTiles(ctx context.Context) error {
+	cpu, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil || !strings.Contains(string(cpu), " amx_tile") {
+		return nil
+	}
+	prompt := strings.TrimSuffix(strings.Repeat("100,", BlockSize-1), ",")
+	body := fmt.Sprintf(`{"model":%q,"prompt":[%s],"max_tokens":1}`, e.Served, prompt)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.URL+"/v1/completions", strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("content-type", "application/json")
+	if e.APIKey != "" {
+		req.Header.Set("authorization", "Bearer "+e.APIKey)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("real: %s: a first prompt: %w", e.Name, err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("real: %s: a first prompt gets %s", e.Name, resp.Status)
 	}
 	return nil
 }
