@@ -30,6 +30,7 @@ type wish struct {
 	differs       []string // members of the answer, as facts name them without an index
 	reason        string
 	alone, apart  *reply
+	by            string   // who has served it of the pair
 	unlike        []string // what differs
 	unlikeMembers []string
 }
@@ -162,7 +163,16 @@ func asAlone(t *testing.T, engine, file string, pair ...string) {
 	require.True(t, t.Run("apart", func(t *testing.T) {
 		s := newScene(t, "", pair...)
 		for _, w := range all {
+			before, pairs := s.picks()
 			w.apart = w.send(t.Context(), s.envoy.URL)
+			switch now, nowPairs := s.picks(); {
+			case nowPairs > pairs:
+				w.by = "both"
+			case now > before:
+				w.by = "one worker"
+			default:
+				w.by = "Baton"
+			}
 			if w.apart.survive(t, w, s.engines) {
 				s.await("the pair to serve again", func() bool {
 					return s.ask("/v1/completions", fields{"model": "tiny", "prompt": "Are you there?", "max_tokens": 2}).status == http.StatusOK
@@ -171,8 +181,11 @@ func asAlone(t *testing.T, engine, file string, pair ...string) {
 		}
 		s.settled()
 	}))
-	differ := 0
+	differ, apart := 0, 0
 	for _, w := range all {
+		if w.by == "both" {
+			apart++
+		}
 		if wrong := w.judge(); wrong != "" {
 			t.Errorf("line %d: %s: %s\nalone: %s\napart: %s\n%s", w.line, w.name, wrong, w.alone, w.apart, strings.Join(w.unlike, "\n"))
 		}
@@ -180,11 +193,16 @@ func asAlone(t *testing.T, engine, file string, pair ...string) {
 			differ++
 		}
 	}
-	tellf(t, engine, "apart: requests of all kinds, beside the engine alone", "%d requests: %d as the engine alone, %d differ with a [reason](apart-as-alone.md)",
-		len(all), len(all)-differ, differ)
+	tellf(t, engine, "apart: requests of all kinds, beside the engine alone", "%d requests, of which %d reach both halves: %d as the engine alone, %d differ with a [reason](apart-as-alone.md)",
+		len(all), apart, len(all)-differ, differ)
 	if *page {
 		require.NoError(t, writeAlone(root, engine, all))
 	}
+}
+
+// picks returns how many workers have been picked, and how many of them for prefill.
+func (s *scene) picks() (all, prefill float64) {
+	return s.metric("baton_decisions_total"), s.metric("baton_decisions_total", `role="prefill"`)
 }
 
 // survive sees whether the engines live on after a request. One that has ended is a fact of the
@@ -243,7 +261,7 @@ func writeAlone(root, engine string, all []*wish) error {
 		return fmt.Errorf("real: %s has no section of %s", name, engine)
 	}
 	var out strings.Builder
-	out.WriteString(before + begins + "| request | alone | apart | reason |\n| --- | --- | --- | --- |\n")
+	out.WriteString(before + begins + "| request | alone | apart | by | reason |\n| --- | --- | --- | --- | --- |\n")
 	for _, w := range all {
 		apart, reason := "the same", ""
 		if len(w.unlike) > 0 {
@@ -252,7 +270,7 @@ func writeAlone(root, engine string, all []*wish) error {
 				apart = "all else the same; " + strings.Join(w.unlike, "; ")
 			}
 		}
-		fmt.Fprintf(&out, "| %s | %s | %s | %s |\n", cell(w.name), cell(w.alone.String()), cell(apart), cell(reason))
+		fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", cell(w.name), cell(w.alone.String()), cell(apart), w.by, cell(reason))
 	}
 	out.WriteString(ends + after)
 	return os.WriteFile(name, []byte(out.String()), 0o600)
