@@ -23,11 +23,17 @@ type reply struct {
 }
 
 // incidental are members whose values differ from one answer to the next, or from one process
-// to the next. What was cached depends on who was asked before.
+// to the next. What was cached depends on who was asked before. SGLang's decode does not tell
+// when parts of prefill's work ended, and no rate.
 var incidental = map[string]bool{
 	"id": true, "created": true, "system_fingerprint": true, "rid": true,
 	"cached_tokens": true, "prompt_tokens_details": true, "cached_tokens_details": true,
+	"decode_throughput": true, "prefill_finished_time": true, "storage_prefetch_wait": true, "storage_staging_wait": true,
 }
+
+// passing are parts of messages that differ in the same way: a time of day, and the folder in
+// which the engine is installed.
+var passing = regexp.MustCompile(`\[\d\d:\d\d:\d\d\] |/[^"\s]*/\.tools/`)
 
 // joined are members of which each event of a stream has a part.
 var joined = map[string]bool{"text": true, "content": true, "reasoning": true, "reasoning_content": true, "arguments": true}
@@ -64,6 +70,9 @@ func (r *reply) add(path, text string, whole bool) {
 		r.facts[path+"(not JSON)"] = text
 		return
 	}
+	if m, ok := v.(map[string]any); ok && m["index"] != nil {
+		path += fmt.Sprintf("[%v]", m["index"]) // an event of one of several prompts
+	}
 	r.walk(path, "", v, whole)
 }
 
@@ -80,6 +89,7 @@ func (r *reply) walk(path, name string, v any, whole bool) {
 	case []any:
 		r.list(path, v, whole)
 	case string:
+		v = passing.ReplaceAllString(v, "")
 		if was, has := r.facts[path]; has && !whole && joined[name] && was != "null" {
 			v = was + v
 		}
@@ -241,6 +251,7 @@ func TestWhatDiffersBetweenTwoAnswers(t *testing.T) {
 		{"a token", replyOf(200, plain, `{"logprobs":[{"t":"a"}]}`, true), replyOf(200, plain, `{"logprobs":[{"t":"b"}]}`, true), []string{"logprobs"}},
 		{"a status", replyOf(400, plain, `{"error":"a"}`, true), replyOf(422, plain, `{"detail":"b"}`, true), []string{"status"}},
 		{"events cut elsewhere", stream(`{"choices":[{"index":0,"text":"ab","ids":[1,2]}]}`), stream(`{"choices":[{"index":0,"text":"a","ids":[1]}]}`, `{"choices":[{"index":0,"text":"b","ids":[2]}]}`), nil},
+		{"a time and a folder", replyOf(400, plain, `{"error":"[01:02:03] at /a/.tools/b.py"}`, true), replyOf(400, plain, `{"error":"[02:03:04] at /c/d/.tools/b.py"}`, true), nil},
 		{"the end of a stream", stream(`{"choices":[{"index":0,"finish_reason":null}]}`, `{"choices":[{"index":0,"finish_reason":"stop"}]}`), stream(`{"choices":[{"index":0,"finish_reason":null}]}`), []string{"choices.finish_reason"}},
 	} {
 		_, members := unlike(c.a, c.b)
