@@ -209,17 +209,17 @@ func (r *reply) String() string {
 	if strings.HasPrefix(r.facts["content-type"], "text/event-stream") {
 		parts[0] += " streamed"
 	}
-	choices, texts := 0, []string{}
+	var texts []string
 	for _, path := range slices.Sorted(maps.Keys(r.facts)) {
 		fact := r.facts[path]
 		name := path[strings.LastIndex(path, ".")+1:]
 		switch {
+		case name == "finish_reason" && fact == "null": // of an event; another says more
 		case name == "finish_reason" || strings.HasSuffix(path, "finish_reason.type"):
-			choices++
 			parts = append(parts, fact)
 		case name == "message" || strings.HasSuffix(path, "(not JSON)"), name == "detail", name == "error":
 			texts = append(texts, fmt.Sprintf("%.160s", fact))
-		case joined[name] && fact != "null":
+		case joined[name] && fact != "null" && !strings.Contains(path, "logprobs"):
 			texts = append(texts, fmt.Sprintf("%.60q", fact))
 		}
 	}
