@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -208,11 +210,55 @@ func (e *Engine) run(ctx context.Context) error {
 	if err == nil && !e.Alive() {
 		err = fmt.Errorf("real: %s ended before it served: %w", e.Name, e.Err())
 	}
+	if err == nil && e.Kind != worker.SGLang {
+		err = e.askForTiles(ctx)
+	}
 	if err != nil {
 		_ = e.Kill()
 		return fmt.Errorf("%w\n%s", err, e.Log())
 	}
 	return nil
+}
+
+// askForTiles has each rank of vLLM compute a prompt that its libraries multiply with AMX, where
+// the CPU has that: they ask the kernel for AMX's tiles by then, vLLM's attention uses them
+// without. So an engine whose first prompt is a few tokens, or comes by transfer, would end
+// (SIGILL). The prompt is shorter than a block, so that nothing of it stays.
+func (e *Engine) askForTiles(ctx context.Context) error {
+	cpu, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil || !strings.Contains(string(cpu), " amx_tile") {
+		return nil
+	}
+	for rank := 0; ; rank++ {
+		status, err := e.firstPrompt(ctx, rank)
+		switch {
+		case err != nil:
+			return fmt.Errorf("real: %s: a first prompt: %w", e.Name, err)
+		case status == http.StatusBadRequest && rank > 0:
+			return nil // there is no such rank
+		case status != http.StatusOK:
+			return fmt.Errorf("real: %s: a first prompt gets %d", e.Name, status)
+		}
+	}
+}
+
+func (e *Engine) firstPrompt(ctx context.Context, rank int) (status int, err error) {
+	prompt := strings.TrimSuffix(strings.Repeat("100,", BlockSize-1), ",")
+	body := fmt.Sprintf(`{"model":%q,"prompt":[%s],"max_tokens":1}`, e.Served, prompt)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.URL+"/v1/completions", strings.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("content-type", "application/json")
+	req.Header.Set("x-data-parallel-rank", strconv.Itoa(rank))
+	if e.APIKey != "" {
+		req.Header.Set("authorization", "Bearer "+e.APIKey)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	return resp.StatusCode, resp.Body.Close()
 }
 
 // Pause stops the engine until Resume: idle, it would spin.
