@@ -3,6 +3,7 @@ package worker
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Engine names the serving engine, which decides how prefill hands KV over to decode.
@@ -21,20 +22,17 @@ const (
 // names are the engines; a test's build has one more.
 var names = []Engine{SGLang, VLLM, VLLMMooncake, TensorRTLLM}
 
-// EngineNames lists the engines, for errors that refuse another name.
-func EngineNames() string {
-	list := ""
-	for i, n := range names {
-		switch {
-		case i == len(names)-1:
-			list += " or "
-		case i > 0:
-			list += ", "
-		}
-		list += string(n)
+// EngineNames lists the engines, for errors that refuse another name. It leaves out that of tests.
+func EngineNames() string { return engineNames }
+
+var engineNames = func() string {
+	var list []string
+	for _, n := range names {
+		list = append(list, string(n))
 	}
-	return list
-}
+	last := len(list) - 1
+	return strings.Join(list[:last], ", ") + " or " + list[last]
+}()
 
 // ParseEngine reads an engine name.
 func ParseEngine(s string) (Engine, error) {
