@@ -23,6 +23,8 @@ type Engine struct {
 	Truncates bool
 	// ServesAnyModel says that the engine serves a request for a model that it does not have.
 	ServesAnyModel bool
+	// DefaultModel is the name by which a request asks for the engine's only model; "": none is.
+	DefaultModel string
 	// AdapterInModel says that a request names a LoRA adapter behind the model's name and a
 	// colon, or in a member; else an adapter is a model of its own.
 	AdapterInModel bool

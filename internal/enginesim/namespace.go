@@ -103,9 +103,13 @@ func (s *Sim) adapterInModel(q *genRequest) string {
 }
 
 // names reports whether the worker serves the model that the request names: its own names
-// and its adapters', and at SGLang also "base:adapter".
+// and its adapters', and at SGLang also "base:adapter" and "default". A request that names none
+// is for the first.
 func (s *Sim) names(q *genRequest) bool {
 	m := q.model
+	if m == "default" && s.cfg.Engine == worker.SGLang {
+		return true
+	}
 	if s.cfg.Engine == worker.SGLang {
 		if base, adapter, ok := strings.Cut(m, ":"); ok && slices.Contains(s.cfg.Adapters, strings.TrimSpace(adapter)) {
 			m = strings.TrimSpace(base)

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // api is the kind of a request, which decides its body and its answer.
@@ -126,7 +128,7 @@ func (p *requestParser) field(key string, v []byte) error {
 	case "rid":
 		q.rid, _ = unquote(v)
 	case "stream":
-		q.stream = string(v) == "true"
+		return p.flag(v, &q.stream)
 	case "stream_options":
 		return p.streamOptions(v)
 	case "n":
@@ -261,12 +263,36 @@ func (p *requestParser) streamOptions(v []byte) error {
 	})
 }
 
+// flag reads a truth value as pydantic does.
+func (p *requestParser) flag(v []byte, to *bool) error {
+	switch strings.ToLower(strings.Trim(string(v), `"`)) {
+	case "true", "1", "1.0", "t", "y", "yes", "on":
+		*to = true
+	case "false", "0", "0.0", "f", "n", "no", "off", "null":
+	default:
+		return badRequest("%.20s: expected a boolean", v)
+	}
+	return nil
+}
+
+// whole reads a number as pydantic does.
+func whole(v []byte) (int, bool) {
+	switch string(v) {
+	case "true":
+		return 1, true
+	case "false":
+		return 0, true
+	}
+	f, err := strconv.ParseFloat(strings.TrimSpace(strings.Trim(string(v), `"`)), 64)
+	return int(f), err == nil && f == math.Trunc(f)
+}
+
 func (p *requestParser) choices(v []byte) error {
 	if isNull(v) {
 		return nil
 	}
-	n, err := strconv.Atoi(string(v))
-	if err != nil || n < 1 || n > 128 {
+	n, ok := whole(v)
+	if !ok || n < 1 || n > 128 {
 		return badRequest("n %.20s: expected a number from 1 to 128", v)
 	}
 	p.q.n = n
@@ -283,8 +309,8 @@ func (p *requestParser) finish() error {
 		limit = p.limit
 	}
 	if !isNull(limit) {
-		n, err := strconv.Atoi(string(limit))
-		if err != nil || n < 0 {
+		n, ok := whole(limit)
+		if !ok || n < 0 {
 			return badRequest("max_tokens %.20s: expected a number of at least 0", limit)
 		}
 		q.maxTokens = n

@@ -56,11 +56,10 @@ func badInputs() []badInput {
 		{"JSON cut short", post, "/v1/completions", good[:len(good)-3], nil, 400, "not_json", "invalid_request_error"},
 		{"JSON with more after it", post, "/v1/completions", good + "{}", nil, 400, "not_json", "invalid_request_error"},
 		{"bytes that are no text", post, "/v1/completions", "{\"model\":\"m\",\"prompt\":\"\xff\x00\"}", nil, 400, "not_json", "invalid_request_error"},
-		{"no model", post, "/v1/completions", `{"prompt":"x"}`, nil, 400, "missing_field", "invalid_request_error"},
 		{"no prompt", post, "/v1/completions", `{"model":"m"}`, nil, 400, "missing_field", "invalid_request_error"},
 		{"no messages", post, "/v1/chat/completions", `{"model":"m"}`, nil, 400, "missing_field", "invalid_request_error"},
 		{"a model that is no text", post, "/v1/completions", `{"model":7,"prompt":"x"}`, nil, 400, "wrong_type", "invalid_request_error"},
-		{"a stream that is no truth", post, "/v1/completions", `{"model":"m","prompt":"x","stream":"yes"}`, nil, 400, "wrong_type", "invalid_request_error"},
+		{"a stream that is no truth", post, "/v1/completions", `{"model":"m","prompt":"x","stream":"maybe"}`, nil, 400, "wrong_type", "invalid_request_error"},
 		{"a negative limit", post, "/v1/completions", `{"model":"m","prompt":"x","max_tokens":-1}`, nil, 400, "wrong_type", "invalid_request_error"},
 		{"a prompt that is a number", post, "/v1/completions", `{"model":"m","prompt":7}`, nil, 400, "wrong_type", "invalid_request_error"},
 		{"a field twice", post, "/v1/completions", `{"model":"m","prompt":"x","prompt":"y"}`, nil, 400, "duplicate_field", "invalid_request_error"},
@@ -560,4 +559,35 @@ func TestWebPagesOfOtherOriginsAreLetInWhereTheConfigurationSaysSo(t *testing.T)
 	r = ask(f, http.MethodOptions, "https://elsewhere.example.com")
 	requireError(t, r, http.StatusMethodNotAllowed, "method_not_allowed")
 	require.Empty(t, r.header.Get("Access-Control-Allow-Origin"))
+}
+
+// TestABodyIsReadAsItsEngineReadsIt: what pydantic takes for a number or a truth value is one here,
+// and the only model need not be named. What ends SGLang is refused, and it lives.
+func TestABodyIsReadAsItsEngineReadsIt(t *testing.T) {
+	t.Parallel()
+	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
+		t.Run(string(engine), func(t *testing.T) {
+			both(t, layoutOf(layout{prefill: 1, decode: 1}, engine), func(t *testing.T, f *fleet) {
+				bodies := []string{
+					`{"prompt":"hello","max_tokens":3}`, `{"model":null,"prompt":"hello","max_tokens":"3"}`, `{"model":"","prompt":"hello","max_tokens":3.0}`,
+					`{"model":"m","prompt":"hello","max_tokens":3,"n":"1","stream":"no"}`, `{"model":"m","prompt":"hello","max_tokens":3,"n":true,"stream":1}`,
+				}
+				if engine == worker.SGLang {
+					bodies = append(bodies, `{"model":"default","prompt":"hello","max_tokens":3}`)
+				}
+				for _, body := range bodies {
+					r := f.send(t.Context(), "/v1/completions", body)
+					require.Equal(t, http.StatusOK, r.status, "%s: %s", body, r.body)
+					require.Equal(t, strings.Contains(body, `"stream":1`), strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream"), body)
+				}
+				prefill, decode := f.gotAll(f.prefill), f.gotAll(f.decode)
+				require.Len(t, prefill, len(bodies), "each is served apart")
+				require.Len(t, decode, len(bodies))
+				if engine == worker.SGLang {
+					requireError(t, f.send(t.Context(), "/generate", `{"text":["a",""]}`), http.StatusBadRequest, "wrong_type")
+					require.Len(t, f.gotAll(f.workers), 2*len(bodies))
+				}
+			})
+		})
+	}
 }

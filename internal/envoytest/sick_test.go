@@ -46,7 +46,11 @@ func TestAWorkerThatFailsFromTheStartCostsFewRequests(t *testing.T) {
 					}
 				})
 				t.Logf("lost %d of 80, fresh attempts %v", lost.Load(), f.metric("baton_fresh_picks_total"))
-				require.LessOrEqual(t, lost.Load(), int64(4))
+				most := int64(4)
+				if name == "broken off" {
+					most = 6 // the client may have seen tokens: all five that set the worker aside, and one in flight
+				}
+				require.LessOrEqual(t, lost.Load(), most)
 			})
 		}
 	}

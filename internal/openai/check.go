@@ -1,6 +1,11 @@
 package openai
 
-import "math"
+import (
+	"bytes"
+	"math"
+	"strconv"
+	"strings"
+)
 
 // check reads the small values, and checks that the request has what its path needs.
 // Every span is known and valid here.
@@ -12,11 +17,8 @@ func (r *Request) check(body []byte) error {
 		return nil
 	}
 	if m := &r.members[Stream]; m.found() {
-		switch body[m.val.Start] {
-		case 't':
-			r.Stream = true
-		case 'f', 'n':
-		default:
+		var ok bool
+		if r.Stream, ok = parseFlag(m.val.Of(body)); !ok {
 			return wrongType(Stream, m.val.Start, "true or false")
 		}
 	}
@@ -45,18 +47,12 @@ func (r *Request) check(body []byte) error {
 func (r *Request) checkModel(body []byte) error {
 	m := &r.members[Model]
 	if !r.Given(body, Model) {
-		if r.Path == Generate || r.Path == Other {
-			return nil
-		}
-		return &Error{Kind: MissingField, Field: Model.String(), Offset: r.end}
+		return nil
 	}
 	if body[m.val.Start] != '"' {
 		return wrongType(Model, m.val.Start, "a text")
 	}
 	r.Model = r.text(body, m.val)
-	if len(r.Model) == 0 && r.Path != Generate {
-		return &Error{Kind: MissingField, Field: Model.String(), Offset: m.val.Start}
-	}
 	return nil
 }
 
@@ -69,7 +65,7 @@ func (r *Request) checkCounts(body []byte) error {
 			continue
 		}
 		s := r.members[f].val
-		v, ok := parseCount(s.Of(body))
+		v, ok := spelledCount(s.Of(body))
 		if err := r.setCount(f, v, ok, s.Start); err != nil {
 			return err
 		}
@@ -92,6 +88,30 @@ func (r *Request) setCount(f Field, v int64, ok bool, at int) error {
 	return nil
 }
 
+// The engines read what a client sends with pydantic, which takes a value of another type for the
+// one that it spells: 3.0, "3" and true for a number, 1 and "yes" for a truth value. What is read
+// here is read so, and goes to the engine as it came, which may still refuse it.
+
+// spelledCount reads a number that is whole and not below 0.
+func spelledCount(b []byte) (int64, bool) {
+	if v, ok := parseCount(b); ok {
+		return v, true
+	}
+	switch string(b) {
+	case "true":
+		return 1, true
+	case "false":
+		return 0, true
+	}
+	const longest = 32
+	b = bytes.TrimSpace(bytes.Trim(b, `"`))
+	if len(b) > longest {
+		return 0, false
+	}
+	f, err := strconv.ParseFloat(string(b), 64)
+	return int64(f), err == nil && f >= 0 && f < 1<<53 && f == math.Trunc(f)
+}
+
 // parseCount reads a non-negative JSON integer.
 func parseCount(b []byte) (int64, bool) {
 	if len(b) == 0 || skipDigits(b, 0) != len(b) {
@@ -106,6 +126,17 @@ func parseCount(b []byte) (int64, bool) {
 		v = v*10 + d
 	}
 	return v, true
+}
+
+// parseFlag reads a truth value; null is false.
+func parseFlag(b []byte) (yes, ok bool) {
+	switch strings.ToLower(string(bytes.Trim(b[:min(len(b), len(`"false"`))], `"`))) {
+	case "true", "1", "1.0", "yes", "on", "t", "y":
+		return true, true
+	case "false", "0", "0.0", "no", "off", "f", "n", "null":
+		return false, true
+	}
+	return false, false
 }
 
 // checkPrompt finds the field that holds the prompt.

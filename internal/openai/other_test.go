@@ -93,7 +93,7 @@ func TestNoBodyOfAnotherPathSetsWhatOnlyARouterMay(t *testing.T) {
 func TestABodyThatIsNotReadIsNotPassedOn(t *testing.T) {
 	var r Request
 	for _, body := range []string{
-		"[]", `"model"`, "x=1&model=m", "\ufeff{}", "{\x00\"\x00m\x00\"\x00", "\xff\xfe{\x00", `{"model":"m"} {}`, `{"model":1}`, "\x1f\x8b",
+		"[]", `"model"`, "x=1&model=m", "{\x00\"\x00m\x00\"\x00", "\xff\xfe{\x00", `{"model":"m"} {}`, `{"model":1}`, "\x1f\x8b",
 	} {
 		require.Error(t, ScanOther(jsonType, []byte(body), &r), "%q", body)
 		require.Error(t, ScanOther("application/octet-stream", []byte(body), &r), "%q", body)

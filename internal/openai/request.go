@@ -60,7 +60,7 @@ const MostOthers = 128
 // unescaped. They are valid until either is used again, and must not be written to.
 type Request struct {
 	Path  Path
-	Model []byte // empty only for Generate and Other
+	Model []byte // empty if the body names none
 
 	Stream    bool
 	N         int   // how many completions are asked for each prompt; at least 1

@@ -1,5 +1,7 @@
 package openai
 
+import "bytes"
+
 // MaxN is the greatest n that [Scan] accepts. It bounds the bootstrap rooms of one
 // request (docs/behaviour.md#room).
 const MaxN = 1 << 16
@@ -15,7 +17,7 @@ func ScanInjected(p Path, body []byte, r *Request) error { return scan(p, body, 
 
 func scan(p Path, body []byte, r *Request, injected bool) error {
 	r.reset(p)
-	i := skipSpace(body, 0)
+	i := skipSpace(body, markAt(body))
 	if i >= len(body) || body[i] != '{' {
 		return notJSON(i, "an object")
 	}
@@ -34,6 +36,15 @@ func scan(p Path, body []byte, r *Request, injected bool) error {
 		return notJSON(i, "the end of the body")
 	}
 	return r.check(body)
+}
+
+// markAt returns the length of the byte order mark before a body, which vLLM passes over.
+func markAt(body []byte) int {
+	const mark = "\ufeff"
+	if bytes.HasPrefix(body, []byte(mark)) {
+		return len(mark)
+	}
+	return 0
 }
 
 // scanMembers reads the members of the body's object, from the first one at i, and

@@ -55,6 +55,9 @@ func (rt *Router) homeOf(q *Question) (home, *Refusal) {
 			h.pool, h.adapter = p, strings.TrimSpace(key.Model[at+1:])
 		}
 	}
+	if h.pool == nil {
+		h.pool = rt.byDefault(q, key.Model)
+	}
 	others := rt.untold(world)
 	if h.pool == nil && rt.cfg.PassUnknown {
 		h.pool = others
@@ -81,6 +84,15 @@ func (rt *Router) homeOf(q *Question) (home, *Refusal) {
 		h.pool = own
 	}
 	return h, nil
+}
+
+// byDefault returns the pool of the only model if all its engines know it by that name, too.
+func (rt *Router) byDefault(q *Question, name string) *worker.Pool {
+	only := q.world.Pool(rt.onlyModel(q.world, q.now))
+	if only == nil || !every(only, func(w *worker.Worker) bool { return engines.Of(w.Engine).DefaultModel == name }) {
+		return nil
+	}
+	return only
 }
 
 // keyOf returns the key that a request is for: of the model that it names, or of the only

@@ -6,6 +6,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/engine/engines"
+	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
@@ -93,6 +94,9 @@ func (rt *Router) askRead(q *Question) *Refusal {
 		return f
 	}
 	q.pool = home.pool
+	if m := endsBy(q); m != "" {
+		return badMember(openai.Error{Kind: openai.WrongType, Field: m, Detail: "a value that is not empty: its engine ends by one"})
+	}
 	f = rt.divide(q)
 	if f == nil {
 		f = rt.splittable(q)
@@ -113,6 +117,22 @@ func (rt *Router) askRead(q *Question) *Refusal {
 		return f
 	}
 	return rt.readConstraints(q)
+}
+
+// endsBy returns the member by which an engine of the pool would end, or "".
+// Workers of one role are of one engine, but while a pool changes over.
+func endsBy(q *Question) string {
+	for _, ws := range [...][]*worker.Worker{q.pool.Prefill, q.pool.Decode, q.pool.Aggregated} {
+		if len(ws) == 0 {
+			continue
+		}
+		if k := engines.HandOff(ws[0].Engine); k != nil {
+			if member := k.Takes.Ends(q.req.Body, q.req.Scan); member != "" {
+				return member
+			}
+		}
+	}
+	return ""
 }
 
 // unknownBlockSize is how many tokens a KV block of a worker counts as having if that is not

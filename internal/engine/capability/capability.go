@@ -25,6 +25,7 @@ type Row struct {
 	Paths  []string
 	Member string
 	Stops  string // the values that prevent a hand-off, as the file has them; "": none
+	Never  bool   // such a value ends the engine: it must not get one
 	Source Source
 	when   []condition
 }
@@ -40,6 +41,7 @@ type Table struct {
 	Paths []Path
 	Rows  []Row
 	on    [openai.Other]map[string][]*Row
+	never [openai.Other][]*Row
 }
 
 // Obstacle is what of a request prevents a hand-off. The zero value is none.
@@ -74,6 +76,23 @@ func (t *Table) Obstacle(body []byte, r *openai.Request, known func(member strin
 		o = Obstacle{Member: "members", Unknown: true}
 	}
 	return o
+}
+
+// Ends returns the member of the request by which the engine would end, or "".
+func (t *Table) Ends(body []byte, r *openai.Request) (member string) {
+	if t == nil || r.Path >= openai.Other || len(t.never[r.Path]) == 0 {
+		return ""
+	}
+	j := judge{body: body, r: r}
+	r.EachMember(func(f openai.Field, key, val openai.Span) bool {
+		for _, row := range t.never[r.Path] {
+			if (f.String() == row.Member || f == openai.NoField && openai.IsKey(body, key, row.Member)) && j.stands(row, val) {
+				member = row.Member
+			}
+		}
+		return member == ""
+	})
+	return member
 }
 
 // judge judges the members of one request.

@@ -40,10 +40,10 @@ func TestAFileThatIsMalformedIsRefusedWithItsLine(t *testing.T) {
 		"pass a":                                 `line 1: pass: expected a line "source VERSION PLACE" before it`,
 		"source 1":                               "",
 		"source":                                 "line 1: source: expected something behind it",
-		"\nsource 1 a\nsplit b":                  "line 3: split: expected source, apart, one, pass or stop",
+		"\nsource 1 a\nsplit b":                  "line 3: split: expected source, apart, one, pass, stop or never",
 		"source 1 a\nstop b":                     "line 2: stop: expected MEMBER TEST, with MEMBER TEST or nothing behind it",
 		"source 1 a\nstop b maybe":               "line 2: maybe: expected a number behind it",
-		"source 1 a\nstop b maybe 1":             "line 2: maybe: expected given, true, from, over or not",
+		"source 1 a\nstop b maybe 1":             "line 2: maybe: expected given, true, empty, from, over or not",
 		"source 1 a\nstop b over":                "line 2: over: expected a number behind it",
 		"source 1 a\nstop b over x":              `line 2: over: strconv.ParseFloat: parsing "x": invalid syntax`,
 		"source 1 a\nstop b true with c true":    "",
@@ -118,4 +118,17 @@ func TestAJoinHasTheObstaclesOfAll(t *testing.T) {
 	body := []byte(`{"model":"m","prompt":"a","theirs":1,"temperature":2}`)
 	require.NoError(t, openai.Scan(openai.Completions, body, &r))
 	require.Equal(t, Obstacle{Member: "temperature"}, both.Obstacle(body, &r, nil))
+}
+
+func TestAValueByWhichTheEngineEndsIsFound(t *testing.T) {
+	table := Must("source 1 a\napart /generate\npass text input_ids\nnever text empty\n")
+	for body, want := range map[string]string{
+		`{"text":""}`: "text", `{"text":["a",""]}`: "text", `{"te\u0078t" : "" }`: "text",
+		`{"text":"a"}`: "", `{"text":[" "]}`: "", `{"input_ids":[1],"other":""}`: "",
+	} {
+		var r openai.Request
+		require.NoError(t, openai.Scan(openai.Generate, []byte(body), &r), body)
+		require.Equal(t, want, table.Ends([]byte(body), &r), body)
+	}
+	require.Empty(t, (*Table)(nil).Ends(nil, new(openai.Request)))
 }

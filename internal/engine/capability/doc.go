@@ -14,7 +14,9 @@
 //	                       a member that prevents a hand-off if its value passes the test, and
 //	                       so does that of the other member, if one is named
 //
-// A TEST is given (not null), true (counts as true), "from N" (not below N), "over N" or "not N".
+//	never MEMBER TEST      a member by which the engine ends if its value passes the test
+//
+// A TEST is given (not null), true (counts as true), empty, "from N" (not below N), "over N" or "not N".
 // Of a list one element has to pass: for several prompts an engine may take a list with a value
 // for each. A member "sampling_params.n" is a member of that member, or of each element of its
 // list.

@@ -57,7 +57,10 @@ func read(file string) (*Table, error) {
 	for i := range t.Rows {
 		row := &t.Rows[i]
 		for _, path := range row.Paths {
-			if p, ok := openai.ParsePath(path); ok {
+			p, ok := openai.ParsePath(path)
+			if ok && row.Never {
+				t.never[p] = append(t.never[p], row)
+			} else if ok {
 				t.on[p][row.Member] = append(t.on[p][row.Member], row)
 			}
 		}
@@ -89,10 +92,10 @@ func (r *reader) line(word, rest string) (err error) {
 		for _, member := range fields {
 			r.row(Row{Member: member})
 		}
-	case "stop":
-		err = r.stop(fields)
+	case "stop", "never":
+		err = r.stop(fields, word == "never")
 	default:
-		err = fmt.Errorf("%s: expected source, apart, one, pass or stop", word)
+		err = fmt.Errorf("%s: expected source, apart, one, pass, stop or never", word)
 	}
 	return err
 }
@@ -103,13 +106,13 @@ func (r *reader) row(row Row) {
 }
 
 // stop reads a row that names a member and a test, once or twice.
-func (r *reader) stop(fields []string) error {
-	row := Row{Member: fields[0], Stops: strings.Join(fields[1:], " ")}
+func (r *reader) stop(fields []string, never bool) error {
+	row := Row{Member: fields[0], Stops: strings.Join(fields[1:], " "), Never: never}
 	for len(fields) > 1 {
 		member, name := fields[0], fields[1]
 		fields = fields[2:]
 		var most float64
-		if name != "given" && name != "true" {
+		if name != "given" && name != "true" && name != "empty" {
 			if len(fields) == 0 {
 				return fmt.Errorf("%s: expected a number behind it", name)
 			}
@@ -121,7 +124,7 @@ func (r *reader) stop(fields []string) error {
 		}
 		passes := tests(name, most)
 		if passes == nil {
-			return fmt.Errorf("%s: expected given, true, from, over or not", name)
+			return fmt.Errorf("%s: expected given, true, empty, from, over or not", name)
 		}
 		row.when = append(row.when, condition{member, passes})
 		if len(fields) > 0 && fields[0] == "with" {

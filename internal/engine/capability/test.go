@@ -16,6 +16,8 @@ func tests(name string, most float64) test {
 		return given
 	case "true":
 		return truthy
+	case "empty":
+		return func(v []byte) bool { return string(v) == `""` }
 	case "from":
 		return func(v []byte) bool { n, isNumber := number(v); return given(v) && (!isNumber || n >= most) }
 	case "not":

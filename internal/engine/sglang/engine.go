@@ -8,7 +8,7 @@ import (
 // Engine is what is known of SGLang.
 var Engine = engine.Engine{
 	Name: worker.SGLang, HandOff: HandOff, Pages: pages,
-	ServesAnyModel: true, AdapterInModel: true,
+	ServesAnyModel: true, DefaultModel: "default", AdapterInModel: true,
 	FirstClears: true,
 	ChatCaller:  &caller,
 	Recognized:  true,
