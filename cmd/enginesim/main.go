@@ -102,7 +102,6 @@ func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 	fs.BoolVar(&cfg.EvictBlocks, "evict-blocks", false, "evict block by block, as vLLM does (SGLang: a radix node at a time)")
 	fs.IntVar(&cfg.DPSize, "dp-size", 1, "data-parallel ranks")
 	fs.BoolVar(&cfg.PortPerRank, "port-per-rank", false, "each rank listens on a port of its own: that of --listen is rank 0's, rank r's is r higher")
-	fs.StringVar(&cfg.Poison, "poison", "", "answer 500 to each request whose body has this `text`")
 	fs.IntVar(&cfg.MaxModelLen, "max-model-len", 1<<20, "tokens of prompt and output together")
 	base := fs.Float64("prefill-base-us", 0, "µs per prompt")
 	perPrompt := fs.Float64("prefill-us-per-token", 20, "µs per uncached prompt token")
@@ -142,6 +141,8 @@ func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 
 // modelFlags defines the flags of what requests name and show.
 func modelFlags(fs *flag.FlagSet, cfg *enginesim.Config) {
+	fs.Float64Var(&cfg.EndShare, "end-share", 0, "the `share` of answers whose first token is drawn to be the end")
+	fs.StringVar(&cfg.Poison, "poison", "", "answer 500 to each request whose body has this `text`")
 	list := func(name, usage string, to *[]string) {
 		fs.Func(name, usage, func(v string) error {
 			*to = strings.Split(v, ",")

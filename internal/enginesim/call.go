@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strconv"
@@ -82,6 +83,7 @@ func (c *call) serve(kind api, body []byte, h http.Header) error {
 	if p := c.s.cfg.Poison; p != "" && bytes.Contains(body, []byte(p)) {
 		return &apiError{status: http.StatusInternalServerError, reason: "poison", msg: "this request is more than the engine can take"}
 	}
+	q.endsAtOnce = q.endsAtOnce || rand.Float64() < c.s.cfg.EndShare //nolint:gosec // a draw of a model's
 	c.s.log.planned(c.rec, c)
 	defer c.release()
 	c.fault, c.lifted = c.s.fault.claim(body)

@@ -5,6 +5,7 @@ package envoytest
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -150,12 +151,15 @@ func requireSyncLegs(t *testing.T, e worker.Engine, q question, prefill, decode 
 }
 
 // TestAPrefillThatIsAllThereIsToSayIsTheAnswer is docs/behaviour.md#prefill-answers:
-// prefill ends by itself or the client wants one token. It reads like decode's answer,
-// no decode worker is asked to answer, and nothing stays held.
+// prefill ends by itself, where decode does not draw the token again, or the client wants one
+// token. It reads like decode's answer, no decode worker is asked to answer, and nothing stays held.
 func TestAPrefillThatIsAllThereIsToSayIsTheAnswer(t *testing.T) {
 	t.Parallel()
 	eachSync(t, layout{prefill: 2, decode: 2}, func(t *testing.T, f *fleet, e worker.Engine) {
 		for _, reason := range []string{"stop", "content_filter"} {
+			if e == worker.VLLM {
+				break // TestAnEndIsAsLikelyAsWithOneWorker
+			}
 			for _, q := range ask("it ends at once with "+reason, 6) {
 				f.forget()
 				f.faultAll(f.prefill, enginesim.Fault{Mode: enginesim.FaultFinish, Reason: reason})
@@ -186,6 +190,26 @@ func TestAPrefillThatIsAllThereIsToSayIsTheAnswer(t *testing.T) {
 			}
 		}
 		require.Empty(t, f.gotAll(f.decode))
+	})
+}
+
+// TestAnEndIsAsLikelyAsWithOneWorker: vLLM's decode draws the first token again. Were an end taken
+// that prefill has drawn, three of ten answers that end at once would be five of ten.
+func TestAnEndIsAsLikelyAsWithOneWorker(t *testing.T) {
+	t.Parallel()
+	const asked, share = 400, 0.3
+	both(t, layoutOf(layout{prefill: 1, decode: 1, simArgs: []string{"--end-share", fmt.Sprint(share)}}, worker.VLLM), func(t *testing.T, f *fleet) {
+		ended := 0
+		for i := range asked {
+			r := f.send(t.Context(), "/v1/completions", completion(fmt.Sprintf("some end at once, %d", i), 4, false))
+			require.Equal(t, http.StatusOK, r.status, r.body)
+			if strings.Contains(r.body, `"finish_reason":"stop"`) {
+				ended++
+			}
+		}
+		require.InDelta(t, asked*share, ended, 5*math.Sqrt(asked*share*(1-share)), "of %d", asked)
+		require.Len(t, f.gotAll(f.decode), asked, "each goes on to decode")
+		require.Zero(t, f.ledger().Held)
 	})
 }
 

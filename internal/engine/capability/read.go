@@ -60,7 +60,7 @@ func read(file string) (*Table, error) {
 			p, ok := openai.ParsePath(path)
 			if ok && row.Never {
 				t.never[p] = append(t.never[p], row)
-			} else if ok {
+			} else if ok && t.on[p] != nil {
 				t.on[p][row.Member] = append(t.on[p][row.Member], row)
 			}
 		}

@@ -32,7 +32,8 @@ func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
 			return Result{}, err
 		}
 	}
-	if res.Verdict = judge(a.FinishReason, res.Held()); res.Verdict != HandOff && k.PrefillFirst() && k.First.OnlyToDecode {
+	again := res.Held() && k.PrefillFirst() && k.First.DrawsAgain
+	if res.Verdict = judge(a.FinishReason, res.Held(), again); res.Verdict != HandOff && k.PrefillFirst() && k.First.OnlyToDecode {
 		res.Parts = Parts{}
 	}
 	return res, nil
@@ -43,10 +44,15 @@ func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
 // since decode's answer is then the whole text, while one token as the response might
 // be wrong. For example a tool call is never a single token: the engines' parsers may
 // give it as the reason for a call that has just begun.
-func judge(f openai.FinishReason, held bool) Verdict {
+//
+// With again, decode draws the token that prefill has drawn. If an end were then taken from
+// either, an end of probability p would come with 2p − p².
+func judge(f openai.FinishReason, held, again bool) Verdict {
 	switch {
 	case f.Failed():
 		return Failed
+	case again:
+		return HandOff
 	case f == openai.FinishStop || f == openai.FinishContentFilter:
 		return Finished
 	case held:

@@ -60,6 +60,9 @@ type First struct {
 	Added []string
 	// Read finds the hand-off in prefill's answer.
 	Read func(answer []byte, top Members) (Parts, error)
+	// DrawsAgain says that decode draws the first token itself, so that prefill's decides nothing: an
+	// end that prefill draws is not the answer's (docs/engines.md#vllm-stop-holds).
+	DrawsAgain bool
 	// OnlyToDecode says that nothing is held if the generation is over, though the members are
 	// there all the same.
 	OnlyToDecode bool

@@ -9,7 +9,7 @@ import (
 // pull_scheduler.py request_finished).
 var HandOff = &handoff.Protocol{
 	Name:  "nixl_pull",
-	First: &handoff.First{Hold: hold, Added: []string{member}, Read: read, Append: appendHeld},
+	First: &handoff.First{Hold: hold, Added: []string{member}, Read: read, Append: appendHeld, DrawsAgain: true},
 	Takes: Takes,
 }
 

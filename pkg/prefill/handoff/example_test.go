@@ -31,14 +31,14 @@ func ExampleRequest_Next() {
 	fmt.Printf("%s\n", r.Prefill(0))
 	answer := `{"choices":[{"text":" upon","finish_reason":"length"}],"kv_transfer_params":{"remote_host":"10.0.0.5"}}`
 	next, err := r.Next([]byte(answer))
-	fmt.Printf("%s %v\n", next.Decode, err)
+	fmt.Printf("%s %v\n%s\n", next.Decode, err, next.Collect)
 
-	over := `{"choices":[{"text":".","finish_reason":"stop"}],"kv_transfer_params":{"remote_host":"10.0.0.5"}}`
+	over := `{"choices":[{"text":".","finish_reason":"stop"}],"kv_transfer_params":null}`
 	next, err = r.Next([]byte(over))
-	fmt.Printf("%s %s %v\n%s\n", next.ContentType, next.Response, err, next.Collect)
+	fmt.Printf("%s %s %v\n", next.ContentType, next.Response, err)
 	// Output:
 	// {"model":"m","prompt":"Once","max_tokens":1,"stream":false,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}
 	// {"model":"m","prompt":"Once","max_tokens":64,"kv_transfer_params":{"remote_host":"10.0.0.5"}} <nil>
-	// application/json {"choices":[{"text":".","finish_reason":"stop"}]} <nil>
 	// {"model":"m","prompt":"Once","max_tokens":1,"stream":false,"kv_transfer_params":{"remote_host":"10.0.0.5"}}
+	// application/json {"choices":[{"text":".","finish_reason":"stop"}]} <nil>
 }
