@@ -90,7 +90,7 @@ func TestARoleThatTakesNoConnectionIsWaitedFor(t *testing.T) {
 					}
 					f.publishAndWait(workers...)
 					const requests = 6
-					replies := make(chan *reply, requests)
+					replies := make(chan *reply, requests+1)
 					for i := range requests {
 						go func() {
 							replies <- f.send(t.Context(), "/v1/completions", completion("nobody hears", 4, i%2 == 0))
@@ -100,8 +100,17 @@ func TestARoleThatTakesNoConnectionIsWaitedFor(t *testing.T) {
 						require.Empty(t, replies, "none has ended")
 						return f.metric("baton_requests_waiting") == requests
 					})
+					f.await("the role to be set aside: they waited for a probe, and wait for its return now", func() bool {
+						require.Empty(t, replies, "none has ended")
+						return f.setAside() > 0
+					})
+					go func() { replies <- f.send(t.Context(), "/v1/completions", completion("nobody hears", 4, false)) }()
+					f.await("who comes then to wait, too", func() bool {
+						require.Empty(t, replies, "none has ended")
+						return f.metric("baton_requests_waiting") == requests+1
+					})
 					hears()
-					for range requests {
+					for range requests + 1 {
 						requireAnswer(t, <-replies, "nobody hears", 4)
 					}
 					require.Zero(t, f.metric("baton_requests_waiting"))
