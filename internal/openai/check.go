@@ -18,7 +18,7 @@ func (r *Request) check(body []byte) error {
 	}
 	if m := &r.members[Stream]; m.found() {
 		var ok bool
-		if r.Stream, ok = parseFlag(m.val.Of(body)); !ok {
+		if r.Stream, ok = ParseFlag(m.val.Of(body)); !ok {
 			return wrongType(Stream, m.val.Start, "true or false")
 		}
 	}
@@ -128,9 +128,18 @@ func parseCount(b []byte) (int64, bool) {
 	return v, true
 }
 
-// parseFlag reads a truth value; null is false.
-func parseFlag(b []byte) (yes, ok bool) {
-	switch strings.ToLower(string(bytes.Trim(b[:min(len(b), len(`"false"`))], `"`))) {
+// ParseFlag reads a truth value as pydantic takes it; null is false. ok is false if it is none.
+func ParseFlag(b []byte) (yes, ok bool) {
+	switch string(b) { // as nearly all are written
+	case "true":
+		return true, true
+	case "false", "null":
+		return false, true
+	}
+	if len(b) > len(`"false"`) {
+		return false, false
+	}
+	switch strings.ToLower(string(bytes.Trim(b, `"`))) {
 	case "true", "1", "1.0", "yes", "on", "t", "y":
 		return true, true
 	case "false", "0", "0.0", "no", "off", "f", "n", "null":

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/engine/capability"
 	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
@@ -94,8 +95,8 @@ func (rt *Router) askRead(q *Question) *Refusal {
 		return f
 	}
 	q.pool = home.pool
-	if m := endsBy(q); m != "" {
-		return badMember(openai.Error{Kind: openai.WrongType, Field: m, Detail: "a value that is not empty: its engine ends by one"})
+	if row := endsBy(q); row != nil {
+		return badMember(openai.Error{Kind: openai.WrongType, Field: row.Member, Detail: "a value that is not " + row.Stops + ": its engine ends by one"})
 	}
 	f = rt.divide(q)
 	if f == nil {
@@ -119,20 +120,19 @@ func (rt *Router) askRead(q *Question) *Refusal {
 	return rt.readConstraints(q)
 }
 
-// endsBy returns the member by which an engine of the pool would end, or "".
-// Workers of one role are of one engine, but while a pool changes over.
-func endsBy(q *Question) string {
+// endsBy returns the row of the member by which an engine of the pool would end, or nil. Workers of one role are of one engine, but while a pool changes over.
+func endsBy(q *Question) *capability.Row {
 	for _, ws := range [...][]*worker.Worker{q.pool.Prefill, q.pool.Decode, q.pool.Aggregated} {
 		if len(ws) == 0 {
 			continue
 		}
 		if k := engines.HandOff(ws[0].Engine); k != nil {
-			if member := k.Takes.Ends(q.req.Body, q.req.Scan); member != "" {
-				return member
+			if row := k.Takes.Ends(q.req.Body, q.req.Scan); row != nil {
+				return row
 			}
 		}
 	}
-	return ""
+	return nil
 }
 
 // unknownBlockSize is how many tokens a KV block of a worker counts as having if that is not

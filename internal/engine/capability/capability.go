@@ -3,6 +3,7 @@ package capability
 import (
 	"bytes"
 	"cmp"
+	"slices"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
@@ -70,7 +71,7 @@ func (t *Table) Obstacle(body []byte, r *openai.Request, known func(member strin
 		if f == openai.SamplingParams && o == none {
 			o = j.sampling(val)
 		}
-		return o.Member == ""
+		return o == none
 	})
 	if o == none && !all {
 		o = Obstacle{Member: "members", Unknown: true}
@@ -78,21 +79,18 @@ func (t *Table) Obstacle(body []byte, r *openai.Request, known func(member strin
 	return o
 }
 
-// Ends returns the member of the request by which the engine would end, or "".
-func (t *Table) Ends(body []byte, r *openai.Request) (member string) {
-	if t == nil || r.Path >= openai.Other || len(t.never[r.Path]) == 0 {
-		return ""
+// Ends returns the row of the member by which the engine would end, or nil.
+func (t *Table) Ends(body []byte, r *openai.Request) (row *Row) {
+	if t == nil || r.Path >= openai.Other {
+		return nil
 	}
 	j := judge{body: body, r: r}
-	r.EachMember(func(f openai.Field, key, val openai.Span) bool {
-		for _, row := range t.never[r.Path] {
-			if (f.String() == row.Member || f == openai.NoField && openai.IsKey(body, key, row.Member)) && j.stands(row, val) {
-				member = row.Member
-			}
+	for _, never := range t.never[r.Path] {
+		if j.all(never.when) {
+			return never
 		}
-		return member == ""
-	})
-	return member
+	}
+	return nil
 }
 
 // judge judges the members of one request.
@@ -103,17 +101,20 @@ type judge struct {
 	known func(string) bool
 }
 
+// sampling is what stands before the members of sampling_params in the table.
+const sampling = "sampling_params."
+
 // named judges a member that is found by its name, which stands behind a prefix in the table.
 func (j *judge) named(prefix string, name []byte, val openai.Span) Obstacle {
 	if len(name) > longest {
 		return j.found(nil, prefix+string(bytes.ToValidUTF8(name[:longest], nil)), val)
 	}
-	if prefix == "" {
-		if rows := j.rows[string(name)]; rows != nil {
-			return j.found(rows, rows[0].Member, val)
-		}
+	var room [len(sampling) + longest]byte
+	full := append(append(room[:0], prefix...), name...)
+	if rows := j.rows[string(full)]; rows != nil {
+		return j.found(rows, rows[0].Member, val)
 	}
-	return j.found(j.rows[prefix+string(name)], prefix+string(name), val)
+	return j.found(nil, string(full), val)
 }
 
 // found judges a member by the rows that have it. One that is null prevents nothing.
@@ -134,12 +135,13 @@ func (j *judge) found(rows []*Row, name string, val openai.Span) Obstacle {
 
 // sampling judges the members of sampling_params, or of the elements of its list.
 func (j *judge) sampling(val openai.Span) (o Obstacle) {
+	var none Obstacle
 	each := func(s openai.Span) {
 		openai.EachMember(j.body, s, func(key, val openai.Span) bool {
-			if o.Member == "" {
-				o = j.named("sampling_params.", openai.KeyText(j.body, key), val)
+			if o == none {
+				o = j.named(sampling, openai.KeyText(j.body, key), val)
 			}
-			return o.Member == ""
+			return o == none
 		})
 	}
 	each(val)
@@ -149,19 +151,22 @@ func (j *judge) sampling(val openai.Span) (o Obstacle) {
 
 // stands reports whether the row's member, with this value, prevents a hand-off.
 func (j *judge) stands(row *Row, val openai.Span) bool {
-	if len(row.when) == 0 || !passes(j.body, val, row.when[0].passes, listDepth) {
-		return false
-	}
-	if len(row.when) == 1 {
-		return true
-	}
-	with, stands := &row.when[1], false
+	return len(row.when) > 0 && passes(j.body, val, row.when[0].passes, listDepth) && j.all(row.when[1:])
+}
+
+// all reports whether the request has members that meet the conditions.
+func (j *judge) all(when []condition) bool {
+	return !slices.ContainsFunc(when, func(c condition) bool { return !j.has(&c) })
+}
+
+// has reports whether the request has a member that meets the condition.
+func (j *judge) has(c *condition) (has bool) {
 	j.r.EachMember(func(f openai.Field, key, val openai.Span) bool {
-		is := f != openai.NoField && f.String() == with.member || f == openai.NoField && openai.IsKey(j.body, key, with.member)
-		stands = is && passes(j.body, val, with.passes, listDepth)
-		return !stands
+		is := f.String() == c.member || f == openai.NoField && openai.IsKey(j.body, key, c.member)
+		has = is && passes(j.body, val, c.passes, listDepth)
+		return !has
 	})
-	return stands
+	return has
 }
 
 // listDepth is how deep lists nest in which an element may pass.

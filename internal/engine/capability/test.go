@@ -3,6 +3,8 @@ package capability
 import (
 	"bytes"
 	"strconv"
+
+	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
 // test judges a value as written in the body. Engines read a text as the number or the truth
@@ -30,17 +32,11 @@ func tests(name string, most float64) test {
 
 func given(v []byte) bool { return v[0] != 'n' } // a value of JSON that begins so is null
 
+// truthy takes what is no truth value, such as an object, for true unless it is empty.
 func truthy(v []byte) bool {
-	const longest = len("false")
-	v = unquoted(v)
-	if len(v) > longest {
-		return true
-	}
-	switch string(bytes.ToLower(v)) {
-	case "", "null", "false", "0", "0.0", "no", "off", "n", "f", "{}":
-		return false
-	}
-	return true
+	yes, isFlag := openai.ParseFlag(v)
+	text := unquoted(v)
+	return yes || !isFlag && len(text) > 0 && string(text) != "{}"
 }
 
 func number(v []byte) (n float64, ok bool) {
