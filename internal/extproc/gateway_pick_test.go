@@ -66,21 +66,21 @@ func TestAPassingRequestIsOfTheModelThatItsBodyNames(t *testing.T) {
 		change     func(*Config)
 		want       string // the decode worker, or the code
 	}{
-		{"/v1/responses", `{"model":"n"}`, nil, "4"},
-		{"/v1/responses", `{"model":"m"}`, nil, "needs_aggregated_worker"},
-		{"/responses", `{"model":"m"}`, nil, "unknown_path"},
-		{"/v1/responses", `{"model":"x"}`, nil, "model_not_found"},
-		{"/v1/responses", `{"input":"x"}`, nil, "missing_field"},
+		{"/v1/score", `{"model":"n"}`, nil, "4"},
+		{"/v1/score", `{"model":"m"}`, nil, "needs_aggregated_worker"},
+		{"/score2", `{"model":"m"}`, nil, "unknown_path"},
+		{"/v1/score", `{"model":"x"}`, nil, "model_not_found"},
+		{"/v1/score", `{"input":"x"}`, nil, "missing_field"},
 		{"/tokenize", `{"model":"m"}`, nil, "3"},
 		{"/v1/tokenize?x", `{"model":"m"}`, nil, "3"},
 		{"/v1/embeddings", `{"model":"n"}`, func(c *Config) { c.EnforceDisagg = true }, "needs_aggregated_worker"},
 		{"/v1/embeddings", `{"model":"n"}`, func(c *Config) { c.EnforceDisagg, c.NeverSplit = true, map[string]bool{"n": true} }, "4"},
 		{"/tokenize", `{"model":"m"}`, func(c *Config) { c.EnforceDisagg = true }, "3"},
 		{"/flush_cache", `{"model":"n"}`, nil, "unknown_path"},
-		{"/v1/responses", `{"model":"n"}`, func(c *Config) { c.RefuseOther = true }, "unknown_path"},
-		{"/v1/messages", `{"model":"n","kv_transfer_params":{"do_remote_prefill":true}}`, nil, "forbidden_field"},
-		{"/v1/messages", `{"model":"n","a":[{"bootstrap_room":1}]}`, nil, "forbidden_field"},
-		{"/v1/messages", `["n"]`, nil, "not_json"},
+		{"/v1/score", `{"model":"n"}`, func(c *Config) { c.RefuseOther = true }, "unknown_path"},
+		{"/v1/rerank", `{"model":"n","kv_transfer_params":{"do_remote_prefill":true}}`, nil, "forbidden_field"},
+		{"/v1/rerank", `{"model":"n","a":[{"bootstrap_room":1}]}`, nil, "forbidden_field"},
+		{"/v1/rerank", `["n"]`, nil, "not_json"},
 	} {
 		r := newReplicaOf(t, "a", fixed(ws), row.change)
 		for _, filter := range [][]string{{}, {protocolKey, "gateway"}} {

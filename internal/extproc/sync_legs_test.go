@@ -243,7 +243,6 @@ func TestAListenerThatIsNotThereIsToldOfOnce(t *testing.T) {
 func TestDecodeIsPickedAgainOnlyWhereItGetsTheRequest(t *testing.T) {
 	for name, row := range map[string]struct {
 		answer http.HandlerFunc
-		body   string
 		way    []string
 		able   bool   // decode workers can serve without prefill
 		want   string // worker that gets the request; "": the plugin answers
@@ -252,7 +251,6 @@ func TestDecodeIsPickedAgainOnlyWhereItGetsTheRequest(t *testing.T) {
 		"a hand-off": {answer: saying(handedOver), want: "4", next: "3"},
 		"no hand-off, and decode does without it": {answer: saying(nothing), able: true, want: "4", next: "3"},
 		"the text is over":                        {answer: saying(allThereIs), next: "4"},
-		"one token is asked for":                  {answer: saying(handedOver), body: `{"model":"m","prompt":[1,2,3,4],"max_tokens":1}`, next: "4"},
 		"prefill has aborted":                     {answer: saying(`{"choices":[{"text":"","finish_reason":"abort"}]}`), next: "4"},
 		"a spoiled hand-off":                      {answer: saying(strings.Replace(handedOver, "{\"remote", "[{\"remote", 1)), next: "4"},
 		"an error":                                {answer: refusing(500), next: "4"},
@@ -265,15 +263,11 @@ func TestDecodeIsPickedAgainOnlyWhereItGetsTheRequest(t *testing.T) {
 			l := newLegs(until(let, row.answer), saying(handedOver))
 			r := withLegs(t, l, prefillFirst(t, func(w *worker.Worker) { w.AcceptsAggregated = row.able && w.Role == worker.Decode }), nil)
 			p := r.through(row.way...)
-			body := row.body
-			if body == "" {
-				body = eightTokens
-			}
 			var names []string
 			if row.way != nil {
 				names = []string{"x-worker-instance-id", "3"}
 			}
-			p.asks(body, names...)
+			p.asks(eightTokens, names...)
 			<-l.came
 			require.Equal(t, worker.ID(3), r.srv.cfg.Journal.Recent(nil, 1)[0].Decode.Rank.ID)
 			r.srv.cfg.Health.Report(worker.Rank{ID: 3}, health.Report{Outcome: health.ConnectFailed}, time.Now())

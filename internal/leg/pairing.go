@@ -367,7 +367,7 @@ func (m *pairing) pickAgain() {
 func (m *pairing) askPrefill(now time.Time) {
 	m.phase = mainPrefilling
 	h, q := &m.handover, &m.req
-	alone := handoff.Alone(q.Scan)
+	alone := handoff.Alone(m.plan.Kind, q.Scan)
 	h.asked = askedHandOff
 	if alone {
 		h.asked = askedResponse

@@ -32,7 +32,7 @@ func (f FinishReason) Failed() bool { return f == FinishAbort || f == FinishErro
 // Answer is what routing needs from an engine's answer that is not streamed.
 type Answer struct {
 	FinishReason FinishReason // the greatest of all choices
-	Choices      int          // choices, or answers of a /generate batch
+	Choices      int          // choices, or answers of a /generate batch; a response or a message is one
 	// HasError says that the answer is an error body: it has an "error" that is not null,
 	// or "object":"error".
 	HasError bool
@@ -43,8 +43,7 @@ type Answer struct {
 	unread   bool // an answer has none that can be read
 }
 
-// ScanAnswer reads a whole answer of /v1/chat/completions, /v1/completions or /generate,
-// or a batch of them. It returns an *[Error] of kind NotJSON if body is not one JSON
+// ScanAnswer reads a whole answer of a path that is read, or a batch of /generate. It returns an *[Error] of kind NotJSON if body is not one JSON
 // object or array, for example if it is cut. It keeps no reference to body and allocates
 // nothing.
 func ScanAnswer(body []byte) (Answer, error) {
@@ -92,8 +91,10 @@ func (a *Answer) scanObject(b []byte, i, depth int, fn func(key, val Span)) int 
 		switch {
 		case isKey(b, m.key, "error"):
 			a.HasError = a.HasError || b[v] != 'n'
-		case isKey(b, m.key, "object"):
-			a.HasError = a.HasError || string(m.val.Of(b)) == `"error"`
+		case isKey(b, m.key, "object"), isKey(b, m.key, "type"):
+			a.kind(m.val.Of(b))
+		case isKey(b, m.key, "status"), isKey(b, m.key, "stop_reason"):
+			a.note(m.val.Of(b))
 		case isKey(b, m.key, "choices") && b[v] == '[':
 			eachElement(b, v, depth+1, func(s Span) {
 				a.Choices++
@@ -108,6 +109,16 @@ func (a *Answer) scanObject(b []byte, i, depth int, fn func(key, val Span)) int 
 		}
 		return true
 	})
+}
+
+// kind takes what an answer says it is.
+func (a *Answer) kind(raw []byte) {
+	switch string(raw) {
+	case `"error"`:
+		a.HasError = true
+	case `"response"`, `"message"`:
+		a.Choices++
+	}
 }
 
 // scanUsage reads the usage at i, and adds it to those of the answers before.
@@ -151,19 +162,19 @@ func (a *Answer) note(raw []byte) { a.FinishReason = max(a.FinishReason, finishR
 
 func finishReason(raw []byte) FinishReason {
 	switch string(raw) {
-	case "null", `""`, `"not_finished"`: // TensorRT-LLM's context_only writes not_finished
+	case "null", `""`, `"not_finished"`, `"queued"`, `"in_progress"`: // TensorRT-LLM's context_only writes not_finished
 		return FinishNone
-	case `"length"`:
+	case `"length"`, `"max_tokens"`, `"incomplete"`:
 		return FinishLength
-	case `"stop"`:
+	case `"stop"`, `"end_turn"`, `"stop_sequence"`, `"completed"`:
 		return FinishStop
-	case `"tool_calls"`, `"function_call"`:
+	case `"tool_calls"`, `"function_call"`, `"tool_use"`:
 		return FinishToolCall
-	case `"content_filter"`:
+	case `"content_filter"`, `"refusal"`:
 		return FinishContentFilter
-	case `"abort"`:
+	case `"abort"`, `"cancelled"`:
 		return FinishAbort
-	case `"error"`:
+	case `"error"`, `"failed"`:
 		return FinishError
 	default:
 		return FinishOther

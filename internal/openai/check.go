@@ -22,7 +22,7 @@ func (r *Request) check(body []byte) error {
 			return wrongType(Stream, m.val.Start, "true or false")
 		}
 	}
-	if r.Path != Generate {
+	if !r.Path.samples() {
 		if err := r.checkCounts(body); err != nil {
 			return err
 		}
@@ -60,8 +60,8 @@ func (r *Request) checkModel(body []byte) error {
 // newer one, max_completion_tokens, counts. A completion has only the older one: the
 // engines ignore the other there.
 func (r *Request) checkCounts(body []byte) error {
-	for _, f := range [...]Field{N, MaxTokens, MaxCompletionTokens} {
-		if !r.Given(body, f) || f == MaxCompletionTokens && r.Path != ChatCompletions {
+	for _, f := range [...]Field{N, MaxTokens, MaxCompletionTokens, MaxOutputTokens} {
+		if !r.Given(body, f) || !r.Path.counts(f) {
 			continue
 		}
 		s := r.members[f].val
@@ -71,6 +71,20 @@ func (r *Request) checkCounts(body []byte) error {
 		}
 	}
 	return nil
+}
+
+// counts reports whether requests on the path have the number.
+func (p Path) counts(f Field) bool {
+	switch p {
+	case Responses:
+		return f == MaxOutputTokens
+	case AnthropicMessages:
+		return f == MaxTokens
+	case ChatCompletions:
+		return f != MaxOutputTokens
+	default:
+		return f == N || f == MaxTokens
+	}
 }
 
 func (r *Request) setCount(f Field, v int64, ok bool, at int) error {
@@ -171,13 +185,45 @@ func (r *Request) checkPrompt(body []byte) error {
 			return nil
 		}
 		return &Error{Kind: MissingField, Field: Text.String(), Offset: r.end}
+	case AnthropicMessages:
+		return r.checkMessages(body)
+	case Responses:
+		return r.checkInput(body)
+	case TokensIn:
+		if r.PromptKind != PromptIDs {
+			return r.wrongOrMissing(body, TokenIDs, "a list of token ids")
+		}
+		return nil
 	default:
 		return nil
 	}
 }
 
+func (r *Request) wrongOrMissing(body []byte, f Field, expected string) error {
+	if !r.Given(body, f) {
+		return &Error{Kind: MissingField, Field: f.String(), Offset: r.end}
+	}
+	return wrongType(f, r.members[f].val.Start, expected)
+}
+
+// checkInput reads where the input of a response is. One that continues a response may have none
+// of its own.
+func (r *Request) checkInput(body []byte) error {
+	s := r.members[Input].val
+	switch {
+	case r.Given(body, Input) && body[s.Start] == '"':
+		r.PromptKind = PromptString
+	case r.Given(body, Input) && body[s.Start] == '[':
+		r.PromptKind = PromptMessages
+	default:
+		return r.wrongOrMissing(body, Input, "a text or a list of items")
+	}
+	r.PromptField = Input
+	return nil
+}
+
 func (r *Request) checkMessages(body []byte) error {
-	ids := r.Given(body, InputIDs)
+	ids := r.Path == ChatCompletions && r.Given(body, InputIDs)
 	if r.Given(body, Messages) {
 		if s := r.members[Messages].val; body[s.Start] != '[' {
 			return wrongType(Messages, s.Start, "a list of messages")
@@ -190,7 +236,7 @@ func (r *Request) checkMessages(body []byte) error {
 	if ids {
 		return r.checkIDs(body)
 	}
-	return &Error{Kind: MissingField, Field: Messages.String(), Offset: r.end}
+	return r.wrongOrMissing(body, Messages, "")
 }
 
 func (r *Request) checkIDs(body []byte) error {
@@ -202,15 +248,12 @@ func (r *Request) checkIDs(body []byte) error {
 }
 
 func (r *Request) checkText(body []byte, f Field) error {
-	if !r.Given(body, f) {
-		return &Error{Kind: MissingField, Field: f.String(), Offset: r.end}
-	}
-	s := r.members[f].val
+	given := r.Given(body, f)
 	switch {
-	case body[s.Start] == '"':
+	case given && body[r.members[f].val.Start] == '"':
 		r.PromptKind, r.PromptField = PromptString, f
-	case r.PromptField != f, f == Text && r.PromptKind != PromptStrings:
-		return wrongType(f, s.Start, "a text or a list of texts")
+	case !given, r.PromptField != f, f == Text && r.PromptKind != PromptStrings:
+		return r.wrongOrMissing(body, f, "a text or a list of texts")
 	}
 	return nil
 }

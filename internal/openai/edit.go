@@ -147,14 +147,13 @@ func (e *editor) changeSampling(value []byte) {
 	case value == nil:
 	case e.body[s.Start] == '{':
 		e.copyTo(s.Start + 1)
-		e.dst = append(e.dst, `"max_new_tokens":`...)
-		e.dst = append(e.dst, value...)
+		e.dst = e.appendLimit(value)
 		if e.r.samplingCount > 0 {
 			e.dst = append(e.dst, ',')
 		}
 	default: // null
 		e.copyTo(s.Start)
-		e.dst = appendSampling(e.dst, value)
+		e.dst = append(e.appendLimit(value, '{'), '}')
 		e.pos = s.End
 	}
 }
@@ -172,7 +171,7 @@ func (e *editor) add(ed Edit) {
 	e.kept++
 	if nested {
 		e.dst = append(e.dst, `"sampling_params":`...)
-		e.dst = appendSampling(e.dst, ed.Value)
+		e.dst = append(e.appendLimit(ed.Value, '{'), '}')
 		return
 	}
 	e.dst = append(e.dst, '"')
@@ -181,8 +180,10 @@ func (e *editor) add(ed Edit) {
 	e.dst = append(e.dst, ed.Value...)
 }
 
-func appendSampling(dst, value []byte) []byte {
-	dst = append(dst, `{"max_new_tokens":`...)
-	dst = append(dst, value...)
-	return append(dst, '}')
+// appendLimit appends the member of sampling_params that limits the tokens, behind what is
+// before it.
+func (e *editor) appendLimit(value []byte, before ...byte) []byte {
+	most, _ := e.r.Path.limits()
+	dst := append(append(append(e.dst, before...), '"'), most...)
+	return append(append(dst, `":`...), value...)
 }

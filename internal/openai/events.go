@@ -1,6 +1,9 @@
 package openai
 
-import "bytes"
+import (
+	"bytes"
+	"strings"
+)
 
 // Finding is what the first events of a streamed answer show.
 type Finding uint8
@@ -113,6 +116,9 @@ func (f *FirstEvents) event(b []byte) Finding {
 		case IsKey(b, key, "object") && string(v) == `"error"`:
 			failed = true
 			f.statusOf(b, obj)
+		case IsKey(b, key, "type"):
+			found = max(found, kindOfEvent(v))
+			failed = failed || found == FoundError
 		case IsKey(b, key, "choices"):
 			EachElement(b, val, func(choice Span) { found = max(found, f.choice(b, choice)) })
 		case IsKey(b, key, "text"), IsKey(b, key, "output_ids"): // /generate has these
@@ -129,11 +135,24 @@ func (f *FirstEvents) event(b []byte) Finding {
 	return found
 }
 
+// kindOfEvent judges an event of /v1/responses or /v1/messages by its type: the events with tokens
+// are named so, and those that end an answer come after them.
+func kindOfEvent(quoted []byte) Finding {
+	switch kind := string(bytes.Trim(quoted, `"`)); {
+	case kind == "error", kind == "response.failed":
+		return FoundError
+	case strings.HasSuffix(kind, ".delta"), kind == "content_block_delta", kind == "message_delta",
+		kind == "message_stop", kind == "response.completed", kind == "response.incomplete":
+		return FoundToken
+	}
+	return FoundNothing
+}
+
 func (f *FirstEvents) choice(b []byte, s Span) Finding {
 	found := f.reason(b, s)
 	EachMember(b, s, func(key, val Span) bool {
 		switch {
-		case IsKey(b, key, "text"):
+		case IsKey(b, key, "text"), IsKey(b, key, "token_ids"): // the latter of /inference/v1/generate
 			found = max(found, tokenIf(!isEmpty(val.Of(b))))
 		case IsKey(b, key, "delta"):
 			EachMember(b, val, func(key, val Span) bool {

@@ -43,6 +43,18 @@ const (
 	NVExt
 	RequestID // "rid"
 	VLLMXArgs
+	Input              // of /v1/responses: a text, or items
+	Instructions       // of the same: what comes before the input
+	System             // of /v1/messages: the same
+	TokenIDs           // of /inference/v1/generate
+	MaxOutputTokens    // of /v1/responses, in place of max_tokens
+	Store              // of the same: whether the engine keeps the response
+	Background         // of the same
+	PreviousResponseID // of the same: a response that an engine has kept
+	ResponseID         // "request_id", which becomes the id of a response
+	Stop
+	StopTokenIDs
+	IgnoreEOS
 
 	BootstrapHost
 	BootstrapPort
@@ -59,7 +71,8 @@ const (
 	DoRemoteDecode  // the same
 
 	// MaxNewTokens and MinNewTokens are members of sampling_params, by which /generate
-	// sets what max_tokens and min_tokens set elsewhere.
+	// sets what max_tokens and min_tokens set elsewhere. On /inference/v1/generate they have
+	// the names that they have elsewhere.
 	MaxNewTokens
 	MinNewTokens
 
@@ -86,7 +99,10 @@ var fieldNames = [numFields]string{
 	RoutedDPRank: "routed_dp_rank", DisaggPrefillDPRank: "disagg_prefill_dp_rank",
 	DataParallelRank: "data_parallel_rank", ECTransferParams: "ec_transfer_params", DecodeTPSize: "decode_tp_size",
 	DoRemotePrefill: "do_remote_prefill", DoRemoteDecode: "do_remote_decode",
-	VLLMXArgs: "vllm_xargs", MaxNewTokens: "sampling_params.max_new_tokens", MinNewTokens: "sampling_params.min_new_tokens",
+	VLLMXArgs: "vllm_xargs", Input: "input", Instructions: "instructions", System: "system", TokenIDs: "token_ids",
+	MaxOutputTokens: "max_output_tokens", Store: "store", Background: "background", PreviousResponseID: "previous_response_id",
+	ResponseID: "request_id", Stop: "stop", StopTokenIDs: "stop_token_ids", IgnoreEOS: "ignore_eos",
+	MaxNewTokens: "sampling_params.max_new_tokens", MinNewTokens: "sampling_params.min_new_tokens",
 }
 
 // String returns the key as written in a body, or "" for NoField.

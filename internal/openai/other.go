@@ -29,13 +29,17 @@ func ScanOther(contentType string, body []byte, r *Request) error {
 	if err := scan(Other, body, r, false); err != nil {
 		return err
 	}
-	return forbiddenWithin(body)
+	return forbiddenWithin(body, 0)
 }
 
-// forbiddenWithin refuses what only a router may set in valid JSON, at any depth. A
-// string before a colon is a key.
-func forbiddenWithin(b []byte) error {
-	for i := bytes.IndexByte(b, '"'); i >= 0 && i < len(b); {
+// forbiddenWithin refuses what only a router may set in valid JSON that begins at from, at any
+// depth. A string before a colon is a key.
+func forbiddenWithin(b []byte, from int) error {
+	first := bytes.IndexByte(b[from:], '"')
+	if first < 0 {
+		return nil
+	}
+	for i := from + first; i < len(b); {
 		end := skipString(b, i+1)
 		if end < 0 {
 			return notJSON(^end, "a string")
@@ -111,7 +115,7 @@ func (r *Request) takePart(name string, file bool, part io.Reader) error {
 		return nil
 	}
 	if i := skipSpace(value, 0); i < len(value) && (value[i] == '{' || value[i] == '[') && skipValue(value, i, 1) >= 0 {
-		return forbiddenWithin(value)
+		return forbiddenWithin(value, 0)
 	}
 	return nil
 }

@@ -10,38 +10,39 @@ const (
 	ChatCompletions Path = iota + 1 // POST /v1/chat/completions
 	Completions                     // POST /v1/completions
 	Generate                        // POST /generate, SGLang's own
+	Responses                       // POST /v1/responses
+	AnthropicMessages               // POST /v1/messages, of Anthropic's API
+	TokensIn                        // POST /inference/v1/generate, vLLM's own: token ids in, token ids out
 	Other                           // any other; ScanOther reads little of such a body
 )
+
+var pathNames = [Other]string{
+	ChatCompletions: "/v1/chat/completions", Completions: "/v1/completions", Generate: "/generate",
+	Responses: "/v1/responses", AnthropicMessages: "/v1/messages", TokensIn: "/inference/v1/generate",
+}
 
 // String returns the path as in a request line, or "invalid" for Other and the zero
 // value.
 func (p Path) String() string {
-	switch p {
-	case ChatCompletions:
-		return "/v1/chat/completions"
-	case Completions:
-		return "/v1/completions"
-	case Generate:
-		return "/generate"
-	default:
+	if p == 0 || p >= Other {
 		return "invalid"
 	}
+	return pathNames[p]
 }
 
 // ParsePath reads the value of :path, without its query. False means that the path is
-// none of the first three: only an exact match counts.
+// none of those that are read: only an exact match counts.
 func ParsePath(s string) (Path, bool) {
 	if i := strings.IndexByte(s, '?'); i >= 0 {
 		s = s[:i]
 	}
-	switch s {
-	case "/v1/chat/completions":
-		return ChatCompletions, true
-	case "/v1/completions":
-		return Completions, true
-	case "/generate":
-		return Generate, true
-	default:
-		return 0, false
+	for p := ChatCompletions; p < Other; p++ {
+		if pathNames[p] == s {
+			return p, true
+		}
 	}
+	return 0, false
 }
+
+// samples reports whether the bodies of the path have their limits in sampling_params.
+func (p Path) samples() bool { return p == Generate || p == TokensIn }

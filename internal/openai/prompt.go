@@ -13,7 +13,8 @@ const (
 )
 
 // VisitPrompt calls visit with the pieces of the prompt in a fixed order: first the
-// tools, then message by message its role, name, content and tool calls. White space and
+// tools, then what comes before the messages, then message by message its role, name, content
+// and tool calls. White space and
 // the order of keys do not matter. So the pieces of a conversation are a prefix of those
 // of the same conversation with more messages, if the tools are the same. A prompt of
 // token ids has no pieces: read it with [AppendTokenIDs].
@@ -21,6 +22,7 @@ const (
 // The pieces share memory with body. The function visit must not keep them, log them or
 // put them into errors. VisitPrompt allocates nothing.
 func VisitPrompt(body []byte, r *Request, visit func(kind PieceKind, piece []byte)) {
+	visitLead(body, r, visit)
 	switch r.PromptKind {
 	case PromptString:
 		visit(PieceText, inside(r.members[r.PromptField].val).Of(body))
@@ -32,16 +34,30 @@ func VisitPrompt(body []byte, r *Request, visit func(kind PieceKind, piece []byt
 			visit(PieceEnd, nil)
 		}
 	case PromptMessages:
-		if r.Given(body, Tools) {
-			visit(PieceText, r.members[Tools].val.Of(body))
-			visit(PieceEnd, nil)
-		}
-		i := r.members[Messages].val.Start
+		i := r.members[r.PromptField].val.Start
 		for s, more := firstElement(body, i); more; s, more = nextElement(body, s) {
 			visitMessage(body, s, visit)
 			visit(PieceEnd, nil)
 		}
 	case PromptNone, PromptIDs, PromptIDLists:
+	}
+}
+
+// visitLead visits what comes before the messages.
+func visitLead(body []byte, r *Request, visit func(PieceKind, []byte)) {
+	fields := [...]Field{Tools, System, Instructions}
+	lead := fields[:1]
+	switch {
+	case r.Path == Responses || r.Path == AnthropicMessages:
+		lead = fields[:]
+	case r.PromptKind != PromptMessages:
+		return
+	}
+	for _, f := range lead {
+		if r.Given(body, f) {
+			visit(PieceText, r.members[f].val.Of(body))
+			visit(PieceEnd, nil)
+		}
 	}
 }
 
@@ -109,8 +125,10 @@ func visitMessage(b []byte, s Span, visit func(PieceKind, []byte)) {
 			content = v
 		case isKey(b, k, "tool_calls"):
 			calls = v
-		case isKey(b, k, "tool_call_id"):
+		case isKey(b, k, "tool_call_id"), isKey(b, k, "call_id"):
 			call = v
+		case isKey(b, k, "arguments"), isKey(b, k, "output"), isKey(b, k, "summary"): // items of /v1/responses
+			calls = v
 		}
 	}
 	for _, v := range [...]Span{role, name, content, calls, call} {
@@ -145,21 +163,35 @@ func pieceOf(b []byte, s Span) (PieceKind, Span) {
 	}
 	var buf [6 * maxKeyLen]byte
 	var text Span
-	media := false
+	media, raw := false, false
 	for k, v, ok := firstMember(b, s.Start); ok; k, v, ok = nextMember(b, v) {
 		switch name := keyOf(b, k, &buf); {
 		case string(name) == "type":
-			media = media || !isTextType(b, v)
+			raw = isToolType(b, v)
+			media = media || !raw && !isTextType(b, v)
 		case isTextName(name) && b[v.Start] == '"':
 			text = v
 		case isMediaName(name):
 			media = true
 		}
 	}
-	if media || text.End == 0 {
+	switch {
+	case media || text.End == 0 && !raw:
 		return PieceMedia, s
+	case raw:
+		return PieceText, s
 	}
 	return PieceText, inside(text)
+}
+
+// isToolType reports whether the type at v is that of a part of Anthropic's API whose members are
+// text for the model.
+func isToolType(b []byte, v Span) bool {
+	switch string(v.Of(b)) {
+	case `"tool_use"`, `"tool_result"`, `"tool_reference"`, `"redacted_thinking"`:
+		return true
+	}
+	return false
 }
 
 // isTextName reports whether a member of a content part with this name is the part's

@@ -84,16 +84,28 @@ func keyOf(b []byte, key Span, buf *[6 * maxKeyLen]byte) []byte {
 	}
 }
 
-// scanSampling reads n, max_new_tokens and min_new_tokens in SGLang's sampling_params at v:
-// an object, or a list with one object for each prompt.
-func (r *Request) scanSampling(body []byte, v int) (int, error) {
+// limits returns the names in sampling_params of the greatest and the least number of tokens.
+func (p Path) limits() (most, least string) {
+	if p == TokensIn {
+		return "max_tokens", "min_tokens"
+	}
+	return "max_new_tokens", "min_new_tokens"
+}
+
+// scanSampling reads n and the limits in sampling_params at v: an object, or for SGLang a list
+// with one object for each prompt.
+func (r *Request) scanSampling(body []byte, v int, injected bool) (int, error) {
 	end := skipValue(body, v, 1)
 	switch {
 	case end < 0:
 		return 0, notJSON(^end, "a value")
 	case body[v] == '{':
-		return end, r.readSampling(body, v, true)
-	case body[v] == '[':
+		err := r.readSampling(body, v, true)
+		if err == nil && r.Path == TokensIn && !injected { // vLLM's extra_args may hold what only a router may set
+			err = forbiddenWithin(body[:end], v)
+		}
+		return end, err
+	case body[v] == '[' && r.Path == Generate:
 		r.samplingList = true
 		var err error
 		eachElement(body, v, 1, func(s Span) {
@@ -105,7 +117,7 @@ func (r *Request) scanSampling(body []byte, v int) (int, error) {
 	case body[v] == 'n':
 		return end, nil
 	default:
-		return 0, wrongType(SamplingParams, v, "an object or a list of objects")
+		return 0, wrongType(SamplingParams, v, map[Path]string{Generate: "an object or a list of objects", TokensIn: "an object"}[r.Path])
 	}
 }
 
@@ -115,6 +127,7 @@ func (r *Request) scanSampling(body []byte, v int) (int, error) {
 func (r *Request) readSampling(body []byte, v int, single bool) error {
 	var err error
 	seenN, seenMax, seenMin := false, false, false
+	most, least := r.Path.limits()
 	eachMember(body, v, 1, func(m member) bool {
 		if single {
 			r.samplingCount++
@@ -123,15 +136,15 @@ func (r *Request) readSampling(body []byte, v int, single bool) error {
 		switch {
 		case isKey(body, m.key, "n"):
 			f = N
-			seenN, err = true, duplicateIf(seenN, "sampling_params.n", m)
-		case isKey(body, m.key, "max_new_tokens"):
+			seenN, err = true, duplicateIf(seenN, "n", m)
+		case isKey(body, m.key, most):
 			f = MaxNewTokens
-			seenMax, err = true, duplicateIf(seenMax, MaxNewTokens.String(), m)
+			seenMax, err = true, duplicateIf(seenMax, most, m)
 			if single && err == nil {
 				r.members[MaxNewTokens] = m
 			}
-		case isKey(body, m.key, "min_new_tokens"):
-			seenMin, err = true, duplicateIf(seenMin, MinNewTokens.String(), m)
+		case isKey(body, m.key, least):
+			seenMin, err = true, duplicateIf(seenMin, least, m)
 			if single && err == nil {
 				r.members[MinNewTokens] = m
 			}
@@ -155,5 +168,5 @@ func duplicateIf(seen bool, name string, m member) error {
 	if !seen {
 		return nil
 	}
-	return &Error{Kind: DuplicateField, Field: name, Offset: m.key.Start}
+	return &Error{Kind: DuplicateField, Field: "sampling_params." + name, Offset: m.key.Start}
 }

@@ -120,8 +120,8 @@ func (r *Request) scanValue(body []byte, v int, f Field, injected bool) (int, er
 	switch {
 	case v < len(body) && body[v] == '[' && r.carriesPrompt(f):
 		return r.scanPromptList(body, v, f)
-	case f == SamplingParams && r.Path == Generate:
-		return r.scanSampling(body, v)
+	case f == SamplingParams && r.Path.samples():
+		return r.scanSampling(body, v, injected)
 	default:
 		end = skipValue(body, v, 1)
 	}
@@ -159,6 +159,8 @@ func (r *Request) carriesPrompt(f Field) bool {
 		return r.Path == Generate
 	case InputIDs:
 		return r.Path == ChatCompletions || r.Path == Generate
+	case TokenIDs:
+		return r.Path == TokensIn
 	default:
 		return false
 	}

@@ -11,8 +11,7 @@ type Usage struct {
 }
 
 // FindUsage returns the last usage in b, which is a whole answer or a part of one: the
-// usage object of /v1/chat/completions and /v1/completions, in an answer or in an event,
-// or the meta_info of /generate. ok is false if there is none, or only a part of one.
+// usage object, in an answer or in an event, or the meta_info of /generate. ok is false if there is none, or only a part of one.
 func FindUsage(b []byte) (u Usage, ok bool) {
 	for _, key := range []string{`"usage"`, `"meta_info"`} {
 		at := bytes.LastIndex(b, []byte(key)) // it is a key: in a text the quotes would be escaped
@@ -42,11 +41,11 @@ func (u Usage) plus(v Usage) Usage {
 // read reads the object at i. It returns false if the object is cut or has no
 // prompt_tokens.
 func (u *Usage) read(b []byte, i int) bool {
-	counted := false
+	counted, apart := false, int64(0) // apart: of the prompt, beside what input_tokens counts in Anthropic's API
 	end := eachMember(b, i, 1, func(m member) bool {
 		n, isCount := parseCount(m.val.Of(b))
 		switch {
-		case isKey(b, m.key, "prompt_tokens_details") && b[m.val.Start] == '{':
+		case b[m.val.Start] == '{' && (isKey(b, m.key, "prompt_tokens_details") || isKey(b, m.key, "input_tokens_details")):
 			EachMember(b, m.val, func(key, val Span) bool {
 				if n, isCount := parseCount(val.Of(b)); isCount && IsKey(b, key, "cached_tokens") {
 					u.Cached, u.HasCached = n, true
@@ -54,14 +53,20 @@ func (u *Usage) read(b []byte, i int) bool {
 				return true
 			})
 		case !isCount:
-		case isKey(b, m.key, "prompt_tokens"):
+		case isKey(b, m.key, "prompt_tokens"), isKey(b, m.key, "input_tokens"):
 			u.Prompt, counted = n, true
-		case isKey(b, m.key, "completion_tokens"):
+		case isKey(b, m.key, "completion_tokens"), isKey(b, m.key, "output_tokens"):
 			u.Output, u.HasOutput = n, true
+		case isKey(b, m.key, "cache_read_input_tokens"):
+			u.Cached, u.HasCached = n, true
+			apart += n
+		case isKey(b, m.key, "cache_creation_input_tokens"):
+			apart += n
 		case isKey(b, m.key, "cached_tokens"): // in meta_info
 			u.Cached, u.HasCached = n, true
 		}
 		return true
 	})
+	u.Prompt += apart
 	return end >= 0 && counted
 }

@@ -52,7 +52,7 @@ const (
 // can.
 func (rt *Router) hindrance(e worker.Engine, q *Question) handoff.Obstacle {
 	kind := engines.HandOff(e)
-	cut := q.cut && engines.Of(e).Truncates && !handoff.Alone(q.req.Scan)
+	cut := q.cut && engines.Of(e).Truncates
 	switch {
 	case q.req.Sidecar:
 		kind = engines.Sidecar // which asks prefill for one token, too
@@ -60,7 +60,7 @@ func (rt *Router) hindrance(e worker.Engine, q *Question) handoff.Obstacle {
 		return handoff.Obstacle{Member: noMirror}
 	case (kind.PrefillFirst() || q.req.Sends) && !rt.cfg.Policy.Rules.Listener:
 		return handoff.Obstacle{Member: noListener}
-	case kind.PrefillFirst() && handoff.Alone(q.req.Scan):
+	case handoff.Alone(kind, q.req.Scan), q.wholeAtPrefill():
 		return handoff.Obstacle{}
 	}
 	if cut {
@@ -108,10 +108,43 @@ func (rt *Router) unsplit(q *Question, why handoff.Obstacle) *Refusal {
 		return q.notUsed(f)
 	}
 	q.apart = false
-	if len(q.pool.AggregatedRanks) == 0 || rt.cfg.Policy.Rules.Enforced {
+	switch none := len(q.pool.AggregatedRanks) == 0; {
+	case why.Member == handoff.NoPath && (none || rt.cfg.Policy.Rules.Enforced):
+		return q.noneAlone(none)
+	case none || rt.cfg.Policy.Rules.Enforced:
 		return f
 	}
 	return nil
+}
+
+// wholeAtPrefill reports whether a prefill worker is to serve the whole request, since that asks for
+// one token: prefill makes it anyway, and the answer is then its engine's own. The request names
+// no workers, and the engines of all that could prefill draw that token again at decode, so that
+// nothing else is lost.
+func (q *Question) wholeAtPrefill() bool {
+	if q.wish.names() || q.req.Sidecar || !handoff.OneToken(q.req.Scan) {
+		return false
+	}
+	return !slices.ContainsFunc(q.fits(), func(f worker.Fit) bool {
+		k := engines.HandOff(f.Engine)
+		return !k.PrefillFirst() || !k.First.DrawsAgain
+	})
+}
+
+// byPrefill picks and books a prefill worker for a request that it serves whole. False means that
+// it is another request.
+func (d *decider) byPrefill() bool {
+	q, v := d.q, &d.v
+	if !q.wholeAtPrefill() || q.named() {
+		return false
+	}
+	err := d.choose(&v.decode, worker.Prefill, q.override.Apply(d.cfg.Prefill))
+	if err != nil {
+		v.fail = d.nobody(worker.Prefill, err)
+		return true
+	}
+	q.apart, v.split = false, split{reason: FirstToken}
+	return true
 }
 
 // notUsed adds to f the header or member that names the request's prefill worker: the

@@ -85,6 +85,7 @@ const (
 	Fallback    SplitReason = "fallback"
 	OneLeg      SplitReason = "one_leg"
 	CutPrompt   SplitReason = "cut_prompt"
+	FirstToken  SplitReason = "one_token"
 )
 
 // split is the choice between one worker and two; the zero value if there was none to
@@ -110,6 +111,8 @@ func (s *split) String() string {
 		return "one worker: the gateway carries no prefill leg"
 	case s.reason == CutPrompt:
 		return "one worker: the prompt may be cut to what fits, which prefill and decode do differently"
+	case s.reason == FirstToken:
+		return "one worker: prefill makes the only token that is asked for"
 	case !s.asked:
 		return ""
 	case s.limit > 0:

@@ -97,7 +97,7 @@ func (d *decider) judge(p tokens.Prompt) {
 		case q.alone != "":
 			v.split = split{reason: q.alone}
 		}
-	case !d.alone():
+	case !d.byPrefill() && !d.alone():
 		d.pair()
 	}
 }

@@ -16,7 +16,8 @@
 //
 //	never MEMBER TEST      a member by which the engine ends if its value passes the test
 //
-// A TEST is given (not null), true (counts as true), empty, "from N" (not below N), "over N" or "not N".
+// A TEST is given (not null), true (counts as true), empty, "is TEXT", "from N" (not below N), "over N",
+// "not N", or "beside A,B", which an object passes whose type is neither A nor B.
 // Of a list one element has to pass: for several prompts an engine may take a list with a value
 // for each. A member "sampling_params.n" is a member of that member, or of each element of its
 // list.

@@ -3,7 +3,7 @@ package capability
 import (
 	"errors"
 	"fmt"
-	"strconv"
+	"slices"
 	"strings"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
@@ -32,6 +32,19 @@ func Join(paths []openai.Path, tables ...*Table) *Table {
 		}
 	}
 	return all
+}
+
+// Only returns the table of an engine that takes a hand-off on these of the paths alone, and serves
+// the others by one worker.
+func (t *Table) Only(paths ...openai.Path) *Table {
+	less := Join(paths, t)
+	less.Rows, less.never = t.Rows, t.never
+	for _, p := range t.Paths {
+		known, _ := openai.ParsePath(p.Pattern)
+		p.Apart = p.Apart && slices.Contains(paths, known)
+		less.Paths = append(less.Paths, p)
+	}
+	return less
 }
 
 // reader is a file that is being read.
@@ -111,20 +124,16 @@ func (r *reader) stop(fields []string, never bool) error {
 	for len(fields) > 1 {
 		member, name := fields[0], fields[1]
 		fields = fields[2:]
-		var most float64
+		behind := ""
 		if name != "given" && name != "true" && name != "empty" {
 			if len(fields) == 0 {
-				return fmt.Errorf("%s: expected a number behind it", name)
+				return fmt.Errorf("%s: expected a number or a word behind it", name)
 			}
-			var err error
-			if most, err = strconv.ParseFloat(fields[0], 64); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			fields = fields[1:]
+			behind, fields = fields[0], fields[1:]
 		}
-		passes := tests(name, most)
-		if passes == nil {
-			return fmt.Errorf("%s: expected given, true, empty, from, over or not", name)
+		passes, err := tests(name, behind)
+		if err != nil {
+			return err
 		}
 		row.when = append(row.when, condition{member, passes})
 		if len(fields) > 0 && fields[0] == "with" {

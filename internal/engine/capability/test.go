@@ -2,7 +2,10 @@ package capability
 
 import (
 	"bytes"
+	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
@@ -11,23 +14,43 @@ import (
 // value that it spells.
 type test func(value []byte) bool
 
-// tests has the tests by their names; most is the number behind the name.
-func tests(name string, most float64) test {
+// tests has the tests by their names; behind is the number or the word behind the name.
+func tests(name, behind string) (test, error) {
 	switch name {
 	case "given":
-		return given
+		return given, nil
 	case "true":
-		return truthy
+		return truthy, nil
 	case "empty":
-		return func(v []byte) bool { return string(v) == `""` }
-	case "from":
-		return func(v []byte) bool { n, isNumber := number(v); return given(v) && (!isNumber || n >= most) }
-	case "not":
-		return func(v []byte) bool { n, isNumber := number(v); return given(v) && (!isNumber || n != most) }
-	case "over":
-		return func(v []byte) bool { n, isNumber := number(v); return isNumber && n > most }
+		return func(v []byte) bool { return string(v) == `""` }, nil
+	case "is":
+		return func(v []byte) bool { return string(unquoted(v)) == behind }, nil
+	case "beside":
+		return func(v []byte) bool { return typedBeside(v, strings.Split(behind, ",")) }, nil
 	}
-	return nil
+	most, err := strconv.ParseFloat(behind, 64)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", name, err)
+	}
+	switch name {
+	case "from":
+		return func(v []byte) bool { n, isNumber := number(v); return given(v) && (!isNumber || n >= most) }, err
+	case "not":
+		return func(v []byte) bool { n, isNumber := number(v); return given(v) && (!isNumber || n != most) }, err
+	case "over":
+		return func(v []byte) bool { n, isNumber := number(v); return isNumber && n > most }, err
+	}
+	return nil, fmt.Errorf("%s: expected given, true, empty, is, beside, from, over or not", name)
+}
+
+// typedBeside reports whether the value is an object whose member type is none of the types.
+func typedBeside(v []byte, types []string) bool {
+	known := false
+	openai.EachMember(v, openai.Span{End: len(v)}, func(key, val openai.Span) bool {
+		known = known || openai.IsKey(v, key, "type") && slices.Contains(types, string(unquoted(val.Of(v))))
+		return !known
+	})
+	return given(v) && !known
 }
 
 func given(v []byte) bool { return v[0] != 'n' } // a value of JSON that begins so is null

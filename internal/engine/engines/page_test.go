@@ -35,11 +35,16 @@ func TestThePageOfTheEnginesIsTheirRooms(t *testing.T) {
 		require.Regexp(t, `\d\.\d|\bmain\b`, f, "of which version is it?")
 	}
 	var rows []string
-	seen := map[*capability.Table]bool{}
+	seen := map[*capability.Row]bool{}
 	for _, e := range list {
 		takes := e.HandOff.Takes
-		if !seen[takes] && strings.Contains(worker.EngineNames(), string(e.Name)) { // that of tests is not listed
-			seen[takes] = true
+		if !strings.Contains(worker.EngineNames(), string(e.Name)) { // that of tests is not listed
+			continue
+		}
+		if seen[&takes.Rows[0]] { // with a part of the paths of another's
+			rows = append(rows, "### "+e.Pages.Title+"\n\nIts members are those of the table before. It takes a hand-off on:\n\n"+apart(takes))
+		} else {
+			seen[&takes.Rows[0]] = true
 			rows = append(rows, "### "+e.Pages.Title+"\n\n"+written(t, takes))
 		}
 	}
@@ -48,6 +53,16 @@ func TestThePageOfTheEnginesIsTheirRooms(t *testing.T) {
 		require.NoError(t, os.WriteFile("../../../docs/engines.md", []byte(page), 0o600))
 	}
 	require.Equal(t, page, read("../../../docs/engines.md"), "make docs writes it")
+}
+
+// apart lists the paths on which a hand-off is taken.
+func apart(table *capability.Table) (list string) {
+	for _, p := range table.Paths {
+		if p.Apart {
+			list += "- `" + p.Pattern + "`\n"
+		}
+	}
+	return list
 }
 
 // written returns the tables of an engine's paths and members.

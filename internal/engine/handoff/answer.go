@@ -16,7 +16,7 @@ func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
 	case a.HasError:
 		res.Verdict = Failed
 		return res, nil
-	case a.Choices == 0 || !top.Choices.found():
+	case a.Choices == 0 || !top.object:
 		return Result{}, NoChoices
 	case alone:
 		res.Verdict = Finished
@@ -35,6 +35,9 @@ func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
 	again := res.Held() && k.PrefillFirst() && k.First.DrawsAgain
 	if res.Verdict = judge(a.FinishReason, res.Held(), again); res.Verdict != HandOff && k.PrefillFirst() && k.First.OnlyToDecode {
 		res.Parts = Parts{}
+	}
+	if res.Verdict == Finished && !top.Choices.found() { // no response is made of such an answer
+		res.Verdict = Missing
 	}
 	return res, nil
 }
@@ -68,12 +71,14 @@ func judge(f openai.FinishReason, held, again bool) Verdict {
 type Members struct {
 	Choices, Usage Slot
 	Added          [maxAdded]Slot // in the order of [First.Added]
+	object         bool           // the answer is one, and no list
 }
 
 // maxAdded is the most members that an engine adds to an answer.
 const maxAdded = 4
 
 func (m *Members) note(k Kind, answer []byte, key, val openai.Span) {
+	m.object = true
 	switch {
 	case openai.IsKey(answer, key, "choices"):
 		m.Choices.Put(val)

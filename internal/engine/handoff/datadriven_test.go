@@ -37,7 +37,7 @@ func TestSync(t *testing.T) {
 			s := newScene(t, d)
 			switch d.Cmd {
 			case "obstacle":
-				return fmt.Sprintf("obstacle: %q alone: %v\n", handoff.Hindrance(s.kind, s.body, &s.r, nil).Member, handoff.Alone(&s.r))
+				return fmt.Sprintf("obstacle: %q alone: %v\n", handoff.Hindrance(s.kind, s.body, &s.r, nil).Member, handoff.Alone(s.kind, &s.r))
 			case "prefill":
 				return string(handoff.AppendPrefill(nil, s.body, &s.r, s.kind, testID, s.alone)) + "\n"
 			case "answer":

@@ -18,7 +18,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	if handoff.Alone(&r) || handoff.Hindrance(kind, body, &r, nil) != (handoff.Obstacle{}) {
+	if handoff.Alone(kind, &r) || handoff.Hindrance(kind, body, &r, nil) != (handoff.Obstacle{}) {
 		return
 	}
 	fmt.Printf("%s\n", handoff.AppendPrefill(nil, body, &r, kind, 0, false))

@@ -21,9 +21,13 @@ func DrawRequestID(r *rand.Rand) uint64 {
 	return MinRequestID + r.Uint64N(MaxRequestID-MinRequestID+1)
 }
 
-// Alone reports whether prefill's answer is the whole response, since each generation
-// of the request has at most one token.
-func Alone(r *openai.Request) bool { return r.MaxTokens == 0 || r.MaxTokens == 1 }
+// OneToken reports whether each generation of the request has at most one token.
+func OneToken(r *openai.Request) bool { return r.MaxTokens == 0 || r.MaxTokens == 1 }
+
+// Alone reports whether prefill's answer is the whole response, since it has all tokens of the
+// request. If decode draws the first token again, it is not: then a worker that is to prefill can
+// serve the whole request itself, or the request is handed over like any other.
+func Alone(k Kind, r *openai.Request) bool { return OneToken(r) && k.PrefillFirst() && !k.First.DrawsAgain }
 
 // handOffRoom is what the bodies need beyond the client's own body and the hand-off, in
 // bytes.
@@ -101,12 +105,20 @@ func clean(edits []openai.Edit) []openai.Edit {
 // oneToken appends the edits that ask for one token and no stream. stream_options is
 // removed, since engines refuse it without a stream.
 func oneToken(edits []openai.Edit, body []byte, r *openai.Request) []openai.Edit {
-	edits = append(edits,
-		openai.Edit{Field: openai.MaxTokens, Value: One},
-		floor(body, r, openai.MinTokens),
-		floor(body, r, openai.MinCompletionTokens),
-		openai.Edit{Field: openai.StreamOptions},
-		openai.Edit{Field: openai.Stream, Value: No})
+	switch r.Path {
+	case openai.TokensIn:
+		edits = append(edits, openai.Edit{Field: openai.MaxNewTokens, Value: One}, floor(body, r, openai.MinNewTokens))
+	case openai.Responses: // of which prefill is to keep nothing
+		edits = append(edits, openai.Edit{Field: openai.MaxOutputTokens, Value: One}, openai.Edit{Field: openai.Store, Value: No})
+	case openai.AnthropicMessages:
+		edits = append(edits, openai.Edit{Field: openai.MaxTokens, Value: One})
+	default:
+		edits = append(edits,
+			openai.Edit{Field: openai.MaxTokens, Value: One},
+			floor(body, r, openai.MinTokens),
+			floor(body, r, openai.MinCompletionTokens))
+	}
+	edits = append(edits, openai.Edit{Field: openai.StreamOptions}, openai.Edit{Field: openai.Stream, Value: No})
 	if r.Has(openai.MaxCompletionTokens) {
 		edits = append(edits, openai.Edit{Field: openai.MaxCompletionTokens, Value: One})
 	}

@@ -40,6 +40,8 @@ func members(dst []byte, m *handoff.Meeting) []byte {
 func oneToken(body []byte, r *openai.Request, _ prefill.Room) []openai.Edit {
 	edits := plain[:]
 	switch {
+	case r.Path == openai.Responses:
+		return response[:]
 	case r.Path == openai.Generate && handoff.ForbidsAnEnd(body, r, openai.MinNewTokens):
 		return floored[3:] // the engine refuses a minimum above the limit
 	case r.Path == openai.Generate:
@@ -69,4 +71,5 @@ var (
 		plain[0], plain[1], {Field: openai.MinTokens, Value: handoff.One}, plain[3], plain[4], plain[5],
 		{Field: openai.MinNewTokens, Value: handoff.One},
 	}
+	response = [...]openai.Edit{{Field: openai.MaxOutputTokens, Value: handoff.One}, plain[4]}
 )

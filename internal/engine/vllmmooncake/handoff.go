@@ -18,7 +18,7 @@ import (
 var HandOff = &handoff.Protocol{
 	Name:     "mooncake",
 	Together: &handoff.Together{Members: members, Prefill: oneToken, NamesRank: true, Collect: collect},
-	Takes:    vllm.Takes,
+	Takes:    vllm.Takes.Only(openai.ChatCompletions, openai.Completions, openai.Responses),
 }
 
 // transferID appends the name of an attempt's transfer. It is made of the room, which
@@ -39,18 +39,21 @@ func members(dst []byte, m *handoff.Meeting) []byte {
 	return append(transferID(dst, m.Room), `"}`...)
 }
 
-// oneToken makes prefill's body, with prefill's part of the transfer. A minimum of one token is
-// asked for as well: if prefill's token ended the answer, prefill would free its KV, and decode
-// would wait for the KV for minutes.
+// oneToken makes prefill's body, with prefill's part of the transfer. If prefill's token ended the
+// answer, prefill would free its KV, and decode would wait for the KV for minutes. So a minimum of
+// one token is asked for as well, or, of a response, which has none, that nothing ends it. A message
+// has neither, and is not handed over.
 func oneToken(_ []byte, r *openai.Request, room prefill.Room) []openai.Edit {
 	params := append([]byte(nil), `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`...)
-	edits := []openai.Edit{
-		{Field: openai.MaxTokens, Value: handoff.One},
-		{Field: openai.MinTokens, Value: handoff.One},
-		{Field: openai.StreamOptions},
-		{Field: openai.Stream, Value: handoff.No},
-		{Field: openai.KVTransferParams, Value: append(transferID(params, room), `"}`...)},
+	edits := []openai.Edit{{Field: openai.MaxTokens, Value: handoff.One}, {Field: openai.MinTokens, Value: handoff.One}}
+	if r.Path == openai.Responses {
+		edits = []openai.Edit{
+			{Field: openai.MaxOutputTokens, Value: handoff.One}, {Field: openai.Store, Value: handoff.No},
+			{Field: openai.IgnoreEOS, Value: []byte("true")}, {Field: openai.Stop}, {Field: openai.StopTokenIDs},
+		}
 	}
+	edits = append(edits, openai.Edit{Field: openai.StreamOptions}, openai.Edit{Field: openai.Stream, Value: handoff.No},
+		openai.Edit{Field: openai.KVTransferParams, Value: append(transferID(params, room), `"}`...)})
 	if r.Has(openai.MaxCompletionTokens) {
 		edits = append(edits, openai.Edit{Field: openai.MaxCompletionTokens, Value: handoff.One})
 	}

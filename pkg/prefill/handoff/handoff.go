@@ -63,7 +63,7 @@ func Read(e worker.Engine, path string, body []byte) (*Request, error) {
 // prevents it, such as one of which it is not known what the engine makes of it. "" means that it
 // can.
 func (r *Request) Obstacle() string {
-	if r.PrefillFirst() && handoff.Alone(&r.scan) {
+	if handoff.Alone(r.kind, &r.scan) {
 		return "" // prefill's answer is the response
 	}
 	return handoff.Hindrance(r.kind, r.body, &r.scan, nil).Member
@@ -98,7 +98,7 @@ func (r *Request) Together(b worker.Bootstrap, rank worker.DPRank, room prefill.
 // request of any router may have it at the same time. Engines that hold KV under the id take one
 // from 1<<42 to 1<<63-1.
 func (r *Request) Prefill(id uint64) []byte {
-	return handoff.AppendPrefill(nil, r.body, &r.scan, r.kind, id, handoff.Alone(&r.scan))
+	return handoff.AppendPrefill(nil, r.body, &r.scan, r.kind, id, handoff.Alone(r.kind, &r.scan))
 }
 
 // Next is what follows prefill's answer. If neither Decode nor Response is set, prefill has
@@ -114,7 +114,7 @@ type Next struct {
 
 // Next reads prefill's whole answer. An error says why the answer must not be used for anything.
 func (r *Request) Next(answer []byte) (Next, error) {
-	res, err := handoff.ReadAnswer(r.kind, answer, handoff.Alone(&r.scan))
+	res, err := handoff.ReadAnswer(r.kind, answer, handoff.Alone(r.kind, &r.scan))
 	if err != nil {
 		return Next{}, err
 	}
