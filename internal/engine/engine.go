@@ -3,6 +3,7 @@ package engine
 import (
 	"github.com/seed-60ae5743/baton/internal/engine/ask"
 	"github.com/seed-60ae5743/baton/internal/engine/handoff"
+	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/tokens/chat"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -28,6 +29,8 @@ type Engine struct {
 	// AdapterInModel says that a request names a LoRA adapter behind the model's name and a
 	// colon, or in a member; else an adapter is a model of its own.
 	AdapterInModel bool
+	// NamesResponses says that the id of a response is what its request has as request_id.
+	NamesResponses bool
 	// DecodePrefills says that a decode worker can serve a request without a prefill, unless
 	// its record says otherwise.
 	DecodePrefills bool
@@ -45,6 +48,12 @@ type Engine struct {
 	// TellsPictures says that the engine can be asked which pictures a prompt has, and counts
 	// the tokens of pictures when it tokenizes a prompt (docs/engines.md#render).
 	TellsPictures bool
+
+	// AsChat returns the chat request that the engine makes of a body of /v1/responses or
+	// /v1/messages; ok is false if that is not known. Nil: of none is.
+	AsChat func(body []byte, r *openai.Request) (chat []byte, ok bool)
+	// RendersOn are the paths of which a page below tells the tokens of a request.
+	RendersOn []openai.Path
 
 	// ChatCaller has the rules by which the engine renders chat templates. nil: none are known,
 	// so no tokens are made here for such an engine.

@@ -61,6 +61,7 @@ func (s *mainStream) decide(instead *leg.Failure) {
 	a.scratch = srv.router.Borrow()
 	p, known := a.question.Prompt()
 	if !known {
+		a.question.Reads(srv.cfg.Tokens.Read(a.question.Query()))
 		p, known = srv.cfg.Tokens.Fast(a.question.Query(), &a.scratch.Tokens)
 	}
 	if known {

@@ -127,8 +127,12 @@ func operation(p openai.Path) string {
 		return "chat"
 	case openai.Completions:
 		return "text_completion"
-	case openai.Generate:
+	case openai.Generate, openai.TokensIn:
 		return "generate"
+	case openai.Responses:
+		return "responses"
+	case openai.AnthropicMessages:
+		return "messages"
 	default:
 		return ""
 	}

@@ -101,7 +101,7 @@ func healthAnswer(srv *Server, retry bool) *wire.Immediate {
 		ready, _ = srv.cfg.Ready()
 	}
 	if !ready {
-		return leg.ImmediateOf(&leg.FailNotReady, retry)
+		return leg.ImmediateOf(&leg.FailNotReady, "", retry)
 	}
 	return &wire.Immediate{Status: 200, Detail: "baton_health"}
 }
@@ -133,7 +133,7 @@ func (srv *Server) models(only string, retry bool) *wire.Immediate {
 	}{Object: "list", Data: []modelJSON{}}
 	world := srv.cfg.Board.Load()
 	if !world.Ready() {
-		return leg.ImmediateOf(&leg.FailNotReady, retry)
+		return leg.ImmediateOf(&leg.FailNotReady, "", retry)
 	}
 	for k := range route.Keys(world, srv.cfg.Namespace) {
 		policy, pool := srv.policy(), world.Pool(k)
@@ -152,13 +152,13 @@ func (srv *Server) models(only string, retry bool) *wire.Immediate {
 	switch {
 	case only == "":
 	case len(list.Data) == 0:
-		return leg.ImmediateOf(srv.unknownModel(only), false)
+		return leg.ImmediateOf(srv.unknownModel(only), "", false)
 	default:
 		what = list.Data[0]
 	}
 	body, err := json.Marshal(what)
 	if err != nil {
-		return leg.ImmediateOf(&leg.FailInternal, false)
+		return leg.ImmediateOf(&leg.FailInternal, "", false)
 	}
 	return &wire.Immediate{Status: 200, Headers: []wire.Header{{Name: "content-type", Value: "application/json"}}, Body: body, Detail: "baton_models"}
 }

@@ -4,7 +4,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/leg"
+	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
@@ -34,6 +36,7 @@ func (a *asking) plan(d *route.Decision) (*leg.Plan, error) {
 			return nil, err
 		}
 	}
+	p.NamesResponse = a.m.Request().Path == openai.Responses && engines.Of(d.Decode.Worker.Engine).NamesResponses
 	body := a.question.Query().Body
 	a.limit(p, d.Key, body, time.Now())
 	if !d.Apart {

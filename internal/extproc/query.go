@@ -34,19 +34,24 @@ func (a *asking) answer(d *route.Decision, refused *route.Refusal) {
 // response extensions. Ids are JSON numbers up to 2^64-1. If one worker would serve the
 // request alone, the members for prefill are absent.
 func appendQueryAnswer(dst []byte, p openai.Path, d *route.Decision, now time.Time) []byte {
-	object := "chat.completion"
-	if p == openai.Completions {
-		object = "text_completion"
+	object, made := `"object":"chat.completion","created":`, `"choices":[],`
+	switch p {
+	case openai.Completions:
+		object = `"object":"text_completion","created":`
+	case openai.Responses:
+		object, made = `"object":"response","status":"completed","created_at":`, `"output":[],`
+	case openai.AnthropicMessages:
+		object, made = `"type":"message","role":"assistant","created":`, `"content":[],`
 	}
 	dst = append(dst, '{')
 	if p == openai.Generate {
 		dst = append(dst, `"text":"",`...)
 	} else {
-		dst = append(dst, `"id":"query","object":"`+object+`","created":`...)
+		dst = append(dst, `"id":"query",`+object...)
 		dst = strconv.AppendInt(dst, now.Unix(), 10)
 		dst = append(dst, `,"model":`...)
 		dst = openai.AppendString(dst, d.Key.Model)
-		dst = append(dst, `,"choices":[],`...)
+		dst = append(append(dst, ','), made...)
 	}
 	dst = append(dst, `"nvext":{"worker_id":{`...)
 	if d.Apart {

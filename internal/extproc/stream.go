@@ -104,7 +104,7 @@ func (w *stream) arm(at time.Time, fire func(), fired bool) {
 func (w *stream) recovered(where string, r any, set ...wire.Header) {
 	w.broken = true
 	w.srv.panicked(where, r)
-	im := leg.ImmediateOf(&leg.FailInternal, false)
+	im := leg.ImmediateOf(&leg.FailInternal, "", false)
 	im.Headers = append(im.Headers, set...)
 	w.sendImmediate(im)
 	w.finishStream()

@@ -91,7 +91,7 @@ func (s *syncStream) collects(sealed prefill.Leg) bool {
 func (s *syncStream) refuse(f *leg.Failure, label string) {
 	s.srv.cfg.Telemetry.Leg("refused", label)
 	s.srv.cfg.Telemetry.Failure(f.Code)
-	im := leg.ImmediateOf(f, false)
+	im := leg.ImmediateOf(f, "", false)
 	im.Headers = append(im.Headers, noWorker)
 	s.sendImmediate(im)
 }

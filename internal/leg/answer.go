@@ -223,13 +223,13 @@ func (a *Answer) release() []piece {
 	return held
 }
 
-// cutWith returns what ends an event stream that is cut: an event with the error f.
-func (a *Answer) cutWith(f *Failure) []byte {
+// cutWith returns what ends an event stream on the path that is cut: an event with the error f.
+func (a *Answer) cutWith(f *Failure, path string) []byte {
 	var event []byte
 	if a.sent == sentPart {
 		event = append(event, "\n\n"...)
 	}
-	return openai.AppendSSEError(event, f.Status, f.Kind, f.Code, f.Message, f.Param)
+	return openai.AppendSSEErrorAt(event, path, f.Status, f.Kind, f.Code, f.Message, f.Param)
 }
 
 // SightOfStatus returns the sight that the status of a worker's answer gives.

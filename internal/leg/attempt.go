@@ -247,8 +247,9 @@ func (a *attempt) route(now time.Time, body []byte, changed bool) {
 	}
 	e := Effect{Op: OpRoute, Of: wire.RequestBody, Trailers: a.req.trailers, Set: a.routeHeaders(now), Token: a.plan.AnswerToken, NewRoute: a.plan.Looks}
 	e.Remove = a.req.leftover(e.Set, a.way)
+	body, named := nameResponse(body, a.plan, &a.req)
 	switch {
-	case changed:
+	case changed || named:
 		e.Body = body
 		e.Set = append(e.Set, wire.Header{Name: "content-length", Value: strconv.Itoa(len(body))})
 	case a.req.fullDuplex:
@@ -422,7 +423,7 @@ func (a *attempt) cut(f *Failure) {
 		a.emit(Effect{Op: OpImmediate, Imm: a.immediate(f, false)})
 		return
 	}
-	a.emit(Effect{Op: OpContinue, Of: wire.ResponseBody, Body: a.answer.cutWith(f), EndOfStream: true})
+	a.emit(Effect{Op: OpContinue, Of: wire.ResponseBody, Body: a.answer.cutWith(f, a.req.Headers.Path), EndOfStream: true})
 	a.emit(Effect{Op: OpLeave})
 }
 
@@ -445,7 +446,7 @@ func (a *attempt) reject(f *Failure, retry bool) {
 // immediate returns the answer that tells f. A gateway also gets a header with the reason
 // ([Rules]).
 func (a *attempt) immediate(f *Failure, retry bool) *wire.Immediate {
-	im := ImmediateOf(f, retry)
+	im := ImmediateOf(f, a.req.Headers.Path, retry)
 	if a.plan != nil && a.plan.Looks { // else the stream of the first events takes this for a worker's error
 		im.Headers = append(im.Headers, wire.Header{Name: prefill.HeaderLocalReply, Value: "plugin"})
 	}

@@ -70,6 +70,7 @@ var (
 	failBodiesFull   = Failure{Code: "bodies_full", Status: 503, Kind: kindUnavailable, Message: "The router has as many bytes of requests in flight as it may; try again.", RetryAfter: time.Second}
 	FailLegsFull     = Failure{Code: "legs_full", Status: 503, Kind: kindUnavailable, Message: "The router has as many prefill legs in flight as it may have open files for; try again.", RetryAfter: time.Second}
 	FailUnknownModel = Failure{Code: "model_not_found", Status: 404, Kind: kindNotFound, Message: "The model does not exist here.", Param: "model"}
+	failNoResponse   = Failure{Code: "response_not_found", Status: 404, Kind: kindNotFound, Message: "No worker here keeps the response: it is not of this router, or its worker has left. Send the conversation as input.", Param: "previous_response_id"}
 	failTooSlow      = Failure{Code: "request_timeout", Status: 408, Kind: kindInvalid, Message: "The request did not arrive in time."}
 	failProxy        = Failure{Code: "proxy_refused", Status: 400, Kind: kindInvalid, Message: "The proxy refused the request."}
 	failDeadline     = Failure{Code: "deadline_exceeded", Status: 504, Kind: kindTimeout, Message: "The request did not finish before its deadline.", Ends: blame.Failed}
@@ -129,7 +130,7 @@ var (
 // failures returns every row of the failure table.
 func failures() []Failure {
 	return []Failure{
-		FailUnknownPath, failMethod, failNoBody, failBodyTooLarge, failEncoded, failBodiesFull, FailLegsFull, FailUnknownModel, failTooSlow, failProxy, failDeadline, failBadTimeout,
+		FailUnknownPath, failMethod, failNoBody, failBodyTooLarge, failEncoded, failBodiesFull, FailLegsFull, FailUnknownModel, failNoResponse, failTooSlow, failProxy, failDeadline, failBadTimeout,
 		FailNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNeedsAlone, failPrefillGone, failNoCommon, failNoListener, failNoHandoff, FailSaturated, failNoTaint, FailOutside, failEnforced,
 		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
 		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
@@ -251,9 +252,9 @@ func dropReason(f *Failure) string {
 	}
 }
 
-// ImmediateOf returns f as an answer. If retry is set, the answer asks Envoy for a fresh
-// attempt.
-func ImmediateOf(f *Failure, retry bool) *wire.Immediate {
+// ImmediateOf returns f as an answer to a request on the path. If retry is set, the answer asks Envoy
+// for a fresh attempt.
+func ImmediateOf(f *Failure, path string, retry bool) *wire.Immediate {
 	im := &wire.Immediate{Status: f.Status, Detail: "baton_" + f.Code}
 	im.Headers = append(im.Headers, wire.Header{Name: "content-type", Value: "application/json"})
 	if f.Retry != "" {
@@ -269,7 +270,7 @@ func ImmediateOf(f *Failure, retry bool) *wire.Immediate {
 	}
 	im.Body = f.Answer
 	if len(im.Body) == 0 {
-		im.Body = openai.AppendError(nil, f.Status, f.Kind, f.Code, f.Message, f.Param, f.members()...)
+		im.Body = openai.AppendErrorAt(nil, path, f.Status, f.Kind, f.Code, f.Message, f.Param, f.members()...)
 	}
 	return im
 }

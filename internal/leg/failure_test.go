@@ -56,7 +56,7 @@ func TestEveryFailureHasAnOpenAIShapedBody(t *testing.T) {
 	for _, f := range failures() {
 		require.False(t, seen[f.Code], "%s is there twice", f.Code)
 		seen[f.Code] = true
-		im := ImmediateOf(&f, false)
+		im := ImmediateOf(&f, "", false)
 		var body struct {
 			Error struct {
 				Message, Type, Code string

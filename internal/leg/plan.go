@@ -49,6 +49,8 @@ type Plan struct {
 	Lost         int           // how many workers the request has lost that were to answer it (blame.Row.Loses)
 	Explain      string        // the debug header's value; "": it was not asked for
 
+	NamesResponse bool // the request makes a response, whose id decode's engine takes from it
+
 	// The request has named the worker, which a fresh attempt would meet again.
 	PrefillNamed, DecodeNamed bool
 }

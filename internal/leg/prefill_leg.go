@@ -339,14 +339,14 @@ func (l *Prefill) onAbort() {
 	}
 	l.told = max(l.told, Failed)
 	l.phase = prefillOver
-	l.emit(Effect{Op: OpImmediate, Imm: ImmediateOf(&failLegAborted, false)})
+	l.emit(Effect{Op: OpImmediate, Imm: ImmediateOf(&failLegAborted, "", false)})
 }
 
 // refuse answers Envoy's mirror, which drops the answer. The request reaches no worker.
 func (l *Prefill) refuse(f *Failure) {
 	l.phase = prefillRefused
 	l.emit(Effect{Op: OpFinish, Outcome: Refused, Fail: f})
-	l.emit(Effect{Op: OpImmediate, Imm: ImmediateOf(f, false)})
+	l.emit(Effect{Op: OpImmediate, Imm: ImmediateOf(f, "", false)})
 	if l.told == Started {
 		l.tell(Report{State: Failed, Reason: blame.NotSent})
 	}

@@ -111,7 +111,7 @@ func (q *Request) setDeadline(now, received time.Time, r *Rules) *Failure {
 // that the request cannot be served.
 func (q *Request) accept(ev *Event, w Way, r *Rules) *Failure {
 	path, known := openai.ParsePath(q.Headers.Path)
-	if !known && mayPass(q.Headers.Path, ev.EndOfStream, w, r) {
+	if !known && (mayPass(q.Headers.Path, ev.EndOfStream, w, r) || namesKept(q.Headers.Path, r)) {
 		path, q.scope = openai.Other, scopePassed
 		if ev.EndOfStream {
 			q.scope = scopeBare
@@ -147,6 +147,9 @@ func mayPass(path string, bare bool, w Way, r *Rules) bool {
 
 // somePass is mayPass but for the path.
 func somePass(bare bool, w Way, r *Rules) bool { return r.PassOther && (w.Gateway() || !bare) }
+
+// namesKept reports whether a request without a body is about a response that a worker keeps.
+func namesKept(path string, r *Rules) bool { return r.PassOther && openai.ResponseAt(path) != "" }
 
 // question returns the effect that answers a path which the plugin serves itself: the list
 // of models, one model of the list, which it returns too, or whether the plugin is ready. It

@@ -54,7 +54,7 @@ func TestErrorBodies(t *testing.T) {
 		string(AppendError(nil, 503, "overloaded", "", "m", "")))
 	require.Equal(t, `{"error":{"message":"m","type":"t","param":null,"code":"c","reason":"full","queued":7}}`,
 		string(AppendError(nil, 429, "t", "c", "m", "", `"reason":"full"`, `"queued":7`)))
-	event := string(AppendSSEError(nil, 502, "", "c", "a\nb\u2028\x01\xff", ""))
+	event := string(AppendSSEErrorAt(nil, "", 502, "", "c", "a\nb\u2028\x01\xff", ""))
 	require.Equal(t, "data: {\"error\":{\"message\":\"a\\nb\\u2028\\u0001\ufffd\",\"type\":\"server_error\",\"param\":null,\"code\":\"c\"}}\n\n", event)
 	for status, want := range map[int]string{400: "invalid_request_error", 401: "authentication_error", 403: "permission_error",
 		404: "not_found_error", 413: "invalid_request_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"} {

@@ -1,6 +1,10 @@
 package openai
 
-import "unicode/utf8"
+import (
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
 
 // AppendError appends an error body in OpenAI's form:
 //
@@ -28,12 +32,54 @@ func AppendError(dst []byte, status int, typ, code, message, param string, membe
 	return append(dst, `}}`...)
 }
 
-// AppendSSEError appends the same body as one server-sent event, for a stream that has
-// begun. Its only line breaks are those that end the event.
-func AppendSSEError(dst []byte, status int, typ, code, message, param string) []byte {
+// AppendErrorAt is AppendError in the form of the API of a request path: on /v1/messages and below
+// it in Anthropic's, elsewhere in OpenAI's:
+//
+//	{"type":"error","error":{"type":"…","message":"…","param":null,"code":null}}
+func AppendErrorAt(dst []byte, path string, status int, typ, code, message, param string, members ...string) []byte {
+	if !strings.HasPrefix(path, AnthropicMessages.String()) {
+		return AppendError(dst, status, typ, code, message, param, members...)
+	}
+	dst = append(dst, `{"type":"error",`...)
+	start := len(dst)
+	dst = AppendError(dst, status, anthropicType(status), code, message, param, members...)
+	return slices.Delete(dst, start, start+1) // its opening brace
+}
+
+// AppendSSEErrorAt appends an error as one server-sent event, for a stream that has begun. Its only
+// line breaks are those within and behind the event.
+func AppendSSEErrorAt(dst []byte, path string, status int, typ, code, message, param string) []byte {
+	switch p, _ := ParsePath(path); p {
+	case AnthropicMessages:
+		dst = append(dst, "event: error\n"...)
+	case Responses:
+		dst = append(dst, `event: error`+"\n"+`data: {"type":"error","code":`...)
+		dst = AppendString(dst, code)
+		dst = append(dst, `,"message":`...)
+		dst = AppendString(dst, message)
+		dst = append(dst, `,"param":`...)
+		return append(appendStringOrNull(dst, param), "}\n\n"...)
+	}
 	dst = append(dst, "data: "...)
-	dst = AppendError(dst, status, typ, code, message, param)
+	dst = AppendErrorAt(dst, path, status, typ, code, message, param)
 	return append(dst, "\n\n"...)
+}
+
+// anthropicType returns the type that Anthropic's API gives an error of this status.
+func anthropicType(status int) string {
+	switch status {
+	case 413:
+		return "request_too_large"
+	case 503:
+		return "overloaded_error"
+	case 504:
+		return "timeout_error"
+	}
+	typ := errorType(status)
+	if typ == "server_error" {
+		return "api_error"
+	}
+	return typ
 }
 
 // errorType returns the type that OpenAI's API gives an error of this status.

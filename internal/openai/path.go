@@ -7,13 +7,13 @@ type Path uint8
 
 // The paths. The zero value is no path.
 const (
-	ChatCompletions Path = iota + 1 // POST /v1/chat/completions
-	Completions                     // POST /v1/completions
-	Generate                        // POST /generate, SGLang's own
-	Responses                       // POST /v1/responses
-	AnthropicMessages               // POST /v1/messages, of Anthropic's API
-	TokensIn                        // POST /inference/v1/generate, vLLM's own: token ids in, token ids out
-	Other                           // any other; ScanOther reads little of such a body
+	ChatCompletions   Path = iota + 1 // POST /v1/chat/completions
+	Completions                       // POST /v1/completions
+	Generate                          // POST /generate, SGLang's own
+	Responses                         // POST /v1/responses
+	AnthropicMessages                 // POST /v1/messages, of Anthropic's API
+	TokensIn                          // POST /inference/v1/generate, vLLM's own: token ids in, token ids out
+	Other                             // any other; ScanOther reads little of such a body
 )
 
 var pathNames = [Other]string{

@@ -28,6 +28,7 @@ type reply struct {
 var incidental = map[string]bool{
 	"id": true, "created": true, "system_fingerprint": true, "rid": true,
 	"cached_tokens": true, "prompt_tokens_details": true, "cached_tokens_details": true,
+	"item_id": true, "request_id": true, "created_at": true, "completed_at": true, "signature": true, "input_tokens_details": true,
 	"decode_throughput": true, "prefill_finished_time": true, "storage_prefetch_wait": true, "storage_staging_wait": true,
 }
 

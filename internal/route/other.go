@@ -1,8 +1,11 @@
 package route
 
 import (
+	"slices"
 	"strings"
 
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -16,8 +19,20 @@ func (rt *Router) askPassing(q *Question) *Refusal {
 	r := &q.req
 	q.query.Request, q.query.Body = r.Scan, r.Body
 	anyPart := r.Scan == nil || tokenizes(r.Passing)
-	f := rt.passingPool(q)
-	if f != nil {
+	kept := openai.ResponseAt(r.Passing)
+	if w := q.keeper(kept); w != nil && len(w.Models) > 0 {
+		q.pool = q.world.Pool(worker.Key{Model: w.Models[0], Namespace: w.Namespace})
+	}
+	if q.pool == nil {
+		if f := rt.passingPool(q); f != nil {
+			return f
+		}
+	}
+	if kept != "" {
+		f := q.placeKeeper(kept)
+		if f == nil {
+			q.query.Key, q.query.BlockSize = q.pool.Key, blockSizeOf(q.places.Decode.Worker)
+		}
 		return f
 	}
 	if of := rt.cfg.Policy.RulesOf(q.pool); of.Enforced && !of.NeverSplit && !anyPart {
@@ -63,6 +78,27 @@ func (rt *Router) passingPool(q *Question) *Refusal {
 	if q.pool == nil {
 		return refuse(NoWorker)
 	}
+	return nil
+}
+
+// keeper returns the worker that a response's id names; nil: it names none that is known.
+func (q *Question) keeper(id string) *worker.Worker {
+	n, _ := openai.KeeperOf(id)
+	return q.world.Worker(worker.ID(n))
+}
+
+// placeKeeper has the worker that keeps a response serve the request, which only that one can. An id
+// that names no worker is an engine's own: it is the only worker's, if there is one alone.
+func (q *Question) placeKeeper(id string) *Refusal {
+	w := q.keeper(id)
+	if _, named := openai.KeeperOf(id); w == nil && !named && len(q.pool.Aggregated) == 1 {
+		w = q.pool.Aggregated[0]
+	}
+	if w == nil || !slices.Contains(q.pool.Aggregated, w) {
+		return refuse(NoResponse)
+	}
+	q.apart, q.decodeOnly = false, false
+	q.places.Decode = &pin.Place{Worker: w, AnyRank: w.DPSize > 1}
 	return nil
 }
 

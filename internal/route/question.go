@@ -2,6 +2,7 @@ package route
 
 import (
 	"cmp"
+	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
@@ -40,6 +41,9 @@ type Question struct {
 
 // Query returns what counting the request's tokens needs.
 func (q *Question) Query() tokens.Query { return q.query }
+
+// Reads has the request's tokens counted as those of t, which is what its engine makes of Query.
+func (q *Question) Reads(t tokens.Query) { q.query = t }
 
 // Asks reports whether the request only asks which workers would serve it.
 func (q *Question) Asks() bool { return q.wish.query }
@@ -104,6 +108,10 @@ func (rt *Router) askRead(q *Question) *Refusal {
 	}
 	if f == nil {
 		f = rt.place(q)
+	}
+	if f == nil && r.Scan.Path == openai.Responses && r.Scan.Given(r.Body, openai.PreviousResponseID) {
+		id := r.Scan.Value(openai.PreviousResponseID)
+		f = q.placeKeeper(strings.Trim(string(id.Of(r.Body)), `"`))
 	}
 	if f != nil {
 		return f

@@ -21,6 +21,7 @@ type Reason string
 const (
 	NotReady     Reason = "not_ready"               // no worker set is known yet
 	UnknownModel Reason = "model_not_found"         // Model
+	NoResponse   Reason = "response_not_found"      // a response is continued or asked for which no worker keeps
 	NoWorker     Reason = "no_worker"               // the model's workers have left and may come back, or there are workers whose models are not known yet
 	Pending      Reason = "prefill_not_ready"       // prefill workers are known, and not ready
 	NoPrefill    Reason = "no_prefill_worker"       // Overloaded

@@ -67,6 +67,10 @@ func (q *Query) key(h hashing) cacheKey {
 	part(0, xxh3.HashString128(q.Key.Model))
 	part(0, xxh3.HashString128(q.Key.Namespace))
 	part(byte(r.PromptField), xxh3.Hash128(r.Value(r.PromptField).Of(q.Body)))
+	if q.unread() {
+		part(byte(r.Path), xxh3.Hash128(q.Body))
+		return cacheKey(xxh3.Hash128(b))
+	}
 	for f := range q.beyondPrompt {
 		if r.Has(f) {
 			part(byte(f), xxh3.Hash128(r.Value(f).Of(q.Body)))

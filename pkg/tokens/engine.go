@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
@@ -42,7 +43,10 @@ func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) 
 	h := q.hashing()
 	key := q.key(h)
 	first := []*asides{r.asides}
-	if m.parts > 0 {
+	switch {
+	case q.page != "":
+		first = []*asides{r.renderers}
+	case m.parts > 0:
 		first = r.forPictures(&q, m)
 	}
 	f, start, err := r.join(key, q.copied(m), first, from)
@@ -58,7 +62,7 @@ func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) 
 		if f.err != nil {
 			return Prompt{}, f.err
 		}
-		return q.counted(f.entry.prompt(false)), nil
+		return r.converted(&q, q.counted(f.entry.prompt(false))), nil
 	case <-ctx.Done():
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return Prompt{}, &Error{Reason: ReasonSlow}
@@ -72,6 +76,9 @@ func (r *Resolver) Engine(ctx context.Context, q Query, from []worker.Endpoint) 
 func (r *Resolver) tokenizable(q Query, media int, from []worker.Endpoint) error {
 	switch q.Request.PromptKind {
 	case openai.PromptString:
+		if q.unread() && q.page == "" {
+			return &Error{Reason: ReasonUnconverted}
+		}
 	case openai.PromptStrings:
 		n := 0
 		openai.VisitPrompt(q.Body, q.Request, func(k openai.PieceKind, _ []byte) { n += map[bool]int{true: 1}[k == openai.PieceText] })
@@ -79,8 +86,11 @@ func (r *Resolver) tokenizable(q Query, media int, from []worker.Endpoint) error
 			return &Error{Reason: ReasonTooLarge}
 		}
 	case openai.PromptMessages:
-		if media > maxPictures || media > 0 && r.cfg.Pictures != AskPictures {
+		switch {
+		case media > maxPictures || media > 0 && r.cfg.Pictures != AskPictures:
 			return &Error{Reason: ReasonMedia}
+		case q.unread() && q.page == "":
+			return &Error{Reason: ReasonUnconverted}
 		}
 	default:
 		return &Error{Reason: ReasonNoText}
@@ -195,9 +205,13 @@ func (r *Resolver) fly(ctx context.Context, f *flight, key cacheKey, to asked, a
 	start := time.Now()
 	var e *entry
 	var err error
-	if a.media.parts > 0 {
+	switch {
+	case a.page != "":
+		e, err = r.askPage(ctx, to.ep, a)
+		to.heard(err, a.loads())
+	case a.media.parts > 0:
 		e, err = r.askPictures(ctx, to, a)
-	} else {
+	default:
 		e, err = r.askAll(ctx, to.ep, a.texts)
 		to.heard(err, false)
 	}
@@ -327,7 +341,7 @@ func (r *Resolver) refusal(path string, status int) Reason {
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
 		return ReasonRefused
 	case http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		if path == r.cfg.RenderPath {
+		if path == r.cfg.RenderPath || strings.HasSuffix(path, "/render") {
 			return ReasonUntold // docs/engines.md#render
 		}
 	}
@@ -372,6 +386,8 @@ type asking struct {
 	texts [][]byte // one question for each prompt of text
 	keeps int      // see Query.keeps
 
+	page string // at which the engine tells the tokens of such a request; "": it is asked as usual
+
 	// For a prompt with pictures:
 	media   media
 	renders bool   // see Query.Renders
@@ -385,7 +401,10 @@ func (a *asking) loads() bool { return a.renders && !a.media.inside }
 // questions returns the questions about q's prompt. vLLM tokenizes no list of prompts, so
 // each prompt of a list is a question of its own.
 func questions(q *Query, m media) asking {
-	if m.parts > 0 {
+	switch {
+	case q.page != "":
+		return asking{page: q.page, media: m, renders: true, whole: q.pageBody(), keeps: q.keeps()}
+	case m.parts > 0:
 		return pictureQuestions(q, m)
 	}
 	if q.Request.PromptKind != openai.PromptStrings {

@@ -181,12 +181,17 @@ type Claim struct {
 	of     form
 	engine worker.Engine
 	tokens int
-	sample uint64 // its number; 0: it is none
+	sample uint64     // its number; 0: it is none
+	made   conversion // that the tokens depend on, in place of the files
 }
 
 // Counted tells how many tokens the engine has counted. If they are not as many, the files
 // are out of use for such prompts.
 func (c Claim) Counted(n int) {
+	if c.made.path != 0 {
+		c.by.conversions.counted(c.made, n == c.tokens)
+		return
+	}
 	if c.files == nil || n == c.tokens || c.by.filesOf(c.files.name) != c.files || c.files.unsure(c.of, time.Now()) {
 		return
 	}

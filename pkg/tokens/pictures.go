@@ -126,6 +126,24 @@ func (r *Resolver) askBefore(ctx context.Context, ep worker.Endpoint, a asking) 
 	return e, nil
 }
 
+// askPage asks the engine's own page for the tokens of a request. Its errors are *Error.
+func (r *Resolver) askPage(ctx context.Context, ep worker.Endpoint, a asking) (*entry, error) {
+	slots := r.slots
+	if a.media.parts > 0 {
+		slots = r.pictureSlots
+	}
+	release, err := take(ctx, slots)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	text, err := r.post(ctx, ep, a.page, a.whole, max(12*int64(len(a.whole)), maxRendered))
+	if err != nil {
+		return nil, err
+	}
+	return parseRendered(text, ep)
+}
+
 // render asks for the prompt's tokens and its pictures. Its errors are *Error.
 func (r *Resolver) render(ctx context.Context, ep worker.Endpoint, a asking) (*entry, error) {
 	text, err := r.post(ctx, ep, r.cfg.RenderPath, a.whole, maxRendered)

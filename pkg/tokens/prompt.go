@@ -45,6 +45,7 @@ const (
 	ReasonOff         Reason = "tokens are off"
 	ReasonMode        Reason = "estimate mode"
 	ReasonNoText      Reason = "no text in the request"
+	ReasonUnconverted Reason = "not known as a chat"
 	ReasonMedia       Reason = "the prompt has pictures"
 	ReasonRendered    Reason = "tokenized with its pictures"
 	ReasonBefore      Reason = "tokenized up to its first picture"
@@ -112,6 +113,10 @@ type Query struct {
 	// Salt separates the request's blocks from other blocks with equal tokens, in the
 	// same way as the engine does.
 	Salt kvindex.Salt
+
+	// Set by [Resolver.Read].
+	made conversion // of which Request is what the engine makes; zero: it is the client's
+	page string     // the path at which the engine tells its tokens; "": at none of its own
 }
 
 // hashing is what the hashes of a prompt depend on besides its tokens.

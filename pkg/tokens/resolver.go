@@ -28,6 +28,8 @@ type Resolver struct {
 
 	pictureSlots chan struct{} // the same for prompts with pictures
 
+	conversions conversions
+
 	files atomic.Pointer[map[string]*files] // of the models whose tokens are made here, by name; replaced whole, under mu
 	life  context.Context                   //nolint:containedctx // ends with Close; of trials
 	end   context.CancelFunc
@@ -118,11 +120,17 @@ func (r *Resolver) Fast(q Query, s *Scratch) (Prompt, bool) {
 		return r.Estimate(q, s, ReasonMode), true
 	case q.promptBytes() > r.cfg.MaxTokenizeBytes:
 		return r.Estimate(q, s, ReasonTooLarge), true
+	case q.unread() && q.page == "":
+		return r.Estimate(q, s, ReasonUnconverted), true
 	}
 	if e := r.cache.get(q.key(q.hashing())); e != nil {
-		return q.counted(e.prompt(true)), true
+		return r.converted(&q, q.counted(e.prompt(true))), true
 	}
-	return r.fromFiles(&q, s)
+	if q.unread() {
+		return Prompt{}, false
+	}
+	p, ok := r.fromFiles(&q, s)
+	return r.converted(&q, p), ok
 }
 
 // Resolve calls Fast, then Engine, then Estimate, until one succeeds. It waits for at
@@ -140,6 +148,9 @@ func (r *Resolver) Resolve(ctx context.Context, q Query, from []worker.Endpoint,
 
 // promptBytes returns the length of what would be sent to a tokenizer.
 func (q *Query) promptBytes() int {
+	if q.unread() {
+		return len(q.Body)
+	}
 	s := q.Request.Value(q.Request.PromptField)
 	n := s.End - s.Start
 	for f := range q.beyondPrompt {

@@ -27,7 +27,9 @@ func OneToken(r *openai.Request) bool { return r.MaxTokens == 0 || r.MaxTokens =
 // Alone reports whether prefill's answer is the whole response, since it has all tokens of the
 // request. If decode draws the first token again, it is not: then a worker that is to prefill can
 // serve the whole request itself, or the request is handed over like any other.
-func Alone(k Kind, r *openai.Request) bool { return OneToken(r) && k.PrefillFirst() && !k.First.DrawsAgain }
+func Alone(k Kind, r *openai.Request) bool {
+	return OneToken(r) && k.PrefillFirst() && !k.First.DrawsAgain
+}
 
 // handOffRoom is what the bodies need beyond the client's own body and the hand-off, in
 // bytes.
