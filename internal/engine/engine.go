@@ -31,6 +31,8 @@ type Engine struct {
 	AdapterInModel bool
 	// NamesResponses says that the id of a response is what its request has as request_id.
 	NamesResponses bool
+	// PrefillServes says that a prefill worker can serve a whole request, too.
+	PrefillServes bool
 	// DecodePrefills says that a decode worker can serve a request without a prefill, unless
 	// its record says otherwise.
 	DecodePrefills bool

@@ -39,7 +39,7 @@ func (srv *Server) failureOf(r *route.Refusal) *leg.Failure {
 		obstructed(&f, r.Obstacle, r.By)
 	case route.NeedsAlone:
 		if r.Path != "" {
-			f.Message += " On " + leg.PathTold(r.Path) + " no request is split; on /v1/chat/completions and /v1/completions prefill and decode are two workers."
+			f.Message += " On " + leg.PathTold(r.Path) + " its engine serves no request with prefill and decode apart; on /v1/chat/completions it does."
 		}
 	case route.Saturated:
 		if q := r.Queue; q != nil {
@@ -60,9 +60,9 @@ func obstructed(f *leg.Failure, why handoff.Obstacle, by string) {
 	switch obstacle {
 	case "":
 		f.Message = "The model's requests are never split"
-	case handoff.NoPath:
+	case handoff.NoPath: // with a prefill worker that the request names
 		f.Param = by
-		f.Message += ": it serves chat and text completions so, and nothing else"
+		f.Message += ": on this path it takes no hand-off"
 	case route.CutToFit:
 		f.Message += " because of " + obstacle + ": -1 leaves prefill and decode different parts of a long prompt; give the number of tokens to keep"
 	case openai.PromptText.String():

@@ -28,7 +28,7 @@ type reply struct {
 var incidental = map[string]bool{
 	"id": true, "created": true, "system_fingerprint": true, "rid": true,
 	"cached_tokens": true, "prompt_tokens_details": true, "cached_tokens_details": true,
-	"item_id": true, "request_id": true, "created_at": true, "completed_at": true, "signature": true, "input_tokens_details": true,
+	"item_id": true, "sequence_number": true, "request_id": true, "created_at": true, "completed_at": true, "signature": true, "input_tokens_details": true,
 	"decode_throughput": true, "prefill_finished_time": true, "storage_prefetch_wait": true, "storage_staging_wait": true,
 }
 
@@ -37,7 +37,7 @@ var incidental = map[string]bool{
 var passing = regexp.MustCompile(`\[\d\d:\d\d:\d\d\] |/[^"\s]*/\.tools/`)
 
 // joined are members of which each event of a stream has a part.
-var joined = map[string]bool{"text": true, "content": true, "reasoning": true, "reasoning_content": true, "arguments": true}
+var joined = map[string]bool{"text": true, "content": true, "reasoning": true, "reasoning_content": true, "arguments": true, "delta": true}
 
 // replyOf reads an answer. cumulative: each event of a stream has all that came before it.
 func replyOf(status int, contentType, body string, cumulative bool) *reply {

@@ -121,9 +121,9 @@ func ownSGLang(role worker.Role) spec {
 }
 
 var (
-	toolArgs   = []string{"--num-gpu-blocks-override", "256", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--structured-outputs-config", `{"backend":"xgrammar","disable_any_whitespace":true}`}
+	toolArgs   = []string{"--num-gpu-blocks-override", "256", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--structured-outputs-config", `{"backend":"xgrammar","disable_any_whitespace":true}`, "--enable-scale-out"}
 	seeing     = []string{"--num-gpu-blocks-override", "256", "--enable-scale-out"}
-	pairBlocks = []string{"--num-gpu-blocks-override", "1024"}
+	pairBlocks = []string{"--num-gpu-blocks-override", "1024", "--enable-scale-out"} // for /inference/v1/generate
 )
 
 // fleet is the engines that have been started. One that no test uses is stopped, and ends

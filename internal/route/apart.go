@@ -110,7 +110,9 @@ func (rt *Router) unsplit(q *Question, why handoff.Obstacle) *Refusal {
 	q.apart = false
 	switch none := len(q.pool.AggregatedRanks) == 0; {
 	case why.Member == handoff.NoPath && (none || rt.cfg.Policy.Rules.Enforced):
-		return q.noneAlone(none)
+		f := q.noneAlone(none)
+		f.Path = q.req.Scan.Path.String()
+		return f
 	case none || rt.cfg.Policy.Rules.Enforced:
 		return f
 	}
@@ -119,16 +121,17 @@ func (rt *Router) unsplit(q *Question, why handoff.Obstacle) *Refusal {
 
 // wholeAtPrefill reports whether a prefill worker is to serve the whole request, since that asks for
 // one token: prefill makes it anyway, and the answer is then its engine's own. The request names
-// no workers, and the engines of all that could prefill draw that token again at decode, so that
-// nothing else is lost.
+// no workers, and all that could prefill can do so.
 func (q *Question) wholeAtPrefill() bool {
 	if q.wish.names() || q.req.Sidecar || !handoff.OneToken(q.req.Scan) {
 		return false
 	}
-	return !slices.ContainsFunc(q.fits(), func(f worker.Fit) bool {
-		k := engines.HandOff(f.Engine)
-		return !k.PrefillFirst() || !k.First.DrawsAgain
-	})
+	return servesAtPrefill(q.fits())
+}
+
+// servesAtPrefill reports whether prefill workers of all these fits can serve whole requests.
+func servesAtPrefill(fits []worker.Fit) bool {
+	return len(fits) > 0 && !slices.ContainsFunc(fits, func(f worker.Fit) bool { return !engines.Of(f.Engine).PrefillServes })
 }
 
 // byPrefill picks and books a prefill worker for a request that it serves whole. False means that
@@ -138,13 +141,18 @@ func (d *decider) byPrefill() bool {
 	if !q.wholeAtPrefill() || q.named() {
 		return false
 	}
-	err := d.choose(&v.decode, worker.Prefill, q.override.Apply(d.cfg.Prefill))
-	if err != nil {
-		v.fail = d.nobody(worker.Prefill, err)
-		return true
+	d.onPrefill()
+	if v.fail == nil {
+		q.apart, v.split = false, split{reason: FirstToken}
 	}
-	q.apart, v.split = false, split{reason: FirstToken}
 	return true
+}
+
+// onPrefill picks and books a prefill worker that serves the whole request.
+func (d *decider) onPrefill() {
+	if err := d.choose(&d.v.decode, worker.Prefill, d.q.override.Apply(d.cfg.Prefill)); err != nil {
+		d.v.fail = d.nobody(worker.Prefill, err)
+	}
 }
 
 // notUsed adds to f the header or member that names the request's prefill worker: the

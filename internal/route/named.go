@@ -32,6 +32,8 @@ func (q *Question) lead() []*worker.Worker {
 		return q.pool.Prefill
 	case q.decodeOnly:
 		return q.pool.Decode
+	case q.atPrefill:
+		return q.pool.Prefill
 	default:
 		return q.pool.Aggregated
 	}

@@ -2,8 +2,8 @@ package route
 
 import (
 	"slices"
-	"strings"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
@@ -18,7 +18,7 @@ import (
 func (rt *Router) askPassing(q *Question) *Refusal {
 	r := &q.req
 	q.query.Request, q.query.Body = r.Scan, r.Body
-	anyPart := r.Scan == nil || tokenizes(r.Passing)
+	anyPart := r.Scan == nil || engines.OfAnyRole.Serves(r.Passing)
 	kept := openai.ResponseAt(r.Passing)
 	if w := q.keeper(kept); w != nil && len(w.Models) > 0 {
 		q.pool = q.world.Pool(worker.Key{Model: w.Models[0], Namespace: w.Namespace})
@@ -38,7 +38,8 @@ func (rt *Router) askPassing(q *Question) *Refusal {
 	if of := rt.cfg.Policy.RulesOf(q.pool); of.Enforced && !of.NeverSplit && !anyPart {
 		return q.noneAlone(false)
 	}
-	q.decodeOnly = anyPart && !q.offers(q.pool.AggregatedRanks) && (q.offers(q.pool.DecodeRanks) || len(q.pool.AggregatedRanks) == 0)
+	q.decodeOnly = anyPart && !q.offers(q.pool.AggregatedRanks) && (q.offers(q.pool.DecodeRanks) || len(q.pool.AggregatedRanks) == 0 && !q.offers(q.pool.PrefillRanks))
+	q.atPrefill = !q.offers(q.pool.AggregatedRanks) && !q.decodeOnly && q.offers(q.pool.PrefillRanks) && (anyPart || servesAtPrefill(q.pool.PrefillFits))
 	lead := q.lead()
 	switch {
 	case len(lead) == 0 && (anyPart || rt.untold(q.world) != nil): // a worker that decodes will do, or one of which nothing is known yet
@@ -112,17 +113,6 @@ func (rt *Router) passHome(q *Question) *Refusal {
 	home, f := rt.homeOf(q)
 	q.pool = home.pool
 	return f
-}
-
-// tokenizes reports whether a path asks only for tokens or their text. A decode worker
-// can answer this, since it takes no KV.
-func tokenizes(path string) bool {
-	path, _, _ = strings.Cut(path, "?")
-	switch strings.TrimPrefix(path, "/v1") {
-	case "/tokenize", "/detokenize":
-		return true
-	}
-	return false
 }
 
 // A request that is passed on is booked with tokens that are guessed from its size. The

@@ -80,16 +80,10 @@ func TestWhoServesAPassingRequest(t *testing.T) {
 func TestNobodyServesAPassingRequest(t *testing.T) {
 	ws := routetest.Workers()
 	r := newRig(t, ws[:2], nil) // prefill alone
-	for _, bare := range []bool{true, false} {
-		scan, want := new(openai.Request), NeedsAlone
-		if bare {
-			scan, want = nil, NoAggregated // a decode worker will do
-		}
-		_, f := r.Ask(Request{Now: time.Now(), Passing: "/v1/responses", Scan: scan})
-		require.Equal(t, want, f.Reason, bare)
-	}
+	_, f := r.Ask(Request{Now: time.Now(), Passing: "/v1/embeddings", Scan: new(openai.Request)})
+	require.Equal(t, NeedsAlone, f.Reason)
 	r = newRig(t, ws, func(c *Config) { c.Policy.Namespace = "elsewhere" })
-	_, f := r.Ask(Request{Now: time.Now(), Passing: "/health"})
+	_, f = r.Ask(Request{Now: time.Now(), Passing: "/health"})
 	require.Equal(t, NoWorker, f.Reason)
 	r = newRig(t, nil, nil)
 	_, f = r.Ask(Request{Now: time.Now(), Passing: "/health"})

@@ -87,6 +87,8 @@ func (d *decider) judge(p tokens.Prompt) {
 		if err := d.choose(&v.decode, worker.Decode, params); err != nil {
 			v.fail = d.nobody(worker.Decode, err)
 		}
+	case q.atPrefill:
+		d.onPrefill()
 	case !q.apart:
 		if err := d.choose(&v.decode, worker.Aggregated, q.override.Apply(d.cfg.Aggregated)); err != nil {
 			v.fail = d.nobody(worker.Aggregated, err)

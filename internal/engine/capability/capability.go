@@ -18,6 +18,7 @@ type Source struct {
 type Path struct {
 	Pattern string // as in a request line; a name in braces is one segment
 	Apart   bool   // a hand-off is taken; else one worker serves the request
+	Any     bool   // of any role
 	Source  Source
 }
 

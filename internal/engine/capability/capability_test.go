@@ -25,7 +25,7 @@ func TestWhatAFileSays(t *testing.T) {
 	table, err := read(small)
 	require.NoError(t, err)
 	require.Equal(t, []Path{
-		{"/v1/completions", true, Source{"1.2", "api.py"}}, {"/v1/embeddings", false, Source{"1.3", "other.py Class"}},
+		{"/v1/completions", true, false, Source{"1.2", "api.py"}}, {"/v1/embeddings", false, false, Source{"1.3", "other.py Class"}},
 	}, table.Paths)
 	require.True(t, table.Takes(openai.Completions))
 	require.False(t, table.Takes(openai.ChatCompletions))
@@ -40,7 +40,7 @@ func TestAFileThatIsMalformedIsRefusedWithItsLine(t *testing.T) {
 		"pass a":                                 `line 1: pass: expected a line "source VERSION PLACE" before it`,
 		"source 1":                               "",
 		"source":                                 "line 1: source: expected something behind it",
-		"\nsource 1 a\nsplit b":                  "line 3: split: expected source, apart, one, pass, stop or never",
+		"\nsource 1 a\nsplit b":                  "line 3: split: expected source, apart, one, any, pass, stop or never",
 		"source 1 a\nstop b":                     "line 2: stop: expected MEMBER TEST, with MEMBER TEST or nothing behind it",
 		"source 1 a\nstop b maybe":               "line 2: maybe: expected a number or a word behind it",
 		"source 1 a\nstop b maybe 1":             "line 2: maybe: expected given, true, empty, is, beside, from, over or not",

@@ -9,6 +9,7 @@
 //	source VERSION PLACE   where the rows below it are shown: the engine's version and its file
 //	apart PATH...          the paths on which the engine takes a hand-off
 //	one PATH...            the paths that one worker serves whole
+//	any PATH...            those that a worker of any role does, since they need no KV
 //	pass MEMBER...         members of the paths before, of which any value may be handed over
 //	stop MEMBER TEST [with MEMBER TEST]
 //	                       a member that prevents a hand-off if its value passes the test, and

@@ -93,10 +93,10 @@ func (r *reader) line(word, rest string) (err error) {
 		return fmt.Errorf("%s: expected a line \"source VERSION PLACE\" before it", word)
 	}
 	switch word {
-	case "apart", "one":
+	case "apart", "one", "any":
 		r.paths = fields
 		for _, pattern := range fields {
-			r.table.Paths = append(r.table.Paths, Path{Pattern: pattern, Apart: word == "apart", Source: r.source})
+			r.table.Paths = append(r.table.Paths, Path{Pattern: pattern, Apart: word == "apart", Any: word == "any", Source: r.source})
 			if p, ok := openai.ParsePath(pattern); ok && word == "apart" {
 				r.table.on[p] = map[string][]*Row{}
 			}
@@ -108,7 +108,7 @@ func (r *reader) line(word, rest string) (err error) {
 	case "stop", "never":
 		err = r.stop(fields, word == "never")
 	default:
-		err = fmt.Errorf("%s: expected source, apart, one, pass, stop or never", word)
+		err = fmt.Errorf("%s: expected source, apart, one, any, pass, stop or never", word)
 	}
 	return err
 }

@@ -68,3 +68,25 @@ var Served = func() openai.Paths {
 	s.Read = append(s.Read, "/v1/models", "/health") // which Baton answers itself
 	return s
 }()
+
+// OfAnyRole are those of the Served paths that a worker of any role serves, by each engine that serves
+// them. Nobody changes them.
+var OfAnyRole = func() openai.Paths {
+	one := map[string]bool{}
+	for _, role := range []bool{true, false} {
+		for _, e := range list {
+			for _, p := range e.HandOff.Takes.Paths {
+				if p.Any == role {
+					one[p.Pattern] = role
+				}
+			}
+		}
+	}
+	var s openai.Paths
+	for path, is := range one {
+		if is {
+			s.Passed = append(s.Passed, path)
+		}
+	}
+	return s
+}()

@@ -74,13 +74,17 @@ func written(t *testing.T, table *capability.Table) string {
 	for i := 0; i < len(table.Paths); {
 		first, n := table.Paths[i], 0
 		for _, p := range table.Paths[i:] {
-			if p.Apart != first.Apart || p.Source != first.Source {
+			if p.Apart != first.Apart || p.Any != first.Any || p.Source != first.Source {
 				break
 			}
 			n++
 		}
 		for _, list := range lists(table.Paths[i:i+n], func(p capability.Path) string { return p.Pattern }) {
-			line(list, map[bool]string{true: "apart", false: "by one worker"}[first.Apart], first.Source.Version, first.Source.Place)
+			how := map[bool]string{true: "apart", false: "by one worker"}[first.Apart]
+			if first.Any {
+				how += " of any role"
+			}
+			line(list, how, first.Source.Version, first.Source.Place)
 		}
 		i += n
 	}

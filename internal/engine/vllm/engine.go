@@ -12,7 +12,7 @@ var Engine = With(engine.Engine{Name: worker.VLLM, HandOff: HandOff, Pages: Page
 
 // With returns an engine that is vLLM but for its connector.
 func With(e engine.Engine) engine.Engine {
-	e.Truncates, e.DecodePrefills = true, true
+	e.Truncates, e.DecodePrefills, e.PrefillServes = true, true, true
 	e.TellsAsItWrites, e.NamesResponses = true, true
 	e.TellsPictures, e.ChatCaller = true, &caller
 	e.AsChat, e.RendersOn = asChat, []openai.Path{openai.Responses, openai.AnthropicMessages}
