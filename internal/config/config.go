@@ -125,6 +125,10 @@ type RoutingConfig struct {
 	// DebugHeader answers x-debug-decision with the cost table. Default false. The table
 	// shows loads, worker ids, and how much of a prompt is cached, to any client that asks.
 	DebugHeader bool `yaml:"debug_header"`
+	// CachedHeader tells with each answer of a pair, in x-baton-cached-tokens, how many tokens of the
+	// prompt prefill had cached, where its engine tells it. Default false. It tells any client
+	// whether somebody has sent the prompt before.
+	CachedHeader bool `yaml:"cached_header"`
 	// RequestOverrides allows a request to set the weights of its own picks, in
 	// nvext.router_config_override, and to bind them, in nvext.routing_constraints.
 	// Default true.

@@ -31,6 +31,7 @@ func (c *Config) Server() (extproc.Config, error) {
 		HandedOver:     c.Request.HandedOver,
 		FirstToken:     c.Answer.FirstToken, AnswerBase: c.Answer.OverdueBase,
 		DebugHeader:  c.Routing.DebugHeader,
+		CachedHeader: c.Routing.CachedHeader,
 		Overrides:    unlessFalse(c.Routing.RequestOverrides),
 		StartTimeout: c.Prefill.StartTimeout, PrefillTimeout: c.Prefill.Timeout,
 		OverdueBase: c.Prefill.OverdueBase, OverduePerToken: c.Prefill.OverduePerToken, OrphanGrace: c.Prefill.OrphanGrace,

@@ -130,6 +130,8 @@ type Config struct {
 	// DebugHeader puts the decision and its costs into a header of the answer if the
 	// request has the header x-debug-decision.
 	DebugHeader bool
+	// CachedHeader tells with the answers of pairs how much of the prompt prefill had cached.
+	CachedHeader bool
 
 	// Overrides allows a request to set the weights of its own picks by
 	// nvext.router_config_override, and constraints on them by
@@ -259,6 +261,6 @@ func (c *Config) rules() *leg.Rules {
 		Hold: !c.NoHold, HoldFirst: c.FirstToken == FirstTokenHold, Fallback: c.FallbackAggregated, PrefillCluster: c.PrefillCluster, MaxAttempts: c.MaxAttempts, PassOther: !c.RefuseOther,
 		Served:       engines.Served,
 		MaxBodyBytes: c.MaxBodyBytes, DefaultTimeout: c.DefaultTimeout, MaxTimeout: c.MaxTimeout, Names: c.Names, Buffers: new(wire.Pool), Scans: new(scanPool),
-		ReasonHeader: c.Gateway.ReasonHeader, Replicas: c.Advertise != "",
+		ReasonHeader: c.Gateway.ReasonHeader, CachedHeader: c.CachedHeader, Replicas: c.Advertise != "",
 	}
 }

@@ -65,6 +65,9 @@ const (
 type farLeg struct {
 	state State
 	well  bool // the leg was well; stays true after its end
+
+	cached  int64 // of the prompt's tokens, those that prefill had cached
+	counted bool  // cached is known
 }
 
 // awaited reports whether the leg was asked for, and it is not known yet whether it is
@@ -340,6 +343,9 @@ func (a *attempt) relay(now time.Time) {
 	}
 	if a.plan.Explain != "" {
 		e.Set = append(e.Set, wire.Header{Name: prefill.HeaderDecision, Value: a.plan.Explain})
+	}
+	if a.rules.CachedHeader && a.far.counted {
+		e.Set = append(e.Set, wire.Header{Name: prefill.HeaderCachedTokens, Value: strconv.FormatInt(a.far.cached, 10)})
 	}
 	if a.answer.streams && a.ServesSoFar() && !a.answer.throughUs() {
 		e.Gap = a.plan.GapWithin

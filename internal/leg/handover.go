@@ -184,7 +184,10 @@ func (h *handover) judge(a *OwnAnswer, p *Plan) (Report, handoff.Result) {
 	case a.result.Verdict == handoff.Missing && h.asked != askedResponse && !p.DecodeAlone:
 		return fail(blame.NoHandoff)
 	}
-	return Report{State: Well, Status: a.Status, Told: toldOf(&a.result.Tokens, a.result.Counted, a.result.Choices)}, a.result
+	u := &a.result.Tokens
+	return Report{
+		State: Well, Status: a.Status, Told: toldOf(u, a.result.Counted, a.result.Choices), Cached: u.Cached, Counted: a.result.Counted && u.HasCached,
+	}, a.result
 }
 
 // collect returns a collecting leg: a decode for one token whose answer is dropped, which

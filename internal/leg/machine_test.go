@@ -109,6 +109,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		r := testRules()
 		r.Hold, r.Fallback = !d.HasArg("no-hold"), d.HasArg("fallback")
 		r.ReasonHeader, r.Replicas = "x-dropped", d.HasArg("replicas")
+		r.CachedHeader = d.HasArg("cached")
 		r.HoldFirst = str(d, "first", "hold") == "hold"
 		w := Way{Sends: d.HasArg("sends")}
 		switch {
@@ -255,6 +256,7 @@ func testPlan(t *testing.T, d *datadriven.TestData) *Plan {
 	if d.HasArg("explain") {
 		p.Explain = "{}"
 	}
+	p.NamesResponse = d.HasArg("names")
 	if !d.HasArg("aggregated") {
 		p.Disaggregated, p.Prefill = true, worker.Rank{ID: 7}
 		p.Bootstrap, p.Room = worker.Bootstrap{Host: "10.0.0.7", Port: 8998}, 42

@@ -85,7 +85,7 @@ func (m *pairing) onLegWell(now time.Time, r Report) {
 		m.onLegFailed(now, r)
 		return
 	}
-	m.far = farLeg{state: Well, well: true}
+	m.far = farLeg{state: Well, well: true, cached: r.Cached, counted: r.Counted}
 	m.timers.stop(timerLate, timerBegin)
 	m.emit(Effect{Op: OpMark, Report: r})
 	m.charges.saw(m.prefillLeg(), blame.Served)

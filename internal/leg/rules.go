@@ -22,6 +22,7 @@ type Rules struct {
 	Hold           bool          // hold the head of decode's answer until prefill is well
 	HoldFirst      bool          // hold the head until the first token, too
 	Fallback       bool          // if prefill goes first and fails for good, one worker serves the request
+	CachedHeader   bool          // answers tell how much of the prompt prefill had cached
 	PrefillCluster string        // the cluster to which Envoy mirrors the prefill leg
 	MaxAttempts    int
 	MaxBodyBytes   int

@@ -16,6 +16,7 @@ const (
 	HeaderPrefiller       = "x-prefiller-host-port" // the prefill worker's endpoint, for the sidecar of an llm-d decode pod
 	HeaderFirstToken      = "x-baton-first-token"   // makes Envoy send us the first events of the answer
 	HeaderError           = "x-baton-error"         // the body of a worker's error, in base64, on its way to the main leg
+	HeaderCachedTokens    = "x-baton-cached-tokens" // on the client's answer, if it is configured
 	HeaderDecision        = "x-baton-decision"      // on the client's answer, if the client has sent HeaderDebug
 	HeaderDebug           = "x-debug-decision"      // from a client that wants to see the decision
 	HeaderAnsweredBy      = "x-answered-by"         // on what we answer without a worker, for whoever takes us for one
