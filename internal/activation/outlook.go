@@ -31,7 +31,7 @@ const (
 	Pending             // a prefill worker is known, and not all of its facts
 	NoPrefill           // no prefill worker takes new requests
 	NoDecode            // no decode worker takes new requests
-	NoCommon            // no prefill and decode worker are a pair: of one engine and one block size
+	NoCommon            // no prefill and decode worker are a pair: see worker.Fit
 	NoListener          // the hand-off needs a prefill listener
 	Enforced            // no prefill worker, and one worker may not serve
 	PrefillGone         // the prefill workers have left
@@ -107,14 +107,11 @@ func apart(p *worker.Pool, listener bool) Reason {
 		return NoDecode
 	}
 	why := NoCommon
-	for _, f := range p.PrefillFits {
-		switch {
-		case len(p.DecodeRanksOf(f)) == 0:
-		case listener || !engines.HandOff(f.Engine).PrefillFirst():
+	for _, e := range p.PairedEngines {
+		if listener || !engines.HandOff(e).PrefillFirst() {
 			return NoReason
-		default:
-			why = NoListener
 		}
+		why = NoListener
 	}
 	return why
 }
@@ -136,10 +133,8 @@ func (o Outlook) How(p *worker.Pool) string {
 		return ""
 	case o.Way == Apart:
 		var engines []string
-		for _, f := range p.PrefillFits {
-			if len(p.DecodeRanksOf(f)) > 0 && !slices.Contains(engines, string(f.Engine)) {
-				engines = append(engines, string(f.Engine))
-			}
+		for _, e := range p.PairedEngines {
+			engines = append(engines, string(e))
 		}
 		return "prefill and decode apart (" + strings.Join(engines, ", ") + ")"
 	case o.Fallback:

@@ -1,7 +1,9 @@
 package activation
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -9,9 +11,10 @@ import (
 )
 
 // NoPair says of a pool in which no two workers are a pair what its workers are: their
-// engines, and where that is not why, their block sizes.
+// engines, and where that is not why, their block sizes and the pair facts that differ.
 func NoPair(p *worker.Pool) string {
-	prefill, decode := worker.FitsOf(p.Prefill), worker.FitsOf(p.Decode)
+	telling := tellsOf(p)
+	prefill, decode := fitsOf(p.Prefill, telling), fitsOf(p.Decode, telling)
 	name := func(f worker.Fit) string { return string(f.Engine) }
 	if slices.ContainsFunc(prefill, func(f worker.Fit) bool {
 		return slices.ContainsFunc(decode, func(o worker.Fit) bool { return f.Engine == o.Engine })
@@ -27,6 +30,7 @@ func Unpaired(p *worker.Pool) (out []string) {
 	if len(p.Prefill) == 0 || len(p.Decode) == 0 {
 		return nil
 	}
+	telling := tellsOf(p)
 	for _, side := range []struct {
 		role, other worker.Role
 		ws, others  []*worker.Worker
@@ -35,28 +39,103 @@ func Unpaired(p *worker.Pool) (out []string) {
 		{worker.Prefill, worker.Decode, p.Prefill, p.Decode, p.DecodeRanksOf},
 		{worker.Decode, worker.Prefill, p.Decode, p.Prefill, p.PrefillRanksOf},
 	} {
-		for _, f := range worker.FitsOf(side.ws) {
-			if len(side.pairs(f)) > 0 {
-				continue
+		alone := slices.DeleteFunc(slices.Clone(side.ws), func(w *worker.Worker) bool { return len(side.pairs(w.Fit())) > 0 })
+		ids := make(map[worker.Fit][]string)
+		for _, w := range alone {
+			f := telling(w.Fit())
+			ids[f] = append(ids[f], w.ID.String())
+		}
+		for _, f := range slices.SortedFunc(maps.Keys(ids), worker.Fit.Compare) {
+			some, more := ids[f], ""
+			if len(some) > mostNamed {
+				some, more = some[:mostNamed], fmt.Sprintf(" and %d more", len(some)-mostNamed)
 			}
-			var ids []string
-			for _, w := range side.ws {
-				if w.Fit() == f {
-					ids = append(ids, w.ID.String())
-				}
-			}
-			some, more := ids, ""
-			if len(ids) > mostNamed {
-				some, more = ids[:mostNamed], fmt.Sprintf(" and %d more", len(ids)-mostNamed)
-			}
-			out = append(out, fmt.Sprintf("%s workers %s%s are %s, and the %s workers are %s: no two of them are a pair; start them with one engine and one block size",
-				side.role, strings.Join(some, ", "), more, f, side.other, listed(worker.FitsOf(side.others), worker.Fit.String)))
+			out = append(out, fmt.Sprintf("%s workers %s%s are %s, and the %s workers are %s: no two of them are a pair; start them alike",
+				side.role, strings.Join(some, ", "), more, f, side.other, listed(fitsOf(side.others, telling), worker.Fit.String)))
+		}
+	}
+	if len(out) > mostNamed {
+		out = append(out[:mostNamed], fmt.Sprintf("and %d more kinds of workers without a partner", len(out)-mostNamed))
+	}
+	return out
+}
+
+// Mixed describes each pair fact in which the prefill and decode workers of a pool differ,
+// as while they are replaced: how many workers of each role have which text. It returns
+// nothing if one of the roles has no workers.
+func Mixed(p *worker.Pool) (out []string) {
+	if len(p.Prefill) == 0 || len(p.Decode) == 0 {
+		return nil
+	}
+	for i, texts := range textsOf(p) {
+		if len(texts) > 1 {
+			out = append(out, fmt.Sprintf("its workers differ in %s (prefill: %s; decode: %s): those that differ are no pair",
+				worker.PairFact(i), counted(p.Prefill, i), counted(p.Decode, i))) //nolint:gosec // few
 		}
 	}
 	return out
 }
 
-// mostNamed is how many workers a description names.
+// counted says how many workers have which text of a pair fact, the commonest first.
+func counted(ws []*worker.Worker, fact int) string {
+	n := map[string]int{}
+	for _, w := range ws {
+		n[cmp.Or(w.Pair[fact], "unknown")]++
+	}
+	texts := slices.SortedFunc(maps.Keys(n), func(a, b string) int { return cmp.Or(cmp.Compare(n[b], n[a]), cmp.Compare(a, b)) })
+	var parts []string
+	for _, text := range texts[:min(len(texts), mostNamed)] {
+		parts = append(parts, fmt.Sprintf("%d %s", n[text], text))
+	}
+	if len(texts) > mostNamed {
+		parts = append(parts, fmt.Sprintf("%d more texts", len(texts)-mostNamed))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// textsOf returns for each pair fact the texts that the pool's prefill and decode workers
+// tell.
+func textsOf(p *worker.Pool) (out [len(worker.PairFacts{})]map[string]struct{}) {
+	for _, ws := range [...][]*worker.Worker{p.Prefill, p.Decode} {
+		for _, w := range ws {
+			for i, text := range w.Pair {
+				if text == "" {
+					continue
+				}
+				if out[i] == nil {
+					out[i] = make(map[string]struct{}, 1)
+				}
+				out[i][text] = struct{}{}
+			}
+		}
+	}
+	return out
+}
+
+// tellsOf returns a function that leaves out of a fit the pair facts in which nobody in the
+// pool differs.
+func tellsOf(p *worker.Pool) func(worker.Fit) worker.Fit {
+	texts := textsOf(p)
+	return func(f worker.Fit) worker.Fit {
+		for i := range f.Pair {
+			if len(texts[i]) < 2 {
+				f.Pair[i] = ""
+			}
+		}
+		return f
+	}
+}
+
+// fitsOf returns the fits of the workers as they are told.
+func fitsOf(ws []*worker.Worker, telling func(worker.Fit) worker.Fit) []worker.Fit {
+	fits := worker.FitsOf(ws)
+	for i, f := range fits {
+		fits[i] = telling(f)
+	}
+	return fits
+}
+
+// mostNamed is how many workers, or texts, a description names.
 const mostNamed = 8
 
 func listed(fits []worker.Fit, name func(worker.Fit) string) string {
@@ -65,6 +144,9 @@ func listed(fits []worker.Fit, name func(worker.Fit) string) string {
 		if n := name(f); !slices.Contains(names, n) {
 			names = append(names, n)
 		}
+	}
+	if more := len(names) - mostNamed; more > 0 {
+		names = append(names[:mostNamed], fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(names, " and ")
 }

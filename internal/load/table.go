@@ -57,7 +57,7 @@ func (b *Book) layLocked(s *worker.Snapshot) {
 	}
 	for _, k := range s.Keys() {
 		p := s.Pool(k)
-		for _, ranks := range [][]worker.Rank{p.PrefillRanks, p.DecodeRanks, p.AggregatedRanks} {
+		for _, ranks := range p.RankLists() {
 			if len(ranks) == 0 {
 				continue
 			}

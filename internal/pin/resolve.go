@@ -1,7 +1,6 @@
 package pin
 
 import (
-	"fmt"
 	"strconv"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -51,14 +50,12 @@ func (p *Pins) Resolve(s Scope) (Places, *Error) {
 	if !s.Disaggregated {
 		out.Prefill = nil
 	}
-	if a, b := out.Prefill, out.Decode; a != nil && b != nil && a.Worker.Fit() != b.Worker.Fit() {
-		differ := "engines"
-		if a.Worker.Engine == b.Worker.Engine {
-			differ = fmt.Sprintf("block sizes, %d and %d tokens", a.Worker.BlockSize, b.Worker.BlockSize)
-		}
-		return Places{}, &Error{
-			Kind: Unfit, Param: p.Decode.by(),
-			Subject: "prefill worker " + a.Worker.ID.String() + " and decode worker " + b.Worker.ID.String() + " are of different " + differ,
+	if a, b := out.Prefill, out.Decode; a != nil && b != nil {
+		if differ := a.Worker.Fit().Difference(b.Worker.Fit()); differ != "" {
+			return Places{}, &Error{
+				Kind: Unfit, Param: p.Decode.by(),
+				Subject: "prefill worker " + a.Worker.ID.String() + " and decode worker " + b.Worker.ID.String() + " are of different " + differ,
+			}
 		}
 	}
 	return out, nil

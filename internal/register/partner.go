@@ -43,7 +43,7 @@ func partnerless(rec *worker.Worker, others []*worker.Worker) string {
 		if o.Role != other || o.Draining || o.Namespace != rec.Namespace || !slices.ContainsFunc(o.Models, rec.Answers) {
 			continue
 		}
-		if o.Fit() == rec.Fit() {
+		if o.Fit().Fits(rec.Fit()) {
 			return ""
 		}
 		met = append(met, o)
@@ -55,6 +55,6 @@ func partnerless(rec *worker.Worker, others []*worker.Worker) string {
 	for _, f := range worker.FitsOf(met) {
 		fits = append(fits, f.String())
 	}
-	return fmt.Sprintf("it is %s, and the %s workers of its model are %s: no two of them are a pair; start them with one engine and one block size",
+	return fmt.Sprintf("it is %s, and the %s workers of its model are %s: no two of them are a pair; start them alike",
 		rec.Fit(), other, strings.Join(fits, " and "))
 }

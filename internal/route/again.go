@@ -12,7 +12,7 @@ import (
 )
 
 // This file picks another decode worker for a request, while prefill runs or after it has
-// ended: the KV that prefill holds can go to any decode worker of the same fit.
+// ended: the KV that prefill holds can go to any decode worker that fits.
 
 // Again is what a further pick of decode needs: the same terms as at the decision. It
 // must not be changed.
@@ -98,7 +98,7 @@ func (rt *Router) Collector(a *Again, snap *worker.Snapshot, tried []worker.ID) 
 		return nil, 0
 	}
 	for _, w := range pool.Decode {
-		if slices.Contains(tried, w.ID) || w.Fit() != a.fit || a.constraints.Lacks(w) != "" {
+		if slices.Contains(tried, w.ID) || !w.Fit().Fits(a.fit) || a.constraints.Lacks(w) != "" {
 			continue
 		}
 		for dp := range worker.DPRank(w.DPSize) {

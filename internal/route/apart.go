@@ -10,14 +10,14 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// This file judges which workers of a pool can be a pair: those of one fit. Each engine
-// hands KV over in its own way, and a request may be one that this way cannot serve.
+// This file judges which workers of a pool can be a pair: those that fit. Each engine hands
+// KV over in its own way, and a request may be one that this way cannot serve.
 
-// fits returns the fits of which one is to prefill the request: the fit of the worker that
-// the request names; else the pool's fits that have decode workers too; else, if none has,
-// all of the pool's prefill workers. It returns nil if the named worker is not in this
-// pool: the method place refuses that request. The slice is shared.
-func (q *Question) fits() []worker.Fit {
+// engines returns the engines of which one is to prefill the request: that of the worker
+// that the request names; else those of the pool's prefill workers that have a partner;
+// else, if none has, those of all. It returns nil if the named worker is not in this pool:
+// the method place refuses that request. The slice is shared.
+func (q *Question) engines() []worker.Engine {
 	for _, t := range [...]*pin.Target{&q.wish.pins.Prefill, &q.wish.pins.Decode} {
 		if !t.Named() {
 			continue
@@ -26,17 +26,18 @@ func (q *Question) fits() []worker.Fit {
 		if w == nil || w.Namespace != q.pool.Key.Namespace || !w.Answers(q.pool.Key.Model) {
 			return nil
 		}
-		return []worker.Fit{w.Fit()}
+		return []worker.Engine{w.Engine}
 	}
-	all := q.pool.PrefillFits
-	if len(all) == 1 {
-		return all
+	if len(q.pool.Paired) > 0 {
+		return q.pool.PairedEngines
 	}
-	whole := slices.DeleteFunc(slices.Clone(all), func(f worker.Fit) bool { return len(q.pool.DecodeRanksOf(f)) == 0 })
-	if len(whole) == 0 {
-		return all
+	var all []worker.Engine
+	for _, f := range q.pool.PrefillFits {
+		if !slices.Contains(all, f.Engine) {
+			all = append(all, f.Engine)
+		}
 	}
-	return whole
+	return all
 }
 
 // Reasons why an engine's hand-off cannot serve a request; handoff.Hindrance returns more.
@@ -79,9 +80,9 @@ func (rt *Router) splittable(q *Question) *Refusal {
 		return nil
 	}
 	var why, none handoff.Obstacle
-	fits, able := q.fits(), 0
-	for _, f := range fits {
-		h := rt.hindrance(f.Engine, q)
+	some, able := q.engines(), 0
+	for _, e := range some {
+		h := rt.hindrance(e, q)
 		if h == none {
 			able++
 		} else if why == none || why.Member == noMirror {
@@ -89,10 +90,10 @@ func (rt *Router) splittable(q *Question) *Refusal {
 		}
 	}
 	switch {
-	case able == 0 && len(fits) > 0:
+	case able == 0 && len(some) > 0:
 		return rt.unsplit(q, why)
-	case !q.wish.names() && able < len(q.pool.PrefillFits):
-		q.able = slices.DeleteFunc(slices.Clone(fits), func(f worker.Fit) bool { return rt.hindrance(f.Engine, q) != none })
+	case !q.wish.names() && able < len(some):
+		q.able = slices.DeleteFunc(slices.Clone(some), func(e worker.Engine) bool { return rt.hindrance(e, q) != none })
 	}
 	return nil
 }
@@ -201,9 +202,9 @@ func (rt *Router) carried(q *Question) *Refusal {
 	if !q.apart || !q.req.OneLeg || q.req.Sidecar {
 		return nil
 	}
-	fits := q.fits()
-	first := slices.ContainsFunc(fits, func(f worker.Fit) bool { return engines.HandOff(f.Engine).PrefillFirst() })
-	if len(fits) == 0 || first && rt.cfg.Policy.Rules.Listener {
+	some := q.engines()
+	first := slices.ContainsFunc(some, func(e worker.Engine) bool { return engines.HandOff(e).PrefillFirst() })
+	if len(some) == 0 || first && rt.cfg.Policy.Rules.Listener {
 		return nil
 	}
 	switch {
@@ -217,18 +218,19 @@ func (rt *Router) carried(q *Question) *Refusal {
 }
 
 // ranks lists the ranks from which a role is picked. A decode worker must fit the prefill
-// worker that was picked, and a prefill worker the decode worker that the request names.
+// worker that was picked, and a prefill worker the decode worker that the request names, or
+// some decode worker.
 func (d *decider) ranks(role worker.Role) []worker.Rank {
 	q, v := d.q, &d.v
 	switch {
 	case role == worker.Prefill && q.places.Decode != nil:
 		return q.pool.PrefillRanksOf(q.places.Decode.Worker.Fit())
-	case role == worker.Prefill && len(q.able) == 1:
-		return q.pool.PrefillRanksOf(q.able[0])
 	case role == worker.Prefill && q.able != nil:
-		return slices.DeleteFunc(slices.Clone(q.pool.PrefillRanks), func(r worker.Rank) bool {
-			return !slices.Contains(q.able, q.world.Worker(r.ID).Fit())
+		return slices.DeleteFunc(slices.Clone(q.pool.PairedRanks), func(r worker.Rank) bool {
+			return !slices.Contains(q.able, q.world.Worker(r.ID).Engine)
 		})
+	case role == worker.Prefill && q.places.Prefill == nil && len(q.pool.PairedRanks) > 0:
+		return q.pool.PairedRanks
 	case role == worker.Decode && v.prefill.made:
 		return q.pool.DecodeRanksOf(q.world.Worker(v.prefill.decision.Rank.ID).Fit())
 	default:

@@ -153,7 +153,7 @@ func (d *decider) alone() bool {
 	if !c.ByLoad {
 		return false
 	}
-	least, known := d.cfg.Book.LeastQueuedISLTokens(q.pool.PrefillRanks, d.cfg.Health, q.now)
+	least, known := d.cfg.Book.LeastQueuedISLTokens(q.pool.PairedRanks, d.cfg.Health, q.now)
 	v.split.queued = least
 	if d.queueIsFull() {
 		return false // a full queue is answered with back-pressure: docs/behaviour.md#full-queue

@@ -93,6 +93,6 @@ func (d *decider) decodes(at reach) bool {
 		return w.CanServe(worker.Decode) && allowed(q.req.Subset, w) && d.cfg.Health.AllowsSome(w.ID)
 	}
 	return slices.ContainsFunc(q.pool.Decode, func(w *worker.Worker) bool {
-		return w.Fit() == at.fit && (at.domain == "" || w.HasTaint(at.domain)) && q.constraints.Lacks(w) == "" && may(w)
+		return w.Fit().Fits(at.fit) && (at.domain == "" || w.HasTaint(at.domain)) && q.constraints.Lacks(w) == "" && may(w)
 	})
 }

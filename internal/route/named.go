@@ -26,8 +26,10 @@ func (q *Question) stillAsks(why Reason) bool {
 func (q *Question) lead() []*worker.Worker {
 	switch {
 	case q.apart && q.able != nil:
-		first := slices.IndexFunc(q.pool.Prefill, func(w *worker.Worker) bool { return slices.Contains(q.able, w.Fit()) })
-		return q.pool.Prefill[max(first, 0):]
+		first := slices.IndexFunc(q.pool.Paired, func(w *worker.Worker) bool { return slices.Contains(q.able, w.Engine) })
+		return q.pool.Paired[max(first, 0):]
+	case q.apart && len(q.pool.Paired) > 0:
+		return q.pool.Paired
 	case q.apart:
 		return q.pool.Prefill
 	case q.decodeOnly:
@@ -124,11 +126,11 @@ func (anybody) Standing(worker.Rank) health.Standing { return health.Free }
 
 // kept returns the worker that an earlier attempt has left to be tried with another
 // partner. It returns nil if there is none for the role, or if that worker may not be
-// picked.
-func (d *decider) kept(role worker.Role) *worker.Worker {
+// picked, as one that is not among the ranks since it does not fit its new partner.
+func (d *decider) kept(role worker.Role, ranks []worker.Rank) *worker.Worker {
 	q := d.q
 	w := q.world.Worker(q.req.Keep.ID)
-	if w == nil || w.Role != role || w.Draining || !q.apart || !allowed(q.req.Subset, w) || d.cfg.Health.Aside(q.req.Keep) {
+	if w == nil || w.Role != role || w.Draining || !q.apart || !allowed(q.req.Subset, w) || d.cfg.Health.Aside(q.req.Keep) || !slices.Contains(ranks, q.req.Keep) {
 		return nil
 	}
 	return w

@@ -34,7 +34,7 @@ type Question struct {
 	cut         bool               // its legs may keep different parts of its prompt (CutPrompt)
 
 	places     pin.Places   // the workers that the request names
-	able       []worker.Fit // of which prefill may be picked; nil: all
+	able       []worker.Engine // of which prefill may be picked; nil: all
 	decodeOnly bool         // the request asks which workers would serve it, while prefill is becoming ready
 	atPrefill  bool         // a prefill worker serves the whole request
 	alone      SplitReason  // why one worker is to serve although a pair could be had

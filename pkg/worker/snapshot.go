@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 )
@@ -32,39 +33,95 @@ type Pool struct {
 
 	// PrefillFits are the fits of the Prefill workers, sorted, each once.
 	PrefillFits []Fit
+	// Paired are those of the Prefill workers that are a pair with some Decode worker,
+	// PairedRanks their ranks, and PairedEngines their engines, each once. If all of Prefill
+	// are, these are the same lists.
+	Paired        []*Worker
+	PairedRanks   []Rank
+	PairedEngines []Engine
 
 	// MaxModelLen is the smallest MaxModelLen that a worker of the pool tells; 0: none
 	// tells one.
 	MaxModelLen uint32
 
-	decodeOf  map[Fit][]Rank // ranks of Decode by fit; nil if all have one fit
-	prefillOf map[Fit][]Rank // ranks of Prefill by fit; nil if all have one fit
+	decodeOf  map[Fit][]Rank // for each fit of Prefill the ranks of Decode that fit; nil if all of Decode have one fit
+	prefillOf map[Fit][]Rank // for each fit of Decode the ranks of Prefill that fit; nil if all of Prefill have one fit
 }
 
-// DecodeRanksOf returns the ranks of the decode workers of the fit: others could not take
-// the KV. The slice is shared.
+// DecodeRanksOf returns the ranks of the decode workers that fit a prefill worker of the
+// fit: others could not take the KV. The slice is shared. It is made anew only for a fit
+// that no Prefill worker has, in a pool whose Decode workers differ.
 func (p *Pool) DecodeRanksOf(f Fit) []Rank { return ranksOf(f, p.decodeOf, p.Decode, p.DecodeRanks) }
 
-// PrefillRanksOf returns the ranks of the prefill workers of the fit. The slice is shared.
+// PrefillRanksOf returns the ranks of the prefill workers that fit a decode worker of the
+// fit, as [Pool.DecodeRanksOf] does.
 func (p *Pool) PrefillRanksOf(f Fit) []Rank {
 	return ranksOf(f, p.prefillOf, p.Prefill, p.PrefillRanks)
 }
 
+// RankLists returns each list of ranks from which picks are made. The slices are shared.
+func (p *Pool) RankLists() [][]Rank {
+	lists := [][]Rank{p.PrefillRanks, p.DecodeRanks, p.AggregatedRanks, p.PairedRanks}
+	return slices.AppendSeq(slices.AppendSeq(lists, maps.Values(p.decodeOf)), maps.Values(p.prefillOf))
+}
+
 func ranksOf(f Fit, by map[Fit][]Rank, ws []*Worker, all []Rank) []Rank {
-	switch {
-	case by != nil:
-		return by[f]
-	case len(ws) > 0 && ws[0].Fit() == f:
+	if ranks, known := by[f]; known {
+		return ranks
+	}
+	if by != nil {
+		_, ranks := fitting(ws, all, f.Fits)
+		return ranks
+	}
+	if len(ws) > 0 && ws[0].Fit().Fits(f) {
 		return all
-	default:
-		return nil
+	}
+	return nil
+}
+
+// sortByFit fills what depends on the fits of the workers.
+func (p *Pool) sortByFit() {
+	p.PrefillFits = FitsOf(p.Prefill)
+	decode := FitsOf(p.Decode)
+	p.decodeOf = partners(p.PrefillFits, decode, p.Decode, p.DecodeRanks)
+	p.prefillOf = partners(decode, p.PrefillFits, p.Prefill, p.PrefillRanks)
+	p.Paired, p.PairedRanks = fitting(p.Prefill, p.PrefillRanks, func(f Fit) bool { return len(p.DecodeRanksOf(f)) > 0 })
+	for _, f := range FitsOf(p.Paired) {
+		if !slices.Contains(p.PairedEngines, f.Engine) {
+			p.PairedEngines = append(p.PairedEngines, f.Engine)
+		}
 	}
 }
 
-// sortByFit fills decodeOf, prefillOf and PrefillFits.
-func (p *Pool) sortByFit() {
-	p.decodeOf, p.prefillOf = byFit(p.Decode), byFit(p.Prefill)
-	p.PrefillFits = FitsOf(p.Prefill)
+// partners returns for each of the fits the ranks of the workers that fit, or nil if all
+// workers have one fit.
+func partners(fits, others []Fit, ws []*Worker, all []Rank) map[Fit][]Rank {
+	if len(others) < 2 {
+		return nil
+	}
+	out := make(map[Fit][]Rank, len(fits))
+	for _, f := range fits {
+		_, out[f] = fitting(ws, all, f.Fits)
+	}
+	return out
+}
+
+// fitting returns the workers whose fits will do, and their ranks: the lists themselves if
+// all will.
+func fitting(ws []*Worker, all []Rank, will func(Fit) bool) (some []*Worker, ranks []Rank) {
+	if !slices.ContainsFunc(ws, func(w *Worker) bool { return !will(w.Fit()) }) {
+		return ws, all
+	}
+	for _, w := range ws {
+		if !will(w.Fit()) {
+			continue
+		}
+		some = append(some, w)
+		for dp := range w.DPSize {
+			ranks = append(ranks, Rank{ID: w.ID, DPRank: DPRank(dp)})
+		}
+	}
+	return some, ranks
 }
 
 // deployments lists, each once, the deployments that serve the pool's model otherwise
@@ -75,20 +132,6 @@ func (p *Pool) deployments() (out []string) {
 			if !slices.Contains(out, w.Deployment) && !slices.Contains(w.Adapters, p.Key.Model) {
 				out = append(out, w.Deployment)
 			}
-		}
-	}
-	return out
-}
-
-// byFit returns the ranks of the workers by fit, or nil if all have one fit.
-func byFit(ws []*Worker) map[Fit][]Rank {
-	if !slices.ContainsFunc(ws, func(w *Worker) bool { return w.Fit() != ws[0].Fit() }) {
-		return nil
-	}
-	out := make(map[Fit][]Rank)
-	for _, w := range ws {
-		for dp := range w.DPSize {
-			out[w.Fit()] = append(out[w.Fit()], Rank{ID: w.ID, DPRank: DPRank(dp)})
 		}
 	}
 	return out

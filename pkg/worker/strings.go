@@ -10,7 +10,7 @@ import (
 // Bounds of the texts of one worker. Anyone who may write to discovery chooses these
 // texts, and they end up in bodies and headers of requests, on pages and in logs.
 const (
-	MaxNameBytes = 256 // for a model, a namespace, a deployment, a topic
+	MaxNameBytes = 256 // for a model, a namespace, a deployment, a topic, a pair fact
 	maxHostBytes = 253 // for a host name (RFC 1035, 2.3.4)
 )
 
@@ -69,6 +69,11 @@ func (w *Worker) badTexts(bad func(format string, a ...any)) {
 	} {
 		if t.text != "" && (!printable(t.text) || len(t.text) > MaxNameBytes) {
 			bad("%s %.60q: expected at most %d bytes of printable text", t.key, t.text, MaxNameBytes)
+		}
+	}
+	for i, text := range w.Pair {
+		if text != "" && (!printable(text) || len(text) > MaxNameBytes) {
+			bad("%s %.60q: expected at most %d bytes of printable text", pairFactNames[i], text, MaxNameBytes)
 		}
 	}
 	for _, h := range []struct{ key, host string }{{"bootstrap", w.Bootstrap.Host}, {"kv_events", w.KVEvents.Host}} {

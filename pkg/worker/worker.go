@@ -202,6 +202,8 @@ type Worker struct {
 	// EAGLE speculation. A block then depends also on the token behind it, and prompts
 	// must be hashed accordingly (kvindex.AppendPairHashes).
 	Eagle bool
+	// Pair has what the worker's partner must share with it, as far as it is known.
+	Pair PairFacts
 
 	Bootstrap Bootstrap
 	KVEvents  KVEvents
