@@ -142,6 +142,7 @@ func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 // modelFlags defines the flags of what requests name and show.
 func modelFlags(fs *flag.FlagSet, cfg *enginesim.Config) {
 	fs.Float64Var(&cfg.EndShare, "end-share", 0, "the `share` of answers whose first token is drawn to be the end")
+	fs.StringVar(&cfg.KVGroup, "kv-group", "", "`name`: no KV goes to or comes from a worker of another one")
 	fs.StringVar(&cfg.Poison, "poison", "", "answer 500 to each request whose body has this `text`")
 	list := func(name, usage string, to *[]string) {
 		fs.Func(name, usage, func(v string) error {

@@ -105,7 +105,7 @@ func printModels(c *config.Config, world *activation.World, out io.Writer) (serv
 			continue
 		}
 		served = true
-		for _, why := range activation.Unpaired(world.Pool(k)) {
+		for _, why := range append(activation.Mixed(world.Pool(k)), activation.Unpaired(world.Pool(k))...) {
 			fmt.Fprintf(out, "#   %s\n", why)
 		}
 	}

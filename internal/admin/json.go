@@ -86,6 +86,8 @@ type workerJSON struct {
 	Stale     *time.Time `json:"stale_since,omitempty"`
 	Ranks     []rankJSON `json:"ranks"`
 	Facts     *factsJSON `json:"facts,omitempty"`
+	// Pair has what its partner must share; null: not known.
+	Pair map[string]*string `json:"pair_facts"`
 }
 
 type factsJSON struct {
@@ -190,7 +192,13 @@ func newWorkerJSON(w *WorkerRow) workerJSON {
 	out := workerJSON{
 		ID: w.ID, Role: w.Role.String(), Engine: string(w.Engine), Endpoint: w.Endpoint, Models: append([]string{}, w.Models...),
 		Namespace: w.Namespace, State: string(w.Health), Reason: w.Reason, Since: moment(w.Since), Stale: moment(w.StaleSince),
-		Ranks: make([]rankJSON, 0, len(w.Ranks)),
+		Ranks: make([]rankJSON, 0, len(w.Ranks)), Pair: make(map[string]*string),
+	}
+	for i := range w.Pair {
+		name := worker.PairFact(i).String() //nolint:gosec // few
+		if out.Pair[name] = &w.Pair[i]; w.Pair[i] == "" {
+			out.Pair[name] = nil
+		}
 	}
 	if f := w.Facts; f.State != "" {
 		out.Facts = &factsJSON{f.State, moment(f.Since), f.URL, f.As, f.Version, moment(f.ReadAt), f.Failures, f.Error, f.Unread, f.Events}

@@ -55,6 +55,7 @@ type countView struct {
 
 type workerView struct {
 	ID, Role, Endpoint, Models string
+	Pair                       worker.PairFacts
 	Health                     Health
 	Why                        string
 	SinceFull                  string
@@ -195,7 +196,7 @@ func counts(ws []WorkerRow) []countView {
 func newWorkerView(w *WorkerRow, now time.Time) workerView {
 	v := workerView{
 		ID: w.ID.String(), Role: w.Role.String(), Endpoint: w.Endpoint, Models: strings.Join(w.Models, ", "),
-		Health: w.Health, Why: w.Reason,
+		Health: w.Health, Why: w.Reason, Pair: w.Pair,
 	}
 	if w.Namespace != "" {
 		v.Models += " in " + w.Namespace

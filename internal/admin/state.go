@@ -86,6 +86,7 @@ type WorkerRow struct {
 	StaleSince time.Time
 	Ranks      []RankRow // at least one
 	Facts      FactsRow
+	Pair       worker.PairFacts // what its partner must share
 }
 
 // FactsRow is what is known of the facts of a worker whose engine is asked for them. The

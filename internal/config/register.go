@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/engine/engines"
@@ -129,6 +130,19 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 	}
 }
 
+// pairFlags adds the flags of what the worker's partner must share with it.
+func pairFlags(fs *flag.FlagSet) (out [len(worker.PairFacts{})]*string) {
+	for fact, usage := range map[worker.PairFact]string{
+		worker.KVGroup:       "`name` of a group: a worker of another one is no partner; default: the annotation baton.dev/kv-group, else none",
+		worker.EngineVersion: "`version` that its partner must have, too; default: what the engine says",
+		worker.Weights:       "`path` and revision of the weights that its partner must have, too; default: what the engine says",
+		worker.KVDType:       "`type` of the KV cache that its partner must have, too; default: what the engine says",
+	} {
+		out[fact] = fs.String(strings.ReplaceAll(fact.String(), "_", "-"), "", usage)
+	}
+	return out
+}
+
 // given returns the value of a flag, or nil if the command line does not have the flag:
 // false, if given, differs from nothing.
 func given[T any](fs *flag.FlagSet, name string, v *T) *T {
@@ -147,6 +161,7 @@ func RegisterFlags(fs *flag.FlagSet) func() (Register, error) {
 	watched := engineFlags(fs)
 	overrides := overrideFlags(fs)
 	topology := topologyFlags(fs)
+	pair := pairFlags(fs)
 	store := addSettings(fs, sources.EtcdConfig{Prefix: etcd.DefaultPrefix}, etcdSettings())
 	ttl := fs.Duration("lease-ttl", 10*time.Second, "how long etcd keeps the worker after this process died; whole seconds")
 	admin := fs.String("admin", "", "`host:port` of /healthz, /readyz, /state and /metrics; default: none")
@@ -158,6 +173,10 @@ func RegisterFlags(fs *flag.FlagSet) func() (Register, error) {
 		c := Register{LeaseTTL: *ttl, Admin: *admin, ModelPath: *model, FilesAt: *filesAt, LogLevel: *level, LogFormat: *format}
 		c.Etcd.Prefix = etcd.DefaultPrefix
 		errs := []error{watched(&c.Worker), overrides(&c.Worker.Override), topology(&c.Worker.Override)}
+		o := &c.Worker.Override
+		for i := range o.Pair {
+			o.Pair[i] = *pair[i]
+		}
 		if port := engines.Of(c.Worker.Engine.Kind).Bootstrap; port != 0 && c.Worker.Override.Role == worker.Prefill {
 			c.Worker.Engine.Bootstrap = cmp.Or(c.Worker.Override.BootstrapPort, port)
 		}

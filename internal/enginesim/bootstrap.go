@@ -31,6 +31,7 @@ type linkMessage struct {
 	Room      int64  `json:"room"`
 	Call      uint64 `json:"call"` // identifies the decode request within its process
 	Digest    uint64 `json:"digest,omitempty"`
+	Group     string `json:"group,omitempty"`
 	Rank      int    `json:"rank,omitempty"` // prefill rank the decode expects
 	Cached    int    `json:"cached,omitempty"`
 	Aborted   bool   `json:"aborted,omitempty"` // the KV is of no prompt

@@ -43,6 +43,7 @@ type Config struct {
 	Published      *Published // the tokens of all prompts; default: those of [Tokenize] and [ChatTokens]
 	MaxModelLen    int        // tokens of prompt and output together; default 1,048,576
 	EndShare       float64    // the share of answers whose first token is drawn to be the end; default 0
+	KVGroup        string     // no KV goes to or comes from a worker of another one; default: none, which takes part with all
 	Poison         string     // every worker answers 500 to a request whose body has this text; default none
 
 	CutForAnswer  bool // vLLM leaves room for the answer's limit when it cuts a prompt to what fits, as older versions do

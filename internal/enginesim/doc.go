@@ -79,7 +79,7 @@
 //     completions (sglang-override).
 //
 // The kinds of [Violation]. Answered with 500: room_reused, prompt_mismatch (the halves
-// have different prompts), rank_mismatch, rank_conflict, wrong_worker (prefill got the
+// have different prompts), mixed_pair (of two groups), rank_mismatch, rank_conflict, wrong_worker (prefill got the
 // bootstrap address of another worker), no_host, bad_host (IPv6 without brackets),
 // refused_by_prefill (decode's side of one of these). Recorded, and served as the engine
 // serves them: repeated_field (a routing field twice in the body) and wrong_model.
@@ -141,7 +141,7 @@
 // trtllm.go add the pages of the engine itself.
 //
 // The kinds of [Violation], with what the client gets: bad_handoff (a wrong type or a
-// field repeated in it: 400; a field missing: 500), handoff_changed, prompt_mismatch,
+// field repeated in it: 400; a field missing: 500), handoff_changed, prompt_mismatch, mixed_pair,
 // taken_twice, released, unknown_handoff (500, recorded at both workers, at decode as
 // refused_by_prefill), wrong_role (500), parallel_handoff (several prompts or choices on
 // one hand-off: 500 at vLLM's decode, 400 at TensorRT-LLM; vLLM's prefill serves and

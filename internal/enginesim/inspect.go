@@ -102,6 +102,7 @@ type Identity struct {
 	PortPerRank       bool            `json:"port_per_rank,omitempty"`
 	BlockSize         int             `json:"block_size"`
 	CapacityBlocks    int             `json:"capacity_blocks"`
+	KVGroup           string          `json:"kv_group,omitempty"`
 	Bootstrap         *BootstrapPoint `json:"bootstrap,omitempty"`
 	KVEvents          *EventsPoint    `json:"kv_events,omitempty"`
 	AcceptsAggregated bool            `json:"accepts_aggregated"`
@@ -126,7 +127,7 @@ type EventsPoint struct {
 func (s *Sim) Identity() Identity {
 	id := Identity{
 		ID: s.cfg.ID, Role: s.cfg.Role.String(), Engine: s.cfg.Engine, Models: slices.Concat(s.cfg.Models, s.cfg.Adapters), Adapters: s.cfg.Adapters, Endpoint: s.Addr(),
-		DPSize: s.cfg.DPSize, PortPerRank: s.cfg.PortPerRank, BlockSize: s.cfg.PageSize, CapacityBlocks: s.cfg.CapacityBlocks,
+		DPSize: s.cfg.DPSize, PortPerRank: s.cfg.PortPerRank, BlockSize: s.cfg.PageSize, CapacityBlocks: s.cfg.CapacityBlocks, KVGroup: s.cfg.KVGroup,
 		AcceptsAggregated: s.cfg.Role == worker.Aggregated || s.decodes() && s.cfg.AcceptsAggregated,
 	}
 	if s.bootAddr != "" {

@@ -38,7 +38,7 @@ type link struct {
 // within WaitingTimeout.
 func (s *Sim) awaitKV(ctx context.Context, it *item, seq uint64) (int, error) {
 	w := &waiter{
-		ask:  linkMessage{Type: msgAsk, Room: it.meet.room, Call: s.nextCall.Add(1), Digest: it.digest},
+		ask:  linkMessage{Type: msgAsk, Room: it.meet.room, Call: s.nextCall.Add(1), Digest: it.digest, Group: s.cfg.KVGroup},
 		want: it.meet.rank,
 		done: make(chan linkMessage, 1),
 	}

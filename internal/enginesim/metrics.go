@@ -154,6 +154,8 @@ type serverInfo struct {
 	DPSize            int              `json:"dp_size"`
 	TPSize            int              `json:"tp_size"`
 	PageSize          int              `json:"page_size"`
+	KVCacheDType      string           `json:"kv_cache_dtype"`
+	Revision          *string          `json:"revision"`
 	LoadBalanceMethod string           `json:"load_balance_method"`
 	MaxRunning        int              `json:"max_running_requests"`
 	MaxTotalTokens    int              `json:"max_total_num_tokens"`
@@ -178,7 +180,7 @@ func (s *Sim) serverInfo() serverInfo {
 	info := serverInfo{
 		ModelPath: s.cfg.Models[0], ServedModelName: s.cfg.Models[0], Mode: "null",
 		BootstrapPort: s.bootstrapPort(), TransferBackend: "enginesim", DPSize: s.cfg.DPSize, TPSize: 1,
-		PageSize: s.cfg.PageSize, LoadBalanceMethod: "round_robin", MaxRunning: s.cfg.MaxRunning,
+		PageSize: s.cfg.PageSize, KVCacheDType: "auto", LoadBalanceMethod: "round_robin", MaxRunning: s.cfg.MaxRunning,
 		MaxTotalTokens: s.cfg.CapacityBlocks * s.cfg.PageSize,
 		RandomSeed:     s.birth.seed,
 		InternalStates: []map[string]int{}, Version: sglangVersion,

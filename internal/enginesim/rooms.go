@@ -13,6 +13,7 @@ type rooms struct {
 	prefill map[int64]*prefillHalf
 	decode  map[int64]*decodeHalf
 	violate func(Violation)
+	group   string // of the prefill worker
 }
 
 // prefillHalf is a prefill request, from entering its room until its KV is taken or given
@@ -37,8 +38,8 @@ type decodeHalf struct {
 	from *linkPeer
 }
 
-func newRooms(violate func(Violation)) *rooms {
-	return &rooms{prefill: make(map[int64]*prefillHalf), decode: make(map[int64]*decodeHalf), violate: violate}
+func newRooms(group string, violate func(Violation)) *rooms {
+	return &rooms{group: group, prefill: make(map[int64]*prefillHalf), decode: make(map[int64]*decodeHalf), violate: violate}
 }
 
 // enter lets a prefill request enter its room. A room in use is refused: requests in
@@ -88,7 +89,11 @@ func (r *rooms) matchLocked(p *prefillHalf, d *decodeHalf) func() {
 	if d == nil {
 		return func() {}
 	}
-	if kind, msg := mismatch(p, d); msg != "" {
+	kind, msg := mismatch(p, d)
+	if no := otherGroup(r.group, d.reg.Group); no != nil {
+		kind, msg = no.Kind, no.Msg
+	}
+	if msg != "" {
 		delete(r.prefill, p.room)
 		delete(r.decode, p.room)
 		return func() {
@@ -117,6 +122,14 @@ func mismatch(p *prefillHalf, d *decodeHalf) (kind, msg string) {
 		return "rank_mismatch", fmt.Sprintf("room %d: prefill runs on rank %d, decode expects rank %d", p.room, p.rank, d.reg.Rank)
 	}
 	return "", ""
+}
+
+// otherGroup refuses KV between workers of two groups.
+func otherGroup(prefill, decode string) *refusal {
+	if prefill == decode || prefill == "" || decode == "" {
+		return nil
+	}
+	return &refusal{Kind: "mixed_pair", Violation: true, Msg: fmt.Sprintf("prefill is of group %q, decode of %q", prefill, decode)}
 }
 
 // setReady notes that the KV of p is computed. cached is how many of its tokens were

@@ -26,8 +26,9 @@ type pullAsk struct {
 	By     string `json:"by"`            // the decode request; unique among all workers
 	Digest uint64 `json:"digest,string"` // of decode's prompt
 	Fields string `json:"fields"`        // the hand-off as it came, as JSON text
-	One    bool   `json:"one"`           // decode's prompt is one token, of which no KV is kept
-	Drop   bool   `json:"drop"`          // free the KV without reading it
+	Group  string `json:"group"`
+	One    bool   `json:"one"`  // decode's prompt is one token, of which no KV is kept
+	Drop   bool   `json:"drop"` // free the KV without reading it
 }
 
 // transfer is a hand-off that came with a decode request. It has the fields that its
@@ -110,6 +111,9 @@ func (s *Sim) pulled(port int, ask pullAsk) *refusal {
 		return nil
 	}
 	no := s.holds.take(ask.ID, port, ask.By, func(h *held) *refusal {
+		if no := otherGroup(s.cfg.KVGroup, ask.Group); no != nil {
+			return no
+		}
 		if name := changedField(h.fields, ask.Fields); name != "" {
 			return &refusal{Kind: "handoff_changed", Violation: true, Msg: fmt.Sprintf(
 				"%s of the hand-off %q is not what prefill answered (%.80s)", name, h.id, h.fields[name])}
@@ -157,7 +161,7 @@ func (e *pullError) Error() string { return e.Msg }
 // pull takes the KV of t for a prompt. With drop it only asks to free the KV. The error
 // is the context's or a *pullError.
 func (s *Sim) pull(ctx context.Context, t *transfer, digest uint64, drop bool) error {
-	body, err := json.Marshal(pullAsk{Engine: t.engine, ID: t.id, By: t.by, Digest: digest, Fields: t.fields, One: t.one, Drop: drop})
+	body, err := json.Marshal(pullAsk{Engine: t.engine, ID: t.id, By: t.by, Digest: digest, Fields: t.fields, Group: s.cfg.KVGroup, One: t.one, Drop: drop})
 	if err != nil {
 		return fmt.Errorf("pull: %w", err)
 	}

@@ -99,7 +99,7 @@ func (s *Sim) bind() error {
 		return err
 	}
 	if s.prefills() && s.cfg.Engine == worker.SGLang {
-		s.rooms = newRooms(s.violate)
+		s.rooms = newRooms(s.cfg.KVGroup, s.violate)
 		s.localAddrs = interfaceAddrs()
 	}
 	pubs, err := s.bindPublishers()

@@ -125,7 +125,7 @@ func (v vllm) metrics(w http.ResponseWriter, _ *http.Request) {
 	b = v.appendSleep(append(b, "# TYPE vllm:engine_sleep_state gauge\n"...))
 	b = append(b, "# TYPE vllm:cache_config_info gauge\n"...)
 	for _, r := range st.Ranks {
-		b = fmt.Appendf(b, "vllm:cache_config_info{block_size=\"%d\",engine=\"%d\",num_gpu_blocks=\"%d\"} 1.0\n",
+		b = fmt.Appendf(b, "vllm:cache_config_info{block_size=\"%d\",cache_dtype=\"auto\",engine=\"%d\",num_gpu_blocks=\"%d\"} 1.0\n",
 			s.cfg.PageSize, r.Rank, s.cfg.CapacityBlocks)
 	}
 	type count struct {

@@ -111,6 +111,12 @@ func (m *merger) blocks() {
 	if !m.fixed(worker.FactEagle) {
 		w.Eagle = f.Eagle
 	}
+	for i, told := range f.Pair {
+		if set := w.Pair[i]; set != "" && told != "" && set != told {
+			m.differs(worker.PairFact(i).String(), set, told, ", and it decides who is a pair with the worker") //nolint:gosec // few
+		}
+		w.Pair[i] = cmp.Or(w.Pair[i], told)
+	}
 	if !m.fixed(worker.FactCapacityBlocks) && f.CapacityBlocks > 0 && w.BlockSize > 0 {
 		w.CapacityBlocks = f.CapacityIn(w.BlockSize)
 	}

@@ -82,7 +82,7 @@ var (
 	failNoDecode     = Failure{Code: "no_decode_worker", Status: 503, Kind: kindUnavailable, Message: "No decode worker can take the request; try again.", RetryAfter: time.Second}
 	failNoPrefill    = Failure{Code: "no_prefill_worker", Status: 503, Kind: kindUnavailable, Message: "No prefill worker can take the request; try again.", RetryAfter: time.Second}
 	failNoAggregated = Failure{Code: "no_aggregated_worker", Status: 503, Kind: kindUnavailable, Message: "No worker can serve the request without a prefill worker; try again.", RetryAfter: time.Second}
-	failNoCommon     = Failure{Code: "no_common_handoff", Status: 501, Kind: kindUnavailable, Message: "No prefill worker and no decode worker of the model have a hand-off in common: run both with one engine and one block size."}
+	failNoCommon     = Failure{Code: "no_common_handoff", Status: 501, Kind: kindUnavailable, Message: "No prefill worker and no decode worker of the model have a hand-off in common: run both with one engine, version, block size, KV type, kv_group and the same weights."}
 	failNeedsAlone   = Failure{Code: "needs_aggregated_worker", Status: 501, Kind: kindInvalid, Message: "Only a worker that serves whole requests (role aggregated, or decode with accepts_aggregated) could take the request, and the model has none that may."}
 	failPrefillGone  = Failure{Code: "prefill_gone", Status: 503, Kind: kindUnavailable, Message: "All prefill workers of the model have left, and no worker can serve without one; try again.", RetryAfter: time.Second}
 	failNoListener   = Failure{Code: "no_prefill_listener", Status: 501, Kind: kindUnavailable, Message: "The model's engine needs a prefill listener and the router has none."}

@@ -10,8 +10,8 @@ import (
 
 // mixed describes the pools whose workers cut prompts into different blocks. Baton cuts a
 // prompt once, as the first worker does. The blocks that the others hold are then never
-// found, without any failure; and a prefill and a decode worker of different blocks are no
-// pair.
+// found, without any failure; and a prefill and a decode worker of different blocks, or of
+// different pair facts, are no pair.
 func (p *plugin) mixed(world *activation.World) []string {
 	var out []string
 	for _, k := range world.Keys() {
@@ -27,7 +27,7 @@ func (p *plugin) mixed(world *activation.World) []string {
 				out = append(out, fmt.Sprintf("model %s, %s: %s", k.Model, x.role, why))
 			}
 		}
-		for _, why := range activation.Unpaired(pool) {
+		for _, why := range append(activation.Mixed(pool), activation.Unpaired(pool)...) {
 			out = append(out, fmt.Sprintf("model %s: %s", k.Model, why))
 		}
 	}

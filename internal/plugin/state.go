@@ -162,7 +162,7 @@ func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map
 	s := stateOf(w, hs)
 	row := admin.WorkerRow{
 		ID: w.ID, Role: w.Role, Engine: w.Engine, Endpoint: w.Endpoint.String(), Models: w.Models, Namespace: w.Namespace,
-		Health: s.Health, Reason: s.why, Since: s.since, Facts: f,
+		Health: s.Health, Reason: s.why, Since: s.since, Facts: f, Pair: w.Pair,
 	}
 	if why := discovery.Ineligible(w); why != "" && row.Reason == "" {
 		row.Reason = why

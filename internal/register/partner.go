@@ -38,23 +38,28 @@ func partnerless(rec *worker.Worker, others []*worker.Worker) string {
 	if rec.Role == worker.Decode {
 		other = worker.Prefill
 	}
-	var met []*worker.Worker
+	var differ []string
 	for _, o := range others {
 		if o.Role != other || o.Draining || o.Namespace != rec.Namespace || !slices.ContainsFunc(o.Models, rec.Answers) {
 			continue
 		}
-		if o.Fit().Fits(rec.Fit()) {
+		d := rec.Fit().Difference(o.Fit())
+		if d == "" {
 			return ""
 		}
-		met = append(met, o)
+		if !slices.Contains(differ, d) {
+			differ = append(differ, d)
+		}
 	}
-	if len(met) == 0 {
+	if len(differ) == 0 {
 		return ""
 	}
-	var fits []string
-	for _, f := range worker.FitsOf(met) {
-		fits = append(fits, f.String())
+	if more := len(differ) - mostDifferences; more > 0 {
+		differ = append(differ[:mostDifferences], fmt.Sprintf("%d more", more))
 	}
-	return fmt.Sprintf("it is %s, and the %s workers of its model are %s: no two of them are a pair; start them alike",
-		rec.Fit(), other, strings.Join(fits, " and "))
+	return fmt.Sprintf("it and the %s workers of its model are of different %s: no two of them are a pair; start them alike",
+		other, strings.Join(differ, "; "))
 }
+
+// mostDifferences is how many differences are told.
+const mostDifferences = 8

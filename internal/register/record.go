@@ -28,6 +28,7 @@ type Override struct {
 	BlockSize      uint32
 	CapacityBlocks uint64
 	Eagle          *bool // KV blocks are of pairs of tokens
+	Pair           worker.PairFacts
 
 	BootstrapHost string
 	BootstrapPort uint16
@@ -52,6 +53,7 @@ type Override struct {
 const (
 	annotationPort = "sglang.ai/bootstrap-port"
 	annotationHost = "baton.dev/bootstrap-host"
+	annotationPair = "baton.dev/" // and the name of a pair fact, with dashes
 )
 
 // Validate returns every fault of o, joined, or nil.
@@ -99,6 +101,10 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 		DPSize: cmp.Or(o.DPSize, f.DPSize, 1), PortPerRank: o.PortPerRank, BlockSize: cmp.Or(o.BlockSize, f.BlockSize),
 		CapacityBlocks: o.CapacityBlocks, MaxModelLen: f.MaxModelLen, Eagle: f.Eagle, HeaderOverrides: o.HeaderOverrides,
 		Taints: o.Taints, TopologyDomains: o.TopologyDomains, KVTransfer: o.KVTransfer, ModelFiles: o.ModelFiles,
+	}
+	for i := range w.Pair {
+		name := strings.ReplaceAll(worker.PairFact(i).String(), "_", "-") //nolint:gosec // few
+		w.Pair[i] = cmp.Or(o.Pair[i], strings.TrimSpace(notes[annotationPair+name]), f.Pair[i])
 	}
 	if o.Eagle != nil {
 		w.Eagle = *o.Eagle
@@ -210,6 +216,6 @@ func sameLife(a, b worker.Worker) bool {
 func sameRecord(a, b worker.Worker) bool {
 	return sameLife(a, b) && slices.Equal(a.Models, b.Models) && slices.Equal(a.Adapters, b.Adapters) && a.Namespace == b.Namespace && a.Deployment == b.Deployment &&
 		a.CapacityBlocks == b.CapacityBlocks && a.MaxModelLen == b.MaxModelLen && a.Bootstrap.Equal(b.Bootstrap) && a.KVEvents == b.KVEvents && a.ModelFiles == b.ModelFiles &&
-		a.AcceptsAggregated == b.AcceptsAggregated && a.HeaderOverrides == b.HeaderOverrides && a.Draining == b.Draining &&
+		a.Pair == b.Pair && a.AcceptsAggregated == b.AcceptsAggregated && a.HeaderOverrides == b.HeaderOverrides && a.Draining == b.Draining &&
 		a.SameTaints(&b) && a.KVTransfer == b.KVTransfer
 }

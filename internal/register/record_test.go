@@ -256,6 +256,8 @@ func change(t *testing.T, v reflect.Value) {
 		v.Set(reflect.ValueOf(worker.KVTransfer{Domain: "zone"}))
 	case worker.ModelFiles:
 		v.Set(reflect.ValueOf(worker.ModelFiles{Port: 1}))
+	case worker.PairFacts:
+		v.Set(reflect.ValueOf(worker.PairFacts{worker.KVDType: "auto"}))
 	case worker.KVEvents:
 		v.Set(reflect.ValueOf(worker.KVEvents{Topic: "t"}))
 	default:
@@ -305,10 +307,14 @@ func TestAWorkerIsToldWhetherItHasAPartner(t *testing.T) {
 		"all of the same role": {of(worker.Decode, 128, nil)},
 		"another model":        {of(worker.Prefill, 128, func(w *worker.Worker) { w.Models = []string{"n"} })},
 		"another namespace":    {of(worker.Prefill, 128, func(w *worker.Worker) { w.Namespace = "n" })},
+		"its group is unknown": {of(worker.Prefill, 64, func(w *worker.Worker) { w.Pair[worker.KVDType] = "auto" })},
 		"it is leaving":        {of(worker.Prefill, 128, func(w *worker.Worker) { w.Draining = true })},
 	} {
 		require.Empty(t, partnerless(rec, others), name)
 	}
-	require.Equal(t, "it is vllm with blocks of 64 tokens, and the prefill workers of its model are vllm with blocks of 16 tokens and vllm with blocks of 128 tokens: "+
-		"no two of them are a pair; start them with one engine and one block size", partnerless(rec, []*worker.Worker{far, of(worker.Prefill, 16, nil), far}))
+	require.Equal(t, "it and the prefill workers of its model are of different block sizes, 64 and 128 tokens; block sizes, 64 and 16 tokens: "+
+		"no two of them are a pair; start them alike", partnerless(rec, []*worker.Worker{far, of(worker.Prefill, 16, nil), far}))
+	group := func(w *worker.Worker) { w.Pair[worker.KVGroup] = string("ab"[w.Role&1]) }
+	require.Equal(t, "it and the prefill workers of its model are of different kv_group, a and b: "+
+		"no two of them are a pair; start them alike", partnerless(of(worker.Decode, 64, group), []*worker.Worker{of(worker.Prefill, 64, group)}))
 }

@@ -234,7 +234,7 @@ func (r *Runner) announce(ctx context.Context, a action) {
 		if !a.rec.Draining {
 			r.log.LogAttrs(ctx, slog.LevelInfo, "announced", slog.String(logkey.WorkerID, r.registry.ID().String()),
 				slog.String(logkey.Role, a.rec.Role.String()), slog.String(logkey.Endpoint, a.rec.Endpoint.String()),
-				slog.String(logkey.Models, strings.Join(a.rec.Models, ",")), slog.Uint64(logkey.BlockSize, uint64(a.rec.BlockSize)), slog.Uint64(logkey.Life, a.life))
+				slog.String(logkey.Models, strings.Join(a.rec.Models, ",")), slog.Uint64(logkey.BlockSize, uint64(a.rec.BlockSize)), slog.String(logkey.PairFacts, a.rec.Pair.String()), slog.Uint64(logkey.Life, a.life))
 		}
 		select {
 		case r.events <- held{a.seq}:

@@ -194,9 +194,9 @@ func TestAWorkerIsAnnouncedAsItsEngineSays(t *testing.T) {
 	r, _ := startRunner(t, c, reg)
 	eventually(t, r.Ready, "ready")
 	eventually(t, func() bool {
-		return strings.Contains(log.String(), `msg="the worker has no partner yet" why="it is sglang with blocks of 32 tokens, and the decode workers of its model are sglang with blocks of 64 tokens: `)
+		return strings.Contains(log.String(), `msg="the worker has no partner yet" why="it and the decode workers of its model are of different block sizes, 32 and 64 tokens: `)
 	}, "it says with whom it is no pair")
-	require.Contains(t, log.String(), "block_size=32 life=1")
+	require.Contains(t, log.String(), `block_size=32 pair_facts="kv_group unknown, engine_version 0.5.23, weights m, kv_dtype auto" life=1`)
 	got, ok := reg.record()
 	require.True(t, ok)
 	id := sim.Identity()

@@ -36,6 +36,7 @@ type Record struct {
 	BlockSize         uint32        `json:"block_size"`
 	CapacityBlocks    uint64        `json:"capacity_blocks"`
 	Eagle             bool          `json:"eagle"`
+	Pair              string        `json:"pair_facts"`
 	Bootstrap         *Bootstrap    `json:"bootstrap,omitempty"`
 	KVEvents          *KVEvents     `json:"kv_events,omitempty"`
 	AcceptsAggregated bool          `json:"accepts_aggregated"`
@@ -77,7 +78,7 @@ func recordOf(w worker.Worker) *Record {
 	r := &Record{
 		Role: w.Role.String(), Engine: w.Engine, Endpoint: w.Endpoint.String(), Models: w.Models,
 		Namespace: w.Namespace, Deployment: w.Deployment, DPSize: w.DPSize, PortPerRank: w.PortPerRank, BlockSize: w.BlockSize,
-		CapacityBlocks: w.CapacityBlocks, Eagle: w.Eagle, AcceptsAggregated: w.AcceptsAggregated,
+		CapacityBlocks: w.CapacityBlocks, Eagle: w.Eagle, Pair: w.Pair.String(), AcceptsAggregated: w.AcceptsAggregated,
 		HeaderOverrides: w.HeaderOverrides, Draining: w.Draining,
 	}
 	if b := w.Bootstrap; !b.IsZero() {

@@ -37,6 +37,8 @@ type KubernetesConfig struct {
 	Presets []string `yaml:"presets"`
 	// Roles are rules that come before those of the presets.
 	Roles []RoleConfig `yaml:"roles"`
+	// KVGroupLabel is a label whose value is the kv_group of a pod. Default: none.
+	KVGroupLabel string `yaml:"kv_group_label"`
 }
 
 // RoleConfig says which role a pod has that carries a label.
@@ -79,7 +81,7 @@ func (k *KubernetesConfig) Source() (kubernetes.Config, error) {
 
 // source is Source; each fault begins with its key.
 func (k *KubernetesConfig) source() (c kubernetes.Config, faults []error) {
-	c = kubernetes.Config{Namespace: k.Namespace, Pool: k.Pool, Group: k.Group}
+	c = kubernetes.Config{Namespace: k.Namespace, Pool: k.Pool, Group: k.Group, KVGroupLabel: k.KVGroupLabel}
 	for _, s := range []struct {
 		key, text string
 		to        *map[string]string

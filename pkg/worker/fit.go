@@ -29,8 +29,16 @@ func (f PairFact) String() string { return pairFactNames[f] }
 // PairFacts has the text of each [PairFact]. An empty text is not known.
 type PairFacts [pairFacts]string
 
-// String lists what is known for logs, pages and errors: "kv_group a, kv_dtype auto".
+// String lists all facts for logs and pages: "kv_group a, engine_version unknown, …".
 func (p PairFacts) String() string {
+	for i, text := range p {
+		p[i] = cmp.Or(text, "unknown")
+	}
+	return p.known()
+}
+
+// known lists the facts that are known.
+func (p PairFacts) known() string {
 	var out []string
 	for i, text := range p {
 		if text != "" {
@@ -87,7 +95,7 @@ func (f Fit) Difference(o Fit) string {
 // String names the fit for logs, pages and errors.
 func (f Fit) String() string {
 	text := fmt.Sprintf("%s with blocks of %d tokens", f.Engine, f.BlockSize)
-	if facts := f.Pair.String(); facts != "" {
+	if facts := f.Pair.known(); facts != "" {
 		text += ", " + facts
 	}
 	return text

@@ -22,6 +22,8 @@ type Facts struct {
 	CapacityBlocks uint64 // per rank
 	MaxModelLen    uint32 // tokens of prompt and answer
 	Eagle          bool   // KV blocks are of pairs of tokens
+	// Pair has those facts that the workers of a pair must share by this engine's rules.
+	Pair worker.PairFacts
 
 	Host          string // on which the engine listens; "" if that does not say where the engine is
 	BootstrapPort uint16
@@ -82,6 +84,7 @@ func (f Facts) Keeping(before Facts, ranksInMetrics bool) Facts {
 		f.Mark.Start = before.Mark.Start
 		if ranksInMetrics {
 			f.DPSize, f.BlockSize, f.CapacityBlocks = before.DPSize, before.BlockSize, before.CapacityBlocks
+			f.Pair[worker.KVDType] = before.Pair[worker.KVDType]
 		}
 	}
 	return f

@@ -37,6 +37,8 @@ type serverInfo struct {
 	Seed          *json.Number `json:"random_seed"`
 	Speculative   string       `json:"speculative_algorithm"`
 	Version       string       `json:"version"`
+	Revision      string       `json:"revision"`
+	KVDType       string       `json:"kv_cache_dtype"`
 	KV            *kvEvents    `json:"kv_events"`
 	// KVConfig is --kv-events-config: null without it. Versions before 0.5.15 have no
 	// kv_events beside it.
@@ -84,6 +86,10 @@ func parseServerInfo(body []byte) (ask.Facts, error) {
 		f.Mark.Seed = in.Seed.String()
 	}
 	f.Eagle = eagle(in.Speculative)
+	f.Pair = worker.PairFacts{worker.EngineVersion: in.Version, worker.Weights: in.ModelPath, worker.KVDType: in.KVDType}
+	if in.Revision != "" {
+		f.Pair[worker.Weights] += "@" + in.Revision
+	}
 	f.KV = in.KV.facts()
 	f.KV.Untold = in.KV == nil && in.KVConfig != nil
 	return f, nil

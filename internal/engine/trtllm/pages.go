@@ -65,6 +65,7 @@ func facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
 	if f.Version, err = ask.Version(ctx, p); err != nil {
 		return ask.Facts{}, err
 	}
+	f.Pair[worker.EngineVersion] = f.Version
 	if body, err = p.Get(ctx, "/v1/models"); err != nil {
 		return ask.Facts{}, err
 	}

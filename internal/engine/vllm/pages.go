@@ -35,6 +35,7 @@ func Facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
 		return ask.Facts{}, err
 	}
 	f := ask.Facts{Engine: worker.VLLM, Version: version}
+	f.Pair[worker.EngineVersion], f.Pair[worker.Weights] = version, weights(body)
 	if f.Models, f.Adapters, f.MaxModelLen, err = ask.Models(body); err != nil {
 		return ask.Facts{}, fmt.Errorf("/v1/models: %w", err)
 	}
@@ -46,6 +47,23 @@ func Facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
 	f.Mark.Start, f.Unread.Metrics = ask.StartTime(page), err
 	f.KV, f.Unread.Events = events(ctx, p)
 	return f, nil
+}
+
+// weights returns the path that the model was loaded from; "" if the page does not say it.
+func weights(models []byte) string {
+	var list struct {
+		Data []struct {
+			Root   string  `json:"root"`
+			Parent *string `json:"parent"`
+		} `json:"data"`
+	}
+	_ = json.Unmarshal(models, &list) // who needs the models says what is wrong
+	for _, m := range list.Data {
+		if m.Parent == nil {
+			return m.Root
+		}
+	}
+	return ""
 }
 
 // events reads where the engine publishes its KV events. 0.32 has a page for it;
@@ -101,6 +119,7 @@ func readCacheConfig(f *ask.Facts, page []byte) {
 		if n, err := strconv.ParseUint(s.Label("num_gpu_blocks"), 10, 64); err == nil {
 			f.CapacityBlocks = n
 		}
+		f.Pair[worker.KVDType] = s.Label("cache_dtype")
 		if len(engines) < worker.MaxDPSize {
 			engines[s.Label("engine")] = true
 		}

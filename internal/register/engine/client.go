@@ -238,6 +238,11 @@ func (c *Client) Facts(ctx context.Context) (Facts, error) {
 	if err == nil {
 		c.found(f.Engine)
 	}
+	for i, text := range f.Pair {
+		if (&worker.Worker{Pair: worker.PairFacts{text}}).CheckTexts() != nil {
+			f.Pair[i] = "" // as not known: it is not worth the worker
+		}
+	}
 	return f, err
 }
 

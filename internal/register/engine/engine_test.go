@@ -58,14 +58,14 @@ func client(t *testing.T, h http.Handler, c Config) *Client {
 
 // As 0.5.23 answers, with what routing does not need left out.
 const sglang0523 = `{"model_path":"/models/m","served_model_name":"m","host":"0.0.0.0","port":30000,"disaggregation_mode":"prefill",
-"disaggregation_bootstrap_port":8998,"dp_size":2,"page_size":64,"max_total_num_tokens":64007,"random_seed":848011292,"version":"0.5.23",
+"disaggregation_bootstrap_port":8998,"dp_size":2,"page_size":64,"max_total_num_tokens":64007,"random_seed":848011292,"version":"0.5.23","revision":"8f2c","kv_cache_dtype":"fp8_e5m2",
 "load_balance_method":"follow_bootstrap_room","kv_events_config":"{}","internal_states":[{"max_total_num_tokens":64007}],
 "kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":5557,"topic":"kv","block_size":64,"dp_size":2,
 "replay_endpoint_port_base":6557,"load_endpoint_port_base":5561,"load_topic":"load"}}`
 
 // As 0.5.5 answers: under the older name, without kv_events.
 const sglang055 = `{"model_path":"meta/m","served_model_name":null,"host":"10.1.2.3","disaggregation_mode":"decode",
-"disaggregation_bootstrap_port":8998,"dp_size":1,"page_size":1,"max_total_num_tokens":5000,"random_seed":1,"version":"0.5.5","kv_events_config":null}`
+"disaggregation_bootstrap_port":8998,"dp_size":1,"page_size":1,"max_total_num_tokens":5000,"random_seed":1,"version":"0.5.5","revision":null,"kv_cache_dtype":"auto","kv_events_config":null}`
 
 const vllmMetrics = `# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
 # TYPE vllm:cache_config_info gauge
@@ -80,6 +80,11 @@ process_start_time_seconds 1.76000000012e+09
 
 const models = `{"object":"list","data":[{"id":"m"},{"id":"lora"},{"id":"m"}]}`
 
+// pair has what the workers of a pair must share.
+func pair(version, weights, dtype string) worker.PairFacts {
+	return worker.PairFacts{worker.EngineVersion: version, worker.Weights: weights, worker.KVDType: dtype}
+}
+
 func TestWhatEachEngineTells(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -91,7 +96,7 @@ func TestWhatEachEngineTells(t *testing.T) {
 			engine: engine{"/server_info": sglang0523, "/v1/models": models, "/metrics": "process_start_time_seconds 12.5\n"},
 			want: Facts{
 				Engine: worker.SGLang, Version: "0.5.23", Role: worker.Prefill, Models: []string{"m", "lora"}, DPSize: 2, BlockSize: 64,
-				CapacityBlocks: 1000, BootstrapPort: 8998, Mark: Mark{Start: "12.5", Seed: "848011292"},
+				CapacityBlocks: 1000, Pair: pair("0.5.23", "/models/m@8f2c", "fp8_e5m2"), BootstrapPort: 8998, Mark: Mark{Start: "12.5", Seed: "848011292"},
 				KV: KVEvents{KVEvents: worker.KVEvents{Port: 5557, ReplayPort: 6557, Topic: "kv"}, BlockSize: 64},
 			},
 		},
@@ -100,24 +105,24 @@ func TestWhatEachEngineTells(t *testing.T) {
 			engine: engine{"/get_server_info": sglang055, "/metrics": "404!"},
 			want: Facts{
 				Engine: worker.SGLang, Version: "0.5.5", Role: worker.Decode, Models: []string{"meta/m"}, DPSize: 1, BlockSize: 1,
-				CapacityBlocks: 5000, BootstrapPort: 8998, Host: "10.1.2.3", Mark: Mark{Seed: "1"},
+				CapacityBlocks: 5000, Pair: pair("0.5.5", "meta/m", "auto"), BootstrapPort: 8998, Host: "10.1.2.3", Mark: Mark{Seed: "1"},
 			},
 		},
 		{
 			name:   "SGLang that tells hardly anything",
 			engine: engine{"/server_info": `{"model_path":"m","disaggregation_mode":null,"dp_size":null,"page_size":null,"kv_events":null}`},
-			want:   Facts{Engine: worker.SGLang, Role: worker.Aggregated, Models: []string{"m"}},
+			want:   Facts{Engine: worker.SGLang, Role: worker.Aggregated, Models: []string{"m"}, Pair: pair("", "m", "")},
 		},
 		{
 			name:   "SGLang that publishes, of a version that does not say where",
 			engine: engine{"/server_info": `{"model_path":"m","kv_events_config":"{\"publisher\":\"zmq\"}"}`},
-			want:   Facts{Engine: worker.SGLang, Role: worker.Aggregated, Models: []string{"m"}, KV: KVEvents{Untold: true}},
+			want:   Facts{Engine: worker.SGLang, Role: worker.Aggregated, Models: []string{"m"}, Pair: pair("", "m", ""), KV: KVEvents{Untold: true}},
 		},
 		{
 			name:   "vLLM with two engines and an adapter",
 			engine: engine{"/version": `{"version":"0.33.0"}`, "/v1/models": models, "/metrics": vllmMetrics},
 			want: Facts{
-				Engine: worker.VLLM, Version: "0.33.0", Models: []string{"m", "lora"}, DPSize: 2, BlockSize: 16, CapacityBlocks: 1234,
+				Engine: worker.VLLM, Version: "0.33.0", Models: []string{"m", "lora"}, DPSize: 2, BlockSize: 16, CapacityBlocks: 1234, Pair: pair("0.33.0", "", "auto"),
 				Mark: Mark{Start: "1.76000000012e+09"}, KV: KVEvents{Untold: true},
 			},
 		},
@@ -127,7 +132,7 @@ func TestWhatEachEngineTells(t *testing.T) {
 				"/server_info": `{"vllm_config":"…"}`, "/version": `{"version":"0.33.0"}`, "/v1/models": models,
 				"/metrics": `vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1`,
 			},
-			want: Facts{Engine: worker.VLLM, Version: "0.33.0", Models: []string{"m", "lora"}, DPSize: 1, BlockSize: 16, KV: KVEvents{Untold: true}},
+			want: Facts{Engine: worker.VLLM, Version: "0.33.0", Models: []string{"m", "lora"}, DPSize: 1, BlockSize: 16, Pair: pair("0.33.0", "", ""), KV: KVEvents{Untold: true}},
 		},
 		{
 			name: "vLLM 0.32 tells where its KV events are",
@@ -137,7 +142,7 @@ func TestWhatEachEngineTells(t *testing.T) {
 					"1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5558","replay_endpoint":"tcp://*:6558","buffer_steps":10000,"topic":"kv"}}`,
 			},
 			want: Facts{
-				Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"},
+				Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}, Pair: pair("0.32.0", "", ""),
 				KV: KVEvents{KVEvents: worker.KVEvents{Port: 5557, ReplayPort: 6557, Topic: "kv"}},
 			},
 		},
@@ -145,22 +150,27 @@ func TestWhatEachEngineTells(t *testing.T) {
 			name: "vLLM with a LoRA adapter, which has a parent",
 			engine: engine{"/version": `{"version":"0.32.0"}`, "/v1/models": `{"object":"list","data":[
 				{"id":"m","root":"/models/m","parent":null},{"id":"a","root":"/adapters/a","parent":"m"}]}`},
-			want: Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "a"}, Adapters: []string{"a"}, KV: KVEvents{Untold: true}},
+			want: Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "a"}, Adapters: []string{"a"}, Pair: pair("0.32.0", "/models/m", ""), KV: KVEvents{Untold: true}},
 		},
 		{
 			name:   "vLLM whose KV events no other machine can read",
 			engine: engine{"/version": `{"version":"0.32.0"}`, "/v1/models": models, "/kv_event_sources": `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"ipc:///tmp/kv"}}`},
-			want:   Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}},
+			want:   Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}, Pair: pair("0.32.0", "", "")},
 		},
 		{
 			name:   "vLLM without KV events",
 			engine: engine{"/version": `{"version":"0.32.0"}`, "/v1/models": models, "/kv_event_sources": `{"0":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557"}}`},
-			want:   Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}},
+			want:   Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}, Pair: pair("0.32.0", "", "")},
 		},
 		{
 			name:   "vLLM without metrics",
 			engine: engine{"/version": `{"version":"0.33.0"}`, "/v1/models": models},
-			want:   Facts{Engine: worker.VLLM, Version: "0.33.0", Models: []string{"m", "lora"}, KV: KVEvents{Untold: true}},
+			want:   Facts{Engine: worker.VLLM, Version: "0.33.0", Models: []string{"m", "lora"}, Pair: pair("0.33.0", "", ""), KV: KVEvents{Untold: true}},
+		},
+		{
+			name:   "vLLM whose path is longer than a fact may be",
+			engine: engine{"/version": `{"version":"0.33.0"}`, "/v1/models": `{"data":[{"id":"m","root":"` + strings.Repeat("/m", 200) + `","parent":null}]}`},
+			want:   Facts{Engine: worker.VLLM, Version: "0.33.0", Models: []string{"m"}, Pair: pair("0.33.0", "", ""), KV: KVEvents{Untold: true}},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -35,7 +35,7 @@ func TestWhatTensorRTLLMTells(t *testing.T) {
 				for range 2 { // found, and then known
 					got, err := cl.Facts(t.Context())
 					require.NoError(t, err)
-					require.Equal(t, Facts{Engine: worker.TensorRTLLM, Version: "1.2.0", Models: []string{"m"}, BlockSize: c.want}, got)
+					require.Equal(t, Facts{Engine: worker.TensorRTLLM, Version: "1.2.0", Models: []string{"m"}, BlockSize: c.want, Pair: pair("1.2.0", "", "")}, got)
 				}
 			}
 		})

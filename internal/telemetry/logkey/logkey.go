@@ -59,6 +59,7 @@ const (
 
 	Blocks    = "blocks"     // number of blocks
 	BlockSize = "block_size" // tokens of a block, as the worker is registered
+	PairFacts = "pair_facts" // what the worker's partner must share with it
 	Digest    = "digest"     // digest of a model's files
 	Eagle     = "eagle"      // whether the worker's blocks are hashed in pairs of tokens (EAGLE)
 	Ranks     = "ranks"      // number of ranks whose blocks are used

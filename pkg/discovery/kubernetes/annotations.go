@@ -46,7 +46,7 @@ func readers() map[string]reader {
 			return err
 		}
 	}
-	return map[string]reader{
+	out := map[string]reader{
 		"role": {worker.FactRole, func(w *worker.Worker, v string) (err error) {
 			role, err := worker.ParseRole(v)
 			if err == nil {
@@ -91,6 +91,14 @@ func readers() map[string]reader {
 			return err
 		}},
 	}
+	for i := range len(worker.PairFacts{}) {
+		name := worker.PairFact(i).String() //nolint:gosec // few
+		out[strings.ReplaceAll(name, "_", "-")] = reader{0, func(w *worker.Worker, v string) error {
+			w.Pair[i] = v
+			return nil
+		}}
+	}
+	return out
 }
 
 // note is an annotation that cannot be used.

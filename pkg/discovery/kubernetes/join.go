@@ -17,7 +17,8 @@ import (
 
 // terms are the settings by which pods become workers. Read-only.
 type terms struct {
-	rules []Rule
+	rules        []Rule
+	kvGroupLabel string // "": none
 	// namespace is the namespace of the workers, in Baton's sense.
 	namespace string
 	// prefillPorts are the ports of pods of the second selector; empty: the pool's.
@@ -126,6 +127,7 @@ func (j *joined) add(p *Pool, pod found, t *terms) (told bool) {
 			ID: idOf(pod.Pod, port), Role: worker.Aggregated, Namespace: t.namespace, Deployment: t.deploymentOf(p),
 			DPSize: 1, EngineRank: worker.DPRank(i), FactsUnknown: true, //nolint:gosec // at most MaxPorts
 		}
+		w.Pair[worker.KVGroup] = pod.Labels[t.kvGroupLabel]
 		if told {
 			w.Role, w.Fixed = role, worker.FactRole
 		}

@@ -43,6 +43,9 @@ type Config struct {
 	PrefillPorts    []uint16
 	// Rules say the roles of pods. Default: DefaultRules.
 	Rules []Rule
+	// KVGroupLabel is the label whose value is a pod's worker.KVGroup, unless an annotation
+	// gives it. Default: none.
+	KVGroupLabel string
 	// Workers is the namespace of the workers, in Baton's sense: worker.Worker.Namespace.
 	Workers string
 	// Presence is called when it is first known whether the pool exists, and when that
@@ -79,6 +82,9 @@ func (c *Config) Validate() error {
 	errs = append(errs, checkPorts(c.Ports), checkPorts(c.PrefillPorts), CheckLabels(c.Selector), CheckLabels(c.PrefillSelector))
 	for _, r := range c.Rules {
 		errs = append(errs, r.Validate())
+	}
+	if c.KVGroupLabel != "" {
+		errs = append(errs, CheckLabels(map[string]string{c.KVGroupLabel: ""}))
 	}
 	err := errors.Join(errs...)
 	if err == nil {
@@ -169,7 +175,7 @@ func New(c Config) (*Source, error) {
 	if c.Pool == "" {
 		fixed = &Pool{Namespace: c.Namespace, Name: SelectorText(c.Selector), Selector: c.Selector, Ports: c.Ports}
 	}
-	t := terms{rules: c.Rules, namespace: c.Workers, prefillPorts: c.PrefillPorts}
+	t := terms{rules: c.Rules, kvGroupLabel: c.KVGroupLabel, namespace: c.Workers, prefillPorts: c.PrefillPorts}
 	return &Source{cfg: c, m: newMachine(c.Ref(), fixed, c.PrefillSelector, t)}, nil
 }
 

@@ -14,6 +14,10 @@
 //	    capacity_blocks: 4096       # per rank; default 0, unknown
 //	    max_model_len: 40960        # tokens of prompt and answer; default 0, unknown
 //	    eagle: false                # KV blocks of token pairs (SGLang with EAGLE)
+//	    kv_group: blue              # any text: workers of two groups are no pair
+//	    engine_version: 0.32.0      # no pair either if both tell these, and they differ
+//	    weights: /models/qwen       # path and revision, as the engine names them
+//	    kv_dtype: auto              # of the KV cache
 //	    adapters: []                # those of models that are LoRA adapters
 //	    bootstrap: {port: 8998}     # host: default the endpoint's IP; engine_ids: of vllm-mooncake
 //	    kv_events: {port: 5557, replay_port: 5558, topic: kv}  # host: as above

@@ -29,6 +29,11 @@ type record struct {
 	MaxModelLen    uint32 `json:"max_model_len,omitempty"`
 	Eagle          bool   `json:"eagle,omitempty"`
 
+	KVGroup       string `json:"kv_group,omitempty"`
+	EngineVersion string `json:"engine_version,omitempty"`
+	Weights       string `json:"weights,omitempty"`
+	KVDType       string `json:"kv_dtype,omitempty"`
+
 	Bootstrap *bootstrap `json:"bootstrap,omitempty"`
 	KVEvents  *kvEvents  `json:"kv_events,omitempty"`
 
@@ -81,6 +86,7 @@ func (r *record) worker() *worker.Worker {
 		ID: worker.ID(r.ID), Role: worker.Role(r.Role), Engine: worker.Engine(r.Engine), Models: r.Models, Adapters: orNone(r.Adapters),
 		Namespace: r.Namespace, Deployment: r.Deployment, Endpoint: worker.Endpoint(r.Endpoint), DPSize: r.DPSize, PortPerRank: r.PortPerRank,
 		BlockSize: r.BlockSize, CapacityBlocks: r.CapacityBlocks, MaxModelLen: r.MaxModelLen,
+		Pair:  worker.PairFacts{worker.KVGroup: r.KVGroup, worker.EngineVersion: r.EngineVersion, worker.Weights: r.Weights, worker.KVDType: r.KVDType},
 		Eagle: r.Eagle, AcceptsAggregated: r.AcceptsAggregated, HeaderOverrides: r.HeaderOverrides, Draining: r.Draining,
 		Fronted: r.Fronted, FactsUnknown: r.FactsUnknown, EngineRank: r.EngineRank, FactsPort: r.FactsPort, Taints: orNone(r.Taints),
 	}
@@ -120,6 +126,7 @@ func recordOf(w *worker.Worker) *record {
 		ID: id(w.ID), Role: role(w.Role), Engine: engine(w.Engine), Models: w.Models, Adapters: w.Adapters, Namespace: w.Namespace,
 		Deployment: w.Deployment, Endpoint: endpoint(w.Endpoint), DPSize: w.DPSize, PortPerRank: w.PortPerRank,
 		BlockSize: w.BlockSize, CapacityBlocks: w.CapacityBlocks, MaxModelLen: w.MaxModelLen,
+		KVGroup: w.Pair[worker.KVGroup], EngineVersion: w.Pair[worker.EngineVersion], Weights: w.Pair[worker.Weights], KVDType: w.Pair[worker.KVDType],
 		Eagle: w.Eagle, AcceptsAggregated: w.AcceptsAggregated, HeaderOverrides: w.HeaderOverrides, Draining: w.Draining,
 		Fronted: w.Fronted, FactsUnknown: w.FactsUnknown, EngineRank: w.EngineRank, Taints: w.Taints, TopologyDomains: w.TopologyDomains,
 	}
