@@ -41,6 +41,7 @@ type World struct {
 	since    map[worker.Key]time.Time
 	departed map[worker.Key]time.Time
 	alone    map[worker.Key]time.Time
+	paired   map[worker.Key]time.Time
 }
 
 // Ready reports whether a worker set has been published. Once it has, every later world
@@ -69,6 +70,13 @@ func (w *World) ServedAlone(k worker.Key, now time.Time) bool {
 		}
 	}
 	return false
+}
+
+// ServedApart reports whether a prefill and a decode worker of the key are a pair, or were
+// not long ago: if not, no wait will help.
+func (w *World) ServedApart(k worker.Key, now time.Time) bool {
+	left, known := w.paired[k]
+	return known && (left.IsZero() || now.Sub(left) < rememberFor)
 }
 
 // Replaced returns a channel that is closed when the board has a newer world.
@@ -110,11 +118,13 @@ type Board struct {
 	// alone has the keys with a worker that can serve alone, and when the last such worker
 	// left; zero: one is there.
 	alone map[worker.Key]time.Time
+	// paired has the keys with a pair, and when the last one was broken up; zero: one is there.
+	paired map[worker.Key]time.Time
 }
 
 // New returns a board whose world is empty.
 func New() *Board {
-	b := &Board{ready: make(chan struct{}), keys: map[worker.Key]*prefill.Activation{}, since: map[worker.Key]time.Time{}, departed: map[worker.Key]time.Time{}, alone: map[worker.Key]time.Time{}}
+	b := &Board{ready: make(chan struct{}), keys: map[worker.Key]*prefill.Activation{}, since: map[worker.Key]time.Time{}, departed: map[worker.Key]time.Time{}, alone: map[worker.Key]time.Time{}, paired: map[worker.Key]time.Time{}}
 	b.world.Store(&World{Snapshot: &worker.Snapshot{}, replaced: make(chan struct{})})
 	return b
 }
@@ -144,7 +154,9 @@ func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time)
 				changes = append(changes, Change{Key: k, Transition: t})
 			}
 		}
-		b.noteAlone(k, present[k], now)
+		note(b.alone, k, slices.ContainsFunc(present[k], mayServeAlone), now)
+		p := snap.Pool(k)
+		note(b.paired, k, p != nil && len(p.Paired) > 0, now)
 		if len(present[k]) > 0 {
 			delete(b.departed, k)
 			continue
@@ -156,7 +168,7 @@ func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time)
 		}
 	}
 	b.forget(now)
-	w := &World{Snapshot: snap, followed: true, replaced: make(chan struct{}), keys: make(map[worker.Key]Standing, len(b.keys)), departed: maps.Clone(b.departed), alone: maps.Clone(b.alone), since: maps.Clone(b.since)}
+	w := &World{Snapshot: snap, followed: true, replaced: make(chan struct{}), keys: make(map[worker.Key]Standing, len(b.keys)), departed: maps.Clone(b.departed), alone: maps.Clone(b.alone), paired: maps.Clone(b.paired), since: maps.Clone(b.since)}
 	for k, a := range b.keys {
 		w.keys[k] = Standing{State: a.State(), Ready: a.Ready(), Sides: a.Sides(), Activated: a.CanServe(true)}
 	}
@@ -169,17 +181,20 @@ func (b *Board) Follow(snap *worker.Snapshot, c discovery.Change, now time.Time)
 	return changes
 }
 
-// noteAlone notes whether one of the key's workers can serve alone, as far as is known.
-func (b *Board) noteAlone(k worker.Key, ws []*worker.Worker, now time.Time) {
-	left, was := b.alone[k]
+// note notes when something of a key has ceased; zero: it is there.
+func note(ceased map[worker.Key]time.Time, k worker.Key, there bool, now time.Time) {
+	at, was := ceased[k]
 	switch {
-	case slices.ContainsFunc(ws, func(w *worker.Worker) bool {
-		return !w.Fronted && (w.Role == worker.Aggregated || w.Role == worker.Decode && (w.AcceptsAggregated || w.FactsUnknown))
-	}):
-		b.alone[k] = time.Time{}
-	case was && left.IsZero():
-		b.alone[k] = now
+	case there:
+		ceased[k] = time.Time{}
+	case was && at.IsZero():
+		ceased[k] = now
 	}
+}
+
+// mayServeAlone reports whether a worker can serve alone, as far as is known.
+func mayServeAlone(w *worker.Worker) bool {
+	return !w.Fronted && (w.Role == worker.Aggregated || w.Role == worker.Decode && (w.AcceptsAggregated || w.FactsUnknown))
 }
 
 // grade says what a worker counts as (docs/behaviour.md#facts-first). Only a worker that
@@ -240,7 +255,7 @@ func sortKeys(keys []worker.Key) {
 // forget drops what left long ago. If there are more than maxDeparted such keys, it drops
 // all of them: then the model names are made up.
 func (b *Board) forget(now time.Time) {
-	for _, left := range [...]map[worker.Key]time.Time{b.departed, b.alone} {
+	for _, left := range [...]map[worker.Key]time.Time{b.departed, b.alone, b.paired} {
 		n := 0
 		maps.DeleteFunc(left, func(_ worker.Key, at time.Time) bool {
 			if !at.IsZero() {

@@ -46,6 +46,23 @@ func set(t testing.TB, revision uint64, ws ...*worker.Worker) *worker.Snapshot {
 	return s
 }
 
+func TestHowLongAPairIsWaitedForIsBounded(t *testing.T) {
+	b := New()
+	key := worker.Key{Model: "m"}
+	of := func(id worker.ID, role worker.Role, group string) *worker.Worker {
+		return make1(t, id, role, func(w *worker.Worker) { w.Pair[worker.KVGroup] = group })
+	}
+	b.Follow(set(t, 1, of(1, worker.Prefill, "b"), of(2, worker.Decode, "a")), discovery.Change{}, noon)
+	require.False(t, b.Load().ServedApart(key, noon), "there never was a pair")
+	b.Follow(set(t, 2, of(1, worker.Prefill, "a"), of(2, worker.Decode, "a")), discovery.Change{}, noon)
+	require.True(t, b.Load().ServedApart(key, noon.Add(24*time.Hour)), "there is one")
+	b.Follow(set(t, 3, of(1, worker.Prefill, "b"), of(2, worker.Decode, "a")), discovery.Change{}, noon)
+	b.Follow(set(t, 4, of(1, worker.Prefill, "c"), of(2, worker.Decode, "a")), discovery.Change{}, noon.Add(time.Minute))
+	require.True(t, b.Load().ServedApart(key, noon.Add(rememberFor-1)))
+	require.False(t, b.Load().ServedApart(key, noon.Add(rememberFor)))
+	require.False(t, b.Load().ServedApart(worker.Key{Model: "other"}, noon))
+}
+
 func TestAWorldIsNotReadyBeforeTheFirstSet(t *testing.T) {
 	b := New()
 	require.False(t, b.Load().Ready())

@@ -1,6 +1,7 @@
 package activation
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -95,6 +96,48 @@ func TestWhatAModelIsServedWithFollowsFromTheStateOfItsKey(t *testing.T) {
 		}
 	}
 	require.Equal(t, "it has no worker", Judge(prefill.Absent, nil, free).Why(nil))
+}
+
+// What the workers of a pool differ in is told with how many are what, and without what is
+// the same in all.
+func TestAMixedPoolIsToldWithItsCounts(t *testing.T) {
+	of := func(text string) func(*worker.Worker) {
+		return func(w *worker.Worker) {
+			w.Pair[worker.Weights] = "/models/m"
+			w.Pair[worker.KVGroup], w.Pair[worker.KVDType], _ = strings.Cut(text, " ")
+		}
+	}
+	pool := func(prefill, decode []string) *worker.Pool {
+		var ws []*worker.Worker
+		for i, text := range prefill {
+			ws = append(ws, make1(t, worker.ID(1+i), worker.Prefill, of(text)))
+		}
+		for i, text := range decode {
+			ws = append(ws, make1(t, worker.ID(101+i), worker.Decode, of(text)))
+		}
+		return set(t, 1, ws...).Pool(worker.Key{Model: "m"})
+	}
+	alike := pool([]string{"a", "a"}, []string{"a", ""})
+	require.Empty(t, Mixed(alike))
+	require.Empty(t, Unpaired(alike))
+
+	mixed := pool([]string{"a", "a", "a"}, []string{"a", "b", "a", ""})
+	require.Equal(t, []string{"its workers differ in kv_group (prefill: 3 a; decode: 2 a, 1 b, 1 unknown): those that differ are no pair"}, Mixed(mixed))
+	require.Equal(t, []string{"decode workers 102 are sglang with blocks of 16 tokens, kv_group b, and the prefill workers are sglang with blocks of 16 tokens, kv_group a: " +
+		"no two of them are a pair; start them alike"}, Unpaired(mixed))
+
+	apart := pool([]string{"b auto"}, []string{"a auto", "a auto"})
+	require.Equal(t, "prefill workers are sglang with blocks of 16 tokens, kv_group b, its decode workers sglang with blocks of 16 tokens, kv_group a", NoPair(apart))
+	require.Equal(t, Outlook{Reason: NoCommon}, Judge(prefill.PrefillReady, apart, Rules{Listener: true}))
+
+	many := make([]string, 50)
+	for i := range many {
+		many[i] = string(rune('A' + i))
+	}
+	crowd := pool(many, []string{"a"})
+	require.Contains(t, Mixed(crowd)[0], ", 42 more texts; decode: 1 a)")
+	require.Len(t, Unpaired(crowd), mostNamed+1)
+	require.Empty(t, Mixed(pool([]string{"a", "b"}, nil)), "no pair is awaited")
 }
 
 // Who is set aside is no change of what discovery knows: the outlook is that of requests

@@ -26,7 +26,7 @@ func readText(t *testing.T, text string) (Config, error) {
 func TestPoolsAreRead(t *testing.T) {
 	c, err := readText(t, `discovery:
   kubernetes:
-    - {pool: primary, prefill_selector: "tier=prefill,app=x", prefill_target_ports: [9000]}
+    - {pool: primary, prefill_selector: "tier=prefill,app=x", prefill_target_ports: [9000], kv_group_label: example.com/release}
     - {selector: app=phi, target_ports: [8000, 8001], namespace: other, presets: [llm-d], roles: [{label: tier, value: a, role: decode}, {label: tier, value: "*", role: none}]}
 `)
 	require.NoError(t, err)
@@ -35,7 +35,7 @@ func TestPoolsAreRead(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, kubernetes.Config{
 		Namespace: "here", Pool: "primary", PrefillSelector: map[string]string{"tier": "prefill", "app": "x"}, PrefillPorts: []uint16{9000},
-		Rules: kubernetes.DefaultRules(),
+		KVGroupLabel: "example.com/release", Rules: kubernetes.DefaultRules(),
 	}, first)
 	second, err := c.Discovery.Kubernetes[1].Source()
 	require.NoError(t, err)
@@ -50,11 +50,12 @@ func TestPoolsAreRead(t *testing.T) {
 func TestWhatIsWrongInAPoolIsToldWithItsLine(t *testing.T) {
 	for text, want := range map[string]string{
 		"{}": "discovery.kubernetes[0]: expected the name of a pool, or a selector",
-		"{pool: a, selector: b=c, target_ports: [1]}": "discovery.kubernetes[0]: expected a pool, or a selector with ports, not both",
-		"{selector: b}":           "baton.yaml:2: discovery.kubernetes[0].selector: selector \"b\": expected name=value",
-		"{selector: b=c}":         "discovery.kubernetes[0]: selector: expected ports, too",
-		"{pool: a, group: x}":     "discovery.kubernetes[0]: group \"x\": expected inference.networking.k8s.io",
-		"{pool: a, presets: [x]}": "discovery.kubernetes[0].presets[0] \"x\": expected baton, llm-d, dynamo, aibrix",
+		"{pool: a, selector: b=c, target_ports: [1]}":            "discovery.kubernetes[0]: expected a pool, or a selector with ports, not both",
+		"{pool: a, kv_group_label: \"a b\"}":                     "discovery.kubernetes[0]: label \"a b\"",
+		"{selector: b}":                                          "baton.yaml:2: discovery.kubernetes[0].selector: selector \"b\": expected name=value",
+		"{selector: b=c}":                                        "discovery.kubernetes[0]: selector: expected ports, too",
+		"{pool: a, group: x}":                                    "discovery.kubernetes[0]: group \"x\": expected inference.networking.k8s.io",
+		"{pool: a, presets: [x]}":                                "discovery.kubernetes[0].presets[0] \"x\": expected baton, llm-d, dynamo, aibrix",
 		"{pool: a, roles: [{label: l, value: v, role: encode}]}": "discovery.kubernetes[0].roles[0].role \"encode\": expected prefill, decode, aggregated, none",
 		"{pool: a, roles: [{value: v, role: none}]}":             "discovery.kubernetes[0].roles[0]: label: expected the name of a label",
 		"{selector: b=c, target_ports: [0, 70000]}":              "discovery.kubernetes[0].target_ports: 70000: expected ports from 1 to 65535",

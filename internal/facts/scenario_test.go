@@ -114,6 +114,8 @@ func workerWord(t testing.TB, w *worker.Worker, word string) {
 		}
 	case "alone":
 		w.AcceptsAggregated, fact = val != "no", worker.FactAcceptsAggregated
+	case "weights":
+		w.Pair[worker.Weights] = val
 	case "rank":
 		w.EngineRank = worker.DPRank(number(t, val))
 	case "port":
@@ -172,6 +174,10 @@ func factWord(t testing.TB, f *engine.Facts, word string) {
 		f.MaxModelLen = uint32(number(t, val))
 	case "eagle":
 		f.Eagle = true
+	case "weights":
+		f.Pair[worker.Weights] = val
+	case "dtype":
+		f.Pair[worker.KVDType] = val
 	case "host":
 		f.Host = val
 	case "boot":
@@ -219,6 +225,9 @@ func describe(w *worker.Worker) string {
 	add(w.CapacityBlocks != 0, "capacity=%d", w.CapacityBlocks)
 	add(w.MaxModelLen != 0, "len=%d", w.MaxModelLen)
 	add(w.Eagle, "eagle")
+	for i, text := range w.Pair {
+		add(text != "", "%s=%s", worker.PairFact(i), text)
+	}
 	add(!w.Bootstrap.IsZero(), "boot=%s:%d", w.Bootstrap.Host, w.Bootstrap.Port)
 	add(len(w.Bootstrap.EngineIDs) > 0, "ids=%s", strings.Join(w.Bootstrap.EngineIDs, "+"))
 	add(!w.KVEvents.IsZero(), "kv=%s:%d", w.KVEvents.Host, w.KVEvents.Port)

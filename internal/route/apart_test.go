@@ -177,3 +177,83 @@ func TestWorkersOfOtherBlocksAreNoPair(t *testing.T) {
 	r.cfg.Health.Report(worker.Rank{ID: 4}, health.Report{Outcome: health.ConnectFailed}, time.Now())
 	require.Equal(t, []string{"2>3 in blocks of 128"}, pairs(r), "nobody is left who fits worker 1")
 }
+
+// While workers are replaced by those of another group, each pair is of one group. Workers of
+// whom no group is known go with all.
+func TestNoPairIsOfTwoGroups(t *testing.T) {
+	grouped := func(groups ...string) []*worker.Worker {
+		ws := routetest.Workers()
+		for i, w := range ws {
+			w.Pair[worker.KVGroup] = groups[i]
+		}
+		return ws
+	}
+	pairs := func(r *rig) (out []string) {
+		for range 32 {
+			d := r.preview(eightTokens)
+			out = append(out, fmt.Sprint(d.Prefill.Rank.ID, ">", d.Decode.Rank.ID))
+		}
+		slices.Sort(out)
+		return slices.Compact(out)
+	}
+	require.Equal(t, []string{"1>3", "2>4"}, pairs(newRig(t, grouped("a", "b", "a", "b"), nil)))
+	require.Equal(t, []string{"2>3", "2>4"}, pairs(newRig(t, grouped("a", "b", "b", "b"), nil)), "nobody is left who fits worker 1")
+	require.Equal(t, []string{"1>3", "1>4", "2>4"}, pairs(newRig(t, grouped("", "b", "a", "b"), nil)))
+
+	r := newRig(t, grouped("a", "b", "a", "b"), nil)
+	r.cfg.Health.Report(worker.Rank{ID: 3}, health.Report{Outcome: health.ConnectFailed}, time.Now())
+	require.Equal(t, []string{"2>4"}, pairs(r))
+
+	// The decode worker leaves while prefill runs, or holds KV that is to be collected.
+	ws := grouped("a", "a", "a", "b")
+	for _, w := range ws {
+		w.Engine = worker.VLLM
+	}
+	r = newRig(t, ws, func(c *Config) { c.Policy.Rules.Listener = true })
+	q := r.asking(eightTokens)
+	p, sc := r.tokens(q)
+	d, f := r.Decide(q, p, sc, time.Now())
+	require.Nil(t, f)
+	require.Equal(t, worker.ID(3), d.Decode.Rank.ID)
+	r.cfg.Health.Report(worker.Rank{ID: 3}, health.Report{Outcome: health.ConnectFailed}, time.Now())
+	next, why := r.DecodeAgain(d.Again, d.Prefill.Rank, d.Decode.Rank, time.Now())
+	require.Equal(t, "was set aside", why)
+	require.Nil(t, next.Worker)
+	collector, _ := r.Collector(d.Again, r.cfg.Board.Load().Snapshot, nil)
+	require.Nil(t, collector)
+
+	// One that an earlier attempt has left to be tried again is not, with a partner that it does not fit.
+	r = newRig(t, grouped("a", "a", "a", "b"), nil)
+	q, f = r.ask(eightTokens, func(req *Request) { req.Keep = worker.Rank{ID: 4} })
+	require.Nil(t, f)
+	p, sc = r.tokens(q)
+	d, f = r.Decide(q, p, sc, time.Now())
+	require.Nil(t, f)
+	require.Equal(t, worker.ID(3), d.Decode.Rank.ID)
+}
+
+// If all workers of one role are new before any of the other is, requests wait for a pair,
+// since there was one; they do not where there never was one.
+func TestAPairThatWasThereIsWaitedFor(t *testing.T) {
+	grouped := func(prefill, decode string) []*worker.Worker {
+		ws := routetest.Workers()
+		for _, w := range ws {
+			w.Pair[worker.KVGroup] = map[worker.Role]string{worker.Prefill: prefill, worker.Decode: decode}[w.Role]
+		}
+		return ws
+	}
+	for _, c := range []struct {
+		sets    [][]*worker.Worker
+		returns bool
+	}{
+		{[][]*worker.Worker{grouped("b", "a")}, false},
+		{[][]*worker.Worker{grouped("a", "a"), grouped("b", "a")}, true},
+	} {
+		r := newRig(t, c.sets[0], func(cfg *Config) { cfg.Board = routetest.Board(time.Now(), c.sets...) })
+		_, f := r.ask(eightTokens, nil)
+		require.Equal(t, &Refusal{
+			Reason: NoCommon, Returning: c.returns,
+			Workers: "prefill workers are sglang with blocks of 4 tokens, kv_group b, its decode workers sglang with blocks of 4 tokens, kv_group a",
+		}, f)
+	}
+}

@@ -54,7 +54,7 @@ type Refusal struct {
 	Taint      string                 // that is required, as the request or a topology names it
 	Queue      *picker.SaturatedError // how full the queue is
 	Overloaded bool                   // all workers that could serve are over a threshold
-	Returning  bool                   // one that is set aside or doubted may serve soon: waiting may help
+	Returning  bool                   // one that is set aside or doubted may serve soon, or a pair be there: waiting may help
 	Workers    string                 // what the prefill and the decode workers are, of which no two are a pair
 	Obstacle   handoff.Obstacle       // what of the request cannot be split; none: the model is never split
 	By         string                 // the header or member that names a prefill worker which would not be used; empty: none does
@@ -83,6 +83,9 @@ func (q *Question) refuse(why Reason) *Refusal {
 	if why == NoCommon {
 		f.Workers = activation.NoPair(q.pool)
 	}
+	// While workers are replaced by others, those of one role may all be new before any of the
+	// other is.
+	f.Returning = len(q.pool.Prefill) > 0 && len(q.pool.Decode) > 0 && len(q.pool.Paired) == 0 && q.world.ServedApart(q.pool.Key, q.now)
 	return f
 }
 

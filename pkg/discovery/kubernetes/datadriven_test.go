@@ -18,7 +18,7 @@ import (
 // Verbs of testdata/join and testdata/machine. A line that begins with a space belongs to
 // the line before it.
 //
-//	join [prefill-ports=8001,…]
+//	join [prefill-ports=8001,…] [group=LABEL]
 //	    POOL, then PODs; prints the workers and the faults
 //	new [prefill=L=V] [standalone]
 //	    a machine for pool infra/primary, or with the POOL that is the input as a
@@ -52,6 +52,9 @@ func TestJoinScenarios(t *testing.T) {
 			var text string
 			d.ScanArgs(t, "prefill-ports", &text)
 			terms.prefillPorts = ports(t, text)
+		}
+		if d.HasArg("group") {
+			d.ScanArgs(t, "group", &terms.kvGroupLabel)
 		}
 		var pods []found
 		for _, line := range lines[1:] {
@@ -244,6 +247,9 @@ func workerText(w *worker.Worker) string {
 	add(w.CapacityBlocks > 0, "capacity=%d", w.CapacityBlocks)
 	add(w.MaxModelLen > 0, "length=%d", w.MaxModelLen)
 	add(w.Eagle, "eagle")
+	for i, text := range w.Pair {
+		add(text != "", "%s=%s", worker.PairFact(i), text)
+	}
 	add(w.AcceptsAggregated, "alone-too")
 	add(!w.Bootstrap.IsZero(), "bootstrap=%s:%d", w.Bootstrap.Host, w.Bootstrap.Port)
 	add(!w.KVEvents.IsZero(), "events=%s:%d/%d/%s", w.KVEvents.Host, w.KVEvents.Port, w.KVEvents.ReplayPort, w.KVEvents.Topic)

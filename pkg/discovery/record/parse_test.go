@@ -34,6 +34,9 @@ func TestParseScenarios(t *testing.T) {
 			if w.Fixed != 0 || w.FactsUnknown || w.FactsPort != 0 {
 				fmt.Fprintf(&b, "  unknown=%t fixed=%011b port=%d\n", w.FactsUnknown, w.Fixed, w.FactsPort)
 			}
+			if w.Pair != (worker.PairFacts{}) {
+				fmt.Fprintf(&b, "  %s\n", w.Pair)
+			}
 			if !w.ModelFiles.IsZero() {
 				fmt.Fprintf(&b, "  files=%s at %d\n", w.ModelFiles.Digest, w.ModelFiles.Port)
 			}
