@@ -100,11 +100,7 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 		Namespace: o.Namespace, Deployment: o.Deployment,
 		DPSize: cmp.Or(o.DPSize, f.DPSize, 1), PortPerRank: o.PortPerRank, BlockSize: cmp.Or(o.BlockSize, f.BlockSize),
 		CapacityBlocks: o.CapacityBlocks, MaxModelLen: f.MaxModelLen, Eagle: f.Eagle, HeaderOverrides: o.HeaderOverrides,
-		Taints: o.Taints, TopologyDomains: o.TopologyDomains, KVTransfer: o.KVTransfer, ModelFiles: o.ModelFiles,
-	}
-	for i := range w.Pair {
-		name := strings.ReplaceAll(worker.PairFact(i).String(), "_", "-") //nolint:gosec // few
-		w.Pair[i] = cmp.Or(o.Pair[i], strings.TrimSpace(notes[annotationPair+name]), f.Pair[i])
+		Taints: o.Taints, TopologyDomains: o.TopologyDomains, KVTransfer: o.KVTransfer, ModelFiles: o.ModelFiles, Pair: pairFacts(o, f, notes),
 	}
 	if o.Eagle != nil {
 		w.Eagle = *o.Eagle
@@ -159,6 +155,15 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 		warnings = append(warnings, "plugins refuse the worker: "+why+"; --advertise names another address")
 	}
 	return w, warnings, nil
+}
+
+// pairFacts finds what the worker's partner must share: by flag, else annotation, else engine.
+func pairFacts(o Override, f engine.Facts, notes map[string]string) (out worker.PairFacts) {
+	for i := range out {
+		name := strings.ReplaceAll(worker.PairFact(i).String(), "_", "-") //nolint:gosec // few
+		out[i] = cmp.Or(o.Pair[i], strings.TrimSpace(notes[annotationPair+name]), f.Pair[i])
+	}
+	return out
 }
 
 // bootstrap finds where decode workers meet this prefill worker: by flag, else

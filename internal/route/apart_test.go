@@ -222,14 +222,29 @@ func TestNoPairIsOfTwoGroups(t *testing.T) {
 	collector, _ := r.Collector(d.Again, r.cfg.Board.Load().Snapshot, nil)
 	require.Nil(t, collector)
 
-	// One that an earlier attempt has left to be tried again is not, with a partner that it does not fit.
-	r = newRig(t, grouped("a", "a", "a", "b"), nil)
-	q, f = r.ask(eightTokens, func(req *Request) { req.Keep = worker.Rank{ID: 4} })
-	require.Nil(t, f)
-	p, sc = r.tokens(q)
-	d, f = r.Decide(q, p, sc, time.Now())
-	require.Nil(t, f)
-	require.Equal(t, worker.ID(3), d.Decode.Rank.ID)
+}
+
+// One that an earlier attempt has left to be tried with another partner is not, with one that
+// it does not fit: the best of those that do is picked.
+func TestAKeptWorkerThatDoesNotFitIsLeft(t *testing.T) {
+	ws := routetest.Many(3)
+	for _, w := range ws {
+		w.Pair[worker.KVGroup] = "a"
+	}
+	ws[5].Pair[worker.KVGroup] = "b"
+	r := newRig(t, ws, nil)
+	r.booked(worker.Rank{ID: 4}, worker.Decode, 4000)
+	decode := func(keep worker.ID) worker.ID {
+		q, f := r.ask(eightTokens, func(req *Request) { req.Keep = worker.Rank{ID: keep} })
+		require.Nil(t, f)
+		p, sc := r.tokens(q)
+		d, f := r.Decide(q, p, sc, time.Now())
+		require.Nil(t, f)
+		defer d.Cancel(time.Now())
+		return d.Decode.Rank.ID
+	}
+	require.Equal(t, worker.ID(5), decode(6))
+	require.Equal(t, worker.ID(4), decode(4), "one that fits is kept")
 }
 
 // If all workers of one role are new before any of the other is, requests wait for a pair,

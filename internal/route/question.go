@@ -33,11 +33,11 @@ type Question struct {
 	fellBack    string             // the failure in whose place one worker is to serve
 	cut         bool               // its legs may keep different parts of its prompt (CutPrompt)
 
-	places     pin.Places   // the workers that the request names
+	places     pin.Places      // the workers that the request names
 	able       []worker.Engine // of which prefill may be picked; nil: all
-	decodeOnly bool         // the request asks which workers would serve it, while prefill is becoming ready
-	atPrefill  bool         // a prefill worker serves the whole request
-	alone      SplitReason  // why one worker is to serve although a pair could be had
+	decodeOnly bool            // the request asks which workers would serve it, while prefill is becoming ready
+	atPrefill  bool            // a prefill worker serves the whole request
+	alone      SplitReason     // why one worker is to serve although a pair could be had
 }
 
 // Query returns what counting the request's tokens needs.
