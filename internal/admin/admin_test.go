@@ -49,6 +49,7 @@ func nightState() State {
 			{
 				ID: 7, Role: worker.Prefill, Engine: worker.SGLang, Endpoint: "10.0.0.7:8000", Models: []string{"llama-3.1-70b"}, Health: Healthy,
 				Facts: FactsRow{State: "known", Since: ago(time.Hour), URL: "http://10.0.0.7:8000", As: "auto", Version: "0.5.23", ReadAt: ago(20 * time.Second)},
+				Pair:  worker.PairFacts{worker.EngineVersion: "0.5.23", worker.Weights: "/models/<llama>", worker.KVDType: "auto"},
 				Ranks: []RankRow{{Requests: 3, PrefillTokens: 12480, IndexBlocks: 90211, CapacityBlocks: 120000, Events: EventStream{State: Connected, LastSequence: 88123, Any: true, LastAt: ago(time.Minute), AsOf: ago(time.Second)}}},
 			},
 			{

@@ -67,8 +67,8 @@ func (f Fit) Fits(o Fit) bool {
 	if f.Engine != o.Engine || f.BlockSize != o.BlockSize {
 		return false
 	}
-	for i, text := range f.Pair {
-		if text != o.Pair[i] && text != "" && o.Pair[i] != "" {
+	for i := range f.Pair {
+		if a, b := f.Pair[i], o.Pair[i]; a != b && a != "" && b != "" {
 			return false
 		}
 	}

@@ -66,17 +66,17 @@ func (p *Pool) RankLists() [][]Rank {
 }
 
 func ranksOf(f Fit, by map[Fit][]Rank, ws []*Worker, all []Rank) []Rank {
-	if ranks, known := by[f]; known {
-		return ranks
+	if by == nil {
+		if len(ws) > 0 && f.Fits(ws[0].Fit()) {
+			return all
+		}
+		return nil
 	}
-	if by != nil {
-		_, ranks := fitting(ws, all, f.Fits)
-		return ranks
+	ranks, known := by[f]
+	if !known {
+		_, ranks = fitting(ws, all, f.Fits)
 	}
-	if len(ws) > 0 && ws[0].Fit().Fits(f) {
-		return all
-	}
-	return nil
+	return ranks
 }
 
 // sortByFit fills what depends on the fits of the workers.
