@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -270,5 +271,10 @@ func TestAPairThatWasThereIsWaitedFor(t *testing.T) {
 			Reason: NoCommon, Returning: c.returns,
 			Workers: "prefill workers are sglang with blocks of 4 tokens, kv_group b, its decode workers sglang with blocks of 4 tokens, kv_group a",
 		}, f)
+		_, f = r.ask(eightTokens, func(req *Request) { req.Subset = setOf("127.0.0.1:40000,127.0.0.1:40003") })
+		require.False(t, f.Returning, "a worker that comes is not in the subset")
+		_, f = r.ask(withExt(`"annotations":["query_instance_id:"]`), func(req *Request) { req.Trust = pin.Prerouted })
+		require.Equal(t, NoCommon, f.Reason)
+		require.False(t, f.Returning, "a question does not wait")
 	}
 }

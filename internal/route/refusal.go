@@ -83,10 +83,19 @@ func (q *Question) refuse(why Reason) *Refusal {
 	if why == NoCommon {
 		f.Workers = activation.NoPair(q.pool)
 	}
-	// While workers are replaced by others, those of one role may all be new before any of the
-	// other is.
-	f.Returning = len(q.pool.Prefill) > 0 && len(q.pool.Decode) > 0 && len(q.pool.Paired) == 0 && q.world.ServedApart(q.pool.Key, q.now)
+	f.Returning = q.awaitsPair()
 	return f
+}
+
+// awaitsPair reports whether waiting may bring the pool a pair that could serve the request:
+// while workers are replaced, those of one role may all be new before any of the other is. A
+// question does not wait, and no new worker is one that is named, or in the data plane's subset.
+func (q *Question) awaitsPair() bool {
+	if q.wish.query || q.wish.names() || q.req.Subset != nil {
+		return false
+	}
+	p := q.pool
+	return len(p.Prefill) > 0 && len(p.Decode) > 0 && len(p.Paired) == 0 && q.world.ServedApart(p.Key, q.now)
 }
 
 func badMember(e openai.Error) *Refusal { return &Refusal{Reason: BadBody, Body: &e} }
