@@ -127,12 +127,13 @@ func (q *Question) wholeAtPrefill() bool {
 	if q.wish.names() || q.req.Sidecar || !handoff.OneToken(q.req.Scan) {
 		return false
 	}
-	return servesAtPrefill(q.fits())
+	return q.servesAtPrefill()
 }
 
-// servesAtPrefill reports whether prefill workers of all these fits can serve whole requests.
-func servesAtPrefill(fits []worker.Fit) bool {
-	return len(fits) > 0 && !slices.ContainsFunc(fits, func(f worker.Fit) bool { return !engines.Of(f.Engine).PrefillServes })
+// servesAtPrefill reports whether prefill workers of all the engines can serve whole requests.
+func (q *Question) servesAtPrefill() bool {
+	some := q.engines()
+	return len(some) > 0 && !slices.ContainsFunc(some, func(e worker.Engine) bool { return !engines.Of(e).PrefillServes })
 }
 
 // byPrefill picks and books a prefill worker for a request that it serves whole. False means that

@@ -39,7 +39,7 @@ func (rt *Router) askPassing(q *Question) *Refusal {
 		return q.noneAlone(false)
 	}
 	q.decodeOnly = anyPart && !q.offers(q.pool.AggregatedRanks) && (q.offers(q.pool.DecodeRanks) || len(q.pool.AggregatedRanks) == 0 && !q.offers(q.pool.PrefillRanks))
-	q.atPrefill = !q.offers(q.pool.AggregatedRanks) && !q.decodeOnly && q.offers(q.pool.PrefillRanks) && (anyPart || servesAtPrefill(q.pool.PrefillFits))
+	q.atPrefill = !q.offers(q.pool.AggregatedRanks) && !q.decodeOnly && q.offers(q.pool.PrefillRanks) && (anyPart || q.servesAtPrefill())
 	lead := q.lead()
 	switch {
 	case len(lead) == 0 && (anyPart || rt.untold(q.world) != nil): // a worker that decodes will do, or one of which nothing is known yet
