@@ -168,7 +168,7 @@ func handoffFlags(fs *flag.FlagSet, cfg *enginesim.Config) (failure *string) {
 	fs.StringVar(&cfg.SideChannelListen, "side-channel-listen", "", "vllm, trtllm: where a prefill worker's KV is taken from (default 127.0.0.1:0)")
 	fs.DurationVar(&cfg.KVLease, "kv-lease", 0, "vllm, trtllm: KV that nobody takes is freed after so long (default 30s, 60s)")
 	fs.DurationVar(&cfg.PullTimeout, "pull-timeout", 5*time.Second, "vllm, trtllm: decode gives a prefill worker so long to hand over")
-	failure = fs.String("kv-load-failure", "fail", "vllm: fail, or recompute where the KV cannot be had")
+	failure = fs.String("kv-load-failure", "fail", "vllm: fail, or recompute where the KV cannot be had; unseen: a lease that has run out is not noticed")
 	fs.BoolVar(&cfg.NullOnStop, "null-on-stop", false, "vllm: only a prefill ended by length hands over, as before 0.19")
 	return failure
 }

@@ -58,6 +58,7 @@ const (
 	Failing     Sight = "finish_reason" // 2xx that says error or abort
 	Unreadable  Sight = "bad_answer"    // 2xx that cannot be read
 	Uncomputed  Sight = "not_computed"  // 2xx whose usage shows that another prompt, or none, was computed
+	Stale       Sight = "stale_handoff" // not sent, since the hand-off was too old
 	NoHandoff   Sight = "no_handoff"    // 2xx without the hand-off data that decode needs
 	TooLong     Sight = "too_long"      // 2xx, longer than can be passed to decode because of what the client asks for
 	Served      Sight = "served"

@@ -52,6 +52,7 @@ var groups = []group{
 	{Overflow, all, "a circuit breaker or the overload manager (UO, DO, UDO, OM)", Row{Fresh: Yes, Outcome: Failed}},
 	{Unconnected, all, "Envoy: UF", Row{Charge: Connect, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{Unmade, all, "Envoy: UF, and its details say connection_timeout: the worker, or its machine, may be busy", Row{Suspect: true, Fresh: Yes, Avoid: It, Outcome: Failed}},
+	{Stale, []Leg{Decode}, "not sent: prefill's hand-off had become too old, since the plugin or its machine stood still", Row{Fresh: Yes, Outcome: Failed}},
 
 	// Before an answer.
 	{Lost, all, "Envoy: UC, UR, UPE, LR, before any answer", Row{Charge: Loss, Suspect: true, Fresh: Yes, Avoid: It, Outcome: Failed}},

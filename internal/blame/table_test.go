@@ -78,7 +78,7 @@ func TestTheTableIsThatOfArchitecture(t *testing.T) {
 
 // TestEveryCellKeepsTheInvariants walks the table.
 func TestEveryCellKeepsTheInvariants(t *testing.T) {
-	above := map[Sight]bool{NotStarted: true, NotSent: true, Overflow: true, Ended: true, TimedOut: true, Aborted: true, Gone: true, CarrierLost: true, Expired: true, ClientLeft: true, Unfinished: true, TooLong: true, Redirected: true}
+	above := map[Sight]bool{NotStarted: true, NotSent: true, Overflow: true, Ended: true, TimedOut: true, Aborted: true, Gone: true, CarrierLost: true, Expired: true, ClientLeft: true, Unfinished: true, TooLong: true, Redirected: true, Stale: true}
 	seen := make(map[key]bool)
 	for _, r := range Rows() {
 		name := fmt.Sprintf("%s of %s", r.Sight, r.Leg)

@@ -177,6 +177,9 @@ type PrefillConfig struct {
 	OverdueBase     time.Duration `yaml:"overdue_base"`      // default 2s
 	OverduePerToken time.Duration `yaml:"overdue_per_token"` // default 1ms, for each token booked on the rank
 	OrphanGrace     time.Duration `yaml:"orphan_grace"`      // default 30s
+	// HandOffLease is how long the engines hold a hand-off's KV for a decode, if they were
+	// started with another lease than their default. Default 0: the engine's.
+	HandOffLease time.Duration `yaml:"handoff_lease"`
 	// MaxQueuedISLTokens refuses new requests for a model with 429 while so many prompt
 	// tokens are queued at its prefill workers. Default 0: no limit. Choose as many tokens
 	// as the whole pool prefills in the longest wait that is better than a refusal. A

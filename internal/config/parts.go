@@ -34,7 +34,7 @@ func (c *Config) Server() (extproc.Config, error) {
 		CachedHeader: c.Routing.CachedHeader,
 		Overrides:    unlessFalse(c.Routing.RequestOverrides),
 		StartTimeout: c.Prefill.StartTimeout, PrefillTimeout: c.Prefill.Timeout,
-		OverdueBase: c.Prefill.OverdueBase, OverduePerToken: c.Prefill.OverduePerToken, OrphanGrace: c.Prefill.OrphanGrace,
+		OverdueBase: c.Prefill.OverdueBase, OverduePerToken: c.Prefill.OverduePerToken, OrphanGrace: c.Prefill.OrphanGrace, HandOffLease: c.Prefill.HandOffLease,
 		Advertise: c.Leg.advertised(), MaxQueuedISLTokens: c.Prefill.MaxQueuedISLTokens,
 	}
 	var errs [4]error

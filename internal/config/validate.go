@@ -142,6 +142,7 @@ func (c *Config) validateDurations() (errs []error) {
 		{"prefill.start_timeout", c.Prefill.StartTimeout, tick}, {"prefill.timeout", c.Prefill.Timeout, tick},
 		{"prefill.overdue_base", c.Prefill.OverdueBase, 0}, {"prefill.overdue_per_token", c.Prefill.OverduePerToken, 0},
 		{"answer.overdue_base", c.Answer.OverdueBase, tick}, {"prefill.orphan_grace", c.Prefill.OrphanGrace, 0},
+		{"prefill.handoff_lease", c.Prefill.HandOffLease, 0},
 		{"routing.routed_ttl", c.Routing.RoutedTTL, tick}, {"routing.predicted_ttl", c.Routing.PredictedTTL, 0},
 		{"request.default_timeout", c.Request.DefaultTimeout, tick}, {"request.max_timeout", c.Request.MaxTimeout, tick},
 		{"request.max_wait", c.Request.MaxWait, tick},

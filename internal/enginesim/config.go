@@ -98,6 +98,9 @@ type LoadFailure string
 const (
 	LoadFail      LoadFailure = "fail"      // the request fails with 500
 	LoadRecompute LoadFailure = "recompute" // decode computes the prompt itself
+	// LoadUnseen is no policy, but what is reported (vllm #52234): decode does not notice that
+	// the lease has run out. It reads what other requests have written, and answers with 200.
+	LoadUnseen LoadFailure = "unseen"
 )
 
 func orDefault[T comparable](v *T, d T) {
@@ -242,12 +245,12 @@ func (c Config) validateHandoff(bad func(format string, a ...any)) {
 	}
 	switch c.KVLoadFailure {
 	case "", LoadFail:
-	case LoadRecompute:
+	case LoadRecompute, LoadUnseen:
 		if c.Engine != worker.VLLM {
-			bad("kv-load-failure: only vllm can recompute")
+			bad("kv-load-failure: only vllm can recompute, or read what is not held any more")
 		}
 	default:
-		bad("kv-load-failure %q: expected fail or recompute", string(c.KVLoadFailure))
+		bad("kv-load-failure %q: expected fail, recompute or unseen", string(c.KVLoadFailure))
 	}
 	if c.NullOnStop && c.Engine != worker.VLLM {
 		bad("null-on-stop: only vllm hands over when a prefill has stopped by itself")

@@ -129,6 +129,7 @@
 //	                                                       prompt or prompt_token_ids as answered
 //	lease             30 s                                 60 s
 //	KV not to be had  500, or KVLoadFailure recompute      500
+//	                  or, of an old lease, unseen
 //	without them      decode computes the prompt itself: correct, slow, counted as Local
 //
 // vLLM's engine id is new with each process, and its side channel has a port for each

@@ -497,3 +497,17 @@ func TestAFloorOfTokensForbidsTheEnd(t *testing.T) {
 		}
 	})
 }
+
+// TestALateDecodeReadsAnothersKV is vllm #52234, where the simulator is asked for it: the lease has run
+// out, nobody notices, and the answer is another prompt's, with 200.
+func TestALateDecodeReadsAnothersKV(t *testing.T) {
+	p, d := pair(t, Config{Engine: worker.VLLM, KVLease: time.Millisecond, KVLoadFailure: LoadUnseen})
+	body := prefillOnly(t, p, "a b", `,"max_tokens":4`)
+	eventually(t, func() bool { return p.State(false).Handoff.Expired == 1 }, "the lease ends")
+	r := post(t.Context(), d.URL()+completions, body)
+	require.Equal(t, 200, r.status, r.body)
+	require.NotContains(t, r.body, strings.TrimSpace(Answer(Tokenize("a b"), 4)))
+	require.Equal(t, "read_after_lease", d.State(false).Violations[0].Kind)
+	require.EqualValues(t, 1, p.State(false).Handoff.Late)
+	require.Contains(t, getBody(t, p.URL()+"/metrics"), "vllm:nixl_num_notifications_after_expiry_total{engine=\"0\",model_name=\"sim\"} 1\n")
+}

@@ -50,6 +50,7 @@ type HandoffState struct {
 	Taken      uint64 `json:"taken"`    // KV that a decode took
 	Released   uint64 `json:"released"` // freed unread, as the decode worker asked
 	Expired    uint64 `json:"expired"`  // freed, since no decode came within the lease
+	Late       uint64 `json:"late"`     // decodes that came for KV whose lease had run out
 
 	// At a decode worker:
 	Pulled       uint64 `json:"pulled"`
@@ -180,6 +181,7 @@ func (l *holds) missingLocked(id, by string) *refusal {
 	broken := past.by != by
 	switch past.why {
 	case goneExpired:
+		l.state.Late++
 		return &refusal{Kind: "expired", Msg: fmt.Sprintf("the lease on the KV of %q has run out", id)}
 	case goneTaken:
 		return &refusal{Kind: "taken_twice", Msg: fmt.Sprintf("the KV of %q has been taken already", id), Violation: broken}

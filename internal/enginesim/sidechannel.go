@@ -228,6 +228,11 @@ func (s *Sim) receive(ctx context.Context, c *call, it *item, miss func(error) e
 			err = nil // the engine answers all the same, from blocks that may be another request's by now
 		}
 	}
+	if pe != nil && pe.Kind == "expired" && s.cfg.KVLoadFailure == LoadUnseen {
+		s.violate(Violation{Kind: "read_after_lease", Seq: c.rec.req.Seq, Handoff: c.transfer.id, Detail: pe.Msg})
+		it.digest = ^it.digest // the answer is another prompt's
+		err = nil
+	}
 	if err == nil {
 		s.pulls.ok.Add(1)
 		it.cached = len(it.prompt) - 1

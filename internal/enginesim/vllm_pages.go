@@ -134,7 +134,10 @@ func (v vllm) metrics(w http.ResponseWriter, _ *http.Request) {
 	}
 	var connector []count // not split by rank here
 	if s.disaggregated() {
-		connector = []count{{"nixl_num_kv_expired_reqs", st.Handoff.Expired}, {"nixl_num_failed_transfers", st.Handoff.PullsFailed}}
+		connector = []count{
+			{"nixl_num_kv_expired_reqs", st.Handoff.Expired}, {"nixl_num_notifications_after_expiry", st.Handoff.Late},
+			{"nixl_num_failed_transfers", st.Handoff.PullsFailed},
+		}
 	}
 	for _, m := range connector {
 		b = fmt.Appendf(b, "# TYPE vllm:%s_total counter\nvllm:%s_total{engine=\"0\",model_name=%q} %d\n", m.name, m.name, s.cfg.Models[0], m.v)

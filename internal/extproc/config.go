@@ -162,6 +162,10 @@ type Config struct {
 	MaxQueuedISLTokens int64
 	// OrphanGrace is how long a prefill leg may outlive its client; 0: not at all.
 	OrphanGrace time.Duration
+	// HandOffLease is how long engines that free held KV after a while hold it; 0: what they
+	// have by default (handoff.Protocol.Lease). A shorter one costs fresh attempts; with a longer
+	// one than the engines' a decode may read the KV of another prompt.
+	HandOffLease time.Duration
 
 	// LegKey seals leg tokens, in at least 16 bytes. All replicas behind one Envoy need
 	// the same key.
@@ -222,7 +226,7 @@ func (c Config) Validate() error {
 	}
 	for name, d := range map[string]time.Duration{
 		"default timeout": c.DefaultTimeout, "start timeout": c.StartTimeout, "prefill timeout": c.PrefillTimeout,
-		"overdue base": c.OverdueBase, "overdue per token": c.OverduePerToken, "orphan grace": c.OrphanGrace, "answer base": c.AnswerBase,
+		"overdue base": c.OverdueBase, "overdue per token": c.OverduePerToken, "orphan grace": c.OrphanGrace, "hand-off lease": c.HandOffLease, "answer base": c.AnswerBase,
 	} {
 		if d < 0 {
 			bad("%s %s: expected 0 or more", name, d)
@@ -257,7 +261,7 @@ func (c *Config) overdueAfter(tokens int64) time.Duration {
 
 func (c *Config) rules() *leg.Rules {
 	return &leg.Rules{
-		PrefillTimeout: c.PrefillTimeout, OrphanGrace: c.OrphanGrace,
+		PrefillTimeout: c.PrefillTimeout, OrphanGrace: c.OrphanGrace, Lease: c.HandOffLease,
 		Hold: !c.NoHold, HoldFirst: c.FirstToken == FirstTokenHold, Fallback: c.FallbackAggregated, PrefillCluster: c.PrefillCluster, MaxAttempts: c.MaxAttempts, PassOther: !c.RefuseOther,
 		Served:       engines.Served,
 		MaxBodyBytes: c.MaxBodyBytes, DefaultTimeout: c.DefaultTimeout, MaxTimeout: c.MaxTimeout, Names: c.Names, Buffers: new(wire.Pool), Scans: new(scanPool),

@@ -125,6 +125,7 @@ func (c *legClient) send(ctx context.Context, path string, set []wire.Header, sr
 	if req.Header.Get("user-agent") == "" {
 		req.Header["User-Agent"] = nil // else Go adds its own
 	}
+	began := time.Now()
 	resp, err := c.http.RoundTrip(req) // no client: a redirect is the worker's answer
 	c.reached(err)
 	if err != nil {
@@ -135,6 +136,7 @@ func (c *legClient) send(ctx context.Context, path string, set []wire.Header, sr
 	}
 	defer resp.Body.Close()
 	a := &leg.OwnAnswer{Status: resp.StatusCode, Sent: true, LocalReply: resp.Header.Get(prefill.HeaderLocalReply)}
+	a.Made = leg.MadeAt(resp.Header.Get("date"), began, time.Now())
 	a.RetryAfter, a.Location = resp.Header.Get("retry-after"), resp.Header.Get("location")
 	a.Body, a.Err = readAnswer(resp, limit)
 	if errors.Is(a.Err, leg.ErrLong) && limit == legAnswerRead {
@@ -191,6 +193,7 @@ type legBody struct {
 	r     *bytes.Reader
 	body  []byte
 	sent  func()      // is called once the whole body was read; nil: nobody wants to know
+	until time.Time   // it is not read after that, so that nothing of it is sent; zero: at any time
 	begun atomic.Bool // there is a connection, which reads the body
 	ended atomic.Bool // the body was read to its end
 	again atomic.Bool // the transport has asked for another reader, to send the body again
@@ -201,6 +204,9 @@ func newLegBody(body []byte, sent func()) *legBody {
 }
 
 func (b *legBody) Read(p []byte) (int, error) {
+	if !b.until.IsZero() && time.Now().After(b.until) {
+		return 0, errTooOld
+	}
 	b.begun.Store(true)
 	n, err := b.r.Read(p)
 	if b.r.Len() == 0 && b.ended.CompareAndSwap(false, true) && b.sent != nil {
@@ -217,8 +223,11 @@ func (b *legBody) spent() bool { return b.ended.Load() && !b.again.Load() }
 // reused, but left to the garbage collector.
 func (b *legBody) reread() (io.ReadCloser, error) {
 	b.again.Store(true)
-	return io.NopCloser(bytes.NewReader(b.body)), nil
+	return &legBody{r: bytes.NewReader(b.body), body: b.body, until: b.until}, nil
 }
+
+// errTooOld is why a leg is not sent whose hand-off has become too old.
+var errTooOld = errors.New("the hand-off is too old")
 
 // errLegAborted is the cause with which an attempt cancels a leg of its own.
 var errLegAborted = errors.New("the leg was ended by its owner")

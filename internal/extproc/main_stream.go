@@ -334,7 +334,10 @@ func (s *mainStream) route(now time.Time, e *leg.Effect) {
 		s.decodeLimit.from = now
 	}
 	s.losing.Store(int32(s.m.Plan().Lost) + 1)
-	s.sendRoute(e)
+	if !s.sendRoute(e) {
+		s.losing.Store(0)
+		s.post(just(leg.Event{Kind: leg.EventStale}))
+	}
 }
 
 func (s *mainStream) relay(now time.Time, e *leg.Effect) {

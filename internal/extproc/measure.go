@@ -119,6 +119,9 @@ func (s *mainStream) clock(t *telemetry.Served, now time.Time, began bool) {
 	case s.m.Plan().Looks && s.srv.cfg.FirstToken == FirstTokenHold && (s.looked.Load() || s.srv.rules.Replicas):
 		t.FirstToken = t.FirstByte // the head has waited for the first token
 	}
+	if p := s.m.Plan(); p.Disaggregated && p.Kind.PrefillFirst() && !p.Prefilled.IsZero() {
+		t.HandOff, t.HandOffAge = p.Kind.String(), start.Add(cmp.Or(t.FirstToken, t.FirstByte)).Sub(p.Prefilled)
+	}
 }
 
 func operation(p openai.Path) string {

@@ -116,18 +116,31 @@ func (srv *Server) panicked(where string, r any) {
 	srv.log.Error("a stream panicked; it was ended, and the others go on: a fault of Baton's; please report it with the stack", logkey.Leg, where, logkey.Panic, r, logkey.Stack, string(debug.Stack()))
 }
 
-// sendRoute replies to the end of the request, in the body mode of the stream.
-func (w *stream) sendRoute(e *leg.Effect) {
+// sendRoute replies to the end of the request, in the body mode of the stream. It returns false
+// if the hand-off in the body has become too old: then decode cannot have the whole of it, since
+// the last message was not sent. Each message is preceded by a look at the clock, because the
+// process may have stood still since the machine's.
+func (w *stream) sendRoute(e *leg.Effect) (whole bool) {
 	r := wire.Route{Set: e.Set, Remove: e.Remove, Body: e.Body, Token: e.Token, NewRoute: e.NewRoute}
+	whole = true
+	send := func(r wire.Reply) {
+		whole = whole && !e.Late(time.Now())
+		if whole {
+			w.send(r)
+		} else {
+			r.Drop()
+		}
+	}
 	if !w.fullDuplex {
-		w.send(w.srv.replies.Route(&r))
-		return
+		send(w.srv.replies.Route(&r))
+		return whole
 	}
-	w.send(w.srv.replies.RouteHeaders(&r))
-	w.srv.replies.Chunks(wire.RequestBody, e.Body, !e.Trailers, w.send)
+	send(w.srv.replies.RouteHeaders(&r))
+	w.srv.replies.Chunks(wire.RequestBody, e.Body, !e.Trailers, send)
 	if e.Trailers {
-		w.send(wire.Continue(wire.RequestTrailers))
+		send(wire.Continue(wire.RequestTrailers))
 	}
+	return whole
 }
 
 // sendContinue lets a message pass. In full duplex, this means to send the body back.

@@ -169,7 +169,7 @@ func (s *mainStream) survive(where string, post func()) {
 // set aside or cannot be reached, and the request has not named it, collect asks others:
 // collectTries workers at most, the booked one included.
 func (s *mainStream) collect(e *leg.Effect) {
-	p, again, path, body := *s.m.Plan(), s.again, e.Path.String(), e.Body
+	p, again, path, body, until := *s.m.Plan(), s.again, e.Path.String(), e.Body, e.Until
 	took := func(w *worker.Worker, dp worker.DPRank) bool {
 		ctx, cancel := context.WithTimeout(s.srv.legs, collectTimeout)
 		defer cancel()
@@ -182,7 +182,9 @@ func (s *mainStream) collect(e *leg.Effect) {
 			return false
 		}
 		set := s.m.LegHeaders(dp, w.RanksPerPort(), token, w.EndpointOf(dp).String())
-		return s.srv.legClient.send(ctx, path, carried(set, s.m.Request().Headers.All), newLegBody(body, nil), legAnswerLimit).Taken()
+		src := newLegBody(body, nil)
+		src.until = until
+		return s.srv.legClient.send(ctx, path, carried(set, s.m.Request().Headers.All), src, legAnswerLimit).Taken()
 	}
 	const failed = "collect_failed"
 	began := s.srv.legClient != nil && s.srv.senders.run(func() {

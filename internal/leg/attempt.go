@@ -251,6 +251,9 @@ func (a *attempt) route(now time.Time, body []byte, changed bool) {
 	e := Effect{Op: OpRoute, Of: wire.RequestBody, Trailers: a.req.trailers, Set: a.routeHeaders(now), Token: a.plan.AnswerToken, NewRoute: a.plan.Looks}
 	e.Remove = a.req.leftover(e.Set, a.way)
 	body, named := nameResponse(body, a.plan, &a.req)
+	if a.plan.Kind.PrefillFirst() && a.handover.unsure() {
+		e.Until = a.rules.lastMoment(a.plan)
+	}
 	switch {
 	case changed || named:
 		e.Body = body
@@ -483,7 +486,7 @@ func (a *attempt) giveUp() {
 // collect asks for a collecting leg if prefill holds KV of which no decode knows, so that
 // the KV is freed.
 func (a *attempt) collect() {
-	e, ok := a.handover.collect(&a.req, a.plan, a.far.well)
+	e, ok := a.handover.collect(a.rules, &a.req, a.plan, a.far.well)
 	if ok {
 		a.emit(e)
 	}

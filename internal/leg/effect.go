@@ -16,13 +16,13 @@ type Op uint8
 // answers.
 const (
 	OpContinue     Op = iota + 1 // let a message go on unchanged, or a piece of an answer: Of, Body, EndOfStream
-	OpRoute                      // answer the request's end, with its destination: Set, Body
+	OpRoute                      // answer the request's end, with its destination: Set, Body, Until; EventStale answers if that is past
 	OpRouteHeaders               // the same for a request without a body, after its headers: Set
 	OpRelay                      // let the response headers go on: Set, Gap; Holds, Wait
 	OpImmediate                  // send an ImmediateResponse: Imm
 	OpExtend                     // make Envoy's message timeout longer: Wait
 	OpPrefill                    // send the prefill leg: Set, Body, Wait, Unread; EventPrefilled answers
-	OpCollect                    // send a collecting leg, which fetches the KV that prefill holds: Path, Body; EventCollected answers
+	OpCollect                    // send a collecting leg, which fetches the KV that prefill holds: Path, Body, Until; EventCollected answers
 	OpPick                       // resolve tokens, pick, reserve; EventPicked, EventRefused or EventAnswered answers. Fail: pick one worker, since the pair has failed so
 	OpModels                     // answer a question about all models, or about one: Model, Retry
 	OpHealth                     // answer whether the plugin is ready: Retry
@@ -61,6 +61,7 @@ type Effect struct {
 	Path        openai.Path   // OpCollect
 	Model       string        // OpModels: the model that is asked about; "": all of them
 	Unread      bool          // OpPrefill: an answer that is too long to be kept is still awaited
+	Until       time.Time     // OpRoute, OpCollect: nothing of it is sent after that, since the hand-off is too old then; zero: at any time
 	Trailers    bool          // OpRoute: request trailers end the body
 	Retry       bool          // OpModels, OpHealth: a fresh attempt is allowed
 	Holds       bool          // OpRelay: the head of decode's answer has waited for prefill, for the time Wait
@@ -78,6 +79,9 @@ type Effect struct {
 	Found       openai.Finding
 	EndOfStream bool
 }
+
+// Late reports whether the hand-off in the effect is too old to be sent at that time.
+func (e *Effect) Late(now time.Time) bool { return !e.Until.IsZero() && now.After(e.Until) }
 
 // Outcome is how an attempt ended. The names are metric labels.
 type Outcome = blame.Outcome

@@ -35,6 +35,7 @@ const (
 	EventDrain     // the process is about to end: the machine leaves its stream if it can
 	EventPrefilled // a prefill leg that the plugin itself sent has ended: Answer, Moved
 	EventCollected // a collecting leg has ended
+	EventStale     // OpRoute was not performed, since its hand-off had become too old
 	EventAnswered  // the request was a question, which Imm answers
 	EventLogged    // Envoy's access log of the request has come: Seen, Status, Reached
 	EventLogBroken // a stream of Envoy's access log has broken off: the end of the answer may be lost

@@ -107,6 +107,7 @@ var (
 	failPinUnfit     = Failure{Code: "workers_do_not_fit", Status: 400, Kind: kindInvalid, Message: "The named workers cannot hand KV over to each other"}
 
 	failPrefill        = Failure{Code: "prefill_failed", Status: 503, Kind: kindUnavailable, Message: "The prefill worker failed; try again.", RetryAfter: time.Second, Fresh: true, OfPrefill: true, Ends: blame.Failed}
+	failStale          = Failure{Code: "handoff_stale", Status: 503, Kind: kindUnavailable, Message: "The router has stood still while the request was in it; try again.", RetryAfter: time.Second, Fresh: true, Ends: blame.Failed}
 	failPrefillRefused = Failure{Code: "prefill_rejected", Status: 400, Kind: kindInvalid, Message: "The prefill worker refused the request.", OfPrefill: true, Ends: blame.OfWorker}
 	failPrefillBusy    = Failure{Code: "prefill_busy", Status: 429, Kind: kindRateLimit, Message: "The prefill workers are busy; try again.", RetryAfter: time.Second, OfPrefill: true, Ends: blame.OfWorker}
 	failPrefillLong    = Failure{Code: "prefill_answer_too_large", Status: 400, Kind: kindInvalid, OfPrefill: true, Ends: blame.OfWorker, Message: "The prefill worker's answer is too large to be handed on: ask for less about the prompt, such as fewer prompt_logprobs."}
@@ -134,7 +135,7 @@ func failures() []Failure {
 		FailNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNeedsAlone, failPrefillGone, failNoCommon, failNoListener, failNoHandoff, FailSaturated, failNoTaint, FailOutside, failEnforced,
 		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
 		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
-		failPrefill, failPrefillRefused, failPrefillBusy, failPrefillLong, failDecodeLost, FailDecodesLost, failDecodeError, failDecodeEmpty,
+		failPrefill, failStale, failPrefillRefused, failPrefillBusy, failPrefillLong, failDecodeLost, FailDecodesLost, failDecodeError, failDecodeEmpty,
 		failDecodeSilent, failDecodeRefused, failCut,
 		FailLegRefused, FailLegLate, FailLegGone, failLegAborted, FailProtocol, FailInternal,
 	}

@@ -2,6 +2,7 @@ package leg
 
 import (
 	"errors"
+	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/engine/handoff"
@@ -16,13 +17,14 @@ type OwnAnswer struct {
 	RetryAfter string // of the worker's answer
 	Location   string // the same
 	Body       []byte
-	Err        error  // why the answer is not whole; nil: it is
-	Why        string // Err as people who run the router read it; it has nothing of the answer
-	Sent       bool   // the request has left the plugin, so somebody may have seen it
-	Canceled   bool   // the plugin ended the leg
-	Odd        bool   // the worker refuses more than its pool
-	Spent      bool   // nothing reads the request's body any more: its buffer is free
-	Unread     bool   // the answer is whole, and was not kept: it is too long, or has an encoding
+	Err        error     // why the answer is not whole; nil: it is
+	Why        string    // Err as people who run the router read it; it has nothing of the answer
+	Sent       bool      // the request has left the plugin, so somebody may have seen it
+	Canceled   bool      // the plugin ended the leg
+	Odd        bool      // the worker refuses more than its pool
+	Spent      bool      // nothing reads the request's body any more: its buffer is free
+	Unread     bool      // the answer is whole, and was not kept: it is too long, or has an encoding
+	Made       time.Time // when the worker made the answer ([MadeAt]); zero: not known
 
 	// Set by the machine.
 	read      bool
@@ -35,6 +37,18 @@ var (
 	ErrLong    = errors.New("the answer is longer than what is read of one")
 	ErrExpired = errors.New("the leg has not ended in its time")
 )
+
+// MadeAt returns when a worker made an answer that came at received: its date, if that lies
+// between sent, when the request was sent, and received. Else the clocks differ, or the date is
+// another's, and it returns received. A date is cut to the second, so it may be a second before
+// sent, and is never too late. What is returned can be compared by the monotonic clock.
+func MadeAt(date string, sent, received time.Time) time.Time {
+	at, err := time.Parse(time.RFC1123, date)
+	if err != nil || at.Before(sent.Truncate(time.Second)) || at.After(received) {
+		return received
+	}
+	return received.Add(at.Sub(received))
+}
 
 // good reports whether a worker has answered, with a whole 2xx.
 func (a *OwnAnswer) good() bool {
@@ -62,6 +76,19 @@ func (a *OwnAnswer) said(q *Request) string {
 // does not depend on what the answer says.
 func (a *OwnAnswer) Taken() bool {
 	return a.Sent && (a.LocalReply == "" || reached(a.LocalReply))
+}
+
+// stale ends an attempt whose hand-off had become too old before all of it was sent: decode has not
+// got it, and prefill frees the KV.
+func stale(a *attempt, now time.Time) {
+	if a.phase != mainRouted {
+		return
+	}
+	a.handover.giveUp()
+	f := failStale
+	if !a.decodeFailed(now, blame.Stale, false, &f) {
+		a.reject(&f, false)
+	}
 }
 
 // handover is the hand-off of one attempt: what prefill was asked for, and who is to take
@@ -193,11 +220,11 @@ func (h *handover) judge(a *OwnAnswer, p *Plan) (Report, handoff.Result) {
 // collect returns a collecting leg: a decode for one token whose answer is dropped, which
 // takes and frees KV of which no decode knows (docs/behaviour.md#collected). It returns
 // false if there is none to take. The flag well says that the prefill leg was well.
-func (h *handover) collect(q *Request, p *Plan, well bool) (Effect, bool) {
+func (h *handover) collect(r *Rules, q *Request, p *Plan, well bool) (Effect, bool) {
 	if h.kv != kvOurs {
 		return Effect{}, false
 	}
-	e := Effect{Op: OpCollect, Path: q.Path}
+	e := Effect{Op: OpCollect, Path: q.Path, Until: r.lastMoment(p)}
 	switch {
 	case p.Kind.Holds() && well:
 		e.Path = openai.Completions

@@ -24,7 +24,7 @@ import (
 
 // The scenario files drive a machine as its stream does. Verbs of testdata/main:
 //
-//	new [attempt=N] [full-duplex] [no-hold] [first=hold|off] [fallback] [gateway] [plain] [replicas] [sends]
+//	new [attempt=N] [full-duplex] [no-hold] [first=hold|off] [fallback] [gateway] [plain] [replicas] [sends] [lease=D]
 //	request-headers [method=POST] [path=…] [eos] [length=N] [encoded] [timeout=MS] [start=D]   D: so long ago
 //	     [answers] [answers-duplex]      the filter sends the bodies of answers, or streams them
 //	     [strange=NAME]                  a header that only routers may set
@@ -50,7 +50,9 @@ import (
 //	after D                      time passes; the timer fires if it is due
 //
 //	prefilled [status=N] [cut] [long] [unread] [canceled] [local=FLAGS]   the end of a prefill leg of our own; the input is its answer
+//	     [made=D]                        the worker made it so long ago
 //	collected                    a collecting leg has ended
+//	stale                        the hand-off was too old to be sent
 //
 // Verbs of testdata/prefill: new, admit [refused=CODE] [deadline=D] [path=…] [eos],
 // request-body, request-trailers, response-headers [length=N] [retry-after=TEXT],
@@ -111,6 +113,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		r.ReasonHeader, r.Replicas = "x-dropped", d.HasArg("replicas")
 		r.CachedHeader = d.HasArg("cached")
 		r.HoldFirst = str(d, "first", "hold") == "hold"
+		r.Lease = dur(t, str(d, "lease", "0s"))
 		w := Way{Sends: d.HasArg("sends")}
 		switch {
 		case d.HasArg("plain"):
@@ -151,6 +154,11 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		ev = Event{Kind: EventLeg, Leg: reportArgs(t, d)}
 	case "prefilled":
 		ev = Event{Kind: EventPrefilled, Answer: answerArgs(t, d)}
+		if ago := str(d, "made", ""); ago != "" {
+			ev.Answer.Made = dr.now.Add(-dur(t, ago))
+		}
+	case "stale":
+		ev = Event{Kind: EventStale}
 	case "collected":
 		ev = Event{Kind: EventCollected}
 	case "response-headers":
@@ -314,6 +322,9 @@ func textOf(effects []Effect) string {
 		case OpRoute, OpRouteHeaders, OpRelay, OpPrefill, OpCollect:
 			if e.Gap > 0 {
 				fmt.Fprintf(&b, "\n  gap %s", e.Gap)
+			}
+			if !e.Until.IsZero() {
+				fmt.Fprintf(&b, " until %s", e.Until.Sub(testStart))
 			}
 			if e.Trailers {
 				b.WriteString(" with trailers")

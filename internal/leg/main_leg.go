@@ -86,6 +86,8 @@ func (m *Main) Step(now time.Time, ev *Event) []Effect {
 		m.onPrefilled(now, ev)
 	case EventCollected:
 		m.onCollected()
+	case EventStale:
+		stale(&m.attempt, now)
 	default:
 		if !m.onMessage(now, ev) {
 			m.reject(&FailProtocol, false)

@@ -86,6 +86,9 @@ func (m *pairing) onLegWell(now time.Time, r Report) {
 		return
 	}
 	m.far = farLeg{state: Well, well: true, cached: r.Cached, counted: r.Counted}
+	if m.plan.Prefilled.IsZero() {
+		m.plan.Prefilled = now
+	}
 	m.timers.stop(timerLate, timerBegin)
 	m.emit(Effect{Op: OpMark, Report: r})
 	m.charges.saw(m.prefillLeg(), blame.Served)
@@ -437,6 +440,10 @@ func (m *pairing) onPrefilled(now time.Time, ev *Event) {
 	a, h := ev.Answer, &m.handover
 	if m.plan != nil {
 		m.plan.move(ev.Moved)
+		m.plan.Prefilled = now
+		if !a.Made.IsZero() {
+			m.plan.Prefilled = a.Made
+		}
 	}
 	report, result := h.judge(a, m.plan)
 	if report.State == Failed {

@@ -47,6 +47,7 @@ type Plan struct {
 	Expected     Expected      // of the prompt
 	Suspects     Suspects      // of earlier attempts of the request
 	Lost         int           // how many workers the request has lost that were to answer it (blame.Row.Loses)
+	Prefilled    time.Time     // when prefill made its answer, from which a lease on the KV counts; zero: it has not, as far as is known
 	Explain      string        // the debug header's value; "": it was not asked for
 
 	NamesResponse bool // the request makes a response, whose id decode's engine takes from it

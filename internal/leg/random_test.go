@@ -79,6 +79,9 @@ func (x *mainRandom) send(ev Event, name string) error {
 			return err
 		}
 	}
+	if ev.Kind == EventPrefilled && x.m.handover.unsure() && x.m.plan.Kind.PrefillFirst() && x.routed == 1 && !x.closed && x.r.IntN(8) == 0 {
+		return x.send(Event{Kind: EventStale}, "stale") // in place of the route
+	}
 	if ev.Kind == EventFound && !slices.Contains(ops, "pass") && !slices.Contains(ops, "immediate") {
 		return x.fail("X7: nobody says whether the answer goes on")
 	}
@@ -94,6 +97,9 @@ func (x *mainRandom) seenBy(ev *Event, was mainPhase, effects []Effect) bool {
 		}
 	}
 	switch ev.Kind {
+	case EventStale: // its lease is over soon, or is
+		x.taken = true
+		return true
 	case EventFound: // the head of that answer has not come
 		x.taken = true
 		return true

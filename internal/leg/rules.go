@@ -19,6 +19,7 @@ type Scans interface {
 type Rules struct {
 	PrefillTimeout time.Duration // the longest time that a prefill leg may take
 	OrphanGrace    time.Duration // how long a prefill leg may outlive its client
+	Lease          time.Duration // how long engines that free held KV after a while hold it; 0: their default
 	Hold           bool          // hold the head of decode's answer until prefill is well
 	HoldFirst      bool          // hold the head until the first token, too
 	Fallback       bool          // if prefill goes first and fails for good, one worker serves the request
@@ -35,6 +36,24 @@ type Rules struct {
 	Replicas       bool   // Envoy may send its access log to another replica
 	Buffers        *wire.Pool
 	Scans          Scans
+}
+
+// ofLease is how much of a lease a hand-off has left at least when it is sent, one part of so many:
+// for its way to decode, for decode's to prefill, and for clocks that differ.
+const ofLease = 3
+
+// lastMoment returns until when the hand-off of a plan may be sent; zero: at any time. When its
+// lease has run out, the engine gives the blocks to others, and a decode that comes then reads what
+// these have written (docs/engines.md#vllm-lease).
+func (r *Rules) lastMoment(p *Plan) time.Time {
+	lease := p.Kind.Lease
+	if lease == 0 {
+		return time.Time{}
+	}
+	if r.Lease > 0 {
+		lease = r.Lease
+	}
+	return p.Prefilled.Add(lease - lease/ofLease)
 }
 
 // Way is what the machine has to know of the filter that its stream comes from.

@@ -89,6 +89,9 @@ type Served struct {
 
 	FirstByte, FirstToken, Whole time.Duration
 	PerToken                     time.Duration // mean time of each token after the first
+
+	HandOff    string        // the kind of hand-off, where decode needs prefill's answer
+	HandOffAge time.Duration // at the first token, else the first byte; 0: there was none
 }
 
 // Took measures a request that has ended.
@@ -97,6 +100,7 @@ func (i *Instruments) Took(s *Served) {
 	i.firstByte.observe(s.FirstByte, s.Operation, s.Model)
 	i.firstTokenSeconds.observe(s.FirstToken, s.Operation, s.Model)
 	i.perToken.observe(s.PerToken, s.Operation, s.Model)
+	i.handOffAge.observe(s.HandOffAge, s.HandOff)
 }
 
 // PromptTokens says how much of one request's prompt was cached, in tokens.

@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"strings"
+	"time"
 
 	"github.com/seed-60ae5743/baton/internal/engine/capability"
 	"github.com/seed-60ae5743/baton/internal/openai"
@@ -20,6 +21,11 @@ type Protocol struct {
 	Name     string // as labels and the status page show it
 	Together *Together
 	First    *First
+
+	// Lease is how long prefill holds KV after its answer, as the engine has it by default, for a
+	// decode that has not come: then it gives the blocks to other requests. 0: not known, or it
+	// holds none.
+	Lease time.Duration
 
 	// Takes says on which paths the engine takes a hand-off, and which members prevent one.
 	Takes *capability.Table

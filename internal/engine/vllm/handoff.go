@@ -1,6 +1,8 @@
 package vllm
 
 import (
+	"time"
+
 	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 )
 
@@ -10,8 +12,13 @@ import (
 var HandOff = &handoff.Protocol{
 	Name:  "nixl_pull",
 	First: &handoff.First{Hold: hold, Added: []string{member}, Read: read, Append: appendHeld, DrawsAgain: true},
+	Lease: lease,
 	Takes: Takes,
 }
+
+// lease is kv_lease_duration of kv_connector_extra_config where it is not set
+// (docs/engines.md#vllm-lease; 0.32, nixl/base_scheduler.py).
+const lease = 30 * time.Second
 
 // member carries the hand-off, in the bodies of prefill and decode and in prefill's answer.
 const member = "kv_transfer_params"

@@ -3,6 +3,7 @@ package vllmmooncake
 import (
 	"net"
 	"strconv"
+	"time"
 
 	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/engine/vllm"
@@ -18,8 +19,13 @@ import (
 var HandOff = &handoff.Protocol{
 	Name:     "mooncake",
 	Together: &handoff.Together{Members: members, Prefill: oneToken, NamesRank: true, Collect: collect},
+	Lease:    lease,
 	Takes:    vllm.Takes.Only(openai.ChatCompletions, openai.Completions, openai.Responses),
 }
+
+// lease is VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT where it is not set
+// (docs/engines.md#mooncake-holds; 0.32, envs.py).
+const lease = 480 * time.Second
 
 // transferID appends the name of an attempt's transfer. It is made of the room, which
 // is drawn anew for each attempt.
