@@ -104,6 +104,7 @@ func theWalk() []step {
 
 // elsewhere are the cells that other tests bring about, and assert.
 var elsewhere = map[cell]func(*testing.T){
+	{blame.Decode, blame.Stale}:         TestAHandOffIsNotSentAfterItsLease,
 	{blame.Mirrored, blame.Unmade}:      TestAConnectionThatIsNotMadeIsNoProof,
 	{blame.First, blame.Unmade}:         TestAConnectionThatIsNotMadeIsNoProof,
 	{blame.Decode, blame.Unmade}:        TestAConnectionThatIsNotMadeIsNoProof,
