@@ -284,6 +284,47 @@ func TestARequestThatEndsItsDecodesGetsNoThird(t *testing.T) {
 	})
 }
 
+// TestWhatHasEndedTwoWorkersIsHeldBack: after two workers were lost under a request with a member that
+// is in no list, no other one with that member comes to a worker. Those without it are served.
+func TestWhatHasEndedTwoWorkersIsHeldBack(t *testing.T) {
+	t.Parallel()
+	for name, l := range map[string]layout{
+		"alone": {aggregated: 4, config: quickFaults},
+		"apart": {prefill: 1, decode: 4, config: quickFaults + "request: {handed_over: [spell, charm]}\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			both(t, l, func(t *testing.T, f *fleet) {
+				const killer = "ends who serves it"
+				with := func(member, prompt string) string {
+					return strings.Replace(completion(prompt, 4, false), "{", `{"`+member+`":1,`, 1)
+				}
+				answering := f.workers[l.prefill:]
+				for _, w := range answering {
+					f.fault(w, enginesim.Fault{Mode: enginesim.FaultDie, When: enginesim.Before, Only: killer})
+				}
+				requireAnswer(t, f.send(t.Context(), "/v1/completions", with("spell", "the first")), "the first", 4)
+				requireError(t, f.send(t.Context(), "/v1/completions", with("spell", killer)), http.StatusInternalServerError, "decodes_lost")
+				r := f.send(t.Context(), "/v1/completions", with("spell", killer))
+				requireError(t, r, http.StatusInternalServerError, "held_back")
+				require.Contains(t, r.body, "with members that are in no list of what their engine takes: the members spell. Such requests are held back until ")
+				require.Equal(t, "false", r.header.Get("X-Should-Retry"))
+				require.EqualValues(t, 1, f.metric("baton_failures_total", `code="held_back"`))
+				requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("without", 4, false)), "without", 4)
+				requireAnswer(t, f.send(t.Context(), "/v1/completions", with("charm", "another")), "another", 4)
+				require.Contains(t, strings.Join(f.trouble(), "\n"), "HELD: Two workers were lost under a request for model m with the members spell, ")
+				dead := 0
+				for _, w := range answering {
+					if !alive(w) {
+						dead++
+					}
+				}
+				require.Equal(t, 2, dead)
+			})
+		})
+	}
+}
+
 // TestWhenEveryAttemptFailsTheClientGetsOneError: a real status, never a 200
 // with an error inside (docs/behaviour.md#real-status).
 func TestWhenEveryAttemptFailsTheClientGetsOneError(t *testing.T) {

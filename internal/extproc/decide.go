@@ -43,12 +43,16 @@ func (s *mainStream) decide(instead *leg.Failure) {
 		before.AlsoAvoid(by)
 	}
 	a := asking{mainStream: s, before: before.Lesson, instead: instead}
-	if before.Lost >= blame.MostLost {
-		a.refuse(&leg.FailDecodesLost)
-		return
-	}
 	var refused *route.Refusal
 	a.question, refused = srv.router.Ask(a.request(&before))
+	held := a.heldBack(before.Lost, time.Now())
+	if before.Lost >= blame.MostLost {
+		held = &leg.FailDecodesLost
+	}
+	if held != nil {
+		a.refuse(held)
+		return
+	}
 	if refused != nil {
 		if !a.waits(refused, time.Now()) {
 			a.refuse(cmp.Or(instead, srv.failureOf(refused)))

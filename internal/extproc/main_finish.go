@@ -83,6 +83,7 @@ func (s *mainStream) finish(now time.Time, e *leg.Effect) {
 	t.AttemptEnded(string(e.Outcome))
 	s.countWorker(e.Outcome)
 	s.measure(now, e)
+	shaped(s, now, e)
 	switch e.Outcome {
 	case blame.Retried:
 		s.srv.again.told(now)

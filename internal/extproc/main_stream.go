@@ -57,6 +57,8 @@ type mainStream struct {
 	counts         tokenCounts // as engines tell them
 	tokenAt        time.Time   // when this stream read the first events; zero: it did not
 	sent           sent
+	shape          shape        // zero: not known, or none
+	tries          bool         // the request is let through to try its shape, which is held back
 	body, own      budget.Share // of bodies in flight: the request's, and those of the plugin's own legs
 	letIn          bool         // the request's body had room in an earlier attempt
 	waits          atomic.Int64 // the request's part in waiting.bytes
@@ -408,6 +410,7 @@ func (s *mainStream) abandon() {
 	s.prefillBooking.ReleaseIfHeld(time.Now())
 	s.srv.attempts.remove(s.nonce)
 	s.leaveName(time.Now())
+	shaped(s, time.Now(), &leg.Effect{})
 	s.srv.waiting.leave(s)
 	s.body.Set(s.srv.bodies, 0)
 	s.own.Set(s.srv.bodies, 0)

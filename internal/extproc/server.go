@@ -87,6 +87,7 @@ type Server struct {
 	unrouted  unrouted
 	avoid     *avoidList
 	doubts    doubts
+	shapes    *shapes
 	clocks    clocks
 	tellers   tellers
 	patience  patience.Limits
@@ -143,7 +144,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	srv := &Server{
 		cfg: cfg, log: cfg.Logger, rules: cfg.rules(), sealer: sealer, view: cfg.View,
-		owner: cfg.Instance, attempts: newRegistry(), unrouted: newUnrouted(), avoid: newAvoidList(cfg.MaxTimeout), leavers: newLeavers(), doubts: newDoubts(cfg.Telemetry, cfg.Logger),
+		owner: cfg.Instance, attempts: newRegistry(), unrouted: newUnrouted(), avoid: newAvoidList(cfg.MaxTimeout), leavers: newLeavers(), shapes: newShapes(), doubts: newDoubts(cfg.Telemetry, cfg.Logger),
 		bodies: budget.New(cfg.MaxBodiesBytes), live: make(map[*mainStream]struct{}), drained: make(chan struct{}),
 	}
 	srv.replies = wire.NewWriter(srv.rules.Buffers)

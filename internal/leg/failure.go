@@ -113,6 +113,7 @@ var (
 	failPrefillLong    = Failure{Code: "prefill_answer_too_large", Status: 400, Kind: kindInvalid, OfPrefill: true, Ends: blame.OfWorker, Message: "The prefill worker's answer is too large to be handed on: ask for less about the prompt, such as fewer prompt_logprobs."}
 	failDecodeLost     = Failure{Code: "decode_unreachable", Status: 503, Kind: kindUnavailable, Message: "The decode worker could not be reached; try again.", RetryAfter: time.Second, Fresh: true, Ends: blame.Failed}
 	FailDecodesLost    = Failure{Code: "decodes_lost", Status: 500, Kind: kindInternal, Message: "Two workers were lost while they served the request, which may be the cause. Do not send it again as it is.", Header: wire.Header{Name: "x-should-retry", Value: "false"}, Ends: blame.Failed}
+	FailHeldBack       = Failure{Code: "held_back", Status: 500, Kind: kindInternal, Message: "Two workers were lost under a request with members that are in no list of what their engine takes", Header: wire.Header{Name: "x-should-retry", Value: "false"}}
 	failDecodeError    = Failure{Code: "decode_failed", Status: 502, Kind: kindUnavailable, Message: "The decode worker failed; try again.", RetryAfter: time.Second, Fresh: true, Ends: blame.Failed}
 	failDecodeEmpty    = Failure{Code: "empty_answer", Status: 502, Kind: kindUnavailable, Message: "The decode worker answered with nothing; try again.", RetryAfter: time.Second, Ends: blame.Failed}
 	failDecodeSilent   = Failure{Code: "decode_overdue", Status: 503, Kind: kindUnavailable, Message: "The decode worker did not answer in time; try again.", RetryAfter: time.Second, Ends: blame.Failed}
@@ -135,7 +136,7 @@ func failures() []Failure {
 		FailNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNeedsAlone, failPrefillGone, failNoCommon, failNoListener, failNoHandoff, FailSaturated, failNoTaint, FailOutside, failEnforced,
 		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
 		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
-		failPrefill, failStale, failPrefillRefused, failPrefillBusy, failPrefillLong, failDecodeLost, FailDecodesLost, failDecodeError, failDecodeEmpty,
+		failPrefill, failStale, failPrefillRefused, failPrefillBusy, failPrefillLong, failDecodeLost, FailDecodesLost, FailHeldBack, failDecodeError, failDecodeEmpty,
 		failDecodeSilent, failDecodeRefused, failCut,
 		FailLegRefused, FailLegLate, FailLegGone, failLegAborted, FailProtocol, FailInternal,
 	}

@@ -84,6 +84,9 @@ func (p *plugin) state() admin.State {
 	for _, c := range p.server.ClocksOff() {
 		s.Warnings = append(s.Warnings, admin.Warning{Tag: "CLOCK", Text: clockText(c)})
 	}
+	for _, text := range extproc.HeldBack(p.server, s.Now) {
+		s.Warnings = append(s.Warnings, admin.Warning{Tag: "HELD", Text: text})
+	}
 	for _, r := range p.server.SilentReplicas() {
 		s.Warnings = append(s.Warnings, admin.Warning{Tag: "SILENT", Text: fmt.Sprintf(
 			"The replica at %s has not answered for %s: see whether it hangs, is cut off or was taken away. The others serve, if Envoy's cluster has health_checks",

@@ -2,6 +2,7 @@ package recent
 
 import (
 	"container/list"
+	"iter"
 	"time"
 )
 
@@ -75,6 +76,18 @@ func (m *Map[K, V]) DropOldest() (k K, v V, ok bool) {
 	}
 	m.remove(at)
 	return m.of(at).key, m.of(at).value, true
+}
+
+// All yields the entries that take memory, from the oldest to the newest. The map is not changed
+// meanwhile.
+func (m *Map[K, V]) All() iter.Seq2[K, V] {
+	return func(yield func(K, V) bool) {
+		for at := m.order.Front(); at != nil; at = at.Next() {
+			if e := m.of(at); !yield(e.key, e.value) {
+				return
+			}
+		}
+	}
 }
 
 // Len returns how many entries take memory: those that are held, and overdue ones that were

@@ -2,12 +2,14 @@ package route
 
 import (
 	"cmp"
+	"iter"
 	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/engine/capability"
 	"github.com/seed-60ae5743/baton/internal/engine/engines"
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -131,17 +133,26 @@ func (rt *Router) askRead(q *Question) *Refusal {
 
 // endsBy returns the row of the member by which an engine of the pool would end, or nil. Workers of one role are of one engine, but while a pool changes over.
 func endsBy(q *Question) *capability.Row {
-	for _, ws := range [...][]*worker.Worker{q.pool.Prefill, q.pool.Decode, q.pool.Aggregated} {
-		if len(ws) == 0 {
-			continue
-		}
-		if k := engines.HandOff(ws[0].Engine); k != nil {
-			if row := k.Takes.Ends(q.req.Body, q.req.Scan); row != nil {
-				return row
-			}
+	for k := range q.kinds() {
+		if row := k.Takes.Ends(q.req.Body, q.req.Scan); row != nil {
+			return row
 		}
 	}
 	return nil
+}
+
+// kinds yields the hand-off of each role's engine in the pool.
+func (q *Question) kinds() iter.Seq[handoff.Kind] {
+	return func(yield func(handoff.Kind) bool) {
+		for _, ws := range [...][]*worker.Worker{q.pool.Prefill, q.pool.Decode, q.pool.Aggregated} {
+			if len(ws) == 0 {
+				continue
+			}
+			if k := engines.HandOff(ws[0].Engine); k != nil && !yield(k) {
+				return
+			}
+		}
+	}
 }
 
 // unknownBlockSize is how many tokens a KV block of a worker counts as having if that is not
@@ -149,6 +160,21 @@ func endsBy(q *Question) *capability.Row {
 const unknownBlockSize = 16
 
 func blockSizeOf(w *worker.Worker) int { return int(cmp.Or(w.BlockSize, unknownBlockSize)) }
+
+// Shape returns the model of the request and the members of its body that its engine's list does not
+// have ([capability.Table.Unlisted]), or no members: then it has no shape.
+func (q *Question) Shape() (model string, unlisted []string) {
+	if q.req.Passing != "" {
+		return "", nil
+	}
+	for k := range q.kinds() {
+		unlisted = k.Takes.Unlisted(q.req.Body, q.req.Scan)
+		if len(unlisted) > 0 {
+			break
+		}
+	}
+	return q.pool.Key.Model, unlisted
+}
 
 // divide decides whether one worker serves the request or two.
 func (rt *Router) divide(q *Question) *Refusal {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
 )
@@ -64,20 +65,37 @@ func (t *Table) Obstacle(body []byte, r *openai.Request, known func(member strin
 	var none Obstacle
 	j := judge{t.on[r.Path], body, r, known}
 	all := r.EachMember(func(f openai.Field, key, val openai.Span) bool {
-		if f == openai.NoField {
-			o = j.named("", openai.KeyText(body, key), val)
-		} else {
-			o = j.found(j.rows[f.String()], f.String(), val)
-		}
-		if f == openai.SamplingParams && o == none {
-			o = j.sampling(val)
-		}
+		o = j.member(f, key, val)
 		return o == none
 	})
 	if o == none && !all {
 		o = Obstacle{Member: "members", Unknown: true}
 	}
 	return o
+}
+
+// mostUnlisted is how many names Unlisted returns at most.
+const mostUnlisted = 8
+
+// Unlisted returns the names of the members of the request that no row has, in their order and once
+// each: what is not known to be served. Of many it returns the first few.
+func (t *Table) Unlisted(body []byte, r *openai.Request) (names []string) {
+	if !t.Takes(r.Path) {
+		return nil
+	}
+	j := judge{t.on[r.Path], body, r, func(name string) bool {
+		at, has := slices.BinarySearch(names, name)
+		if !has {
+			names = slices.Insert(names, at, strings.Clone(name))
+		}
+		names = names[:min(len(names), mostUnlisted)]
+		return true
+	}}
+	r.EachMember(func(f openai.Field, key, val openai.Span) bool {
+		j.member(f, key, val)
+		return true
+	})
+	return names
 }
 
 // Ends returns the row of the member by which the engine would end, or nil.
@@ -100,6 +118,20 @@ type judge struct {
 	body  []byte
 	r     *openai.Request
 	known func(string) bool
+}
+
+// member judges one member of the body.
+func (j *judge) member(f openai.Field, key, val openai.Span) (o Obstacle) {
+	var none Obstacle
+	if f == openai.NoField {
+		o = j.named("", openai.KeyText(j.body, key), val)
+	} else {
+		o = j.found(j.rows[f.String()], f.String(), val)
+	}
+	if f == openai.SamplingParams && o == none {
+		o = j.sampling(val)
+	}
+	return o
 }
 
 // sampling is what stands before the members of sampling_params in the table.

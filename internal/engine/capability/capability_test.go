@@ -145,3 +145,26 @@ func TestAValueByWhichTheEngineEndsIsFound(t *testing.T) {
 	}
 	require.Nil(t, (*Table)(nil).Ends(nil, new(openai.Request)))
 }
+
+// TestWhatNoRowHasIsUnlisted: in one order, once each, and no more and no longer than may be kept.
+func TestWhatNoRowHasIsUnlisted(t *testing.T) {
+	table := Must(small)
+	of := func(path openai.Path, body string) []string {
+		var r openai.Request
+		require.NoError(t, openai.Scan(path, []byte(body), &r))
+		return table.Unlisted([]byte(body), &r)
+	}
+	const completions = openai.Completions
+	require.Empty(t, of(completions, `{"model":"m","prompt":"a","temperature":1,"best_of":2,"nothing":null}`))
+	require.Equal(t, []string{"a", "z"}, of(completions, `{"z":1,"model":"m","best_of":2,"prompt":"a","a":[]}`))
+	require.Empty(t, of(openai.ChatCompletions, `{"model":"m","messages":[],"a":1}`), "nothing is known of that path")
+	var many strings.Builder
+	for i := range 20 {
+		fmt.Fprintf(&many, `,"%s%02d":1`, strings.Repeat("long", 30), 20-i)
+		fmt.Fprintf(&many, `,"n%02d":1`, 20-i)
+	}
+	got := of(completions, `{"model":"m","prompt":"a"`+many.String()+`}`)
+	require.Len(t, got, mostUnlisted)
+	require.Equal(t, strings.Repeat("long", 16), got[0])
+	require.Equal(t, "n01", got[1])
+}

@@ -25,6 +25,7 @@ const (
 	Prompts         = "prompts"           // which prompts: `text` or `messages`
 	ISLTokens       = "isl_tokens"        // tokens that a prompt was expected to have
 	ToldTokens      = "told_tokens"       // tokens that an engine has counted in it
+	Members         = "members"           // names of members of a request's body
 	By              = "by"                // the rank that has answered, as id/rank
 	Fault           = "fault"             // what is wrong with a subset hint
 	Ahead           = "ahead"             // how far our clock is ahead of another
