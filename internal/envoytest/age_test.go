@@ -3,6 +3,8 @@
 package envoytest
 
 import (
+	"net/http"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -74,4 +76,22 @@ func TestWhatIsHeldIsNotCollectedAfterItsLease(t *testing.T) {
 		f.await("the attempt to end", func() bool { return f.metric("baton_prefill_legs_total", `outcome="collect_failed"`) == 1 })
 		require.Zero(t, f.received(f.decode[0]))
 	})
+}
+
+// TestWhatEnginesLoseIsOnThePage: prefill counts KV whose lease has run out.
+func TestWhatEnginesLoseIsOnThePage(t *testing.T) {
+	t.Parallel()
+	l := layoutOf(layout{
+		prefill: 1, decode: 1, prefillArgs: []string{"--kv-lease", "1s"}, noCheck: true,
+		config: "engines: {report_interval: 200ms}\nprefill: {overdue_base: 30s}\n",
+	}, worker.VLLM)
+	f := newFleet(t, l)
+	f.await("a first page", func() bool { return f.metric("baton_engine_reports_total", `outcome="ok"`) >= 4 })
+	require.NotContains(t, strings.Join(f.trouble(), "\n"), "LOST")
+	f.fault(f.decode[0], enginesim.Fault{Mode: enginesim.FaultRefuse}) // nobody can collect
+	r := f.send(t.Context(), "/v1/completions", completion("it is not fetched", 4, false))
+	require.Equal(t, http.StatusServiceUnavailable, r.status)
+	f.await("the lease to run out", func() bool { return f.ledger().Expired > 0 })
+	f.await("that to be told", func() bool { return f.metric("baton_engine_handoff_losses_total", `reason="expired"`) > 0 })
+	require.Contains(t, strings.Join(f.trouble(), "\n"), "LOST: KV of hand-offs has run out of its lease unfetched: ")
 }

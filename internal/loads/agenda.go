@@ -34,6 +34,8 @@ type asked struct {
 	bad   int       // answers in a row without a report
 	told  time.Time // when the log last said so
 	aloud bool      // the log has said so since the last good answer
+
+	losses losses // guarded by Poller.mu
 }
 
 // update brings the agenda in step with a snapshot. A new address is first asked within

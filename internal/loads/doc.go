@@ -9,6 +9,9 @@
 // not asked. vLLM's prefill workers are asked as well, only for [Config].Asleep: their
 // page says when vLLM sleeps, which empties its KV cache.
 //
+// The same page may count hand-offs that went wrong: [Poller.Losses] lists those of the last
+// [lossKept], and [Config].Lost gets them as they come.
+//
 // If a worker does not answer, or its page cannot be read, nothing changes: its bookings
 // count as they are. It is asked less and less often, in the end every [longestPause].
 // The log says so after the second failure in a row, at most once in [tellEvery], since

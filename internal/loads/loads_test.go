@@ -403,3 +403,66 @@ func TestAnEngineThatSleepsIsTold(t *testing.T) {
 		}
 	})
 }
+
+// roundTrip is a network of one function.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestWhatEnginesLoseIsTold: of counters the rise counts, since a plugin that starts does not know when
+// what is on a first page was; an engine that was started again counts from 0.
+func TestWhatEnginesLoseIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counts := map[string]float64{}
+		told := map[ask.Loss]uint64{}
+		var mu sync.Mutex
+		p := New(Config{
+			Interval: time.Second, Seed: 1, Log: slog.New(slog.DiscardHandler), Heard: func(Report, time.Time) {},
+			Lost: func(l ask.Loss, n uint64) { mu.Lock(); defer mu.Unlock(); told[l] += n },
+			Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				page := "vllm:num_requests_running{engine=\"0\"} 0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0\n"
+				for name, n := range counts {
+					page += fmt.Sprintf("# HELP vllm:nixl_num_%s_total of it\nvllm:nixl_num_%s_total{engine=\"0\",model_name=\"m\"} %g\n", name, name, n)
+				}
+				return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(page))}, nil
+			}),
+		})
+		p.Update(snapshot(t, aWorker(t, 7, worker.VLLM, func(w *worker.Worker) { w.Role = worker.Prefill })))
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = p.Run(ctx) }()
+		set := func(name string, n float64) {
+			mu.Lock()
+			counts[name] = n
+			mu.Unlock()
+			<-time.After(5 * time.Second)
+		}
+		losses := func() (out []string) {
+			for _, l := range p.Losses(time.Now()) {
+				out = append(out, fmt.Sprintf("%s %s %s %d", l.Address, l.Worker, l.Kind, l.N))
+			}
+			return out
+		}
+		set("kv_expired_reqs", 40)
+		require.Empty(t, losses(), "old")
+		set("kv_expired_reqs", 42)
+		set("notifications_after_expiry", 1)
+		require.Equal(t, []string{"10.0.0.8:8000 7 expired 2", "10.0.0.8:8000 7 read_late 1"}, losses())
+		set("kv_expired_reqs", 1)
+		require.Equal(t, []string{"10.0.0.8:8000 7 expired 3", "10.0.0.8:8000 7 read_late 1"}, losses(), "started again")
+		set("failed_transfers", 2)
+		mu.Lock()
+		require.Equal(t, map[ask.Loss]uint64{ask.Expired: 3, ask.ReadLate: 1, ask.Failed: 2}, told)
+		mu.Unlock()
+		<-time.After(lossKept)
+		require.Empty(t, losses(), "no news")
+		set("kv_expired_reqs", 2)
+		require.Equal(t, []string{"10.0.0.8:8000 7 expired 1"}, losses())
+		p.Update(snapshot(t))
+		require.Empty(t, losses(), "it has left")
+		stop()
+		<-done
+	})
+}

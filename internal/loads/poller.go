@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/engine/ask"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -45,6 +46,9 @@ type Config struct {
 	// Asleep gets each rank that is reported to have given up its KV cache, again with
 	// each such report. Default: nothing is called.
 	Asleep func(worker.Rank)
+	// Lost gets how many hand-offs more an engine says to have gone wrong so. Default: nothing is
+	// called.
+	Lost func(ask.Loss, uint64)
 	// Counted gets the outcome of each question. Default: nothing is called.
 	Counted func(Outcome)
 	Log     *slog.Logger
@@ -75,6 +79,9 @@ func New(c Config) *Poller {
 	}
 	if c.Counted == nil {
 		c.Counted = func(Outcome) {}
+	}
+	if c.Lost == nil {
+		c.Lost = func(ask.Loss, uint64) {}
 	}
 	if c.Asleep == nil {
 		c.Asleep = func(worker.Rank) {}
@@ -148,7 +155,14 @@ func (p *Poller) Run(ctx context.Context) error {
 func (p *Poller) ask(ctx context.Context, x *asked) {
 	within, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
-	reports, outcome, err := p.question(within, x)
+	page, outcome, err := p.question(within, x)
+	var reports []Report
+	if err == nil {
+		reports, err = x.read(page)
+	}
+	if err != nil && outcome == OK {
+		outcome = Unreadable
+	}
 	if ctx.Err() != nil {
 		return // ctx has ended: the worker has not failed
 	}
@@ -164,7 +178,14 @@ func (p *Poller) ask(ctx context.Context, x *asked) {
 	p.cfg.Counted(outcome)
 	p.mu.Lock()
 	n := p.agenda.ended(x, err == nil, now)
+	var risen map[ask.Loss]uint64
+	if page != nil {
+		risen = x.losses.read(x.page.Lost(page), now)
+	}
 	p.mu.Unlock()
+	for kind, n := range risen {
+		p.cfg.Lost(kind, n)
+	}
 	who := []any{slog.String(logkey.WorkerID, x.id.String()), slog.String(logkey.Endpoint, x.address), slog.String(logkey.Path, x.page.Path)}
 	switch n {
 	case silent:
@@ -175,7 +196,8 @@ func (p *Poller) ask(ctx context.Context, x *asked) {
 	}
 }
 
-func (p *Poller) question(ctx context.Context, x *asked) ([]Report, Outcome, error) {
+// question returns the page of an address.
+func (p *Poller) question(ctx context.Context, x *asked) ([]byte, Outcome, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+x.address+x.page.Path, nil)
 	if err != nil {
 		return nil, Unreachable, err
@@ -198,9 +220,5 @@ func (p *Poller) question(ctx context.Context, x *asked) ([]Report, Outcome, err
 	case len(page) > mostPage:
 		return nil, Unreadable, fmt.Errorf("expected at most %d bytes", mostPage)
 	}
-	reports, err := x.read(page)
-	if err != nil {
-		return nil, Unreadable, err
-	}
-	return reports, OK, nil
+	return page, OK, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/apikey"
 	"github.com/seed-60ae5743/baton/internal/config"
+	"github.com/seed-60ae5743/baton/internal/engine/ask"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/loads"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
@@ -44,6 +45,7 @@ func (p *plugin) newReports(keyed func(http.RoundTripper) http.RoundTripper) *lo
 		Heard: func(r loads.Report, at time.Time) {
 			p.book.Report(r.Rank, load.Report{Blocks: r.Blocks, Requests: r.Requests}, at)
 		},
+		Lost:    func(l ask.Loss, n uint64) { p.tele.Instruments.HandOffsLost(string(l), n) },
 		Asleep:  func(r worker.Rank) { p.events.Emptied(r) },
 		Counted: func(o loads.Outcome) { p.tele.Instruments.EngineReport(string(o)) },
 	})

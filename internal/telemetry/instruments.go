@@ -33,7 +33,7 @@ type Instruments struct {
 	legs, tokenize, firstEvents, proofs, promptTokens, blame, clockOff, logBreaks                                                    *counter
 	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                                 *counter
 	kvRestores, indexDumps                                                                                                           *counter
-	aside, activation, traceFailures, engineReports, factReadings, modelFiles, compared                                              *counter
+	aside, activation, traceFailures, engineReports, handOffLosses, factReadings, modelFiles, compared                               *counter
 
 	decisionSeconds, prefillWait, tokenizeSeconds histogram
 
@@ -161,6 +161,11 @@ func (i *Instruments) Aside(to, reason string) { i.aside.add(1, labels{to, reaso
 // EngineReport counts one question to an engine about what it runs.
 func (i *Instruments) EngineReport(outcome string) { i.engineReports.add(1, labels{outcome}) }
 
+// HandOffsLost counts n hand-offs that an engine says to have gone wrong.
+func (i *Instruments) HandOffsLost(reason string, n uint64) {
+	i.handOffLosses.add(int64(n), labels{reason}) //nolint:gosec // internal/loads bounds it
+}
+
 // FactReading counts one question to an engine about its facts.
 func (i *Instruments) FactReading(outcome string) { i.factReadings.add(1, labels{outcome}) }
 
@@ -215,7 +220,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		kvResets:   b.counter(MetricKVResets),
 		kvRestores: b.counter(MetricKVRestores),
 		indexDumps: b.counter(MetricIndexDumps),
-		aside:      b.counter(MetricAside), engineReports: b.counter(MetricEngineReports), factReadings: b.counter(MetricFactReadings), modelFiles: b.counter(MetricModelFiles), compared: b.counter(MetricCompared),
+		aside:      b.counter(MetricAside), engineReports: b.counter(MetricEngineReports), handOffLosses: b.counter(MetricHandOffLosses), factReadings: b.counter(MetricFactReadings), modelFiles: b.counter(MetricModelFiles), compared: b.counter(MetricCompared),
 		activation: b.counter(MetricActivation),
 
 		traceFailures: b.counter(MetricTraceFailures),

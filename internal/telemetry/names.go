@@ -50,6 +50,7 @@ const (
 	MetricIndexDumps = "baton_index_dumps_total"
 
 	MetricEngineReports = "baton_engine_reports_total"
+	MetricHandOffLosses = "baton_engine_handoff_losses_total"
 	MetricFactReadings  = "baton_fact_readings_total"
 	MetricModelFiles    = "baton_model_files_total"
 	MetricCompared      = "baton_tokens_compared_total"
@@ -211,6 +212,7 @@ func requestMetrics() []Metric {
 // stateMetrics are those of workers, models and the process.
 func stateMetrics() []Metric {
 	return []Metric{
+		{MetricHandOffLosses, Counter, "{handoff}", l(LabelReason), "Hand-offs that went wrong, as engines count them: `expired`, `read_late`, `failed` ([handoff-losses](behaviour.md#handoff-losses)).", nil},
 		{MetricEngineReports, Counter, "{report}", l(LabelOutcome), "Times an engine was asked what it runs (engines.report_interval).", nil},
 		{MetricFactReadings, Counter, "{reading}", l(LabelOutcome), "Times an engine was asked for the facts that discovery leaves open: `ok`, `failed`.", nil},
 		{MetricModelFiles, Counter, "{set}", l(LabelOutcome), "Sets of models' files that workers serve: `fetched`; `kept`, read from tokens.files_dir; `failed`, of no worker; `refused`, not understood.", nil},

@@ -70,6 +70,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.IndexDump("ok")
 	i.Aside("aside", "connection_refused")
 	i.EngineReport("ok")
+	i.HandOffsLost("expired", 1)
 	i.FactReading("ok")
 	i.ModelFiles("fetched")
 	i.Compared("told")

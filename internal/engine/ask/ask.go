@@ -41,6 +41,37 @@ type Reader struct {
 	Running *RunningPage // nil: no page says what the engine runs
 }
 
+// LossCounter is a counter on a page of metrics, by its name there.
+type LossCounter struct {
+	Name string
+	Of   Loss
+}
+
+// Loss is what went wrong with a hand-off, as its engine counts it. The names are metric labels.
+type Loss string
+
+// The losses.
+const (
+	Expired  Loss = "expired"   // prefill has freed KV that no decode had fetched in its lease
+	ReadLate Loss = "read_late" // a decode came for KV after that, and may have read another prompt's
+	Failed   Loss = "failed"    // a transfer failed
+)
+
+// Lost returns how often each loss has been counted. One that the page does not have is left out.
+func (p *RunningPage) Lost(page []byte) map[Loss]float64 {
+	var out map[Loss]float64
+	for _, c := range p.Losses {
+		n, there := total(page, c.Name)
+		if there && out == nil {
+			out = make(map[Loss]float64)
+		}
+		if there {
+			out[c.Of] += n
+		}
+	}
+	return out
+}
+
 // RunningPage is a page that says what an engine runs.
 type RunningPage struct {
 	Path       string
@@ -49,6 +80,8 @@ type RunningPage struct {
 	// is used instead. Ranks without the numbers on the page are left out. The error wraps
 	// [ErrNotTold] if no rank is left.
 	Read func(page []byte, blockSize uint32, capacity uint64) ([]Running, error)
+	// Losses are the counters on it of hand-offs that went wrong.
+	Losses []LossCounter
 }
 
 // Running says what one rank of an engine runs.

@@ -44,6 +44,21 @@ func Samples(page []byte, wanted func(name string) bool, fn func(Sample)) {
 	}
 }
 
+// total adds up the samples of one name. It reads no other lines: pages are large.
+func total(page []byte, name string) (sum float64, there bool) {
+	for {
+		i := bytes.Index(page, []byte(name))
+		if i < 0 {
+			return sum, there
+		}
+		line, rest, _ := bytes.Cut(page[i:], []byte("\n"))
+		if i == 0 || page[i-1] == '\n' {
+			Samples(line, func(n string) bool { return n == name }, func(s Sample) { sum, there = sum+s.Value, true })
+		}
+		page = rest
+	}
+}
+
 // parseSample reads what follows a name: labels, a value, perhaps a timestamp.
 func parseSample(name, rest string) (Sample, bool) {
 	s := Sample{Name: name}

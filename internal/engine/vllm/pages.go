@@ -21,6 +21,11 @@ var Pages = ask.Reader{
 	Running: &ask.RunningPage{
 		Path: "/metrics", TellsSleep: true,
 		Read: func(page []byte, _ uint32, capacity uint64) ([]ask.Running, error) { return running(page, capacity) },
+		Losses: []ask.LossCounter{ // docs/engines.md#vllm-losses
+			{Name: "vllm:nixl_num_kv_expired_reqs_total", Of: ask.Expired},
+			{Name: "vllm:nixl_num_notifications_after_expiry_total", Of: ask.ReadLate},
+			{Name: "vllm:nixl_num_failed_transfers_total", Of: ask.Failed},
+		},
 	},
 }
 

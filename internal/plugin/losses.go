@@ -1,0 +1,48 @@
+package plugin
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/engine/ask"
+	"github.com/seed-60ae5743/baton/internal/loads"
+)
+
+// lossMeans says what engines count, and what to do.
+var lossMeans = []struct {
+	kind  ask.Loss
+	means string
+}{
+	{ask.ReadLate, "Decodes have come for KV after its lease, so their answers, and what they have cached, may be other prompts': " +
+		"give the engines a longer lease, with the same prefill.handoff_lease, and start the decode workers anew"},
+	{ask.Expired, "KV of hand-offs has run out of its lease unfetched: see why decodes come late or not at all, or give the engines a longer lease, with the same prefill.handoff_lease"},
+	{ask.Failed, "Transfers of KV have failed: see the engines' logs, and the network between them"},
+}
+
+// mostLosers is how many workers such a warning names.
+const mostLosers = 3
+
+// lossWarnings makes one warning of each kind of losses.
+func lossWarnings(ls []loads.Loss) (out []admin.Warning) {
+	for _, m := range lossMeans {
+		var who []string
+		more := 0
+		for _, l := range ls {
+			switch {
+			case l.Kind != m.kind:
+			case len(who) == mostLosers:
+				more++
+			default:
+				who = append(who, fmt.Sprintf("%s (id %s) counts %d, the last at %s", l.Address, l.Worker, l.N, l.Last.UTC().Format("15:04:05 MST")))
+			}
+		}
+		if more > 0 {
+			who = append(who, fmt.Sprintf("and %d more", more))
+		}
+		if len(who) > 0 {
+			out = append(out, admin.Warning{Tag: "LOST", Text: m.means + ": " + strings.Join(who, "; ")})
+		}
+	}
+	return out
+}
