@@ -153,6 +153,12 @@ func (a *asking) settle(p tokens.Prompt) {
 	if d.Apart && d.Kind.PrefillFirst() {
 		b.again = d.Again
 	}
+	if a.filter.Plain() && b.again != nil {
+		srv.retries.Do(func() {
+			srv.log.Warn("hand-offs go to decode through a gateway with one leg: if the gateway itself retries a request that a worker has had, it repeats a used hand-off, " +
+				"and decode may answer with another prompt's KV; see docs/gateway-api.md, the gateway's own retries")
+		})
+	}
 	srv.lately.Booked(d.Answer.Key)
 	if d.Apart && (a.filter.Sends || d.Kind.PrefillFirst()) && srv.legClient.full() {
 		d.Cancel(time.Now())

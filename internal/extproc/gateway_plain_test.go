@@ -2,7 +2,9 @@ package extproc
 
 import (
 	"context"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
+	"github.com/seed-60ae5743/baton/internal/syncbuf"
 	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/internal/wire/wiretest"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
@@ -122,4 +125,24 @@ func TestAFilterThatSaysTwoThingsOfItselfIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, filterKey)
 		p.cancel()
 	}
+}
+
+// TestTheLogSaysOnceWhatAGatewaysRetriesDo: where a hand-off goes to decode through a gateway with
+// one leg, that gateway's own retries would repeat it.
+func TestTheLogSaysOnceWhatAGatewaysRetriesDo(t *testing.T) {
+	var log syncbuf.Buffer
+	r := newReplicaOf(t, "a", prefillFirst(t, nil), func(c *Config) {
+		c.Gateway, c.PrefillListener, c.Logger = Gateway{Enabled: true}, "unix:///nowhere/prefill.sock", slog.New(slog.NewTextHandler(&log, nil))
+	})
+	p := r.open(filterMain)
+	require.NotNil(t, p.ask(eightTokens).GetImmediateResponse())
+	p.cancel()
+	require.NotContains(t, log.String(), "repeats a used hand-off")
+	for range 2 {
+		p := r.plainly()
+		require.NotNil(t, p.ask(eightTokens).GetOverrideMessageTimeout(), "it waits for prefill")
+		require.NotNil(t, p.recv().GetImmediateResponse(), "the listener is not there")
+		p.cancel()
+	}
+	require.Equal(t, 1, strings.Count(log.String(), "repeats a used hand-off"))
 }

@@ -88,6 +88,7 @@ type Server struct {
 	avoid     *avoidList
 	doubts    doubts
 	shapes    *shapes
+	retries   sync.Once // the log was told what a gateway's own retries do
 	clocks    clocks
 	tellers   tellers
 	patience  patience.Limits
