@@ -45,7 +45,7 @@ func (s *mainStream) decide(instead *leg.Failure) {
 	a := asking{mainStream: s, before: before.Lesson, instead: instead}
 	var refused *route.Refusal
 	a.question, refused = srv.router.Ask(a.request(&before))
-	held := a.heldBack(before.Lost, time.Now())
+	held := a.heldBack(time.Now())
 	if before.Lost >= blame.MostLost {
 		held = &leg.FailDecodesLost
 	}

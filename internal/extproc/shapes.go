@@ -3,7 +3,6 @@ package extproc
 import (
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
@@ -15,10 +14,8 @@ import (
 // shapes holds back requests of a shape under which two workers were lost. The shape of a request is
 // its model and those members of its body that its engine's list does not have; a request without
 // such members has none, and is never held back. A shape is held back for shapeHeld. Then one request
-// at a time is let through, until one is served: that ends it. Safe for concurrent use.
+// at a time is let through. One that is served, also of those on their way, ends it. Safe for concurrent use.
 type shapes struct {
-	some atomic.Bool // a shape is held back; else nobody needs to know a request's
-
 	mu   sync.Mutex
 	held recent.Map[shape, heldShape] // guarded by mu
 }
@@ -82,7 +79,6 @@ func (l *shapes) lost(s shape, now time.Time) (anew bool) {
 		l.held.DropOldest()
 		l.held.Put(s, heldShape{until: now.Add(shapeHeld)}, now)
 	}
-	l.some.Store(true)
 	return !before
 }
 
@@ -90,9 +86,7 @@ func (l *shapes) lost(s shape, now time.Time) (anew bool) {
 func (l *shapes) served(s shape) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	was := l.held.Delete(s)
-	l.some.Store(l.held.Len() > 0)
-	return was
+	return l.held.Delete(s)
 }
 
 // list describes what is held back, oldest first.
@@ -125,17 +119,15 @@ func (h heldShape) words(now time.Time) string {
 	return "while one of them is tried"
 }
 
-// heldBack notes the shape of a request that has lost so many workers, if the shape matters, and
-// returns why the request is held back, or nil.
-func (a *asking) heldBack(lost int, now time.Time) *leg.Failure {
-	if a.question == nil || a.tries || lost == 0 && !a.srv.shapes.some.Load() {
+// heldBack notes the shape of the request, and returns why it is held back, or nil.
+func (a *asking) heldBack(now time.Time) (why *leg.Failure) {
+	if a.question == nil || a.question.Asks() || a.tries {
 		return nil
 	}
 	a.shape = shapeOf(a.question.Shape())
-	if a.question.Asks() {
+	if a.shape == (shape{}) {
 		return nil
 	}
-	var why *leg.Failure
 	why, a.tries = a.srv.shapes.ask(a.shape, now)
 	return why
 }
