@@ -19,9 +19,10 @@ func TestAHandOffIsAsOldAsPrefillsDateSays(t *testing.T) {
 		want time.Time
 	}{
 		{"between the two", sent.Add(2 * time.Second).Format(http.TimeFormat), sent.Add(2 * time.Second).Truncate(time.Second)},
-		{"in the second in which the leg was sent", sent.Format(http.TimeFormat), sent.Truncate(time.Second)},
+		{"in the second in which the leg was sent", sent.Format(http.TimeFormat), sent},
+		{"a date that the engine has not written anew", sent.Add(-2 * time.Second).Format(http.TimeFormat), sent},
 		{"in the second in which the answer came", received.Format(http.TimeFormat), received.Truncate(time.Second)},
-		{"before the leg was sent: the worker's clock is behind", sent.Add(-time.Second).Format(http.TimeFormat), received},
+		{"before the leg was sent: the worker's clock is behind", sent.Add(-3 * time.Second).Format(http.TimeFormat), received},
 		{"after the answer came: the worker's clock is ahead", received.Add(time.Second).Format(http.TimeFormat), received},
 		{"none", "", received},
 		{"no date", "yesterday", received},

@@ -38,14 +38,21 @@ var (
 	ErrExpired = errors.New("the leg has not ended in its time")
 )
 
+// dateLate is how far an answer's date may lag behind the answer, beside being cut to the second:
+// uvicorn writes it anew once a second, or later if the engine's loop is busy.
+const dateLate = 2 * time.Second
+
 // MadeAt returns when a worker made an answer that came at received: its date, if that lies
 // between sent, when the request was sent, and received. Else the clocks differ, or the date is
-// another's, and it returns received. A date is cut to the second, so it may be a second before
-// sent, and is never too late. What is returned can be compared by the monotonic clock.
+// another's, and it returns received. A date that is a little before sent means sent. What is
+// returned is never too late but for the clocks, and is compared by the monotonic clock.
 func MadeAt(date string, sent, received time.Time) time.Time {
 	at, err := time.Parse(time.RFC1123, date)
-	if err != nil || at.Before(sent.Truncate(time.Second)) || at.After(received) {
+	switch {
+	case err != nil || at.Before(sent.Truncate(time.Second).Add(-dateLate)) || at.After(received):
 		return received
+	case at.Before(sent):
+		return sent
 	}
 	return received.Add(at.Sub(received))
 }
