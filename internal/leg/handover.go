@@ -192,7 +192,7 @@ func (h *handover) judge(a *OwnAnswer, p *Plan) (Report, handoff.Result) {
 		r, _ := fail(s)
 		r.RetryAfter, r.Location, r.Odd = a.RetryAfter, a.Location, a.Odd
 		if s == blame.Rejected || s == blame.Redirected {
-			r.Answer = a.Body
+			r.Answer, _ = p.Kind.Unquoted(a.Body)
 		}
 		return r, handoff.Result{}
 	}

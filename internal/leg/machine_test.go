@@ -164,6 +164,7 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 	case "response-headers":
 		ev = Event{Kind: EventResponseHeaders, EndOfStream: d.HasArg("eos"), Headers: &wire.Headers{Status: str(d, "status", "200"), LocalReply: str(d, "local", ""), Encoded: d.HasArg("encoded")}}
 		ev.Odd, ev.Error = d.HasArg("odd"), []byte(d.Input)
+		ev.Headers.Length.N = int64(len(d.Input))
 		if d.HasArg("events") {
 			ev.Headers.ContentType = "text/event-stream; charset=utf-8"
 		}

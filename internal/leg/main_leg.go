@@ -340,7 +340,12 @@ func (m *Main) onResponseHeaders(now time.Time, ev *Event) {
 		f := failureOfDecode(s)
 		m.met = openai.Words(ev.Error, m.req.kept)
 		f.Said = m.answer.said(&m.req, m.met)
-		if !m.decodeFailed(now, s, ev.Odd, &f) {
+		switch cleaned, quoted := m.plan.Kind.Unquoted(ev.Error); {
+		case m.decodeFailed(now, s, ev.Odd, &f):
+		case quoted && len(ev.Error) == ev.Headers.Length.Within(wire.MaxWhy):
+			f.Status, f.Answer = m.answer.Code(), cleaned
+			m.reject(&f, false)
+		default:
 			m.relay(now) // the worker's own words say more than ours
 		}
 		return

@@ -67,6 +67,11 @@ const (
 	DataParallelRank
 	ECTransferParams
 	DecodeTPSize
+	KVHints // these five are set by parts of SGLang itself, and name addresses and states of it
+	EncoderURLs
+	HTTPWorkerIPC
+	NeedWaitForMMInputs
+	NumItemsAssigned
 	DoRemotePrefill // a member of kv_transfer_params
 	DoRemoteDecode  // the same
 
@@ -98,7 +103,9 @@ var fieldNames = [numFields]string{
 	KVTransferParams: "kv_transfer_params", DisaggregatedParams: "disaggregated_params",
 	RoutedDPRank: "routed_dp_rank", DisaggPrefillDPRank: "disagg_prefill_dp_rank",
 	DataParallelRank: "data_parallel_rank", ECTransferParams: "ec_transfer_params", DecodeTPSize: "decode_tp_size",
-	DoRemotePrefill: "do_remote_prefill", DoRemoteDecode: "do_remote_decode",
+	KVHints: "kv_hints", EncoderURLs: "encoder_urls", HTTPWorkerIPC: "http_worker_ipc", NeedWaitForMMInputs: "need_wait_for_mm_inputs",
+	NumItemsAssigned: "num_items_assigned",
+	DoRemotePrefill:  "do_remote_prefill", DoRemoteDecode: "do_remote_decode",
 	VLLMXArgs: "vllm_xargs", Input: "input", Instructions: "instructions", System: "system", TokenIDs: "token_ids",
 	MaxOutputTokens: "max_output_tokens", Store: "store", Background: "background", PreviousResponseID: "previous_response_id",
 	ResponseID: "request_id", Stop: "stop", StopTokenIDs: "stop_token_ids", IgnoreEOS: "ignore_eos",
@@ -118,7 +125,7 @@ func (f Field) String() string {
 func (f Field) routerOnly() bool { return f >= BootstrapHost && f <= DoRemoteDecode }
 
 // maxKeyLen is the length of the longest key that lookup knows.
-const maxKeyLen = len("continue_final_message")
+const maxKeyLen = len("need_wait_for_mm_inputs")
 
 // fieldsOf are the fields by the length of their keys. Those of sampling_params are not among
 // them: their names are longer.

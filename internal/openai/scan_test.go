@@ -189,6 +189,8 @@ func TestScanRefuses(t *testing.T) {
 		{"a router field with null", ChatCompletions, chat(`"kv_transfer_params":null`), ForbiddenField, "kv_transfer_params"},
 		{"a router field twice, once escaped", ChatCompletions, chat(`"ec_transfer_params":1,"ec\u005ftransfer_params":2`), ForbiddenField, "ec_transfer_params"},
 		{"another router field escaped", ChatCompletions, chat(`"decode\u005ftp_size":2`), ForbiddenField, "decode_tp_size"},
+		{"an encoder's address", Generate, `{"text":"a","encoder_urls":["http://192.0.2.1"]}`, ForbiddenField, "encoder_urls"},
+		{"a hand-off within sampling_params", TokensIn, `{"token_ids":[1],"sampling_params":{"extra_args":{"kv_transfer_params":{}}}}`, ForbiddenField, "kv_transfer_params"},
 		{"a hand-off within vLLM's own arguments", ChatCompletions, chat(`"vllm_xargs":{"a":{},"kv_transfer_params":"x"}`), ForbiddenField, "vllm_xargs.kv_transfer_params"},
 		{"the same escaped", Completions, `{"model":"m","prompt":"p","vllm\u005fxargs":{"kv\u005ftransfer_params":null}}`, ForbiddenField, "vllm_xargs.kv_transfer_params"},
 		{"an encoder's within them", Completions, `{"model":"m","prompt":"p","vllm_xargs":{"ec_transfer_params":{}}}`, ForbiddenField, "vllm_xargs.ec_transfer_params"},

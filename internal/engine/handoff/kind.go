@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"regexp"
 	"strings"
 	"time"
 
@@ -47,6 +48,9 @@ type Together struct {
 	// place of the members, on these paths, if it was started so; nil: none.
 	Overrides   []string
 	OverridesOn []openai.Path
+	// Quoted matches the members where an engine's refusal quotes the body, with the comma before
+	// each; nil: the engine quotes none.
+	Quoted *regexp.Regexp
 	// NamesRank says that prefill's request must name the rank. Else prefill knows it from the
 	// room.
 	NamesRank bool
@@ -110,6 +114,16 @@ func (p *Protocol) Begun() *Together {
 		return nil
 	}
 	return p.Together
+}
+
+// Unquoted returns an engine's refusal without the members that both bodies carry, which are nothing
+// for a client. quoted is false if it quotes none.
+func (p *Protocol) Unquoted(refusal []byte) (cleaned []byte, quoted bool) {
+	t := p.Begun()
+	if t == nil || t.Quoted == nil || !t.Quoted.Match(refusal) {
+		return refusal, false
+	}
+	return t.Quoted.ReplaceAll(refusal, nil), true
 }
 
 // Holds reports whether prefill, which begins together with decode, keeps its KV until

@@ -1,6 +1,7 @@
 package sglang
 
 import (
+	"regexp"
 	"strconv"
 
 	"github.com/seed-60ae5743/baton/internal/engine/handoff"
@@ -18,10 +19,14 @@ var HandOff = &handoff.Protocol{
 		// (entrypoints/request_headers.py; chat since 0.5.18, /generate since 0.5.15).
 		Overrides:   []string{"x-override-bootstrap-host", "x-override-bootstrap-port", "x-override-bootstrap-room"},
 		OverridesOn: []openai.Path{openai.ChatCompletions, openai.Generate},
+		Quoted:      quoted,
 	},
 	Takes:       Takes,
 	ManyPrompts: true, // a room for each
 }
+
+// quoted is the members as Python's repr and JSON write them, the latter also within a text.
+var quoted = regexp.MustCompile(`(?:,\s*)?\\*["']bootstrap_(?:host|port|room)\\*["']\s*:\s*(?:\\*["'][^"'\\]*\\*["']|\d+)`)
 
 // members appends what both bodies carry. The room is written as an integer: it may exceed
 // 2^53 and must never pass through a float. The engine makes "host:port" of the host.

@@ -76,3 +76,18 @@ func TestThePrefillLegAsksForOneTokenAndNoStream(t *testing.T) {
 		})
 	}
 }
+
+// TestARefusalThatQuotesTheBodyDoesNotTellTheRendezvous: as SGLang 0.5.23 and its framework quote it.
+func TestARefusalThatQuotesTheBodyDoesNotTellTheRendezvous(t *testing.T) {
+	for said, want := range map[string]string{
+		`{"message":"1 validation error:\n {'input': {'model': 'tiny', 'bootstrap_host': '127.0.0.1', 'bootstrap_port': 8998, 'bootstrap_room': 9223372036854775807}}"}`: `{"message":"1 validation error:\n {'input': {'model': 'tiny'}}"}`,
+		`{"input":{"model":"m","bootstrap_host":"::1","bootstrap_port":1,"bootstrap_room":2}}`:                                                                           `{"input":{"model":"m"}}`,
+		`{"message":"b'{\"text\":\"a\",\"bootstrap_host\":\"10.0.0.5\",\"bootstrap_port\":8998,\"bootstrap_room\":7}'"}`:                                                   `{"message":"b'{\"text\":\"a\"}'"}`,
+	} {
+		got, quoted := sglang.HandOff.Unquoted([]byte(said))
+		require.True(t, quoted, said)
+		require.Equal(t, want, string(got))
+	}
+	_, quoted := sglang.HandOff.Unquoted([]byte(`{"message":"bootstrap_room is required"}`))
+	require.False(t, quoted)
+}
