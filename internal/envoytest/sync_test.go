@@ -218,7 +218,7 @@ func (q question) requireFinal(t *testing.T, r *reply, reason string) {
 	t.Helper()
 	q.require(t, r)
 	for _, secret := range []string{"kv_transfer_params", "disaggregated_params", "remote_"} {
-		require.NotContains(t, r.body, secret)
+		require.NotContains(t, strings.ReplaceAll(r.body, `"kv_transfer_params":null`, ""), secret) // vLLM's own answer has the null
 	}
 	type choice struct {
 		FinishReason *string `json:"finish_reason"`
