@@ -175,7 +175,10 @@ type promptList struct {
 
 // scanPromptList checks the list at v, whose elements must all be of one kind.
 func (r *Request) scanPromptList(body []byte, v int, f Field) (int, error) {
-	const expected = "a text, a list of texts, a list of token ids or a list of such lists"
+	expected := "a text, a list of texts, a list of token ids or a list of such lists"
+	if f == TokenIDs {
+		expected = "a list of token ids"
+	}
 	end := skipSpace(body, v+1)
 	var l promptList
 	switch {
