@@ -235,7 +235,7 @@ func TestTheDocumentationListsWhatOnlyARouterMaySet(t *testing.T) {
 			n++
 		}
 	}
-	require.Equal(t, 13, n)
+	require.Equal(t, 18, n)
 }
 
 func TestScanInjectedLetsTheRoutersOwnFieldsPass(t *testing.T) {
