@@ -116,6 +116,7 @@ func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 	fs.BoolVar(&cfg.HandshakeFirst, "handshake-first", false, "prefill computes only when its decode has come")
 	fs.BoolVar(&cfg.HeaderOverrides, "header-overrides", false, "take x-override-* headers")
 	fs.BoolVar(&cfg.AcceptsAggregated, "accepts-aggregated", false, "decode serves requests without a room (no SGLang does)")
+	fs.BoolVar(&cfg.ResponseStore, "response-store", false, "vllm: keep responses (VLLM_ENABLE_RESPONSES_API_STORE)")
 	failure := handoffFlags(fs, &cfg)
 	fs.IntVar(&cfg.LogRequests, "log-requests", 1000, "requests kept for /sim/requests")
 	fs.IntVar(&cfg.LogBodyBytes, "log-body-bytes", 256<<10, "bytes kept of one body; -1: none")

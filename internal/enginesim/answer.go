@@ -164,7 +164,13 @@ func (a *answer) appendRound(from, upto int) {
 
 // appendRoles appends the beginning of a chat's answer, before any token.
 func (a *answer) appendRoles() {
-	if a.c.q.api != apiChat || a.c.begun {
+	switch {
+	case a.c.begun:
+		return
+	case a.c.kind >= apiResponse:
+		a.open()
+		return
+	case a.c.q.api != apiChat:
 		return
 	}
 	for i := range a.c.items {
@@ -245,6 +251,10 @@ func (a *answer) appendTokens(i, from, upto int) {
 	for t := from; t < upto && !a.c.q.endsAtOnce; t++ {
 		a.text[i] = appendAnswerPiece(a.text[i], a.c.items[i].digest, t)
 	}
+	if a.c.kind >= apiResponse {
+		a.deltas(i, from, upto, a.text[i][before:])
+		return
+	}
 	reason := ""
 	if upto == a.out && (a.c.q.api == apiGenerate || !a.ownEnd()) {
 		reason = a.reason
@@ -323,6 +333,10 @@ func (a *answer) appendHead(b []byte, chunk bool) []byte {
 
 // appendEnd appends the finish reasons, the usage if it was asked for, and the end mark.
 func (a *answer) appendEnd() {
+	if a.c.kind >= apiResponse {
+		a.close()
+		return
+	}
 	if a.c.q.api != apiGenerate {
 		for i := range a.c.items {
 			if a.ownEnd() {
@@ -366,6 +380,9 @@ func (a *answer) appendNative(b []byte, i, tokens int, reason string) []byte {
 
 // appendWhole appends the body of an answer that is not streamed.
 func (a *answer) appendWhole(b []byte) []byte {
+	if a.c.kind >= apiResponse {
+		return a.appendOwn(b)
+	}
 	if a.c.q.api == apiGenerate {
 		list := a.c.q.batch || len(a.c.items) > 1
 		if list {

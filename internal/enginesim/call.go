@@ -33,6 +33,7 @@ type item struct {
 // call is one generation request, from its arrival to its answer.
 type call struct {
 	s       *Sim
+	kind    api
 	ctx     context.Context //nolint:containedctx // a call is one request
 	w       http.ResponseWriter
 	rec     *record
@@ -43,6 +44,7 @@ type call struct {
 	started time.Time
 	headers bool // the status line has been sent
 	begun   bool // the roles have been sent, too
+	events  int  // of a response, numbered
 	leg     leg
 	asked   int // the rank at whose own port the request came; -1: all ranks share a port
 
@@ -57,7 +59,7 @@ type call struct {
 // serve runs the call. The caller answers the client with the error, unless it is the
 // context's, errTruncate, or that of a failed write.
 func (c *call) serve(kind api, body []byte, h http.Header) error {
-	q, err := parseRequest(kind, body)
+	q, err := c.s.responses.parse(kind, body)
 	if err != nil {
 		return err
 	}
@@ -113,7 +115,8 @@ func (c *call) run() error {
 			return err
 		}
 	}
-	if c.q.stream && c.s.vllm() && !c.headers { // vLLM sends the roles before anything of the answer is known
+	// vLLM sends the roles before anything of the answer is known, and so does SGLang of a response.
+	if c.q.stream && (c.s.vllm() || c.kind == apiResponse) && !c.headers {
 		if err := c.sendRoles(); err != nil {
 			c.s.dropTransfer(c.transfer) // the engine already has the request, and ends it
 			return err
@@ -138,7 +141,7 @@ func (c *call) run() error {
 // limit returns the number of output tokens that the request asks for, and the finish
 // reason.
 func (c *call) limit() (int, string) {
-	if c.q.endsAtOnce && c.q.floor() == 0 {
+	if c.q.endsAtOnce && c.q.floor() == 0 && !c.q.ignoresEnd {
 		return 1, "stop"
 	}
 	if c.q.maxTokens < 0 {

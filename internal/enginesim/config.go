@@ -49,6 +49,7 @@ type Config struct {
 	CutForAnswer  bool // vLLM leaves room for the answer's limit when it cuts a prompt to what fits, as older versions do
 	PlainHandoff  bool // vLLM's hand-offs have the fields of 0.32 alone, for what reads and writes them anew
 	ScaleOut      bool // vLLM serves /render (--enable-scale-out)
+	ResponseStore bool // vLLM keeps responses (VLLM_ENABLE_RESPONSES_API_STORE)
 	TrustMMKwargs bool // requests to vLLM may say how pictures are read (--trust-request-mm-kwargs)
 
 	APIKey string // the key that requests must have (--api-key); default none
@@ -199,8 +200,8 @@ func (c Config) Validate() error {
 	}
 	c.validateHandoff(bad)
 	c.validateAdapters(bad)
-	if (c.ScaleOut || c.TrustMMKwargs) && c.Engine != worker.VLLM && c.Engine != worker.VLLMMooncake {
-		bad("scale-out, trust-request-mm-kwargs: only vllm has them")
+	if (c.ScaleOut || c.TrustMMKwargs || c.ResponseStore) && c.Engine != worker.VLLM && c.Engine != worker.VLLMMooncake {
+		bad("scale-out, trust-request-mm-kwargs, response-store: only vllm has them")
 	}
 	if c.APIKey != "" && c.Engine == worker.TensorRTLLM {
 		bad("api-key: trtllm asks for none")

@@ -18,6 +18,10 @@
 //     prompts; ids in requests are used as they are. An answer has one word per token.
 //     Its first word is "d" and the prompt's [Digest]. With Config.Published the ids of
 //     prompts are those of a published tokenizer and template, from a table.
+//   - SGLang and vLLM serve /v1/responses and /v1/messages with texts and calls of tools
+//     in the request, and texts in the answer; vLLM also /inference/v1/generate. SGLang's
+//     messages lose the members of a hand-off, as in the engine. With ResponseStore vLLM
+//     keeps responses, which later requests then continue.
 //   - Each data-parallel rank has a prefix cache of pages with a capacity. The least
 //     recently used leaves are evicted: at vLLM one by one, at SGLang as nodes of its
 //     radix tree, in which pages that were inserted together are one node. Changes are

@@ -27,6 +27,9 @@ func (s *Sim) apiHandler() http.Handler {
 	}
 	mux.HandleFunc("GET /v1/models", s.models)
 	s.engine.pages(mux)
+	if s.cfg.Engine != worker.TensorRTLLM {
+		s.apiPages(mux)
+	}
 	for _, p := range []string{"POST /flush_cache", "GET /flush_cache"} {
 		mux.HandleFunc(p, s.flushCache)
 	}
@@ -88,7 +91,7 @@ func (s *Sim) generate(kind api) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		started := time.Now()
 		body, err := readBody(r)
-		c := &call{s: s, ctx: r.Context(), w: w, started: started, asked: s.rankAsked(r.Context())}
+		c := &call{s: s, kind: kind, ctx: r.Context(), w: w, started: started, asked: s.rankAsked(r.Context())}
 		rec := s.log.begin(r, body, started, c.asked)
 		c.rec = rec
 		if err != nil {
@@ -158,12 +161,11 @@ func (c *call) fail(err error) {
 			_ = c.sendHeaders()
 		}
 	case !c.headers:
-		c.s.refuse(c.w, ae)
+		c.s.refuseAs(c.kind, c.w, ae)
 	case c.q.stream:
-		b, _ := json.Marshal(c.s.engine.errorBody(ae, true))
-		_, _ = c.w.Write(append(append([]byte("data: "), b...), "\n\ndata: [DONE]\n\n"...))
+		c.failStream(ae)
 	default:
-		b, _ := json.Marshal(c.s.engine.errorBody(ae, false))
+		b, _ := json.Marshal(c.s.errorAs(c.kind, ae, false))
 		_, _ = c.w.Write(b)
 	}
 }
@@ -196,14 +198,17 @@ func (e *apiError) body() errorBody {
 func writeError(w http.ResponseWriter, e *apiError) { writeJSON(w, e.status, e.body()) }
 
 // refuse answers an error in the engine's words.
-func (s *Sim) refuse(w http.ResponseWriter, e *apiError) {
+func (s *Sim) refuse(w http.ResponseWriter, e *apiError) { s.refuseAs(apiChat, w, e) }
+
+// refuseAs is refuse in the form of an API.
+func (s *Sim) refuseAs(kind api, w http.ResponseWriter, e *apiError) {
 	if e.retryAfter != "" {
 		w.Header().Set("Retry-After", e.retryAfter)
 	}
 	if e.status/100 == 3 {
 		w.Header().Set("Location", "/elsewhere")
 	}
-	writeJSON(w, e.status, s.engine.errorBody(e, false))
+	writeJSON(w, e.status, s.errorAs(kind, e, false))
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

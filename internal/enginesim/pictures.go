@@ -229,8 +229,8 @@ type placeholder struct {
 	Length int `json:"length"`
 }
 
-// render answers POST /v1/chat/completions/render (docs/engines.md#render).
-func (v vllm) render(w http.ResponseWriter, r *http.Request) {
+// render answers POST /v1/chat/completions/render (docs/engines.md#render), or that of another API.
+func (v vllm) render(kind api, w http.ResponseWriter, r *http.Request) {
 	if !v.s.cfg.ScaleOut {
 		v.s.refuse(w, &apiError{status: http.StatusForbidden, msg: "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."})
 		return
@@ -243,7 +243,7 @@ func (v vllm) render(w http.ResponseWriter, r *http.Request) {
 		v.s.refuse(w, refusalOf(err))
 		return
 	}
-	q, err := parseRequest(apiChat, body)
+	q, err := v.s.responses.parse(kind, body)
 	if err == nil {
 		err = v.known(q)
 	}

@@ -18,14 +18,21 @@ const (
 	apiChat api = iota + 1
 	apiCompletion
 	apiGenerate
+	apiResponse // this and those below: apis.go
+	apiMessage
+	apiTokens
 )
 
 func (a api) promptField() string {
 	switch a {
-	case apiChat:
+	case apiChat, apiMessage:
 		return "messages"
 	case apiCompletion:
 		return "prompt"
+	case apiResponse:
+		return "input"
+	case apiTokens:
+		return "token_ids"
 	default:
 		return "text"
 	}
@@ -66,6 +73,12 @@ type genRequest struct {
 	streamOptions               bool     // given, and not null
 	twice                       []string // fields of a hand-off that the body has more than once
 	foreign                     []string // fields for the routing of SGLang or vLLM
+
+	// Of a response.
+	previous           string // the id of the response that it continues; "": none
+	unkept, background bool
+	ignoresEnd         bool
+	turns              []json.RawMessage // its messages
 }
 
 // apiError is an error with the status that the client gets.
@@ -92,14 +105,25 @@ func refusalOf(err error) *apiError {
 	return badRequest("Invalid request: %v", err)
 }
 
-// parseRequest reads a body. Unknown fields are ignored, as engines do.
+// parseRequest reads a body of which nothing is kept.
 func parseRequest(kind api, body []byte) (*genRequest, error) {
+	return new(responseStore).parse(kind, body)
+}
+
+// parse reads a body. Unknown fields are ignored, as engines do.
+func (r *responseStore) parse(kind api, body []byte) (*genRequest, error) {
 	if !json.Valid(body) {
 		return nil, badRequest("Invalid request: body is not valid JSON")
 	}
 	q := &genRequest{api: kind, n: 1, maxTokens: -1, payload: true}
-	p := requestParser{q: q}
-	if err := eachField(body, p.field); err != nil {
+	p := requestParser{q: q, store: r}
+	err := eachField(body, func(key string, v []byte) error {
+		if p.own(key, v) {
+			return nil
+		}
+		return p.field(key, v)
+	})
+	if err != nil {
 		return nil, refusalOf(err)
 	}
 	if err := p.finish(); err != nil {
@@ -117,6 +141,9 @@ type requestParser struct {
 	completionLimit []byte // max_completion_tokens, which overrides max_tokens
 	limit           []byte
 	deprecatedRank  []byte
+	system          []byte // instructions, or a message's system
+	sampled         bool   // it has sampling_params
+	store           *responseStore
 }
 
 func (p *requestParser) field(key string, v []byte) error {
@@ -141,7 +168,7 @@ func (p *requestParser) field(key string, v []byte) error {
 		p.inputIDs = v
 	case "tools":
 		p.tools = v
-	case "messages", "prompt", "text":
+	case "messages", "prompt", "text", "input", "token_ids":
 		if key == q.api.promptField() {
 			p.prompt = v
 		}
@@ -197,14 +224,15 @@ func (p *requestParser) vllm(key string, v []byte) {
 
 // sampling reads the native API's sampling_params.
 func (p *requestParser) sampling(v []byte) error {
-	if p.q.api != apiGenerate || isNull(v) {
+	if p.q.api != apiGenerate && p.q.api != apiTokens || isNull(v) {
 		return nil
 	}
+	p.sampled = true
 	return eachField(v, func(key string, v []byte) error {
 		switch key {
-		case "max_new_tokens":
+		case "max_new_tokens", "max_tokens":
 			p.limit = v
-		case "min_new_tokens":
+		case "min_new_tokens", "min_tokens":
 			p.q.minTokens = v
 		case "n":
 			return p.choices(v)
@@ -315,6 +343,9 @@ func (p *requestParser) finish() error {
 		}
 		q.maxTokens = n
 	}
+	if err := p.required(); err != nil {
+		return err
+	}
 	if err := p.readPrompts(); err != nil {
 		return err
 	}
@@ -336,9 +367,19 @@ func (p *requestParser) readPrompts() error {
 	case !isNull(p.inputIDs):
 		q.prompts, q.batch, err = readPromptUnion(p.inputIDs)
 	case isNull(p.prompt):
-	case q.api == apiChat:
+	case q.api == apiChat, q.api == apiResponse, q.api == apiMessage:
+		messages, tools := p.prompt, p.tools
+		if q.api != apiChat {
+			before, refused := p.store.continues(q)
+			if refused != nil {
+				return refused
+			}
+			if messages, tools, err = p.converted(before); err != nil {
+				return refusalOf(err)
+			}
+		}
 		w := chatWriter{kwargs: q.mmKwargs}
-		err = w.prompt(p.prompt, p.tools, true)
+		err = w.prompt(messages, tools, true)
 		q.prompts = [][]uint32{w.tokens}
 		if len(w.seen) > 0 {
 			q.seen = &w.seen

@@ -39,12 +39,15 @@ type route struct {
 // (docs/engines.md#sglang-rank-header). The x-override-* headers replace that, too, if
 // they are switched on, but only on chat and generate (docs/engines.md#sglang-override).
 func (s *Sim) readRoute(q *genRequest, h http.Header) (route, error) {
+	if q.api == apiMessage { // the chat that is made of it has none of these
+		return route{rank: -1, prefillRank: -1}, nil
+	}
 	rt := route{host: q.bootstrapHost, port: q.bootstrapPort, room: q.bootstrapRoom}
 	own, prefill := q.routedRank, q.prefillRank
 	if v := h.Get("X-Data-Parallel-Rank"); v != "" {
 		own = []byte(v)
 	}
-	if s.cfg.HeaderOverrides && q.api != apiCompletion {
+	if s.cfg.HeaderOverrides && q.api != apiCompletion && q.api != apiResponse {
 		for name, to := range map[string]*[]byte{
 			"X-Override-Bootstrap-Port":         &rt.port,
 			"X-Override-Bootstrap-Room":         &rt.room,

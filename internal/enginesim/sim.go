@@ -31,6 +31,7 @@ type Sim struct {
 	holds      *holds // nil, except for a prefill worker of another engine
 	log        *requestLog
 	fault      *faultBox
+	responses  *responseStore
 	client     *http.Client // to bootstrap servers and side channels
 	api        *http.Server
 	others     []*http.Server // bootstrap and control, in the order of listeners
@@ -73,6 +74,7 @@ func New(cfg Config) (*Sim, error) {
 		cfg: cfg, birth: newBirth(), log: newRequestLog(cfg), fault: newFaultBox(),
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
 		conns:  make(map[net.Conn]http.ConnState), links: make(map[string]*link),
+		responses: &responseStore{on: cfg.ResponseStore, refuses: cfg.Engine == worker.SGLang, kept: make(map[string]*keptAnswer)},
 	}
 	s.engine, s.processID = s.newProtocol(), newProcessID()
 	s.runCtx, s.cancel = context.WithCancelCause(context.Background())

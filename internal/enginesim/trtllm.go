@@ -71,7 +71,7 @@ func (e trtllm) plan(c *call, h http.Header) ([]*item, error) {
 	for _, f := range q.twice {
 		e.s.violate(Violation{Kind: "repeated_field", Seq: c.rec.req.Seq, Detail: f + " is in the body more than once"})
 	}
-	c.q.rid = externalID(q.api, h)
+	c.q.rid = externalID(q, h)
 	foreign := q.foreign
 	if q.api == apiCompletion && q.promptIDs != nil {
 		foreign = append(foreign, "prompt_token_ids")

@@ -40,7 +40,7 @@ func (v vllm) plan(c *call, h http.Header) ([]*item, error) {
 	if err := v.known(c.q); err != nil {
 		return nil, err
 	}
-	c.q.rid = externalID(c.q.api, h)
+	c.q.rid = externalID(c.q, h)
 	p, err := v.readParams(c)
 	if err != nil {
 		return nil, err
@@ -66,15 +66,21 @@ func (v vllm) plan(c *call, h http.Header) ([]*item, error) {
 
 // externalID is the id of the answer. X-Request-Id sets it
 // (docs/engines.md#vllm-request-id).
-func externalID(kind api, h http.Header) string {
+func externalID(q *genRequest, h http.Header) string {
 	id := h.Get("X-Request-Id")
 	if id == "" {
-		id = fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
+		id = drawnID()
 	}
-	if kind == apiChat {
+	switch q.api {
+	case apiResponse: // its own member alone sets it
+		return q.rid
+	case apiTokens:
+		return "generate-tokens-" + id
+	case apiChat, apiMessage:
 		return "chatcmpl-" + id
+	default:
+		return "cmpl-" + id
 	}
-	return "cmpl-" + id
 }
 
 // known refuses a model that the worker does not serve, unlike SGLang, and parameters for

@@ -27,7 +27,9 @@ func (v vllm) pages(mux *http.ServeMux) {
 		writeJSON(w, http.StatusOK, map[string]bool{"is_sleeping": v.s.asleep.Load() != 0})
 	})
 	mux.HandleFunc("POST /tokenize", v.s.tokenize)
-	mux.HandleFunc("POST /v1/chat/completions/render", v.render)
+	for path, kind := range map[string]api{"/v1/chat/completions": apiChat, "/v1/responses": apiResponse, "/v1/messages": apiMessage} {
+		mux.HandleFunc("POST "+path+"/render", func(w http.ResponseWriter, r *http.Request) { v.render(kind, w, r) })
+	}
 	mux.HandleFunc("GET /metrics", v.metrics)
 }
 
