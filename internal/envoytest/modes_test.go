@@ -153,6 +153,9 @@ func turnSources() []turnSource {
 			return completion(words(0, 64*(n+1)), 2, false)
 		}},
 		{"chat", "/v1/chat/completions", "engine tokenize", "tokens: {wait: 2s}\n", chatBody},
+		{"response", "/v1/responses", "engine tokenize", "tokens: {wait: 2s}\n", func(n int) string {
+			return strings.Replace(strings.Replace(chatBody(n), `"messages"`, `"input"`, 1), `"max_tokens"`, `"max_output_tokens"`, 1)
+		}},
 		{"estimate", "/v1/completions", "byte estimate", "tokens: {mode: estimate}\n", func(n int) string {
 			return completion(words(0, 128*(n+1)), 2, false)
 		}},

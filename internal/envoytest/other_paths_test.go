@@ -66,8 +66,8 @@ func TestOtherPathsArePassedOn(t *testing.T) {
 		require.NoError(t, w.Close())
 		large := `{"input":"` + strings.Repeat("x", 300_000) + `", "model" : "embedder"}`
 		for _, c := range []struct{ path, kind, body, model string }{
-			{"/v1/responses", "application/json", `{"model":"whisper","stream":true,"input":[]}`, "whisper"},
-			{"/v1/messages?beta=true", "application/json", `{"model":"embedder"}`, "embedder"},
+			{"/v1/realtime", "application/json", `{"model":"whisper","stream":true,"input":[]}`, "whisper"},
+			{"/v1/rerank?beta=true", "application/json", `{"model":"embedder"}`, "embedder"},
 			{"/v1/embeddings", "application/json", large, "embedder"},
 			{"/v1/audio/transcriptions", w.FormDataContentType(), form.String(), "whisper"},
 		} {
@@ -79,9 +79,9 @@ func TestOtherPathsArePassedOn(t *testing.T) {
 		require.Equal(t, http.StatusOK, r.status, r.body)
 		require.Contains(t, r.body, `"tokens"`, "a decode worker counts tokens though it cannot serve alone")
 		f.await("the requests to be counted", func() bool { return f.metric("baton_requests_total", `outcome="ok"`) == 5 })
-		r = f.do(http.MethodPost, "/v1/responses/", strings.NewReader(`{"model":"whisper"}`), nil)
+		r = f.do(http.MethodPost, "/v1/embeddings/", strings.NewReader(`{"model":"whisper"}`), nil)
 		require.Equal(t, http.StatusTemporaryRedirect, r.status, r.body)
-		require.Equal(t, "/v1/responses", r.header.Get("Location"))
+		require.Equal(t, "/v1/embeddings", r.header.Get("Location"))
 		f.await("it to be counted as refused by its worker, without a fresh attempt", func() bool {
 			return f.metric("baton_requests_total", `outcome="rejected"`, `code="decode_rejected"`) == 1 && f.metric("baton_requests_total") == 6
 		})
@@ -91,7 +91,7 @@ func TestOtherPathsArePassedOn(t *testing.T) {
 			status     int
 			code, says string
 		}{
-			"/v1/responses":         {501, "needs_aggregated_worker", "On /v1/responses no request is split"},
+			"/v1/embeddings":        {501, "needs_aggregated_worker", "On /v1/embeddings its engine serves no request with prefill and decode apart; on /v1/chat/completions it does."},
 			"/chat/completions":     {404, "unknown_path", "did you mean /v1/chat/completions?"},
 			"/v1/chat/completions/": {404, "unknown_path", "did you mean /v1/chat/completions?"},
 			"/anything":             {404, "unknown_path", "/anything is not served here."},
@@ -112,7 +112,7 @@ func TestOtherPathsArePassedOn(t *testing.T) {
 		gone.Endpoint, err = worker.ParseEndpoint("127.0.0.1:1")
 		require.NoError(t, err)
 		f.publishAndWait(append(f.workers, &stack.Worker{Info: &gone})...)
-		r = f.do(http.MethodPost, "/v1/responses", strings.NewReader(`{"model":"whisper"}`), nil)
+		r = f.do(http.MethodPost, "/v1/embeddings", strings.NewReader(`{"model":"whisper"}`), nil)
 		require.Equal(t, http.StatusServiceUnavailable, r.status, r.body)
 		require.Equal(t, "1", r.header.Get("Retry-After"))
 		require.Contains(t, f.adminGet("/debug/state"), `"state": "aside"`, "it is blamed as others are")
