@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +14,7 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write docs/engines.md")
+var rewrite = flag.Bool("rewrite", false, "write docs/engines.md, and the table of paths in docs/using.md")
 
 // cell is how wide a list may be in a cell of a table.
 const cell = 180
@@ -134,4 +135,100 @@ func lists[T any](items []T, name func(T) string) (out []string) {
 		list += strings.Repeat(", ", min(1, len(list))) + text
 	}
 	return append(out, list)
+}
+
+// TestThePathsThatAreServedAreThoseOfTheRooms: the tables of paths in docs/using.md are what the rooms say.
+func TestThePathsThatAreServedAreThoseOfTheRooms(t *testing.T) {
+	const begins, ends = "<!-- the paths begin; `make docs` writes them from the engines' rooms -->\n", "<!-- the paths end -->"
+	const page = "../../../docs/using.md"
+	b, err := os.ReadFile(page)
+	require.NoError(t, err)
+	before, rest, ok := strings.Cut(string(b), begins)
+	require.True(t, ok)
+	_, after, ok := strings.Cut(rest, ends)
+	require.True(t, ok)
+	want := before + begins + pathTables() + ends + after
+	if *rewrite {
+		require.NoError(t, os.WriteFile(page, []byte(want), 0o600))
+	}
+	require.Equal(t, want, string(b), "make docs writes it")
+}
+
+// pathTables are a table of how each engine serves a path, and one of what prevents a hand-off there.
+// Left out is what goes apart nowhere and only one engine serves.
+func pathTables() string {
+	var b strings.Builder
+	line := func(cells ...string) { b.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
+	titles, rules := []string{"path"}, []string{"---"}
+	serves, rows := map[string][]string{}, map[string][]string{} // how, of each path by engine; paths that are served alike
+	var order, likes []string
+	n := 0
+	for _, e := range list {
+		if strings.Contains(worker.EngineNames(), string(e.Name)) { // that of tests is not listed
+			titles, rules = append(titles, e.Pages.Title), append(rules, "---")
+			for _, p := range e.HandOff.Takes.Paths {
+				if serves[p.Pattern] == nil {
+					order = append(order, p.Pattern)
+				}
+				serves[p.Pattern] = append(append(serves[p.Pattern], slices.Repeat([]string{"–"}, n-len(serves[p.Pattern]))...), how(p))
+			}
+			n++
+		}
+	}
+	for _, path := range order {
+		alike := strings.Join(append(serves[path], slices.Repeat([]string{"–"}, n-len(serves[path]))...), " | ")
+		if by := strings.ReplaceAll(alike, "–", ""); !strings.Contains(by, "apart") && (serves[path][0] == "–" || strings.HasSuffix(by, " |  | ")) {
+			continue
+		}
+		if rows[alike] == nil {
+			likes = append(likes, alike)
+		}
+		rows[alike] = append(rows[alike], path)
+	}
+	slices.SortStableFunc(likes, func(a, b string) int { return strings.Count(b, "apart") - strings.Count(a, "apart") })
+	line(titles...)
+	line(rules...)
+	for _, alike := range likes {
+		for _, some := range lists(rows[alike], func(p string) string { return p }) {
+			line(some, alike)
+		}
+	}
+	b.WriteString("\n")
+	line("path", "engine", "served by one worker, or refused, with")
+	line("---", "---", "---")
+	seen := map[*capability.Row]bool{}
+	for _, e := range list {
+		takes := e.HandOff.Takes
+		if !strings.Contains(worker.EngineNames(), string(e.Name)) || seen[&takes.Rows[0]] { // Mooncake's are vLLM's
+			continue
+		}
+		seen[&takes.Rows[0]] = true
+		for _, p := range takes.Paths {
+			var stops []string
+			for _, r := range takes.Rows {
+				if r.Stops != "" && !r.Never && slices.Contains(r.Paths, p.Pattern) {
+					stops = append(stops, r.Member)
+				}
+			}
+			slices.Sort(stops)
+			for _, some := range lists(slices.Compact(stops), func(m string) string { return m }) {
+				if some != "" && p.Apart {
+					line("`"+p.Pattern+"`", e.Pages.Title, some)
+				}
+			}
+		}
+	}
+	return b.String()
+}
+
+// how says who serves a path.
+func how(p capability.Path) string {
+	switch {
+	case p.Apart:
+		return "apart"
+	case p.Any:
+		return "any role"
+	default:
+		return "one worker"
+	}
 }
