@@ -50,7 +50,7 @@ func canRun(platform, cpu string) error {
 // Installed tells what of the install is missing.
 func Installed(home string) error {
 	var errs []error
-	for _, step := range []string{"uv", "vllm", "mooncake", "sglang", "node", "models"} {
+	for _, step := range []string{"uv", "vllm", "mooncake", "sglang", "node", "clients", "models"} {
 		if _, err := os.Stat(filepath.Join(home, step, Mark)); err != nil {
 			errs = append(errs, fmt.Errorf("%s is not installed: run make real", step))
 		}

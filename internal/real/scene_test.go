@@ -88,7 +88,13 @@ var specs = map[string]spec{
 	"vllm-d1":  {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
 	"vllm-d2":  {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
 	// Decode of a pair that serves alone, too: what it is told of a transfer it does.
-	"vllm-open":  {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
+	"vllm-open": {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
+	// Pairs that can be made to call a tool.
+	"vllm-tools-p":   {worker.VLLM, Options{Model: "qwen3", Role: worker.Prefill, Args: toolArgs}},
+	"vllm-tools-d":   {worker.VLLM, Options{Model: "qwen3", Role: worker.Decode, Args: toolArgs}},
+	"sglang-tools-p": {worker.SGLang, Options{Model: "qwen3", Role: worker.Prefill, Args: []string{"--tool-call-parser", "qwen25"}}},
+	"sglang-tools-d": {worker.SGLang, Options{Model: "qwen3", Role: worker.Decode, Args: []string{"--tool-call-parser", "qwen25"}}},
+
 	"mooncake-p": {worker.VLLM, Options{Model: "tiny", Role: worker.Prefill, Mooncake: true, Args: pairBlocks}},
 	"mooncake-d": {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Mooncake: true, Args: pairBlocks}},
 	"sglang-lora": {worker.SGLang, Options{Model: "tiny", Role: worker.Aggregated, Args: []string{

@@ -58,6 +58,9 @@ var steps = []step{
 	{"mooncake", "Mooncake's transfer engine, for vLLM", 0, []string{"pins/mooncake.txt", "python/mooncake_cpu.py"}, makeMooncake},
 	{"sglang", "SGLang 0.5.23, on vLLM's PyTorch", gigabyte, []string{"pins/sglang.txt", "python/sglang_cpu.py"}, makeSGLang},
 	{"node", "OpenAI's client for JavaScript, and Qwen3's tokenizer", 0, []string{"node/package-lock.json", "node/package.json", "node/client.mjs"}, makeNode},
+	{"clients", "clients of other APIs: OpenAI's, Anthropic's, the Agents SDK", 0, []string{
+		"pins/clients.txt", "clients/package-lock.json", "clients/package.json", "clients/clients.mjs",
+	}, makeClients},
 	{"models", "tiny models of random weights", 0, []string{"python/models.py", "node/package-lock.json"}, makeModels},
 }
 

@@ -85,8 +85,25 @@ func makeSGLang(ctx context.Context, in *installer, dir string) error {
 }
 
 func makeNode(ctx context.Context, in *installer, dir string) error {
-	for _, name := range []string{"package.json", "package-lock.json", "client.mjs"} {
-		b, err := os.ReadFile(in.at("node/" + name))
+	return in.nodePackages(ctx, dir, "node", "client.mjs")
+}
+
+// makeClients makes a virtual environment of its own, and beside it a folder for Node.js.
+func makeClients(ctx context.Context, in *installer, dir string) error {
+	if err := in.packages(ctx, dir, "pins/clients.txt"); err != nil {
+		return err
+	}
+	node := filepath.Join(dir, "node")
+	if err := os.MkdirAll(node, 0o755); err != nil {
+		return fmt.Errorf("make %s: %w", node, err)
+	}
+	return in.nodePackages(ctx, node, "clients", "clients.mjs")
+}
+
+// nodePackages installs what a folder of this package pins, and puts its program beside it.
+func (in *installer) nodePackages(ctx context.Context, dir, from, program string) error {
+	for _, name := range []string{"package.json", "package-lock.json", program} {
+		b, err := os.ReadFile(in.at(from + "/" + name))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, name), b, 0o600)
 		}
