@@ -88,13 +88,9 @@ var specs = map[string]spec{
 	"vllm-d1":  {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
 	"vllm-d2":  {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
 	// Decode of a pair that serves alone, too: what it is told of a transfer it does.
-	"vllm-open": {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
-	// Pairs that can be made to call a tool.
-	"vllm-tools-p":   {worker.VLLM, Options{Model: "qwen3", Role: worker.Prefill, Args: toolArgs}},
-	"vllm-tools-d":   {worker.VLLM, Options{Model: "qwen3", Role: worker.Decode, Args: toolArgs}},
-	"sglang-tools-p": {worker.SGLang, Options{Model: "qwen3", Role: worker.Prefill, Args: []string{"--tool-call-parser", "qwen25"}}},
-	"sglang-tools-d": {worker.SGLang, Options{Model: "qwen3", Role: worker.Decode, Args: []string{"--tool-call-parser", "qwen25"}}},
-
+	"vllm-open":    {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Args: pairBlocks}},
+	"vllm-tools-p": toolsVLLM(worker.Prefill), "vllm-tools-d": toolsVLLM(worker.Decode),
+	"sglang-tools-p": toolsSGLang(worker.Prefill), "sglang-tools-d": toolsSGLang(worker.Decode),
 	"mooncake-p": {worker.VLLM, Options{Model: "tiny", Role: worker.Prefill, Mooncake: true, Args: pairBlocks}},
 	"mooncake-d": {worker.VLLM, Options{Model: "tiny", Role: worker.Decode, Mooncake: true, Args: pairBlocks}},
 	"sglang-lora": {worker.SGLang, Options{Model: "tiny", Role: worker.Aggregated, Args: []string{
@@ -124,6 +120,16 @@ func ownSGLang(role worker.Role) spec {
 	return spec{worker.SGLang, Options{Model: "tiny", Role: role, Own: true, Args: []string{
 		"--enable-lora", "--lora-backend", "torch_native", "--max-lora-rank", "4", "--lora-target-modules", "q_proj", "v_proj",
 	}}}
+}
+
+// toolsVLLM and toolsSGLang are engines that can be made to call a tool: the noise of their models is
+// held to the schema of its arguments, without white space, which would have no end.
+func toolsVLLM(role worker.Role) spec {
+	return spec{worker.VLLM, Options{Model: "qwen3", Role: role, Args: toolArgs, Env: []string{"VLLM_ENFORCE_STRICT_TOOL_CALLING=0"}}}
+}
+
+func toolsSGLang(role worker.Role) spec {
+	return spec{worker.SGLang, Options{Model: "qwen3", Role: role, Args: []string{"--tool-call-parser", "qwen25", "--constrained-json-disable-any-whitespace"}}}
 }
 
 var (

@@ -26,7 +26,7 @@ const streamed = async (more) => {
   return [kindsOf(events), told(events.at(-1).response)];
 };
 const named = {
-  tools: [{ type: "function", name: "look_up", description: "Looks a word up.", parameters: schema, strict: false }],
+  tools: [{ type: "function", name: "look_up", description: "Looks a word up.", parameters: schema, strict: true }],
   tool_choice: { type: "function", name: "look_up" }, max_output_tokens: 120,
 };
 
@@ -37,7 +37,7 @@ const helped = async (more) => {
   const events = await all(stream);
   return [kindsOf(events), spoken(await stream.finalMessage())];
 };
-const forced = { tools: [{ name: "look_up", description: "Looks a word up.", input_schema: schema }], tool_choice: { type: "tool", name: "look_up" }, max_tokens: 120 };
+const forced = { tools: [{ name: "look_up", description: "Looks a word up.", input_schema: schema, strict: true }], tool_choice: { type: "tool", name: "look_up" }, max_tokens: 120 };
 
 const failing = async (call) => {
   try {

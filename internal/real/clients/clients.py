@@ -8,6 +8,7 @@ same print the same: no ids, no times.
 
 import asyncio
 import json
+import logging
 import sys
 
 import agents
@@ -19,7 +20,7 @@ open_ai = openai.OpenAI(base_url=base_url + "/v1", api_key="none", max_retries=0
 anthropic_ai = anthropic.Anthropic(base_url=base_url, api_key="none", max_retries=0, timeout=120)
 schema = {"additionalProperties": False, "properties": {"word": {"maxLength": 8, "type": "string"}}, "required": ["word"], "type": "object"}
 
-function = {"type": "function", "name": "look_up", "description": "Looks a word up.", "parameters": schema, "strict": False}
+function = {"type": "function", "name": "look_up", "description": "Looks a word up.", "parameters": schema, "strict": True}
 called = [
     {"role": "user", "content": "What is a prefill worker?"},
     {"type": "function_call", "call_id": "c1", "name": "look_up", "arguments": '{"word": "prefill"}'},
@@ -49,7 +50,7 @@ def streamed(**more):
 
 
 named = {"tools": [function], "tool_choice": {"type": "function", "name": "look_up"}, "max_output_tokens": 120}
-tool = {"name": "look_up", "description": "Looks a word up.", "input_schema": schema}
+tool = {"name": "look_up", "description": "Looks a word up.", "input_schema": schema, "strict": True}
 used = [
     {"role": "user", "content": "What is a prefill worker?"},
     {"role": "assistant", "content": [{"type": "text", "text": "I look."}, {"type": "tool_use", "id": "t1", "name": "look_up", "input": {"word": "prefill"}}]},
@@ -76,10 +77,11 @@ def message_streamed(**more):
     with anthropic_ai.messages.stream(**asked(**more)) as stream:
         kinds = list(dict.fromkeys(e.type for e in stream))
         m = stream.get_final_message()
-    return [kinds, m.stop_reason, m.usage.output_tokens]
+    return [kinds, m.stop_reason, [b.type for b in m.content], m.usage.output_tokens]
 
 
 agents.set_tracing_disabled(True)
+logging.disable(logging.CRITICAL)  # what a client makes of an error is printed below
 looked = []
 one_word = {"additionalProperties": False, "properties": {"word": {"enum": ["prefill"], "type": "string"}}, "required": ["word"], "type": "object"}
 
@@ -95,8 +97,8 @@ async def agent(run):
         result = await run(agents.Agent(
             name="reader", instructions="Answer briefly.", model=agents.OpenAIResponsesModel(model=model, openai_client=client),
             # No call of the tool has a letter of these; the noise that the model answers soon does, and is whole then.
-            model_settings=agents.ModelSettings(temperature=0, max_tokens=200, tool_choice="look_up", extra_body={"stop": ["c", "h", "g", "y", "b"]}),
-            tools=[agents.FunctionTool(name="look_up", description="Looks a word up.", params_json_schema=one_word, on_invoke_tool=look_up, strict_json_schema=False)]))
+            model_settings=agents.ModelSettings(temperature=0, max_tokens=200, tool_choice="look_up", extra_body={"stop": ["c", "h", "g", "y"]}),
+            tools=[agents.FunctionTool(name="look_up", description="Looks a word up.", params_json_schema=one_word, on_invoke_tool=look_up)]))
     return [[type(i).__name__ for i in result.new_items], looked]
 
 
@@ -151,6 +153,6 @@ for name, run in cases.items():
     try:
         print(f"{name}: {json.dumps(run())}", flush=True)
     except anthropic.APIStatusError as e:
-        print(f"{name}: refused {e.status_code} {e.body['error']['type']}" if e.status_code == 501 else f"{name}: FAILS {type(e).__name__}: {str(e)[:400]}", flush=True)
+        print(f"{name}: refused {e.status_code} {e.body['error']['type']}" if e.status_code == 501 else f"{name}: FAILS {type(e).__name__}: {str(e)[:400]!r}", flush=True)
     except Exception as e:  # what the client makes of it is the result
-        print(f"{name}: FAILS {type(e).__name__}: {str(e)[:400]}", flush=True)
+        print(f"{name}: FAILS {type(e).__name__}: {str(e)[:400]!r}", flush=True)
