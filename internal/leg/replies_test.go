@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
 	"github.com/goccy/go-yaml"
+	"github.com/stretchr/testify/require"
 )
 
 // mapper is an entry of local_reply_config, as far as it decides.

@@ -82,7 +82,7 @@ func TestARefusalThatQuotesTheBodyDoesNotTellTheRendezvous(t *testing.T) {
 	for said, want := range map[string]string{
 		`{"message":"1 validation error:\n {'input': {'model': 'tiny', 'bootstrap_host': '127.0.0.1', 'bootstrap_port': 8998, 'bootstrap_room': 9223372036854775807}}"}`: `{"message":"1 validation error:\n {'input': {'model': 'tiny'}}"}`,
 		`{"input":{"model":"m","bootstrap_host":"::1","bootstrap_port":1,"bootstrap_room":2}}`:                                                                           `{"input":{"model":"m"}}`,
-		`{"message":"b'{\"text\":\"a\",\"bootstrap_host\":\"10.0.0.5\",\"bootstrap_port\":8998,\"bootstrap_room\":7}'"}`:                                                   `{"message":"b'{\"text\":\"a\"}'"}`,
+		`{"message":"b'{\"text\":\"a\",\"bootstrap_host\":\"10.0.0.5\",\"bootstrap_port\":8998,\"bootstrap_room\":7}'"}`:                                                 `{"message":"b'{\"text\":\"a\"}'"}`,
 	} {
 		got, quoted := sglang.HandOff.Unquoted([]byte(said))
 		require.True(t, quoted, said)
