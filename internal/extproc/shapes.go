@@ -14,7 +14,7 @@ import (
 // shapes holds back requests of a shape under which two workers were lost. The shape of a request is
 // its model and those members of its body that its engine's list does not have; a request without
 // such members has none, and is never held back. A shape is held back for shapeHeld. Then one request
-// at a time is let through. One that is served, also of those on their way, ends it. Safe for concurrent use.
+// at a time is let through. One whose answer begins after that, also of those on their way, ends it. Safe for concurrent use.
 type shapes struct {
 	mu   sync.Mutex
 	held recent.Map[shape, heldShape] // guarded by mu
@@ -82,11 +82,13 @@ func (l *shapes) lost(s shape, now time.Time) (anew bool) {
 	return !before
 }
 
-// served ends what is held back of s, and reports whether that was anything.
-func (l *shapes) served(s shape) bool {
+// served ends what is held back of s if the answer began after two workers were lost: that of an answer
+// before is often known later. It reports whether that was anything.
+func (l *shapes) served(s shape, began, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.held.Delete(s)
+	h, held := l.held.Get(s, now)
+	return held && began.After(h.until.Add(-shapeHeld)) && l.held.Delete(s)
 }
 
 // list describes what is held back, oldest first.
@@ -138,7 +140,7 @@ func shaped(s *mainStream, now time.Time, e *leg.Effect) {
 	switch {
 	case s.shape == shape{}:
 	case e.Outcome == blame.OK:
-		if l.served(s.shape) {
+		if l.served(s.shape, s.m.Answer().Relayed, now) {
 			s.srv.log.Info("a request was served with the members under which two workers were lost: such requests are held back no longer",
 				logkey.Model, s.shape.model, logkey.Members, s.shape.words())
 		}

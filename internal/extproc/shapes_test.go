@@ -47,7 +47,7 @@ func TestAShapeIsHeldBackUntilOneIsServed(t *testing.T) {
 	now = now.Add(shapeHeld)
 	ok, tries = passes(s)
 	require.True(t, ok && tries)
-	require.True(t, l.served(s))
+	require.True(t, l.served(s, now, now))
 	for range 2 {
 		ok, tries = passes(s)
 		require.True(t, ok && !tries)
@@ -55,10 +55,11 @@ func TestAShapeIsHeldBackUntilOneIsServed(t *testing.T) {
 	require.Empty(t, l.list(now))
 
 	l.lost(s, now)
-	require.True(t, l.served(s), "one that was on its way is served")
+	require.False(t, l.served(s, now.Add(-time.Second), now), "its answer began before, and its end is known late")
+	require.True(t, l.served(s, now.Add(time.Second), now), "one that was on its way is served")
 	ok, tries = passes(s)
 	require.True(t, ok && !tries)
-	require.False(t, l.served(s))
+	require.False(t, l.served(s, now, now))
 }
 
 // TestClientsDoNotDecideHowManyShapesAreKept.
