@@ -232,13 +232,28 @@ func TestNumbersOfAFileStayWhatTheyAre(t *testing.T) {
 	}
 }
 
+// Whoever reaches the picker's port can tell it anything of its workers: where the gateways are
+// named, nobody else does.
+func TestWhereGatewaysAreNamedNobodyElseReachesThePicker(t *testing.T) {
+	const named = `networkPolicy.gateways[0].podSelector.matchLabels.app=gateway`
+	policy := func(set string) string {
+		_, after, _ := strings.Cut(rendered(t, append([]string{"--set", set}, pods...)...), "kind: NetworkPolicy")
+		spec, _, _ := strings.Cut(after, "---")
+		return spec
+	}
+	require.Empty(t, policy("networkPolicy.create=true"))
+	require.Empty(t, policy("networkPolicy.create=false,"+named))
+	on := policy(named)
+	require.Regexp(t, `- from:\s+- podSelector:\s+matchLabels:\s+app: gateway\s+ports: \[\{port: grpc-ext-proc\}\]`, on)
+	require.Equal(t, 1, strings.Count(on, "port: grpc-ext-proc"), "by no other rule")
+}
+
 func TestBadValuesAreRefusedByName(t *testing.T) {
 	for set, text := range map[string]string{
 		"":                                       "router.modelServers.matchLabels: expected the labels",
 		"router.tracing.enabled=true":            "router.tracing.otelExporterEndpoint: expected an OTLP collector",
 		"router.tracing.otelExporterEndpoint=a":  "otelExporterEndpoint",
 		"httpRoute.create=true":                  "httpRoute.parentRefs: expected the gateway",
-		"networkPolicy.create=true":              "networkPolicy.gateways: expected the gateway's pods",
 		"serviceAccount.create=false":            "serviceAccount.name: expected an account",
 		"router.epp.flags.grpc-port=3":           "grpc-port",
 		"router.epp.replica=3":                   "replica",

@@ -50,7 +50,7 @@ var groups = []group{
 	{NotStarted, mirrored, "Envoy did not begin the mirrored leg in time and names no worker", Row{Fresh: Yes, Outcome: Failed}},
 	{NotSent, all, "refused by a filter, no route or no host (NR, NC, UH, DF …), or ended before its body was whole", Row{Fresh: Yes, Outcome: Failed}},
 	{Overflow, all, "a circuit breaker or the overload manager (UO, DO, UDO, OM)", Row{Fresh: Yes, Outcome: Failed}},
-	{Unconnected, all, "Envoy: UF", Row{Charge: Connect, Fresh: Yes, Avoid: It, Outcome: Failed}},
+	{Unconnected, all, "Envoy: UF; health asks the worker itself", Row{Charge: Connect, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{Unmade, all, "Envoy: UF, and its details say connection_timeout: the worker, or its machine, may be busy", Row{Suspect: true, Fresh: Yes, Avoid: It, Outcome: Failed}},
 	{Stale, []Leg{Decode}, "not sent: prefill's hand-off had become too old, since the plugin or its machine stood still", Row{Fresh: Yes, Outcome: Failed}},
 

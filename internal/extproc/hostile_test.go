@@ -249,6 +249,9 @@ func (x *attemptPlay) send(ev *leg.Event) {
 				x.g.limits.Repaid(poolOfAll)
 			}
 			tell(x.g.tracker, &e, x.g.seq, x.m.PickedAt(), x.g.now)
+			if e.Charge == blame.Connect {
+				x.g.probe(e.Rank.ID)
+			}
 		case leg.OpSuspect:
 			x.g.probe(e.Rank.ID)
 		case leg.OpFinish:
@@ -544,7 +547,7 @@ func TestASickWorkerDoesNotWin(t *testing.T) {
 					if c.role == "prefill" {
 						bad = g.prefill[0]
 					}
-					g.silent[bad], g.far = way == actSilent, c.role == "prefill"
+					g.silent[bad], g.far = way == actSilent || way == actRefuse || way == actRefuseFar, c.role == "prefill"
 					return g, bad
 				}
 				most, among := 0, 0

@@ -14,7 +14,7 @@ import (
 // This file tells internal/health what a machine has seen of the attempt's workers.
 
 var healthOutcome = [...]health.Outcome{
-	blame.None: health.NotStarted, blame.Credit: health.OK, blame.Connect: health.ConnectFailed, blame.Loss: health.ConnectionLost,
+	blame.None: health.NotStarted, blame.Credit: health.OK, blame.Connect: health.Unreached, blame.Loss: health.ConnectionLost,
 	blame.Break: health.BrokeOff, blame.Error: health.ServerError, blame.Refusal: health.Refused, blame.Slow: health.Overdue,
 	blame.Held: health.Refused,
 }

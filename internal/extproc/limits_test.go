@@ -13,6 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/engine/sglang"
 	"github.com/seed-60ae5743/baton/internal/engine/vllm"
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/patience"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
@@ -91,7 +92,8 @@ func TestALegThatDoesNotBeginBlamesWhomEnvoyNames(t *testing.T) {
 		x := &attemptPlay{g: g, m: mainOf(testRules(), leg.Way{}), plan: p, number: attempt}
 		x.begin()
 		x.send(&leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Failed, Reason: blame.Unconnected}})
-		require.Equal(t, map[worker.ID]int{100: 1}, g.aside)
+		h, _ := g.tracker.Lookup(worker.Rank{ID: 100})
+		require.True(t, h.State == health.Doubted && h.Suspected, "its probe condemns it: %+v", h)
 		require.Equal(t, []worker.Rank{p.Prefill}, learnedBy(x.m).Avoid)
 	}
 }

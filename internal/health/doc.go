@@ -28,7 +28,11 @@
 // A failure at a worker may be caused by the worker, by the request, or by another
 // worker. Each kind counts only as far as it is evidence against the worker:
 //
-//   - A refused connection: sets aside at once. The worker could serve no request.
+//   - A refused connection: sets aside at once where this process met it. The worker could
+//     serve no request. Where a data plane says it, which whoever reaches the plugin's port
+//     can do, the worker is doubted and probed at once, and only the probe sets it aside. What
+//     is said until the answer counts as one failed request: a worker that the plugin reaches,
+//     and the data plane does not, is set aside as one that fails.
 //   - A probe that is refused: sets aside at once, since no client can cause it. Suspects
 //     are probed while they are in service ([Suspect] and most failures ask for that). Any
 //     answer clears them, also a 404, since not every engine has /health.

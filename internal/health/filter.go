@@ -154,7 +154,8 @@ func (t *Tracker) Judged(r worker.Rank) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.find(r)
-	return e != nil && (e.is() == Healthy || e.is() == Doubted && e.reason == ReasonSilent) && (e.agenda != nil || e.flight == onSuspicion)
+	unheard := e != nil && (e.is() == Healthy || e.is() == Doubted && (e.reason == ReasonSilent || e.reason == reasonOf(Unreached)))
+	return unheard && (e.agenda != nil || e.flight == onSuspicion)
 }
 
 // Begin must be called when a request is booked on the rank. If the request is the one

@@ -38,9 +38,29 @@ func (t *Tracker) Report(rank worker.Rank, r Report, now time.Time) {
 	case Overdue, Timeout:
 		t.slowLocked(e, r, now)
 		t.suspectLocked(e, now)
+	case Unreached:
+		t.unreachedLocked(e, r, now)
 	case ConnectFailed:
 		t.condemnLocked(e, reasonOf(r.Outcome), now)
 	}
+}
+
+// unreachedLocked takes that a connection to e is said to have been refused. Whoever reaches the
+// plugin's port can say so, so only the plugin's own question condemns: it begins at once, and until
+// its answer requests go to mates. What is said until then counts once, as a failed request: a
+// worker that answers the plugin, and not the data plane, is set aside as one that fails.
+func (t *Tracker) unreachedLocked(e *entry, r Report, now time.Time) {
+	if e.is().aside() {
+		return
+	}
+	if e.agenda == nil && e.flight == grounded {
+		t.rateLocked(e, false)
+		t.erredLocked(e, r, now)
+	}
+	if e.is() == Healthy {
+		t.moveLocked(e, Doubted, false, reasonOf(r.Outcome), now)
+	}
+	t.suspectLocked(e, now)
 }
 
 // rateLocked counts an ended request of e, for e and in the sums of its pools.

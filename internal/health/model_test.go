@@ -225,7 +225,21 @@ func (m *model) report(id worker.ID, r Report, now time.Time) {
 	if p.w.Role != worker.Prefill {
 		m.budget = min(m.budget+1, 500)
 	}
-	bad := slices.Contains([]Outcome{ServerError, Refused, ConnectionLost, BrokeOff}, r.Outcome)
+	if r.Outcome == Unreached {
+		if p.State.aside() {
+			return
+		}
+		defer func() {
+			if p.State == Healthy {
+				m.move(p, Doubted, "unreached", now)
+			}
+			m.suspect(p, now)
+		}()
+		if p.wanted || p.flying != grounded {
+			return
+		}
+	}
+	bad := slices.Contains([]Outcome{ServerError, Refused, ConnectionLost, BrokeOff, Unreached}, r.Outcome)
 	if bad || r.Outcome == OK {
 		p.ends = append(p.ends, !bad)
 		p.ends = p.ends[max(0, len(p.ends)-1000):]

@@ -40,7 +40,8 @@ type Outcome uint8
 const (
 	OK             Outcome = iota // a request was served to its end
 	NotStarted                    // the request did not reach the worker, or tells nothing about it
-	ConnectFailed                 // the connection was refused or could not be made
+	ConnectFailed                 // this process was refused the connection
+	Unreached                     // a data plane says that it was
 	ConnectionLost                // the connection broke before the answer began
 	BrokeOff                      // the answer broke off after its headers
 	ServerError                   // a 5xx status, or an answer that says error
@@ -51,7 +52,7 @@ const (
 )
 
 var outcomeNames = [...]string{
-	OK: "ok", NotStarted: "not-started", ConnectFailed: "connect-failed", ConnectionLost: "connection-lost",
+	OK: "ok", NotStarted: "not-started", ConnectFailed: "connect-failed", Unreached: "unreached", ConnectionLost: "connection-lost",
 	BrokeOff: "broke-off", ServerError: "server-error", Refused: "refused", Overdue: "overdue", Timeout: "timeout",
 }
 
@@ -84,7 +85,7 @@ type Report struct {
 type Reason string
 
 // The reasons that are not the label of an Outcome. Outcomes that are reasons, too:
-// connect-failed, overdue and timeout.
+// connect-failed, unreached, overdue and timeout.
 const (
 	ReasonServerErrors Reason = "server-errors" // several in a row
 	ReasonHandoff      Reason = "handoff"       // hand-offs failed with different partners
