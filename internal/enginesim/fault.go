@@ -33,6 +33,8 @@ const (
 	FaultApart       Mode = "apart"        // a decode cannot reach the bootstrap server at From, though others can
 	FaultAborted     Mode = "aborted"      // a prefill ends its request and answers 200: length, one token in the prompt, none made; SGLang's decode then answers with something else
 	FaultMiscount    Mode = "miscount"     // the usage has one token more in the prompt
+	FaultTemplate    Mode = "template"     // counts, in the usage and at /tokenize, as if its chat template made one token more; the hand-off does not notice
+	FaultCuts        Mode = "cuts"         // counts, in the usage, as if it left the last 64 tokens of a prompt; the hand-off does not notice
 	FaultBadHandoff  Mode = "bad_handoff"  // a prefill's hand-off has the form Form; its KV is held
 )
 
@@ -108,6 +110,7 @@ func (f Fault) Validate() error {
 	modes := []Mode{
 		"", FaultNone, FaultHang, FaultHold, FaultError, FaultSlow, FaultDie, FaultEarly200, FaultFinishAbort, FaultTruncate, FaultRefuse,
 		FaultFinish, FaultNoHandoff, FaultBadHandoff, FaultEmpty, FaultApart, FaultAborted, FaultMiscount,
+		FaultTemplate, FaultCuts,
 	}
 	if !slices.Contains(modes, f.Mode) {
 		errs = append(errs, fmt.Errorf("mode %q: expected one of %q", f.Mode, modes[1:]))
@@ -267,18 +270,23 @@ func (c *call) strike(when Moment) error {
 		return errFinishAbort
 	case FaultEmpty:
 		return errEmpty
-	case FaultNone, FaultSlow, FaultEarly200, FaultRefuse, FaultFinish, FaultNoHandoff, FaultBadHandoff, FaultApart, FaultAborted, FaultMiscount:
+	case FaultNone, FaultSlow, FaultEarly200, FaultRefuse, FaultFinish, FaultNoHandoff, FaultBadHandoff, FaultApart, FaultAborted, FaultMiscount, FaultTemplate, FaultCuts:
 	}
 	return nil
 }
+
+// cutsTo is how many tokens mode cuts leaves of a prompt.
+const cutsTo = 64
 
 // told returns how many tokens of a prompt the answer tells, which has so many.
 func (c *call) told(prompt int) int {
 	switch {
 	case c.aborted():
 		return 1
-	case c.fault.Mode == FaultMiscount:
+	case c.fault.Mode == FaultMiscount, c.fault.Mode == FaultTemplate && c.q.api == apiChat:
 		return prompt + 1
+	case c.fault.Mode == FaultCuts:
+		return min(prompt, cutsTo)
 	default:
 		return prompt
 	}

@@ -358,6 +358,9 @@ func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, refusalOf(err))
 		return
 	}
+	if f, _, _ := s.fault.peek(); f.Mode == FaultTemplate && !isNull(messages) {
+		lists[0] = append(lists[0], tokenStart)
+	}
 	s.writeTokens(w, lists, list)
 }
 
