@@ -150,6 +150,7 @@ func (a *asking) settle(p tokens.Prompt) {
 		return
 	}
 	b := &booked{prefill: d.Prefill.Booking, decode: d.Decode.Booking, prompt: promptOf(&d), claim: d.Prompt.Claim, answer: d.Answer, others: d.Others}
+	b.compared = srv.pairs.compare(&d, a.question.Query(), srv.cfg.Tokens)
 	if d.Apart && d.Kind.PrefillFirst() {
 		b.again = d.Again
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/patience"
+	"github.com/seed-60ae5743/baton/internal/sides"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -134,6 +135,9 @@ func (l *limited) learn(p *patience.Limits, now time.Time) {
 // waiting, or that nothing of it answers while a mate is well, so that they go there if they
 // can. Away returns at once, so health's hooks may call it.
 func (srv *Server) Away(t *health.Transition) {
+	if t.To == health.Aside && t.Reason == health.Reason(health.ConnectFailed.String()) { // what comes back is another process
+		srv.pairs.do(func(b *sides.Book) { b.Renew(t.Rank.ID) })
+	}
 	kind := leg.EventGone
 	switch {
 	case t.Mute():

@@ -51,6 +51,7 @@ type mainStream struct {
 	looked         atomic.Bool // a stream of this process reads the first events
 	prompt         telemetry.PromptTokens
 	claim          tokens.Claim // of the prompt's tokens
+	compared       *comparison  // of what its two workers count; nil: of nothing
 	asked          route.Answer
 	others         []route.Destination
 	again          *route.Again
@@ -89,6 +90,7 @@ type booked struct {
 	span            trace.Span // of the decode leg
 	prompt          telemetry.PromptTokens
 	claim           tokens.Claim // of the prompt's tokens
+	compared        *comparison
 	answer          route.Answer
 	others          []route.Destination // other endpoints that decode's address names
 	again           *route.Again        // to pick decode again if it leaves while prefill runs; nil: it is not picked again
@@ -141,6 +143,7 @@ func (s *mainStream) step(ev *notice) {
 // brings for the stream itself.
 func (s *mainStream) prepare(ev *notice) {
 	s.counts.hear(ev)
+	s.compared.hear(ev, &s.counts)
 	s.hold(ev)
 	switch ev.Kind {
 	case leg.EventClosed:
@@ -213,7 +216,7 @@ func (s *mainStream) beforeHead(ev *notice) {
 func (b *booked) give(s *mainStream, nonce uint64) {
 	s.prefillBooking, s.decodeBooking = b.prefill, b.decode
 	s.note, s.decodeSpan, s.nonce = b.note, b.span, nonce
-	s.prompt, s.claim, s.asked = b.prompt, b.claim, b.answer
+	s.prompt, s.claim, s.compared, s.asked = b.prompt, b.claim, b.compared, b.answer
 	s.others, s.again = b.others, b.again
 	if s.m.Concluded() { // the attempt ended while its tokens were counted
 		s.srv.cfg.Journal.End(s.note, decision.ClientLeft, "before the decision", 0, time.Now())

@@ -30,6 +30,9 @@ func (c *tokenCounts) hear(ev *notice) {
 		if ev.Leg.State == leg.Well && ev.Leg.Counted {
 			c.cached, c.known = ev.Leg.Cached, true
 		}
+		if ev.Leg.Told.Reading == leg.ReadUsage {
+			c.prompt = ev.Leg.Told.Prompt
+		}
 	case leg.EventPrefilled:
 		if u, ok := openai.FindUsage(ev.Answer.Body); ok {
 			c.prompt = u.Prompt

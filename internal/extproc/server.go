@@ -29,6 +29,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/patience"
 	"github.com/seed-60ae5743/baton/internal/pin"
 	"github.com/seed-60ae5743/baton/internal/route"
+	"github.com/seed-60ae5743/baton/internal/sides"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
@@ -87,6 +88,7 @@ type Server struct {
 	unrouted  unrouted
 	avoid     *avoidList
 	doubts    doubts
+	pairs     pairs
 	shapes    *shapes
 	retries   sync.Once // the log was told what a gateway's own retries do
 	clocks    clocks
@@ -145,7 +147,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	srv := &Server{
 		cfg: cfg, log: cfg.Logger, rules: cfg.rules(), sealer: sealer, view: cfg.View,
-		owner: cfg.Instance, attempts: newRegistry(), unrouted: newUnrouted(), avoid: newAvoidList(cfg.MaxTimeout), leavers: newLeavers(), shapes: newShapes(), doubts: newDoubts(cfg.Telemetry, cfg.Logger),
+		owner: cfg.Instance, attempts: newRegistry(), unrouted: newUnrouted(), avoid: newAvoidList(cfg.MaxTimeout), leavers: newLeavers(), shapes: newShapes(), doubts: newDoubts(cfg.Telemetry, cfg.Logger), pairs: pairs{counts: cfg.Telemetry, log: cfg.Logger},
 		bodies: budget.New(cfg.MaxBodiesBytes), live: make(map[*mainStream]struct{}), drained: make(chan struct{}),
 	}
 	srv.replies = wire.NewWriter(srv.rules.Buffers)
@@ -341,11 +343,20 @@ func (srv *Server) OnChange(old *worker.Snapshot, c discovery.Change) {
 		srv.attempts.gone(c.Left, c.Moved)
 		srv.patience.Forget(c.Left)
 	}
+	srv.pairs.do(func(b *sides.Book) { b.Keep(idsOf(srv.cfg.Board.Load().Workers()), c.Changed) })
 	err := srv.CheckListener()
 	if err != nil && !srv.unheard {
 		srv.log.Error("a worker has joined that cannot be used", logkey.Err, err)
 	}
 	srv.unheard = err != nil
+}
+
+func idsOf(ws []*worker.Worker) []worker.ID {
+	ids := make([]worker.ID, len(ws))
+	for i, w := range ws {
+		ids[i] = w.ID
+	}
+	return ids
 }
 
 // Heard must be called when KV events of a rank have begun or ceased to arrive.
@@ -358,7 +369,7 @@ func (srv *Server) routing() route.Config {
 		Board: c.Board, Newer: newerOf(c.Board, c.View), Book: c.Book, Health: c.Health,
 		Overlap: overlap.Config{Index: c.Index, Slots: c.Slots, Tells: c.Tells, PredictedWeight: c.PredictedWeight},
 		Routes:  c.Routes, Estimate: c.Tokens.Estimate, Expect: srv.lately.Expect,
-		Left: srv.leavers.has, LeftFrom: srv.leavers.hasAt, Policy: srv.policy(),
+		Apart: srv.pairs.apart.Load, Left: srv.leavers.has, LeftFrom: srv.leavers.hasAt, Policy: srv.policy(),
 		Prefill: c.Prefill, Decode: c.Decode, Aggregated: c.Aggregated,
 		Conditional: c.Conditional, Overrides: c.Overrides, MaxQueuedISLTokens: c.MaxQueuedISLTokens,
 		PassUnknown: c.Gateway.PassUnknown,

@@ -83,6 +83,7 @@ var (
 	failNoPrefill    = Failure{Code: "no_prefill_worker", Status: 503, Kind: kindUnavailable, Message: "No prefill worker can take the request; try again.", RetryAfter: time.Second}
 	failNoAggregated = Failure{Code: "no_aggregated_worker", Status: 503, Kind: kindUnavailable, Message: "No worker can serve the request without a prefill worker; try again.", RetryAfter: time.Second}
 	failNoCommon     = Failure{Code: "no_common_handoff", Status: 501, Kind: kindUnavailable, Message: "No prefill worker and no decode worker of the model have a hand-off in common: run both with one engine, version, block size, KV type, kv_group and the same weights."}
+	failSidesDiffer  = Failure{Code: "sides_differ", Status: 503, Kind: kindUnavailable, Message: "The model's prefill and decode workers count the tokens of one prompt differently: give all of them one chat template, one tokenizer and one limit of a prompt's length; then try again.", RetryAfter: time.Second}
 	failNeedsAlone   = Failure{Code: "needs_aggregated_worker", Status: 501, Kind: kindInvalid, Message: "Only a worker that serves whole requests (role aggregated, or decode with accepts_aggregated) could take the request, and the model has none that may."}
 	failPrefillGone  = Failure{Code: "prefill_gone", Status: 503, Kind: kindUnavailable, Message: "All prefill workers of the model have left, and no worker can serve without one; try again.", RetryAfter: time.Second}
 	failNoListener   = Failure{Code: "no_prefill_listener", Status: 501, Kind: kindUnavailable, Message: "The model's engine needs a prefill listener and the router has none."}
@@ -133,7 +134,7 @@ var (
 func failures() []Failure {
 	return []Failure{
 		FailUnknownPath, failMethod, failNoBody, failBodyTooLarge, failEncoded, failBodiesFull, FailLegsFull, FailUnknownModel, failNoResponse, failTooSlow, failProxy, failDeadline, failBadTimeout,
-		FailNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNeedsAlone, failPrefillGone, failNoCommon, failNoListener, failNoHandoff, FailSaturated, failNoTaint, FailOutside, failEnforced,
+		FailNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNeedsAlone, failPrefillGone, failNoCommon, failSidesDiffer, failNoListener, failNoHandoff, FailSaturated, failNoTaint, FailOutside, failEnforced,
 		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
 		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
 		failPrefill, failStale, failPrefillRefused, failPrefillBusy, failPrefillLong, failDecodeLost, FailDecodesLost, FailHeldBack, failDecodeError, failDecodeEmpty,

@@ -132,13 +132,13 @@ func (p *plugin) onActivation(c activation.Change) {
 		logkey.EnforceDisagg, p.cfg.EnforceDisagg)
 	p.history.add(admin.Transition{
 		At: time.Now(), What: "model " + c.Key.Model, From: c.From.String(), To: c.To.String(),
-		Why: cause + " " + c.Event.Worker.String() + sides("activated", c.Activated) +
-			sides("reactivated", c.Reactivated) + sides("deactivated", c.Deactivated),
+		Why: cause + " " + c.Event.Worker.String() + decodeSides("activated", c.Activated) +
+			decodeSides("reactivated", c.Reactivated) + decodeSides("deactivated", c.Deactivated),
 	})
 }
 
-// sides lists the decode sides of a transition, for the page.
-func sides(what string, names []string) string {
+// decodeSides lists the decode sides of a transition, for the page.
+func decodeSides(what string, names []string) string {
 	if len(names) == 0 {
 		return ""
 	}

@@ -62,8 +62,10 @@ func (rt *Router) DecodeAgain(a *Again, prefill, decode worker.Rank, now time.Ti
 	params := a.params
 	r := load.Request{
 		Key: a.key, Params: &params, Filter: rt.cfg.Health, Constraints: a.constraints, Pick: a.pick, Growth: a.growth,
-		Ranks: pool.DecodeRanksOf(from.Fit()), Now: now, Exclude: append(slices.Clone(a.exclude), decode),
+		Ranks: pool.DecodeRanksOf(from.Fit()), Now: now,
 	}
+	differ := append(rt.apart().Among(r.Ranks, worker.Prefill, prefill.ID), decode)
+	r.Exclude = append(slices.Clone(a.exclude), differ...)
 	var some bool
 	r.Within, some = within(world.Snapshot, a.subset, r.Ranks)
 	if !some {
@@ -72,7 +74,7 @@ func (rt *Router) DecodeAgain(a *Again, prefill, decode worker.Rank, now time.Ti
 	booking := new(load.Reservation)
 	d, err := rt.cfg.Book.PickAndReserve(&r, booking)
 	if errors.Is(err, picker.ErrNoCandidate) {
-		r.Exclude = []worker.Rank{decode} // a rank that has failed this request before is better than none
+		r.Exclude = differ // a rank that has failed this request before is better than none
 		d, err = rt.cfg.Book.PickAndReserve(&r, booking)
 	}
 	if err != nil {
@@ -87,7 +89,7 @@ func (rt *Router) DecodeAgain(a *Again, prefill, decode worker.Rank, now time.Ti
 }
 
 // Collector returns a decode worker of the snapshot that may fetch the KV that prefill
-// holds, and a rank of it. It passes over the workers in tried. It returns nil if there
+// holds, and a rank of it. Nobody gets the answer, so no pair is kept apart here. It passes over the workers in tried. It returns nil if there
 // is no such worker, or without an Again.
 func (rt *Router) Collector(a *Again, snap *worker.Snapshot, tried []worker.ID) (*worker.Worker, worker.DPRank) {
 	if a == nil {

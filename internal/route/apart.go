@@ -238,3 +238,30 @@ func (d *decider) ranks(role worker.Role) []worker.Rank {
 		return q.pool.Ranks(role)
 	}
 }
+
+// keptApart returns those of the ranks whose workers are no pair with the worker of the other leg that
+// the request names, or that was picked (internal/sides).
+func (d *decider) keptApart(role worker.Role, ranks []worker.Rank) []worker.Rank {
+	q := d.q
+	switch other := q.places.Decode; {
+	case role == worker.Prefill && other != nil && q.apart:
+		return d.sides.Among(ranks, worker.Decode, other.Worker.ID)
+	case role == worker.Decode && d.v.prefill.made:
+		return d.sides.Among(ranks, worker.Prefill, d.v.prefill.decision.Rank.ID)
+	}
+	return nil
+}
+
+// unpaired returns the refusal of a request for which c found nobody: f, or that there are only workers
+// which are kept apart, if waiting brings no other.
+func (d *decider) unpaired(c *choice, f *Refusal) *Refusal {
+	if f.Reason != lackOf(c.role) || f.Returning || f.Overloaded {
+		return f
+	}
+	for _, r := range d.keptApart(c.role, c.stranded) {
+		if w := d.q.world.Worker(r.ID); w != nil && allowed(d.q.req.Subset, w) && d.cfg.Health.Allows(r) {
+			return refuse(SidesDiffer)
+		}
+	}
+	return f
+}

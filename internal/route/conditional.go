@@ -176,7 +176,7 @@ func (d *decider) mayFallBack() bool {
 		return false
 	}
 	switch d.v.fail.Reason {
-	case NoPrefill, NoDecode, NoTaint, Outside:
+	case NoPrefill, NoDecode, NoTaint, Outside, SidesDiffer:
 		return true
 	default:
 		return false

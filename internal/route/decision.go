@@ -7,6 +7,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/sides"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
@@ -97,7 +98,7 @@ func (b *bookings) cancel(now time.Time) {
 // has its Record also if it is a refusal. The caller must not use sc for anything else
 // until it needs the Decision no more.
 func (rt *Router) Decide(q *Question, p tokens.Prompt, sc *Scratch, now time.Time) (Decision, *Refusal) {
-	d := decider{Router: rt, q: q, sc: sc}
+	d := decider{Router: rt, q: q, sc: sc, sides: rt.apart()}
 	if !q.preview() {
 		d.v.bookings = bookings{new(load.Reservation), new(load.Reservation)}
 	}
@@ -124,6 +125,8 @@ type decider struct {
 	q  *Question // the question in the world that is judged
 	sc *Scratch
 	v  verdict
+
+	sides *sides.Apart
 }
 
 // fill writes the picks into out, and records that the prompt was routed to them.

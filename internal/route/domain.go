@@ -23,7 +23,7 @@ func (d *decider) pair() {
 		err := d.choose(&v.prefill, worker.Prefill, prefillParams)
 		if err != nil {
 			if v.fail == nil {
-				v.fail = d.nobody(worker.Prefill, err)
+				v.fail = d.unpaired(&v.prefill, d.nobody(worker.Prefill, err))
 			}
 			return
 		}
@@ -34,7 +34,7 @@ func (d *decider) pair() {
 		}
 		v.bookings.prefill.Cancel(q.now)
 		if v.fail == nil {
-			v.fail = d.nobody(worker.Decode, err)
+			v.fail = d.unpaired(&v.decode, d.nobody(worker.Decode, err))
 		}
 		if !d.strand() {
 			return
@@ -45,7 +45,16 @@ func (d *decider) pair() {
 // reach is where the KV of a prefill worker may go.
 type reach struct {
 	fit    worker.Fit
-	domain string // "": anywhere
+	domain string    // "": anywhere
+	from   worker.ID // 0: any; else that worker, since some workers are kept apart
+}
+
+func (d *decider) reachOf(w *worker.Worker) reach {
+	at := reach{fit: w.Fit(), domain: d.q.domain(w)}
+	if d.sides != nil {
+		at.from = w.ID
+	}
+	return at
 }
 
 // strand takes prefill workers out of the pick whose KV no decode worker may fetch: those
@@ -54,12 +63,12 @@ type reach struct {
 func (d *decider) strand() bool {
 	q, v := d.q, &d.v
 	from := q.world.Worker(v.prefill.decision.Rank.ID)
-	if from == nil || q.places.Prefill != nil || q.domain(from) == "" && len(q.pool.PrefillFits) < 2 {
+	if from == nil || q.places.Prefill != nil || q.domain(from) == "" && len(q.pool.PrefillFits) < 2 && d.sides == nil {
 		return false
 	}
-	served := map[reach]bool{{from.Fit(), q.domain(from)}: false}
+	served := map[reach]bool{d.reachOf(from): false}
 	for _, w := range q.pool.Prefill {
-		at := reach{w.Fit(), q.domain(w)}
+		at := d.reachOf(w)
 		ok, known := served[at]
 		if !known {
 			ok = d.decodes(at)
@@ -93,6 +102,6 @@ func (d *decider) decodes(at reach) bool {
 		return w.CanServe(worker.Decode) && allowed(q.req.Subset, w) && d.cfg.Health.AllowsSome(w.ID)
 	}
 	return slices.ContainsFunc(q.pool.Decode, func(w *worker.Worker) bool {
-		return w.Fit().Fits(at.fit) && (at.domain == "" || w.HasTaint(at.domain)) && q.constraints.Lacks(w) == "" && may(w)
+		return w.Fit().Fits(at.fit) && (at.domain == "" || w.HasTaint(at.domain)) && !d.sides.Keeps(at.from, w.ID) && q.constraints.Lacks(w) == "" && may(w)
 	})
 }

@@ -130,7 +130,8 @@ func (anybody) Standing(worker.Rank) health.Standing { return health.Free }
 func (d *decider) kept(role worker.Role, ranks []worker.Rank) *worker.Worker {
 	q := d.q
 	w := q.world.Worker(q.req.Keep.ID)
-	if w == nil || w.Role != role || w.Draining || !q.apart || !allowed(q.req.Subset, w) || d.cfg.Health.Aside(q.req.Keep) || !slices.Contains(ranks, q.req.Keep) {
+	if w == nil || w.Role != role || w.Draining || !q.apart || !allowed(q.req.Subset, w) || d.cfg.Health.Aside(q.req.Keep) || !slices.Contains(ranks, q.req.Keep) ||
+		slices.Contains(d.keptApart(role, ranks), q.req.Keep) {
 		return nil
 	}
 	return w

@@ -25,7 +25,7 @@ type choice struct {
 	others   []worker.Rank          // to try after the picked one, best first
 	missing  string                 // the required taint that is shown in place of noTaint
 	without  string                 // why a rank was not among those to pick from
-	stranded []worker.Rank          // left out, since no decode worker is in their domain
+	stranded []worker.Rank          // left out, since no decode worker is in their domain, or the two would be kept apart (internal/sides)
 	full     *picker.SaturatedError // why no rank was picked, if a full queue was the reason
 	named    pin.Trust              // if not Normal: the request names the worker
 }
@@ -208,14 +208,15 @@ func (d *decider) offer(c *choice) load.Request {
 			r.MaxQueuedISLTokens = d.cfg.MaxQueuedISLTokens
 		}
 		c.stranded = v.stranded
-		if len(c.stranded) > 0 {
-			r.Exclude = slices.Concat(q.req.Failed, c.stranded)
-		}
 	} else {
 		c.explain, r.Pick.NewBlocks = &sc.explain[1], v.newBlocks()
 		asked := q.answer()
 		c.growth = d.growth(&asked, v.size)
 		r.Growth = c.growth
+	}
+	c.stranded = slices.Concat(c.stranded, d.keptApart(role, r.Ranks))
+	if len(c.stranded) > 0 {
+		r.Exclude = slices.Concat(q.req.Failed, c.stranded)
 	}
 	r.Explain = c.explain
 	// If the prompt is prefilled elsewhere, the overlaps on decode's ranks are looked up

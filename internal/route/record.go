@@ -78,6 +78,17 @@ func queueNote(e *picker.SaturatedError) string {
 		strconv.FormatInt(e.MaxQueuedISLTokens, 10)
 }
 
+func (d *decider) strandedNote(role worker.Role) string {
+	switch {
+	case role != worker.Prefill || d.q.places.Decode != nil:
+		return "counts the tokens of prompts otherwise than the other worker"
+	case d.sides != nil:
+		return "no decode worker may be picked that fits, counts tokens as it does and is in its transfer domain"
+	default:
+		return "no decode worker may be picked in its transfer domain"
+	}
+}
+
 // fillOut adds the ranks that could not be picked, each with the reason.
 func (d *decider) fillOut(out *decision.Choice, c *choice) {
 	q := d.q
@@ -89,7 +100,7 @@ func (d *decider) fillOut(out *decision.Choice, c *choice) {
 		case load.OutExcluded:
 			row.Note = "has failed this request before"
 			if slices.Contains(c.stranded, o.Rank) {
-				row.Note = "no decode worker may be picked in its transfer domain"
+				row.Note = d.strandedNote(c.role)
 			}
 		case load.OutUnknown:
 			row.Note = "has left"

@@ -30,6 +30,7 @@ const (
 	NeedsAlone   Reason = "needs_aggregated_worker" // Path: only one worker alone can serve it, and none that could was known lately, or none may
 	UnknownPath  Reason = "unknown_path"            // Path: the same, and no engine is known to serve it
 	NoCommon     Reason = "no_common_handoff"       // Workers
+	SidesDiffer  Reason = "sides_differ"            // workers are there, and those of the two roles count the tokens of a prompt differently
 	PrefillGone  Reason = "prefill_gone"            // the model's prefill workers have left, and no worker can serve alone
 	NoListener   Reason = "no_prefill_listener"     // the engine's hand-off needs the prefill listener
 	NoHandoff    Reason = "not_disaggregable"       // Obstacle, By

@@ -13,6 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/outlen"
 	"github.com/seed-60ae5743/baton/internal/overlap"
+	"github.com/seed-60ae5743/baton/internal/sides"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -43,6 +44,10 @@ type Config struct {
 	// left. Without them none has.
 	Left     func(worker.ID) bool
 	LeftFrom func(worker.Endpoint) bool
+
+	// Apart says which workers are no pair since they count the tokens of a prompt differently;
+	// nil: nobody is.
+	Apart func() *sides.Apart
 
 	// Policy says which models are served, and whether one worker may serve a request.
 	Policy activation.Policy
@@ -88,6 +93,13 @@ func New(cfg Config) (*Router, error) {
 	rt := &Router{cfg: cfg, overlaps: overlaps}
 	rt.scratch.New = func() any { return NewScratch() }
 	return rt, nil
+}
+
+func (rt *Router) apart() *sides.Apart {
+	if rt.cfg.Apart == nil {
+		return nil
+	}
+	return rt.cfg.Apart()
 }
 
 // Heard must be called when events of a rank begin or cease to arrive: the router then

@@ -30,7 +30,7 @@ const (
 type Instruments struct {
 	// Set at construction, read-only.
 	requests, attempts, workerAttempts, charges, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
-	legs, tokenize, firstEvents, proofs, promptTokens, blame, clockOff, logBreaks                                                    *counter
+	legs, tokenize, firstEvents, proofs, pairCounts, promptTokens, blame, clockOff, logBreaks                                        *counter
 	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                                 *counter
 	kvRestores, indexDumps                                                                                                           *counter
 	aside, activation, traceFailures, engineReports, handOffLosses, factReadings, modelFiles, compared                               *counter
@@ -50,6 +50,12 @@ func (i *Instruments) RequestEnded(outcome, code string) { i.requests.add(1, lab
 // workersByName is how many workers a counter counts by name, and kindsOfPromptTokens the
 // number of values of the label kind.
 const workersByName, kindsOfPromptTokens = 256, 6
+
+// Whether a prefill and a decode worker count the tokens of a prompt alike.
+const (
+	PairAlike   = "alike"
+	PairDiffers = "differ"
+)
 
 // ChargeHandoff is the charge for both workers of a pair whose hand-off has failed.
 const ChargeHandoff = "handoff_failed"
@@ -110,6 +116,16 @@ func (i *Instruments) Seen(leg, seen string) { i.blame.add(1, labels{leg, seen})
 
 // PrefillProof counts a whole answer of a prefill worker, by what its usage proves.
 func (i *Instruments) PrefillProof(proof string) { i.proofs.add(1, labels{proof}) }
+
+// PairCounted counts a prompt of which both workers of a pair have told the tokens, by whether they
+// count alike.
+func (i *Instruments) PairCounted(alike bool) {
+	reason := PairDiffers
+	if alike {
+		reason = PairAlike
+	}
+	i.pairCounts.add(1, labels{reason})
+}
 
 // FirstEvents counts a streamed answer by what its first events were.
 func (i *Instruments) FirstEvents(finding string) { i.firstEvents.add(1, labels{finding}) }
@@ -212,7 +228,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		clockOff:   b.counter(MetricClockOff),
 		logBreaks:  b.counter(MetricLogBreaks),
 		legs:       b.counter(MetricLegs),
-		tokenize:   b.counter(MetricTokenize), firstEvents: b.counter(MetricFirstEvents), proofs: b.counter(MetricProofs), blame: b.counter(MetricBlame),
+		tokenize:   b.counter(MetricTokenize), firstEvents: b.counter(MetricFirstEvents), proofs: b.counter(MetricProofs), pairCounts: b.counter(MetricPairCounts), blame: b.counter(MetricBlame),
 		kvEvents:   b.counter(MetricKVEvents),
 		kvRefused:  b.counter(MetricKVRefused),
 		kvGaps:     b.counter(MetricKVGaps),

@@ -22,6 +22,7 @@ const (
 
 	MetricFirstEvents = "baton_first_events_total"
 	MetricProofs      = "baton_prefill_proofs_total"
+	MetricPairCounts  = "baton_pair_counts_total"
 	MetricBlame       = "baton_blame_total"
 
 	// Names of OpenTelemetry's GenAI conventions for servers of models, in Prometheus'
@@ -188,6 +189,7 @@ func requestMetrics() []Metric {
 		{MetricBlame, Counter, "{leg}", l(LabelLeg, LabelSeen), "What was seen of legs, by the rows of the blame table in ARCHITECTURE.md, which says who is charged.", nil},
 		{MetricFirstEvents, Counter, "{answer}", l(LabelFinding), "Streamed answers whose first events Baton has read, by what they were: a token; an error, or the end, before any token; or other, if they could not be read.", nil},
 		{MetricProofs, Counter, "{answer}", l(LabelReason), "Whole answers of prefill workers, by what they prove: `proven`, `no_usage`, `too_long`, `no_token`, `miscounted`, `believed`, `unrepeated` ([prefill-proof](behaviour.md#prefill-proof)).", nil},
+		{MetricPairCounts, Counter, "{prompt}", l(LabelReason), "Prompts of which prefill and decode have both told the tokens, by whether the two count them alike: `alike`, `differ` ([sides](behaviour.md#sides)).", nil},
 		{MetricRequestSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel, LabelErrorType), "Time from the data plane's receipt of a request to the last byte that it sent, over all attempts, of requests for which a worker was picked.", requestBuckets()},
 		{MetricFirstByteSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel), "Time to the first byte of a worker's answer that was sent on. The headers alone are not a token.", firstTokenBuckets()},
 		{MetricFirstTokenSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel), "Time to the first token of a streamed answer, where its first events are read (answer.first_token).", firstTokenBuckets()},

@@ -55,6 +55,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.Leg("failed", "status_500")
 	i.FirstEvents("token")
 	i.PrefillProof("proven")
+	i.PairCounted(true)
 	i.Seen("decode", "served")
 	i.Took(&Served{Operation: "chat", Model: "m", FirstByte: time.Millisecond, FirstToken: time.Second, PerToken: time.Millisecond, Whole: 2 * time.Second, HandOff: "nixl_pull", HandOffAge: time.Second})
 	i.Prompt(&PromptTokens{Model: "m", Role: "prefill", Prompt: 10, Available: 8, Predicted: 4})

@@ -25,6 +25,9 @@ const (
 	Prompts         = "prompts"           // which prompts: `text` or `messages`
 	ISLTokens       = "isl_tokens"        // tokens that a prompt was expected to have
 	ToldTokens      = "told_tokens"       // tokens that an engine has counted in it
+	PrefillTokens   = "prefill_tokens"    // tokens that the prefill worker has counted in it
+	DecodeTokens    = "decode_tokens"     // tokens that the decode worker has
+	Alone           = "alone"             // the worker that nobody else counts alike
 	Members         = "members"           // names of members of a request's body
 	By              = "by"                // the rank that has answered, as id/rank
 	Fault           = "fault"             // what is wrong with a subset hint
