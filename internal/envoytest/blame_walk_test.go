@@ -123,6 +123,8 @@ var elsewhere = map[cell]func(*testing.T){
 	{blame.Decode, blame.Empty}:         TestAnAnswerThatEndsWithItsHeadIsDecodesFault,
 	{blame.Decode, blame.Stalled}:       TestAnAnswerThatStandsStillIsEnded,
 	{blame.Alone, blame.Stalled}:        TestAnAnswerThatStandsStillIsEnded,
+	{blame.Decode, blame.Failing}:       TestAnAnswerThatEndsInAnAbortIsItsWorkersFault,
+	{blame.Alone, blame.Failing}:        TestAnAnswerThatEndsInAnAbortIsItsWorkersFault,
 	{blame.Decode, blame.Unfinished}:    TestAnEndThatNobodyTellsIsUnfinished,
 	{blame.Alone, blame.Unfinished}:     TestAnEndThatNobodyTellsIsUnfinished,
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/envoy"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -76,5 +77,31 @@ func TestADecodeThatCountsOtherwiseIsNotUsed(t *testing.T) {
 				require.Empty(t, f.whoWentAside())
 			})
 		}
+	}
+}
+
+// TestAnAnswerThatEndsInAnAbortIsItsWorkersFault: where answers pass the plugin, as in a gateway in full
+// duplex, their finish reason is read.
+func TestAnAnswerThatEndsInAnAbortIsItsWorkersFault(t *testing.T) {
+	t.Parallel()
+	for leg, l := range map[string]layout{
+		"decode": {prefill: 1, decode: 1, twoLegs: true},
+		"alone":  {aggregated: 1, config: pickerConfig},
+	} {
+		t.Run(leg, func(t *testing.T) {
+			t.Parallel()
+			l.gateway, l.fullDuplex = &envoy.GatewayParams{}, true
+			f := newFleet(t, l)
+			of := f.workers[len(f.workers)-1]
+			f.fault(of, enginesim.Fault{Mode: enginesim.FaultFinishAbort, When: enginesim.After, Count: 1})
+			r := f.send(t.Context(), "/v1/completions", completion("the engine ends it", 4, false))
+			require.NoError(t, r.err)
+			require.Equal(t, http.StatusOK, r.status, r.body)
+			require.Contains(t, r.body, "abort")
+			f.awaitOutcomes(1, "cut", `code="answer_cut"`)
+			require.EqualValues(t, 1, f.metric("baton_blame_total", fmt.Sprintf("leg=%q", leg), `seen="finish_reason"`))
+			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("and serves the next", 4, false)), "and serves the next", 4)
+			f.awaitOutcomes(1, "ok")
+		})
 	}
 }

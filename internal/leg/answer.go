@@ -22,6 +22,7 @@ type Answer struct {
 	reading   bool               // first events are looked for here: the pieces come through the main leg, and no token has come
 	events    openai.FirstEvents // reads those first events
 	unserved  blame.Sight        // what the first events say, if they do not serve the request; else ""
+	failed    bool               // a finish reason that has passed says that the engine has failed
 	Relayed   time.Time          // when the head went to the client
 	held      []piece
 	heldBytes int
@@ -174,9 +175,10 @@ func (a *Answer) sightOfStart(passes bool) blame.Sight {
 	return a.sightOfHead(passes)
 }
 
-// read looks for first events in a piece of the answer. Once it has found something, it
+// read looks for first events in a piece of the answer, and for a finish reason. Once it has found something, it
 // looks no further.
 func (a *Answer) read(p piece) openai.Finding {
+	a.failed = a.failed || openai.FindFinish(p.body).Failed()
 	if !a.reading {
 		return openai.FoundNothing
 	}

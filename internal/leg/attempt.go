@@ -481,6 +481,9 @@ func (a *attempt) conclude(now time.Time, s blame.Sight) {
 		s = blame.Served // an answer on a path that is not read here need not have a body
 	}
 	head := a.answer.sightOfStart(a.req.Passes())
+	if s == blame.Served && a.answer.failed {
+		s = blame.Failing
+	}
 	switch {
 	case head == blame.Served:
 		a.charge(now, blame.Of(a.decodeLeg(), s), a.plan.Decode, false)

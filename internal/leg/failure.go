@@ -227,7 +227,7 @@ func failureOfEnd(s blame.Sight, status int) *Failure {
 	switch s {
 	case blame.Served, blame.ClientLeft, blame.Unfinished, blame.Unsent:
 		return nil
-	case blame.BrokeOff, blame.Stalled:
+	case blame.BrokeOff, blame.Stalled, blame.Failing:
 		f = failCut
 	case blame.Expired:
 		f = failDeadline

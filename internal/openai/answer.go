@@ -1,5 +1,7 @@
 package openai
 
+import "bytes"
+
 // FinishReason says why an engine stopped. A reason that this package does not know is
 // FinishOther.
 type FinishReason uint8
@@ -156,6 +158,32 @@ func (a *Answer) scanReason(b []byte, i, depth int) {
 		a.note(m.val.Of(b))
 		return true
 	})
+}
+
+// FindFinish returns the last finish reason in b, which is a whole answer or a part of one, as an event
+// is; FinishNone: there is none, or it is cut.
+func FindFinish(b []byte) FinishReason {
+	const key = `"finish_reason"` // in a text the quotes would be escaped
+	at := bytes.LastIndex(b, []byte(key))
+	if at < 0 {
+		return FinishNone
+	}
+	i := skipSpace(b, at+len(key))
+	if i >= len(b) || b[i] != ':' {
+		return FinishNone
+	}
+	if i = skipSpace(b, i+1); i >= len(b) {
+		return FinishNone
+	}
+	var a Answer
+	if b[i] == '{' {
+		if s, ok := FindValue(b[i:], "type"); ok {
+			a.note(s.Of(b[i:]))
+		}
+	} else if end := bytes.IndexByte(b[i+1:], '"'); b[i] == '"' && end >= 0 {
+		a.note(b[i : i+end+2])
+	}
+	return a.FinishReason
 }
 
 func (a *Answer) note(raw []byte) { a.FinishReason = max(a.FinishReason, finishReason(raw)) }

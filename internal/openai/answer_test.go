@@ -63,3 +63,20 @@ func TestErrorBodies(t *testing.T) {
 		require.Equal(t, want, got.Error.Type)
 	}
 }
+
+func TestTheLastFinishReasonOfAPartIsFound(t *testing.T) {
+	for text, want := range map[string]FinishReason{
+		``:                      FinishNone,
+		`{"finish_reason"`:      FinishNone,
+		`"finish_reason" : `:    FinishNone,
+		`"finish_reason":"ab`:   FinishNone,
+		`"finish_reason":null}`: FinishNone,
+		`data: {"choices":[{"text":"a","finish_reason":"abort"}]}` + "\n\n":                                  FinishAbort,
+		`{"choices":[{"finish_reason":"stop","text":"\"finish_reason\":\"abort\""}]}`:                        FinishStop,
+		`{"meta_info":{"finish_reason" : {"message":"it is gone", "type":"abort"},"prompt_tokens":3}}`:       FinishAbort,
+		`data: {"choices":[{"finish_reason":null}]}` + "\n\n" + `data: {"choices":[{"finish_reason":"error"`: FinishError,
+		`{"finish_reason":{"type":"len`: FinishNone,
+	} {
+		require.Equal(t, want, FindFinish([]byte(text)), text)
+	}
+}
