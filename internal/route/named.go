@@ -126,12 +126,11 @@ func (anybody) Standing(worker.Rank) health.Standing { return health.Free }
 
 // kept returns the worker that an earlier attempt has left to be tried with another
 // partner. It returns nil if there is none for the role, or if that worker may not be
-// picked, as one that is not among the ranks since it does not fit its new partner.
-func (d *decider) kept(role worker.Role, ranks []worker.Rank) *worker.Worker {
+// picked, as one that is not among the ranks since it does not fit its new partner, or is stranded.
+func (d *decider) kept(role worker.Role, ranks, stranded []worker.Rank) *worker.Worker {
 	q := d.q
 	w := q.world.Worker(q.req.Keep.ID)
-	if w == nil || w.Role != role || w.Draining || !q.apart || !allowed(q.req.Subset, w) || d.cfg.Health.Aside(q.req.Keep) || !slices.Contains(ranks, q.req.Keep) ||
-		slices.Contains(d.keptApart(role, ranks), q.req.Keep) {
+	if w == nil || w.Role != role || w.Draining || !q.apart || !allowed(q.req.Subset, w) || d.cfg.Health.Aside(q.req.Keep) || !slices.Contains(ranks, q.req.Keep) || slices.Contains(stranded, q.req.Keep) {
 		return nil
 	}
 	return w

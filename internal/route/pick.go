@@ -114,7 +114,7 @@ func (d *decider) choose(c *choice, role worker.Role, params picker.Params) erro
 	if at := q.placeOf(role); at != nil {
 		c.named = q.req.Trust
 		narrow(&r, at, &c.params)
-	} else if w := d.kept(role, r.Ranks); w != nil {
+	} else if w := d.kept(role, r.Ranks, c.stranded); w != nil {
 		narrow(&r, &pin.Place{Worker: w, DPRank: q.req.Keep.DPRank}, &c.params)
 	}
 	var some bool
