@@ -26,7 +26,7 @@ func (f *fleet) countsOtherwise(id worker.ID, alone string) bool {
 	return false
 }
 
-// TestADecodeThatCountsOtherwiseIsNotUsed: one decode of three has another chat template, or cuts long
+// TestADecodeThatCountsOtherwiseIsNotUsed is docs/behaviour.md#sides: one decode of three has another chat template, or cuts long
 // prompts. It is found within ten requests, named on the page, and gets no request afterwards; no request
 // fails. Answers that are not streamed pass the plugin by: there decode's tokenizer tells. The usage of
 // streamed ones comes with Envoy's access log.

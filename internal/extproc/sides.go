@@ -36,7 +36,7 @@ func (p *pairs) do(change func(*sides.Book)) {
 
 // Differences returns the pairs of workers that are not used since they have counted the tokens of one
 // prompt differently.
-func (srv *Server) Differences() []sides.Difference {
+func Differences(srv *Server) []sides.Difference {
 	if a := srv.pairs.apart.Load(); a != nil {
 		return a.Differences
 	}

@@ -70,7 +70,7 @@ func TestWhatBothWorkersTellIsCompared(t *testing.T) {
 			}
 			require.Equal(t, tt.apart, r.srv.pairs.apart.Load().Keeps(1, 3))
 			require.Equal(t, tt.apart, bytes.Contains(log.Bytes(), []byte("prefill=1 decode=3 prefill_tokens=9")), log)
-			require.Len(t, r.srv.Differences(), map[bool]int{true: 1}[tt.apart])
+			require.Len(t, Differences(r.srv), map[bool]int{true: 1}[tt.apart])
 		})
 	}
 }
@@ -93,7 +93,7 @@ func TestADifferenceIsToldOnceAndEndsWithAWorkersLife(t *testing.T) {
 			r.srv.Away(&health.Transition{Rank: worker.Rank{ID: 3}, To: health.Aside, Reason: "server-errors"})
 			require.True(t, r.srv.pairs.apart.Load().Keeps(1, 3), "the same process goes on")
 			end(r.srv)
-			require.Nil(t, r.srv.Differences())
+			require.Nil(t, Differences(r.srv))
 		})
 	}
 	var none *comparison

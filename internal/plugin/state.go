@@ -84,7 +84,7 @@ func (p *plugin) state() admin.State {
 	for _, c := range p.server.ClocksOff() {
 		s.Warnings = append(s.Warnings, admin.Warning{Tag: "CLOCK", Text: clockText(c)})
 	}
-	s.Warnings = append(s.Warnings, differences(snap.Snapshot, p.server.Differences())...)
+	s.Warnings = append(s.Warnings, differences(snap.Snapshot, extproc.Differences(p.server))...)
 	s.Warnings = append(s.Warnings, lossWarnings(p.reports.Losses(s.Now))...)
 	for _, text := range extproc.HeldBack(p.server, s.Now) {
 		s.Warnings = append(s.Warnings, admin.Warning{Tag: "HELD", Text: text})
