@@ -37,7 +37,8 @@ func TestResponsesAndMessages(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			s := start(t, Config{Role: worker.Aggregated, Engine: engine, PageSize: 4})
 			const response = `{"model":"sim","instructions":"be short","input":"say hi"`
-			r := post(t.Context(), s.URL()+"/v1/responses", response+`,"max_output_tokens":3,"request_id":"resp_1"}`)
+			limit := map[worker.Engine]int{worker.VLLM: 3, worker.SGLang: 5}[engine]
+			r := post(t.Context(), s.URL()+"/v1/responses", response+fmt.Sprintf(`,"max_output_tokens":%d,"request_id":"resp_1"}`, limit))
 			require.Equal(t, 200, r.status, r.body)
 			var whole struct {
 				ID, Object, Status string
@@ -93,6 +94,7 @@ func TestOtherAPIsRefuseAsTheirEngines(t *testing.T) {
 		{g, "/v1/responses", `{"model":"sim"}`, `{"error":{`, 400},
 		{v, "/v1/responses", `{"model":"sim","input":"a","previous_response_id":"resp_1"}`, "not found", 404},
 		{g, "/v1/responses", `{"model":"sim","input":"a","previous_response_id":"resp_1"}`, "store is disabled", 400},
+		{g, "/v1/responses", `{"model":"sim","input":"a","max_output_tokens":1}`, "got -1", 400},
 		{v, "/v1/responses", `{"model":"sim","input":"a","background":true}`, "background", 400},
 		{v, "/inference/v1/generate", `{"token_ids":[5]}`, "sampling_params", 400},
 		{v, "/inference/v1/generate", `{"token_ids":[],"sampling_params":{}}`, "prompt", 400},

@@ -102,7 +102,13 @@ func (e sglang) plan(c *call, h http.Header) ([]*item, error) {
 	for _, f := range q.repeated {
 		s.violate(Violation{Kind: "repeated_field", Seq: seq, Detail: f + " is in the body more than once"})
 	}
-	if q.maxTokens == 0 && q.api != apiGenerate {
+	if q.api == apiResponse && q.maxTokens >= 0 {
+		const headroom = 2 // ResponsesRequest.to_sampling_params
+		if q.maxTokens -= headroom; q.maxTokens < 0 {
+			return nil, badRequest("max_new_tokens must be at least 0, got %d.", q.maxTokens)
+		}
+	}
+	if q.maxTokens == 0 && q.api != apiGenerate && q.api != apiResponse {
 		return nil, badRequest("max_tokens: expected at least 1")
 	}
 	items, err := s.newItems(q)

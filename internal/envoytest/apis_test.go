@@ -23,11 +23,12 @@ const (
 	toMessages  = "/v1/messages"
 )
 
-// otherAPI makes a question of /v1/responses or /v1/messages: a chat of one message.
-func otherAPI(path, prompt string, tokens int, stream bool) question {
+// otherAPI makes a question of /v1/responses or /v1/messages: a chat of one message. SGLang's limit of a
+// response is two tokens more than it then makes.
+func otherAPI(e worker.Engine, path, prompt string, tokens int, stream bool) question {
 	body := map[string]any{"model": "m", "stream": stream}
 	if path == toResponses {
-		body["input"], body["max_output_tokens"] = prompt, tokens
+		body["input"], body["max_output_tokens"] = prompt, tokens+map[worker.Engine]int{worker.SGLang: 2}[e]
 	} else {
 		body["messages"], body["max_tokens"] = []map[string]string{{"role": "user", "content": prompt}}, tokens
 	}
@@ -112,7 +113,7 @@ func TestOtherAPIsAreServedApart(t *testing.T) {
 	eachAPI(t, layout{prefill: 2, decode: 2}, func(t *testing.T, f *fleet, e worker.Engine, path string) {
 		for i, stream := range []bool{false, true} {
 			f.forget()
-			q := otherAPI(path, fmt.Sprintf("is it apart, %d", i), 6, stream)
+			q := otherAPI(e, path, fmt.Sprintf("is it apart, %d", i), 6, stream)
 			r := f.send(t.Context(), q.path, q.body)
 			q.requireOther(t, r)
 			prefill, decode := f.legs()
@@ -143,7 +144,7 @@ func TestOtherAPIsAreServedApart(t *testing.T) {
 func TestAFailedLegOfAnotherAPIIsInvisible(t *testing.T) {
 	t.Parallel()
 	l := layout{prefill: 2, decode: 2, config: spareErrors, prefillArgs: shortLease}
-	eachAPI(t, l, func(t *testing.T, f *fleet, _ worker.Engine, path string) {
+	eachAPI(t, l, func(t *testing.T, f *fleet, e worker.Engine, path string) {
 		for i, c := range []struct {
 			of     []*stack.Worker
 			fault  enginesim.Fault
@@ -161,7 +162,7 @@ func TestAFailedLegOfAnotherAPIIsInvisible(t *testing.T) {
 			fresh := f.metric("baton_fresh_picks_total")
 			f.fault(c.of[0], c.fault)
 			for j := range 2 { // in turn: the faulty worker is met
-				q := otherAPI(path, fmt.Sprintf("a leg fails, %d %d", i, j), 5, c.stream)
+				q := otherAPI(e, path, fmt.Sprintf("a leg fails, %d %d", i, j), 5, c.stream)
 				q.requireOther(t, f.send(t.Context(), q.path, q.body))
 			}
 			require.Equal(t, fresh+1, f.metric("baton_fresh_picks_total"), "%d: %+v", i, c.fault)
@@ -194,7 +195,7 @@ func TestErrorsAreInTheFormOfTheirAPI(t *testing.T) {
 		for _, path := range paths {
 			anthropic := path == toMessages
 			kind := func(openai, own string) string { return map[bool]string{true: own, false: openai}[anthropic] }
-			q := otherAPI(path, "nobody can", 5, true)
+			q := otherAPI(worker.VLLM, path, "nobody can", 5, true)
 			f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultError})
 			r := f.send(t.Context(), path, q.body)
 			requireErrorOf(t, path, r, 503, "prefill_failed", kind("service_unavailable_error", "overloaded_error"))
@@ -207,19 +208,19 @@ func TestErrorsAreInTheFormOfTheirAPI(t *testing.T) {
 			f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultHang, Count: 1})
 			r = f.send(t.Context(), path, q.body, "x-request-timeout-ms", "300")
 			requireErrorOf(t, path, r, 504, "deadline_exceeded", "timeout_error")
-			r = f.send(t.Context(), path, otherAPI(path, strings.Repeat("word ", 60_000), 5, true).body)
+			r = f.send(t.Context(), path, otherAPI(worker.VLLM, path, strings.Repeat("word ", 60_000), 5, true).body)
 			requireErrorOf(t, path, r, 413, "body_too_large", kind("invalid_request_error", "request_too_large"))
 		}
 		require.NoError(t, f.plugin.Kill())
 		for _, path := range paths {
-			r := f.send(t.Context(), path, otherAPI(path, "nobody is there", 5, false).body)
+			r := f.send(t.Context(), path, otherAPI(worker.VLLM, path, "nobody is there", 5, false).body)
 			requireErrorOf(t, path, r, 503, "router_unavailable", "service_unavailable_error")
 		}
 	})
 	t.Run("Envoy's own limit", func(t *testing.T) {
 		t.Parallel()
 		f := newFleet(t, layout{prefill: 1, decode: 1, envoy: envoy.Params{MaxBodyBytes: 100_000}})
-		r := f.send(t.Context(), toMessages, otherAPI(toMessages, strings.Repeat("word ", 60_000), 5, true).body)
+		r := f.send(t.Context(), toMessages, otherAPI(worker.VLLM, toMessages, strings.Repeat("word ", 60_000), 5, true).body)
 		requireErrorOf(t, toMessages, r, 413, "body_too_large", "invalid_request_error")
 	})
 }
@@ -237,7 +238,7 @@ func TestAStreamOfAnotherAPIThatIsCutEndsWithItsError(t *testing.T) {
 			t.Parallel()
 			l := layout{prefill: 1, decode: 1, twoLegs: true, decodeArgs: []string{"--decode-us-per-token", "100000"}, fullDuplex: true, gateway: new(envoy.GatewayParams)}
 			f := newFleet(t, layoutOf(l, worker.VLLM))
-			r := f.send(t.Context(), path, otherAPI(path, "too long for its deadline", 200, true).body, "x-request-timeout-ms", "1500")
+			r := f.send(t.Context(), path, otherAPI(worker.VLLM, path, "too long for its deadline", 200, true).body, "x-request-timeout-ms", "1500")
 			require.NoError(t, r.err, "it ends in order")
 			text, last := said(t, r)
 			require.NotEmpty(t, text)
@@ -248,9 +249,9 @@ func TestAStreamOfAnotherAPIThatIsCutEndsWithItsError(t *testing.T) {
 	}
 	t.Run("breaks off", func(t *testing.T) {
 		t.Parallel()
-		eachAPI(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet, _ worker.Engine, path string) {
+		eachAPI(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet, e worker.Engine, path string) {
 			f.fault(f.decode[0], enginesim.Fault{Mode: enginesim.FaultTruncate, When: enginesim.Mid, DelayMS: 500}) // its first half has gone by then
-			require.Error(t, f.send(t.Context(), path, otherAPI(path, "hi", 30, true).body).err)
+			require.Error(t, f.send(t.Context(), path, otherAPI(e, path, "hi", 30, true).body).err)
 			f.awaitOutcomes(1, "cut")
 		})
 	})
@@ -261,14 +262,14 @@ func TestAStreamOfAnotherAPIThatIsCutEndsWithItsError(t *testing.T) {
 func TestSGLangsMessagesAreNotServedApart(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1}, func(t *testing.T, f *fleet) {
-		q := otherAPI(toMessages, "not here", 5, false)
+		q := otherAPI(worker.VLLM, toMessages, "not here", 5, false)
 		requireErrorOf(t, toMessages, f.send(t.Context(), toMessages, q.body), 501, "needs_aggregated_worker", "api_error")
 		require.Empty(t, f.gotAll(f.workers))
 		f.counts(q)
 	})
 	both(t, layout{prefill: 1, decode: 1, aggregated: 1}, func(t *testing.T, f *fleet) {
 		for _, stream := range []bool{false, true} {
-			q := otherAPI(toMessages, "by one worker", 5, stream)
+			q := otherAPI(worker.VLLM, toMessages, "by one worker", 5, stream)
 			q.requireOther(t, f.send(t.Context(), toMessages, q.body))
 		}
 		require.Empty(t, f.gotAll(f.prefill))
@@ -288,7 +289,7 @@ func (f *fleet) counts(q question) {
 func TestTokensOfAMessageAreCountedByAFleetApart(t *testing.T) {
 	t.Parallel()
 	both(t, layoutOf(layout{prefill: 1, decode: 1}, worker.VLLM), func(t *testing.T, f *fleet) {
-		f.counts(otherAPI(toMessages, "not here", 5, false))
+		f.counts(otherAPI(worker.VLLM, toMessages, "not here", 5, false))
 	})
 }
 
@@ -355,7 +356,7 @@ func TestOneTokenOfAnotherAPIIsServedByPrefill(t *testing.T) {
 		for _, path := range []string{toResponses, toMessages} {
 			for _, stream := range []bool{false, true} {
 				f.forget()
-				q := otherAPI(path, "one is enough", 1, stream)
+				q := otherAPI(worker.VLLM, path, "one is enough", 1, stream)
 				q.requireOther(t, f.send(t.Context(), q.path, q.body))
 				require.Empty(t, f.gotAll(f.decode))
 				got := f.ended(f.prefill)

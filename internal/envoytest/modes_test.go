@@ -154,7 +154,7 @@ func turnSources() []turnSource {
 		}},
 		{"chat", "/v1/chat/completions", "engine tokenize", "tokens: {wait: 2s}\n", chatBody},
 		{"response", "/v1/responses", "engine tokenize", "tokens: {wait: 2s}\n", func(n int) string {
-			return strings.Replace(strings.Replace(chatBody(n), `"messages"`, `"input"`, 1), `"max_tokens"`, `"max_output_tokens"`, 1)
+			return strings.Replace(strings.Replace(chatBody(n), `"messages"`, `"input"`, 1), `"max_tokens":2`, `"max_output_tokens":4`, 1)
 		}},
 		{"estimate", "/v1/completions", "byte estimate", "tokens: {mode: estimate}\n", func(n int) string {
 			return completion(words(0, 128*(n+1)), 2, false)

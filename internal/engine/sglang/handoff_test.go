@@ -38,6 +38,11 @@ func TestThePrefillLegAsksForOneTokenAndNoStream(t *testing.T) {
 			`{"model":"m","stream":true,"stream_options":{"include_usage":true},"messages":[],"max_tokens":64}`,
 			`{"model":"m","stream":false,"messages":[],"max_tokens":1}`,
 		},
+		"a response keeps its limit: the engine refuses one below 2": {
+			openai.Responses,
+			`{"model":"m","stream":true,"input":"a","max_output_tokens":64}`,
+			`{"model":"m","stream":false,"input":"a","max_output_tokens":64}`,
+		},
 		"both limits given": {
 			openai.ChatCompletions,
 			`{"model":"m","messages":[],"max_tokens":64,"max_completion_tokens":32,"min_tokens":8}`,
