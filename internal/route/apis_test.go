@@ -55,6 +55,8 @@ func TestEachApiIsServedAsItsEngineCan(t *testing.T) {
 		{worker.SGLang, "ppdd", false, "/v1/responses", `{"model":"m","input":"a","background":true}`, false, nil, NoHandoff},
 		{worker.VLLM, "ppdd", true, "/v1/responses", response, true, pair, ""},
 		{worker.VLLM, "ppdd", true, "/v1/messages", message, true, pair, ""},
+		{worker.VLLM, "ppdd", true, "/v1/messages", message[:len(message)-1] + `,"tool_choice":{"type":"tool","name":"f"}}`, false, decode, ""},
+		{worker.VLLM, "ppdd", true, "/v1/messages", message[:len(message)-1] + `,"tool_choice":{"type":"auto"}}`, true, pair, ""},
 		{worker.VLLM, "ppdd", true, "/inference/v1/generate", ids, true, pair, ""},
 		{worker.VLLM, "ppdd", true, "/inference/v1/generate", `{"token_ids":[1],"sampling_params":{"prompt_logprobs":1}}`, false, decode, ""},
 		{worker.VLLM, "ppdd", true, "/v1/responses", `{"model":"m","input":"a","tools":[{"type":"function","name":"f"},{"type":"code_interpreter"}]}`, false, decode, ""},
