@@ -46,7 +46,7 @@ func oneToken(body []byte, r *openai.Request, _ prefill.Room) []openai.Edit {
 	edits := plain[:]
 	switch {
 	case r.Path == openai.Responses:
-		return response
+		return response[:]
 	case r.Path == openai.Generate && handoff.ForbidsAnEnd(body, r, openai.MinNewTokens):
 		return floored[3:] // the engine refuses a minimum above the limit
 	case r.Path == openai.Generate:
