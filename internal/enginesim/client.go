@@ -68,6 +68,7 @@ func (c Client) do(ctx context.Context, method, path string, in, out any) error 
 	if err != nil {
 		return fmt.Errorf("enginesim: %s: %w", path, err)
 	}
+	req.Close = true // a connection that is kept may be one that a fault is closing, and a POST is not sent again
 	h := c.HTTP
 	if h == nil {
 		h = http.DefaultClient
