@@ -136,7 +136,10 @@ func (f *fleet) awaitHealthy() {
 
 func (f *fleet) awaitNoSuspect() {
 	f.t.Helper()
-	f.await("no worker to be suspected", func() bool { return !strings.Contains(f.adminGet("/debug/state"), "suspected: it is probed") })
+	f.await("no worker to be suspected or doubted", func() bool {
+		s := f.adminGet("/debug/state")
+		return !strings.Contains(s, "suspected: it is probed") && !strings.Contains(s, "doubted: ")
+	})
 }
 
 // TestALegThatNeverStartsGetsAFreshPick: a mirror over its cluster's limit is

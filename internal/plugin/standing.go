@@ -29,7 +29,7 @@ func standingOf(h *health.RankHealth) standing {
 	case h.SparedFor != "":
 		s.why = "failing (" + string(h.SparedFor) + "), kept in service: too many are set aside"
 	case h.State == health.Doubted:
-		s.why = "doubted: its health page does not come; it is picked only where no mate is healthy"
+		s.why = "doubted: " + string(h.Reason) + "; it is probed, and picked only where no mate is healthy"
 	case h.Suspected:
 		s.why = "suspected: it is probed"
 	}
