@@ -1,0 +1,31 @@
+// Package pace learns how long ranks take to compute prompts: seconds for a token, and seconds for
+// a request, of each rank, from when its legs began and ended.
+//
+// # Contract
+//
+// A [Fleet] is told of each leg that a rank has ended ([Fleet.Ended]): when it was sent, when it ended,
+// and how many tokens it had to compute. It answers what it believes of a rank ([Fleet.Of]), and of
+// all ([Fleet.Mean]). It is not safe for concurrent use, and reads no clock.
+//
+// A leg's own time is from when it was sent, or from when the leg before it ended on the same rank,
+// whichever is later: of legs that run side by side, that is each leg's share of the time in which the
+// rank was busy. The time is a·tokens + b, by least squares over the legs, of which each new one makes
+// the older ones count 2 % less.
+//
+// # What holds
+//
+//   - A rank of which little is known is believed to be like the fleet, and one that differs from it by
+//     less than 1.3 times is, too: small differences are others' load as often as a rank's own speed,
+//     and routers that know only their own picks would else flee from each other
+//     (docs/routing-quality.md).
+//   - A rank that has become faster or slower at once is found by a cumulative sum of the logarithms of
+//     real to expected times; what was learned before the change is then forgotten.
+//   - One leg that took very long moves a rank's values little.
+//   - Values are finite and not negative. Memory is bounded by the ranks that are kept ([Fleet.Keep]).
+//
+// # What it does not do
+//
+// It does not know what a leg was, or whether it served: the caller leaves out those that failed, were
+// cancelled, or had nothing to compute. It knows no queue: how long a rank will be busy is the load
+// book's business.
+package pace

@@ -1,0 +1,202 @@
+package pace
+
+import (
+	"math"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Speed is how long a rank takes: seconds for each token that it computes, and for each request.
+type Speed struct{ PerToken, PerRequest float64 }
+
+// Seconds returns how long so many tokens take as one request.
+func (s Speed) Seconds(tokens float64) float64 { return s.PerToken*tokens + s.PerRequest }
+
+const (
+	forget   = 0.98 // what a leg counts after the next one
+	asFleet  = 8    // legs that the fleet's values count for in a rank's
+	deadBand = 1.3  // a rank that differs by less is like the fleet
+	outlier  = 4    // a leg counts for at most so many times what was expected
+	enough   = 5    // legs before anything is believed
+
+	// Of the test for sudden changes. With logarithms that scatter by 0.3 around 0, a sum that loses
+	// slack with each leg comes to alarm by chance once in a billion legs; after a change by two times
+	// it takes some 13.
+	slack = 0.2
+	alarm = 5.0
+	most  = 1.5 // of one leg's logarithm
+)
+
+// sums are those of a regression, over weighted legs.
+type sums struct{ n, x, t, xx, xt float64 }
+
+func (s *sums) add(x, t float64) {
+	s.n, s.x, s.t = s.n+1, s.x+x, s.t+t
+	s.xx, s.xt = s.xx+x*x, s.xt+x*t
+}
+
+func (s *sums) scale(by float64) {
+	s.n, s.x, s.t, s.xx, s.xt = s.n*by, s.x*by, s.t*by, s.xx*by, s.xt*by
+}
+
+func (s sums) plus(o sums, by float64) sums {
+	o.scale(by)
+	return sums{s.n + o.n, s.x + o.x, s.t + o.t, s.xx + o.xx, s.xt + o.xt}
+}
+
+// fit solves for the speed. Lengths that are alike say nothing of what a request costs beside its
+// tokens, and a slope or an offset below zero is chance.
+func (s *sums) fit() Speed {
+	if s.n <= 0 || s.x <= 0 || s.t <= 0 {
+		return Speed{}
+	}
+	whole := Speed{PerToken: s.t / s.x}
+	d := s.n*s.xx - s.x*s.x
+	if d <= 1e-6*s.x*s.x {
+		return whole
+	}
+	a := (s.n*s.xt - s.x*s.t) / d
+	b := (s.t - a*s.x) / s.n
+	switch {
+	case a <= 0:
+		return Speed{PerRequest: s.t / s.n}
+	case b < 0:
+		return whole
+	}
+	return Speed{a, b}
+}
+
+// rank is what is known of one rank.
+type rank struct {
+	all  sums
+	last time.Time // when its last leg ended
+
+	// Sums of logarithms above and below what was expected, and the legs since each was last 0.
+	slower, faster change
+}
+
+// change is a cumulative sum. What is expected is what was when the sum was last 0, so that it does not
+// follow the change that is to be found.
+type change struct {
+	sum  float64
+	than Speed
+	legs sums
+}
+
+// step takes a leg, and reports whether the rank has changed; sign is 1 for slower, -1 for faster.
+func (c *change) step(own Speed, sign, x, t float64) bool {
+	if c.sum == 0 {
+		c.than = own
+	}
+	c.sum += sign*min(max(math.Log(t/c.than.Seconds(x)), -most), most) - slack
+	if !(c.sum > 0) {
+		*c = change{}
+		return false
+	}
+	c.legs.add(x, t)
+	return c.sum >= alarm
+}
+
+// Fleet is what is known of all ranks of one kind, such as the prefill ranks of a model. The zero value
+// is ready.
+type Fleet struct {
+	ranks map[worker.Rank]*rank
+	all   sums
+}
+
+// Ended tells of a leg that the rank has ended. tokens are those that it has computed. It returns what the
+// leg took and what had been expected, in seconds; expected is 0 if nothing was.
+func (f *Fleet) Ended(at worker.Rank, sent, ended time.Time, tokens int64) (took, expected float64) {
+	r := f.ranks[at]
+	if r == nil {
+		if f.ranks == nil {
+			f.ranks = make(map[worker.Rank]*rank)
+		}
+		r = new(rank)
+		f.ranks[at] = r
+	}
+	began := sent
+	if r.last.After(began) {
+		began = r.last
+	}
+	if ended.After(r.last) {
+		r.last = ended
+	}
+	took = ended.Sub(began).Seconds()
+	if tokens <= 0 || took <= 0 {
+		return max(took, 0), 0
+	}
+	x := float64(tokens)
+	own := f.own(r)
+	expected = own.Seconds(x)
+	if expected > 0 && r.all.n+f.all.n >= enough {
+		for _, c := range [...]struct {
+			*change
+			sign float64
+		}{{&r.slower, 1}, {&r.faster, -1}} {
+			if c.step(own, c.sign, x, took) {
+				r.all, r.slower, r.faster = c.legs, change{}, change{}
+				return took, expected
+			}
+		}
+	}
+	counted := took
+	if expected > 0 && r.all.n >= enough {
+		counted = min(took, outlier*expected)
+	}
+	r.all.scale(forget)
+	r.all.add(x, counted)
+	f.all.scale(forget)
+	f.all.add(x, counted)
+	return took, expected
+}
+
+// own returns a rank's speed by its own legs, with the fleet's for those that it lacks.
+func (f *Fleet) own(r *rank) Speed {
+	s := r.all
+	if f.all.n > 0 {
+		s = s.plus(f.all, asFleet/f.all.n*max(0, 1-r.all.n/(4*asFleet)))
+	}
+	return s.fit()
+}
+
+// Of returns what is believed of a rank; known is false if nothing is.
+func (f *Fleet) Of(at worker.Rank) (s Speed, known bool) {
+	mean, known := f.Mean()
+	r := f.ranks[at]
+	if !known || r == nil || r.all.n < enough {
+		return mean, known
+	}
+	own, x := f.own(r), f.all.x/f.all.n
+	ratio := own.Seconds(x) / mean.Seconds(x)
+	if ratio < deadBand && ratio > 1/deadBand {
+		return mean, true
+	}
+	return own, true
+}
+
+// Mean returns what is believed of the fleet; known is false if too few legs have ended.
+func (f *Fleet) Mean() (s Speed, known bool) {
+	if f.all.n < enough {
+		return Speed{}, false
+	}
+	return f.all.fit(), true
+}
+
+// Legs returns how many legs what is known of a rank rests on, older ones counting less.
+func (f *Fleet) Legs(at worker.Rank) float64 {
+	if r := f.ranks[at]; r != nil {
+		return r.all.n
+	}
+	return 0
+}
+
+// Keep forgets all ranks for which keep returns false.
+func (f *Fleet) Keep(keep func(worker.Rank) bool) {
+	for at := range f.ranks {
+		if !keep(at) {
+			delete(f.ranks, at)
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package pace
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+var start = time.Unix(1_800_000_000, 0)
+
+// player lets ranks compute legs one after the other.
+type player struct {
+	f    Fleet
+	r    *rand.Rand
+	free map[worker.Rank]time.Time
+	now  time.Time
+	// scatter is that of the logarithms of times.
+	scatter float64
+}
+
+func newPlayer(seed uint64, scatter float64) *player {
+	return &player{r: rand.New(rand.NewPCG(seed, 1)), free: map[worker.Rank]time.Time{}, now: start, scatter: scatter}
+}
+
+// leg sends a leg to a rank of this speed, a while after the one before.
+func (p *player) leg(at worker.Rank, s Speed) {
+	p.now = p.now.Add(time.Duration(p.r.ExpFloat64() * float64(500*time.Millisecond)))
+	tokens := 100 + p.r.Int64N(16_000)
+	took := s.Seconds(float64(tokens)) * math.Exp(p.scatter*p.r.NormFloat64())
+	began := p.now
+	if p.free[at].After(began) {
+		began = p.free[at]
+	}
+	ended := began.Add(time.Duration(took * float64(time.Second)))
+	p.free[at] = ended
+	p.f.Ended(at, p.now, ended, tokens)
+}
+
+func ranks(n int) (out []worker.Rank) {
+	for i := range n {
+		out = append(out, worker.Rank{ID: worker.ID(i + 1)})
+	}
+	return out
+}
+
+var usual = Speed{PerToken: 1.0 / 8000, PerRequest: 0.02}
+
+func (p *player) slowdown(at worker.Rank) float64 {
+	s, _ := p.f.Of(at)
+	return s.Seconds(8000) / usual.Seconds(8000)
+}
+
+// TestTheFleetsSpeedIsLearned: within a few percent, also with legs that scatter.
+func TestTheFleetsSpeedIsLearned(t *testing.T) {
+	p := newPlayer(1, 0.3)
+	_, known := p.f.Of(worker.Rank{ID: 1})
+	require.False(t, known)
+	for i := range 800 {
+		p.leg(ranks(8)[i%8], usual)
+	}
+	mean, known := p.f.Mean()
+	require.True(t, known)
+	require.InEpsilon(t, usual.Seconds(8000), mean.Seconds(8000), 0.2)
+	for _, at := range ranks(9) { // the ninth has computed nothing yet
+		s, known := p.f.Of(at)
+		require.True(t, known)
+		require.Equal(t, mean, s, "it is like the fleet")
+	}
+}
+
+// TestASlowRankIsKnown: and only that one.
+func TestASlowRankIsKnown(t *testing.T) {
+	p := newPlayer(2, 0.3)
+	all, slow := ranks(8), Speed{2 * usual.PerToken, 2 * usual.PerRequest}
+	for i := range 640 {
+		s := usual
+		if i%8 == 3 {
+			s = slow
+		}
+		p.leg(all[i%8], s)
+	}
+	require.Greater(t, p.slowdown(all[3]), 1.6)
+	require.Less(t, p.slowdown(all[2]), 1.4)
+}
+
+// TestASuddenChangeIsFound: after twenty of its legs a rank that has halved its speed is believed to be
+// slower by 1.6 times, and as soon after it is well again.
+func TestASuddenChangeIsFound(t *testing.T) {
+	for seed := range uint64(50) {
+		p := newPlayer(seed, 0.25)
+		all, slow := ranks(8), Speed{2 * usual.PerToken, 2 * usual.PerRequest}
+		play := func(rounds int, s Speed) {
+			for i := range 8 * rounds {
+				if i%8 == 5 {
+					p.leg(all[5], s)
+				} else {
+					p.leg(all[i%8], usual)
+				}
+			}
+		}
+		play(100, usual)
+		play(20, slow)
+		require.Greater(t, p.slowdown(all[5]), 1.6, "seed %d", seed)
+		play(60, slow)
+		require.InDelta(t, 2, p.slowdown(all[5]), 0.6)
+		play(25, usual)
+		require.Less(t, p.slowdown(all[5]), 1.3, "seed %d", seed)
+	}
+}
+
+// TestNoChangeIsFoundWhereThereIsNone: in many legs that scatter.
+func TestNoChangeIsFoundWhereThereIsNone(t *testing.T) {
+	p := newPlayer(7, 0.4)
+	for i := range 80_000 {
+		p.leg(ranks(8)[i%8], usual)
+		if i > 200 && i%97 == 0 {
+			require.Less(t, p.slowdown(ranks(8)[i%8]), 1.35, i)
+		}
+	}
+}
+
+// TestOneLegThatTookVeryLongMovesLittle: nor do legs that are nothing to learn from.
+func TestOneLegThatTookVeryLongMovesLittle(t *testing.T) {
+	p := newPlayer(3, 0.1)
+	for i := range 400 {
+		p.leg(ranks(8)[i%8], usual)
+	}
+	at := ranks(8)[0]
+	before := p.slowdown(at)
+	p.f.Ended(at, p.now, p.now.Add(time.Hour), 100)
+	p.f.Ended(at, p.now, p.now, 100)
+	p.f.Ended(at, p.now.Add(2*time.Hour), p.now.Add(time.Hour), 100)
+	p.f.Ended(at, p.now, p.now.Add(3*time.Hour), 0)
+	p.f.Ended(at, p.now, p.now.Add(3*time.Hour), -5)
+	require.InDelta(t, before, p.slowdown(at), 0.1)
+	p.f.Keep(func(r worker.Rank) bool { return r != at })
+	require.Zero(t, p.f.Legs(at))
+	require.NotZero(t, p.f.Legs(ranks(8)[1]))
+}
+
+// TestLegsSideBySideShareTheTime: a rank that computes four prompts at once is as fast as the sum says.
+func TestLegsSideBySideShareTheTime(t *testing.T) {
+	var f Fleet
+	r := rand.New(rand.NewPCG(5, 1))
+	at, now := worker.Rank{ID: 1}, start
+	for range 300 { // four prompts of 4,000 tokens, sent at once, end within 2 s, one near the other
+		sent := now
+		for i := range 4 {
+			f.Ended(at, sent, sent.Add(time.Duration((1.7+0.1*float64(i)+0.01*r.Float64())*float64(time.Second))), 4000)
+		}
+		now = now.Add(3 * time.Second)
+	}
+	s, known := f.Of(at)
+	require.True(t, known)
+	require.InEpsilon(t, 0.5, s.Seconds(4000), 0.15, "2 s for four")
+}
+
+// TestValuesAreFinite: whatever is told.
+func TestValuesAreFinite(t *testing.T) {
+	var f Fleet
+	r := rand.New(rand.NewPCG(11, 1))
+	at := worker.Rank{ID: 1}
+	for range 10_000 {
+		sent := start.Add(time.Duration(r.Int64()) >> r.UintN(60))
+		f.Ended(at, sent, sent.Add(time.Duration(r.Int64())>>r.UintN(62)-time.Duration(r.UintN(5))), r.Int64()>>r.UintN(62))
+		s, _ := f.Of(at)
+		for _, v := range []float64{s.PerToken, s.PerRequest} {
+			require.False(t, math.IsNaN(v) || math.IsInf(v, 0) || v < 0, "%v", s)
+		}
+	}
+}
