@@ -65,6 +65,8 @@ type Book struct {
 
 	rng     *rand.Rand
 	cursors map[cursorKey]uint64
+	flows   map[cursorKey]*flow
+	faded   time.Duration // up to when the sums of entry.lately have been made smaller
 
 	// slots has the index of each rank's entry in entries. free has the unused indexes.
 	entries []entry
@@ -109,6 +111,8 @@ type entry struct {
 	degraded   bool
 	load       Load
 	queue      queue
+	pace       picker.Pace
+	lately     float64 // seconds of work that have come, older ones counting less; see computesLocked
 	answers    answers // of the held bookings
 	over       float64 // blocks that answers which are over were expected to write
 	written    written
@@ -130,6 +134,7 @@ func New(seed uint64) *Book {
 	return &Book{
 		rng:     rand.New(rand.NewPCG(seed, seed)),
 		cursors: make(map[cursorKey]uint64),
+		flows:   make(map[cursorKey]*flow),
 		slots:   make(map[worker.Rank]int32),
 		seed:    maphash.MakeSeed(),
 	}
@@ -172,6 +177,11 @@ func (b *Book) Update(s *worker.Snapshot) {
 			delete(b.cursors, k)
 		}
 	}
+	for k := range b.flows {
+		if s.Pool(k.key) == nil {
+			delete(b.flows, k)
+		}
+	}
 }
 
 func (b *Book) dropLocked(slot int32) {
@@ -198,6 +208,9 @@ func (b *Book) attachLocked(r worker.Rank, w *worker.Worker, before int32) int32
 		b.slots[r] = slot
 	}
 	e := &b.entries[slot]
+	if !e.present {
+		e.pace = Unlearned
+	}
 	e.worker = w
 	e.rank, e.endpoint, e.capacity, e.present = r, w.Endpoint, float64(w.CapacityBlocks), true
 	for _, p := range e.places {

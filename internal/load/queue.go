@@ -10,10 +10,12 @@ import "time"
 // request.
 type queue struct {
 	head, tail *Reservation
+	n          int
 	since      time.Duration // when head became head, or its tokens were last corrected
 }
 
 func (q *queue) push(r *Reservation, now time.Duration) {
+	q.n++
 	r.before, r.after = q.tail, nil
 	if q.tail == nil {
 		q.head, q.since = r, now
@@ -24,6 +26,7 @@ func (q *queue) push(r *Reservation, now time.Duration) {
 }
 
 func (q *queue) remove(r *Reservation, now time.Duration) {
+	q.n--
 	if q.head == r {
 		q.head, q.since = r.after, now
 	} else {

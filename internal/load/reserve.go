@@ -184,6 +184,9 @@ func (b *Book) pickOfLocked(req *Request, wide bool) (picker.Decision, error) {
 	if req.Pick.FetchesLacking {
 		c.Starved = t.share.starved(t.starved, c.Out)
 	}
+	if req.Params.InSeconds {
+		req.Pick.Flow = b.flows[cursorKey{req.Key, req.Pick.Role}].over(b.now, n)
+	}
 	if err == nil {
 		d, err = picker.Pick(&req.Pick, c, req.Params, b.cursors[cursorKey{req.Key, req.Pick.Role}], b.rng)
 	}
@@ -230,6 +233,9 @@ func (b *Book) bookLocked(into *Reservation, slot int32, req *Request, uncached 
 	}
 	if d.DecodeRequests > 0 {
 		b.plantLocked(into, e, req.Growth)
+	}
+	if req.Pick.Role != worker.Decode {
+		b.computesLocked(e, cursorKey{req.Key, req.Pick.Role}, uncached)
 	}
 	b.writeLocked(e)
 	b.held++

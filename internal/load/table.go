@@ -25,6 +25,9 @@ type table struct {
 	decaying         int // elements of rate that are not 0
 	fresh            time.Duration
 
+	// The same of the column Wait, which decays by a second a second.
+	busyTop, busyFloor []float64
+
 	held []held // the column Decode has the numbers as of the time told
 	told time.Duration
 
@@ -100,8 +103,10 @@ func (b *Book) newTableLocked(ranks []worker.Rank, keep bool) *table {
 		cols: picker.Candidates{
 			Ranks:   ranks,
 			Prefill: make([]float64, n), Decode: make([]float64, n), Requests: make([]float64, n), Capacity: make([]float64, n),
+			Wait: make([]float64, n), PerToken: make([]float64, n), PerRequest: make([]float64, n), Lately: make([]float64, n),
 			Degraded: picker.NewBits(n),
 		},
+		busyTop: make([]float64, n), busyFloor: make([]float64, n),
 		unknown: picker.NewBits(n), zeros: make([]uint32, n),
 		top: make([]float64, n), floor: make([]float64, n), rate: make([]float64, n),
 		held: make([]held, n), told: b.now,
@@ -153,6 +158,9 @@ func (t *table) write(i int, e *entry, now time.Duration) {
 		t.decaying++
 	}
 	t.cols.Prefill[i] = left(t.top[i], t.floor[i], t.rate[i], now.Seconds())
+	t.cols.PerToken[i], t.cols.PerRequest[i], t.cols.Lately[i] = e.pace.PerToken, e.pace.PerRequest, e.lately
+	t.busyTop[i], t.busyFloor[i] = e.busy()
+	t.cols.Wait[i] = max(t.busyFloor[i], t.busyTop[i]-now.Seconds())
 }
 
 // left is how many of a rank's prompt tokens are left, rounded to a whole number.
@@ -178,12 +186,23 @@ func (t *table) refresh(now time.Duration) {
 		t.told = now
 		t.grow(now)
 	}
-	if t.decaying == 0 || now-t.fresh < refreshStep {
+	if now-t.fresh < refreshStep {
 		return
 	}
 	t.fresh = now
 	at := now.Seconds()
 	n := len(t.cols.Prefill)
+	busyTop, busyFloor := t.busyTop[:n], t.busyFloor[:n]
+	for i := range t.cols.Wait {
+		w := busyTop[i] - at
+		if w < busyFloor[i] {
+			w = busyFloor[i]
+		}
+		t.cols.Wait[i] = w
+	}
+	if t.decaying == 0 {
+		return
+	}
 	top, floor, rate := t.top[:n], t.floor[:n], t.rate[:n]
 	for i := range t.cols.Prefill {
 		t.cols.Prefill[i] = left(top[i], floor[i], rate[i], at)

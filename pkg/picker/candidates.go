@@ -80,6 +80,10 @@ type Candidate struct {
 	// that the worker has; 0 if it has none or the request names its worker.
 	TaintWeight float32
 
+	Wait   float64 // seconds until the rank is believed to be free
+	Pace   Pace
+	Lately float64 // seconds that the rank has lately computed, older ones counting less
+
 	Estimated   bool // the overlap is from what was routed to the rank, not from its events
 	Degraded    bool // the overlap is from the rank's events, of which some are missing
 	LoadUnknown bool // the Active… fields have no meaning
@@ -103,6 +107,10 @@ type Candidates struct {
 	Prefill, Decode, Requests []float64 // never nil, unless Ranks is empty
 	Capacity                  []float64
 	Taint                     []float32
+
+	// For a cost in seconds. Wait is when the rank is believed to be free, from now; PerToken and
+	// PerRequest are its Pace; Lately is what it has lately computed, by which ties are decided.
+	Wait, PerToken, PerRequest, Lately []float64
 
 	Estimated, Degraded, LoadUnknown Bits
 
@@ -136,6 +144,10 @@ func NewCandidates(rows ...Candidate) *Candidates {
 		put(&c.Disk, n, i, r.DiskBlocks)
 		put(&c.Capacity, n, i, float64(r.CapacityBlocks))
 		put(&c.Taint, n, i, r.TaintWeight)
+		put(&c.Wait, n, i, r.Wait)
+		put(&c.PerToken, n, i, r.Pace.PerToken)
+		put(&c.PerRequest, n, i, r.Pace.PerRequest)
+		put(&c.Lately, n, i, r.Lately)
 		mark(&c.Estimated, n, i, r.Estimated)
 		mark(&c.Degraded, n, i, r.Degraded)
 		mark(&c.LoadUnknown, n, i, r.LoadUnknown)
@@ -182,6 +194,7 @@ func (c *Candidates) At(i int) Candidate {
 		OverlapBlocks: at(c.Overlap, i), PredictedBlocks: at(c.Predicted, i), HostBlocks: at(c.Host, i), DiskBlocks: at(c.Disk, i),
 		ActivePrefillTokens: int64(c.Prefill[i]), ActiveDecodeBlocks: int64(c.Decode[i]), ActiveRequests: int32(c.Requests[i]),
 		CapacityBlocks: int64(at(c.Capacity, i)), TaintWeight: at(c.Taint, i),
+		Wait: at(c.Wait, i), Pace: Pace{at(c.PerToken, i), at(c.PerRequest, i)}, Lately: at(c.Lately, i),
 		Estimated: c.Estimated.Has(i), Degraded: c.Degraded.Has(i), LoadUnknown: c.LoadUnknown.Has(i), Starved: c.Starved.Has(i),
 	}
 }

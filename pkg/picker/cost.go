@@ -33,6 +33,9 @@ type Request struct {
 
 	// Estimated says that the overlaps of all candidates are estimates.
 	Estimated bool
+
+	// Flow is what has lately come to the candidates, for a cost in seconds.
+	Flow Flow
 }
 
 // coster is the part of the costs that is the same for all candidates, computed once
@@ -62,6 +65,9 @@ type coster struct {
 	track        bool
 	allEstimated bool
 	creditDecode bool // a decode pick that gives credit; see the package comment
+
+	seconds  bool
+	pressure float64 // see Flow
 
 	// The taint weight seen last, and its factor: most candidates with a taint weight
 	// have the same one.
@@ -97,6 +103,9 @@ func newCoster(req *Request, c *Candidates, p *Params) coster {
 		creditDecode: req.Role == worker.Decode && !p.TrackPrefillTokens && p.OverlapScoreCredit > 0,
 	}
 	k.scaledCredit = k.scale * k.credit
+	if p.InSeconds {
+		k.seconds, k.pressure = true, req.Flow.pressure()
+	}
 	if req.FetchesLacking && c.Overlap != nil {
 		k.fetch, k.prompt = p.FetchCost, float64(max(req.RequestBlocks, 0))
 		k.mostHeld = k.heldMost()
@@ -146,6 +155,7 @@ type terms struct {
 	creditBlocks float64
 	prefill      float64 // blocks
 	decode       float64 // blocks, including the weight of requests and the cost of fetching
+	wait, own    float64 // seconds, of a cost in seconds
 	cost         float64
 }
 
@@ -168,6 +178,10 @@ func (k *coster) weight(i int) float64 {
 // fused product would be rounded differently here and in fill.go, and equal costs would
 // then differ.
 func (k *coster) of(i int, t *terms) {
+	if k.seconds {
+		k.inSeconds(i, t)
+		return
+	}
 	c, weight := k.c, k.weight(i)
 	overlap := float64(weight * float64(at(c.Overlap, i)))
 	lower := 0.0

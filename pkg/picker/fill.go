@@ -36,6 +36,14 @@ func (k *coster) fill(w int, dst *costs) int {
 func (k *coster) short(w, n int, dst *costs) bool {
 	c := k.c
 	from := w * chunk
+	if k.seconds {
+		weight, same := k.chunkWeight(w)
+		if !same || k.shared > 0 || !c.plain(w) || c.Wait == nil || c.PerToken == nil || c.PerRequest == nil || c.Overlap == nil {
+			return false
+		}
+		k.fillSeconds(dst, weight, c.Overlap[from:from+n], c.Wait[from:from+n], c.PerToken[from:from+n], c.PerRequest[from:from+n], c.Decode[from:from+n])
+		return true
+	}
 	if k.shared == 0 && c.plain(w) {
 		prefill, decode, requests := c.Prefill[from:from+n], c.Decode[from:from+n], c.Requests[from:from+n]
 		switch {

@@ -14,6 +14,13 @@ type Params struct {
 	// Mode is how the candidate is chosen. Default kv.
 	Mode Mode
 
+	// InSeconds says that the cost is in seconds: how long the rank is believed to be busy, how long this
+	// prompt takes there, and what both cost those who come later (Candidates.Wait, Request.Flow). Then
+	// none of the fields that weigh blocks against each other has an effect: OverlapScoreCredit,
+	// OverlapScoreCreditDecay, PrefillLoadScale, DecodeActiveRequestWeight. False: the cost is in
+	// blocks of KV cache, as in NVIDIA Dynamo. Default true for picks that compute the prompt.
+	InSeconds bool
+
 	// BlockSize is the number of tokens in a KV block; less than 1 counts as 1. It must
 	// be that of the pool's workers. Default 16.
 	BlockSize int
@@ -100,7 +107,7 @@ type Params struct {
 
 const maxPrefillRate = 1e8
 
-// DefaultParams returns the documented defaults of the picks of a pair.
+// DefaultParams returns the defaults of the cost in blocks.
 func DefaultParams() Params {
 	return Params{
 		Mode:                   KV,
@@ -117,12 +124,19 @@ func DefaultParams() Params {
 	}
 }
 
-// DefaultParamsFor returns the documented defaults of picks for the role. A whole request is
+// DefaultParamsFor returns the documented defaults of picks for the role.
+func DefaultParamsFor(role worker.Role) Params {
+	p := BlockParamsFor(role)
+	p.InSeconds = role != worker.Decode
+	return p
+}
+
+// BlockParamsFor returns the defaults of the cost in blocks for the role. A whole request is
 // booked as prompt tokens and, with all of its prompt, as blocks of a running answer. Such a
 // block costs the next prompt a small part of what a queued one does, so prompt work has a
 // scale; and cached work is worth more than its own time, since others wait for what is
 // computed again (docs/routing-quality.md#whole-requests).
-func DefaultParamsFor(role worker.Role) Params {
+func BlockParamsFor(role worker.Role) Params {
 	p := DefaultParams()
 	if role == worker.Aggregated {
 		p.PrefillLoadScale, p.OverlapScoreCredit = 10, 2
@@ -135,6 +149,7 @@ func DefaultParamsFor(role worker.Role) Params {
 // counted. Blocks that decode has to fetch still cost. Everything else is kept, such as
 // a temperature that the request asks for (docs/behaviour.md#decode-pick).
 func DecodeOverride(p Params) Params {
+	p.InSeconds = false
 	p.OverlapScoreCredit = 0
 	p.SharedCacheMultiplier = 0
 	p.TrackPrefillTokens = false
@@ -146,9 +161,19 @@ func DecodeOverride(p Params) Params {
 // default, since whoever sets it expects an effect. The decode pick uses
 // DecodeOverride, and only decode fetches KV.
 func (p *Params) ValidateFor(role worker.Role) error {
-	d := DefaultParamsFor(role)
-	const elsewhere, fetches = "the prompt is prefilled elsewhere", "only a decode worker fetches KV"
+	d := BlockParamsFor(role)
+	const elsewhere, fetches, seconds = "the prompt is prefilled elsewhere", "only a decode worker fetches KV", "the cost is in seconds: with cost: blocks it has an effect"
 	idle := []param{{"fetch_cost", p.FetchCost, d.FetchCost, fetches}}
+	if p.InSeconds {
+		idle = append(idle,
+			param{"overlap_score_credit", p.OverlapScoreCredit, d.OverlapScoreCredit, seconds},
+			param{"overlap_score_credit_decay", p.OverlapScoreCreditDecay, d.OverlapScoreCreditDecay, seconds},
+			param{"prefill_load_scale", p.PrefillLoadScale, d.PrefillLoadScale, seconds},
+			param{"decode_active_request_weight", p.DecodeActiveRequestWeight, d.DecodeActiveRequestWeight, seconds},
+			param{"temperature", p.Temperature, d.Temperature, seconds},
+			param{"track_prefill_tokens", p.TrackPrefillTokens, d.TrackPrefillTokens, seconds},
+			param{"prefill_tokens_per_second", p.PrefillTokensPerSecond, d.PrefillTokensPerSecond, seconds})
+	}
 	switch role {
 	case worker.Prefill:
 		idle = append(idle, param{"active_decode_blocks_threshold", p.DecodeBlocksThreshold, d.DecodeBlocksThreshold, "a prefill worker answers nothing"})

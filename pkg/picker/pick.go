@@ -16,7 +16,7 @@ var ErrNoCandidate = errors.New("picker: no candidate")
 type Decision struct {
 	Index      int // of the picked candidate in Ranks; -1 after an error
 	Rank       worker.Rank
-	Cost       float64 // kv: in blocks; least-loaded and power-of-two: requests in flight; other modes: 0
+	Cost       float64 // kv: in seconds, or in blocks; least-loaded and power-of-two: requests in flight; other modes: 0
 	Reason     Reason
 	Candidates int    // how many could be picked
 	Overloaded int    // how many were over a threshold; they could not be picked, unless all were and ServeOverloaded is set
@@ -108,7 +108,11 @@ func (k *coster) lowest(rng *rand.Rand) (best int, lowest float64, ties uint64) 
 				continue
 			}
 			i := w*chunk + j
-			if cost == lowest {
+			if cost == lowest && k.seconds && at(k.c.Lately, i) != at(k.c.Lately, best) {
+				if at(k.c.Lately, i) < at(k.c.Lately, best) {
+					best, draw = i, reservoir{seen: 1}
+				}
+			} else if cost == lowest {
 				if draw.take(rng) {
 					best = i
 				}

@@ -10,8 +10,9 @@ type Row struct {
 	UncachedTokens int64    // tokens of the prompt that are not cached
 	Credit         float64  // what one overlapping block is worth for this candidate, in blocks
 	CreditBlocks   float64  // what all cached blocks take off the cost
-	PrefillCost    float64  // in blocks
-	DecodeCost     float64  // in blocks, including the weight of requests and the cost of fetching
+	OwnSeconds     float64  // of a cost in seconds: what the prompt takes on the rank
+	PrefillCost    float64  // in blocks; of a cost in seconds the wait and the prompt's own time
+	DecodeCost     float64  // in blocks, including the weight of requests and the cost of fetching; or in seconds
 	Cost           float64  // what the mode compares; see Decision.Cost
 	Overload       Overload // the threshold that the candidate is over, if any
 	Out            bool     // it could not be picked: it is over a threshold, or in Candidates.Out
@@ -42,6 +43,7 @@ func (k *coster) row(i int, p *Params) Row {
 		UncachedTokens: int64(max(0, k.isl-t.cached)),
 		Credit:         t.credit,
 		CreditBlocks:   t.creditBlocks,
+		OwnSeconds:     t.own,
 		PrefillCost:    t.prefill,
 		DecodeCost:     t.decode,
 		Overload:       k.c.OverloadOf(i, p),

@@ -1,0 +1,103 @@
+package load
+
+import (
+	"math"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// This file keeps what a cost in seconds reads: how long each rank is believed to be busy, what it has
+// lately computed, and what comes to a pool.
+
+// Unlearned is what is believed of a rank before anybody has learned more. All ranks being alike, only
+// the terms of a cost among each other depend on it.
+var Unlearned = picker.Pace{PerToken: 1.0 / 10_000, PerRequest: 0.01}
+
+// flowTime is over how long what comes to a pool is averaged, and what ranks have computed.
+const flowTime = time.Minute
+
+// flow sums what has come to the ranks of a pool, older ones counting less.
+type flow struct {
+	arrivals, work float64 // of work: seconds of one rank
+	at             time.Duration
+	since          time.Duration // when the first came
+}
+
+func (f *flow) to(now time.Duration) {
+	fade := math.Exp(-(now - f.at).Seconds() / flowTime.Seconds())
+	f.arrivals, f.work, f.at = f.arrivals*fade, f.work*fade, now
+}
+
+// over returns the averages for each of n ranks.
+func (f *flow) over(now time.Duration, n int) picker.Flow {
+	if f == nil || n == 0 || f.arrivals == 0 {
+		return picker.Flow{}
+	}
+	f.to(now)
+	// What began a short while ago has not been summed for the whole time yet.
+	seconds := flowTime.Seconds() * (1 - math.Exp(-max(now-f.since, time.Second).Seconds()/flowTime.Seconds())) * float64(n)
+	return picker.Flow{Arrivals: f.arrivals / seconds, Busy: f.work / seconds}
+}
+
+// SetPace says how long a rank takes to compute prompts. Unknown ranks are ignored.
+func (b *Book) SetPace(r worker.Rank, p picker.Pace) {
+	if !(p.PerToken >= 0 && p.PerRequest >= 0 && p.PerToken+p.PerRequest > 0 && p.PerToken < 1 && p.PerRequest < 3600) {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if slot := b.slotLocked(r); slot >= 0 && b.entries[slot].pace != p {
+		b.entries[slot].pace = p
+		b.writeLocked(&b.entries[slot])
+	}
+}
+
+// Wait returns how long the rank is believed to be busy with what is booked, in seconds.
+func (b *Book) Wait(r worker.Rank, now time.Time) float64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	slot := b.slotLocked(r)
+	if slot < 0 {
+		return 0
+	}
+	b.tellLocked(now)
+	top, floor := b.entries[slot].busy()
+	return max(floor, top-b.now.Seconds())
+}
+
+// busy returns for how long a rank has work: at a time t in seconds the greater of floor and top - t.
+func (e *entry) busy() (top, floor float64) {
+	p := e.pace
+	all := p.PerToken*float64(e.load.PrefillTokens) + p.PerRequest*float64(e.queue.n)
+	if e.queue.head == nil {
+		return 0, 0
+	}
+	head := p.PerToken*float64(e.queue.head.load.PrefillTokens) + p.PerRequest
+	return all + e.queue.since.Seconds(), max(0, all-head)
+}
+
+// computesLocked notes that work for so many tokens has come to a rank of the pool.
+func (b *Book) computesLocked(e *entry, key cursorKey, tokens int64) {
+	f := b.flows[key]
+	if f == nil {
+		f = &flow{at: b.now, since: b.now}
+		b.flows[key] = f
+	}
+	f.to(b.now)
+	work := e.pace.PerToken*float64(tokens) + e.pace.PerRequest
+	f.arrivals++
+	f.work += work
+	// All ranks' sums fade alike, so instead of making them smaller each new part is made greater.
+	grown := (b.now - b.faded).Seconds() / flowTime.Seconds()
+	const most = 200
+	if grown > most {
+		for i := range b.entries {
+			b.entries[i].lately *= math.Exp(-grown)
+			b.writeLocked(&b.entries[i])
+		}
+		b.faded, grown = b.now, 0
+	}
+	e.lately += work * math.Exp(grown)
+}

@@ -1,0 +1,83 @@
+package picker
+
+// This file has the cost in seconds: what a pick costs the request and those that come after it.
+
+// Pace is how long a rank takes to compute prompts, in seconds. The zero value is not known.
+type Pace struct{ PerToken, PerRequest float64 }
+
+// Flow is what has lately come to the ranks of a pool, on average over a minute.
+type Flow struct {
+	Arrivals float64 // requests a second and rank
+	Busy     float64 // seconds of prompt work that are booked a second and rank
+}
+
+const (
+	// later is how much of a second by which those who come later wait longer counts as one of the
+	// request's own: half of them come while it still runs.
+	later = 0.5
+	// mostBusy bounds what is believed of how busy ranks are: beyond it queues grow whatever is picked.
+	mostBusy = 0.95
+	// runningBlock is what a KV block of a running answer adds to the time of a new prompt on the rank,
+	// in seconds.
+	runningBlock = 0.002
+)
+
+// pressure is what a second of this request's work costs those who come after it, for each second that
+// they would wait: later · λ / (1 − ρ).
+func (f *Flow) pressure() float64 {
+	return later * max(f.Arrivals, 0) / (1 - min(max(f.Busy, 0), mostBusy))
+}
+
+// inSeconds computes the terms of one candidate. With W the seconds until the rank is free and O the
+// seconds of this prompt there, the cost is W + O + O · pressure · (W + O) + what running answers cost.
+//
+// As in coster.of each product is converted, so that the short form gives the same bits.
+func (k *coster) inSeconds(i int, t *terms) {
+	c := k.c
+	weight := k.weight(i)
+	overlap := float64(weight * float64(at(c.Overlap, i)))
+	lower := 0.0
+	if c.Host != nil || c.Disk != nil {
+		lower = weight * (float64(k.hostWeight*float64(at(c.Host, i))) + float64(k.diskWeight*float64(at(c.Disk, i))))
+	}
+	t.cached = whole(float64(k.blockSize * (overlap + lower)))
+	if k.shared > 0 {
+		t.shared = max(0, k.shared-float64(at(c.Overlap, i))-float64(at(c.Host, i))-float64(at(c.Disk, i)))
+		lower += float64(k.sharedWeight * t.shared)
+	}
+	t.creditBlocks = overlap + lower
+	left := k.isl - whole(float64(k.blockSize*t.creditBlocks))
+	if left < 0 {
+		left = 0
+	}
+	t.own = float64(left*at(c.PerToken, i)) + at(c.PerRequest, i)
+	t.wait, t.decode = 0, 0
+	if !c.LoadUnknown.Has(i) {
+		t.wait = at(c.Wait, i)
+		t.decode = float64(runningBlock * c.Decode[i])
+	}
+	t.prefill = t.wait + t.own
+	t.cost = t.prefill + float64(float64(t.own*k.pressure)*t.prefill) + t.decode
+	if taint := at(c.Taint, i); taint != 0 {
+		t.cost *= k.taintFactor(taint)
+	}
+}
+
+// fillSeconds is the short form of inSeconds for candidates of a word that hold nothing on host or disk
+// and whose overlap counts in full or alike.
+func (k *coster) fillSeconds(dst *costs, weight float64, overlap []uint32, wait, perToken, perRequest, decode []float64) {
+	n := len(overlap)
+	if n > chunk || len(wait) < n || len(perToken) < n || len(perRequest) < n || len(decode) < n {
+		return
+	}
+	isl, size, pressure := k.isl, k.blockSize, k.pressure
+	for i := range n {
+		left := isl - whole(float64(size*float64(weight*float64(overlap[i]))))
+		if left < 0 {
+			left = 0
+		}
+		own := float64(left*perToken[i]) + perRequest[i]
+		prefill := wait[i] + own
+		dst[i] = prefill + float64(float64(own*pressure)*prefill) + float64(runningBlock*decode[i])
+	}
+}
