@@ -353,6 +353,9 @@ func (s *mainStream) relay(now time.Time, e *leg.Effect) {
 		s.decodeBooking.PrefillDone(math.MaxInt64, now) // the answer has begun, so the prompt is computed
 	}
 	if s.m.ServesSoFar() {
+		if !s.m.Plan().Disaggregated {
+			s.computedPrompt(worker.Aggregated, computing(s.m.Plan()), s.decodeLimit.from, now)
+		}
 		s.decodeLimit.learn(&s.srv.patience, now)
 		s.srv.cfg.Health.Began(s.m.Plan().Decode, now)
 		if r := computing(s.m.Plan()); r.ID != 0 {

@@ -94,6 +94,7 @@ type Server struct {
 	clocks    clocks
 	tellers   tellers
 	patience  patience.Limits
+	paces     paces
 	leavers   leavers
 	collected once
 	peers     *peers

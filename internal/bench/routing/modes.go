@@ -33,6 +33,7 @@ func modes(speed float64) []mode {
 	}
 	return []mode{
 		{"kv", "exact overlap from KV events, and what was routed until they come; default parameters", with(picker.KV, nil), false, true, 1},
+		{"seconds", "kv by a cost in seconds", with(picker.KV, func(p *picker.Params) { p.InSeconds = true }), false, true, 1},
 		{"kv-told", "exact overlap from KV events alone", with(picker.KV, nil), false, false, 1},
 		{"kv-decay", "kv, queued tokens decaying at the ranks' speed",
 			with(picker.KV, func(p *picker.Params) { p.PrefillTokensPerSecond = speed }), false, true, 1},

@@ -1,0 +1,92 @@
+package extproc
+
+import (
+	"sync"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/pace"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// paces learn how long ranks take to compute prompts, of each model and role apart, and tell the load
+// book. Safe for concurrent use.
+type paces struct {
+	mu     sync.Mutex
+	fleets map[paced]*fleetPace
+}
+
+// paced is a model's ranks of a role.
+type paced struct {
+	of   worker.Key
+	role worker.Role
+}
+
+type fleetPace struct {
+	pace.Fleet
+	told time.Time // when all ranks were told last
+}
+
+// tellAll is how often all ranks of a pool are told, which have the fleet's values as long as their own
+// are not known.
+const tellAll = time.Second
+
+// computed tells that a rank has computed so many tokens of a prompt: sent and ended say when its leg
+// began and ended.
+func (srv *Server) computed(of paced, at worker.Rank, sent, ended time.Time, tokens int64) {
+	p := &srv.paces
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.fleets == nil {
+		p.fleets = make(map[paced]*fleetPace)
+	}
+	f := p.fleets[of]
+	if f == nil {
+		f = new(fleetPace)
+		p.fleets[of] = f
+	}
+	f.Ended(at, sent, ended, tokens)
+	book := srv.cfg.Book
+	if ended.Sub(f.told) < tellAll {
+		setPace(book, &f.Fleet, at)
+		return
+	}
+	f.told = ended
+	view := srv.cfg.Board.Load()
+	p.forget(view.Pool)
+	pool := view.Pool(of.of)
+	if pool == nil {
+		return
+	}
+	for _, r := range pool.Ranks(of.role) {
+		setPace(book, &f.Fleet, r)
+	}
+	f.Keep(func(r worker.Rank) bool { return view.Worker(r.ID) != nil })
+}
+
+func setPace(book *load.Book, f *pace.Fleet, r worker.Rank) {
+	if s, known := f.Of(r); known {
+		book.SetPace(r, picker.Pace(s))
+	}
+}
+
+// forget drops the fleets of pools that are there no more.
+func (p *paces) forget(pool func(worker.Key) *worker.Pool) {
+	for of := range p.fleets {
+		if pool(of.of) == nil {
+			delete(p.fleets, of)
+		}
+	}
+}
+
+// computedPrompt tells of the prompt of this request, which a rank has computed from a moment on until now.
+func (s *mainStream) computedPrompt(role worker.Role, at worker.Rank, sent, now time.Time) {
+	cached := s.prompt.Predicted
+	if s.counts.known {
+		cached = s.counts.cached
+	}
+	if at.ID != 0 && !sent.IsZero() && s.asked.Parallel == 1 {
+		s.srv.computed(paced{s.asked.Key, role}, at, sent, now, s.prompt.Prompt-cached)
+	}
+}
