@@ -152,6 +152,7 @@ func (c *RoutingConfig) sidecar() bool { return c.Headers == prefill.DialectLLMD
 // PickConfig is the policy of one role; see picker.Params.
 type PickConfig struct {
 	Mode                         string   `yaml:"mode"` // kv, round-robin, random, least-loaded, power-of-two
+	Cost                         string   `yaml:"cost"` // of the mode kv: seconds, or blocks
 	OverlapScoreCredit           *float64 `yaml:"overlap_score_credit"`
 	OverlapScoreCreditDecay      *float64 `yaml:"overlap_score_credit_decay"`
 	PrefillLoadScale             *float64 `yaml:"prefill_load_scale"`
@@ -275,7 +276,7 @@ func Default() Config {
 		Index:     IndexConfig{MaxBytes: kvindex.DefaultMaxBytes, MaxRoutedBlocks: kvindex.DefaultRoutedBlocks, HugePages: &yes, DumpInterval: time.Minute, DumpMaxAge: 15 * time.Minute},
 		Events:    EventsConfig{Dynamo: PlaneConfig{NATS: NATSConfig{Subject: nats.DefaultSubject}}},
 		Routing: RoutingConfig{
-			Prefill: PickConfig{Mode: "kv"}, Decode: PickConfig{Mode: "kv"}, Aggregated: PickConfig{Mode: "kv"},
+			Prefill: PickConfig{Mode: "kv", Cost: "seconds"}, Decode: PickConfig{Mode: "kv", Cost: "blocks"}, Aggregated: PickConfig{Mode: "kv", Cost: "seconds"},
 			Headers: prefill.DialectPlain, RequestOverrides: &yes, RoutedTTL: 2 * time.Minute,
 			Conditional:  defaultConditional(),
 			PredictedTTL: 10 * time.Second, PredictedWeight: 1,

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"fmt"
+
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -55,9 +57,15 @@ func settle[T any](given **T, param *T) {
 	*param = **given
 }
 
+// costIn are the units of a cost, by [picker.Params.InSeconds].
+var costIn = map[bool]string{true: "seconds", false: "blocks"}
+
 // filled returns p with the role's default for each setting that is not given.
 func (p PickConfig) filled(role worker.Role) PickConfig {
-	d := picker.DefaultParamsFor(role)
+	d := picker.BlockParamsFor(role)
+	if p.Cost == "" {
+		p.Cost = costIn[picker.DefaultParamsFor(role).InSeconds]
+	}
 	for _, k := range p.knobs(&d) {
 		k.apply()
 	}
@@ -73,6 +81,13 @@ func (p PickConfig) Params(role worker.Role) (picker.Params, error) {
 			return out, err
 		}
 		out.Mode = mode
+	}
+	switch p.Cost {
+	case "":
+	case costIn[true], costIn[false]:
+		out.InSeconds = p.Cost == costIn[true]
+	default:
+		return out, fmt.Errorf("cost %q: expected %s or %s", p.Cost, costIn[true], costIn[false])
 	}
 	for _, k := range p.knobs(&out) {
 		k.apply()

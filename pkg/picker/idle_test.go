@@ -22,7 +22,7 @@ var keyOf = map[string]string{
 	"DegradedOverlapWeight": "degraded_overlap_weight", "FetchCost": "fetch_cost", "Temperature": "temperature",
 	"TrackPrefillTokens": "track_prefill_tokens", "PrefillTokensPerSecond": "prefill_tokens_per_second",
 	"PrefillTokensThreshold": "active_prefill_tokens_threshold", "DecodeBlocksThreshold": "active_decode_blocks_threshold",
-	"ServeOverloaded": "serve_overloaded", "Mode": "mode",
+	"ServeOverloaded": "serve_overloaded", "Mode": "mode", "InSeconds": "cost",
 }
 
 // TestNoParameterDoesNothing: for each role, a parameter either changes which candidate
@@ -41,7 +41,7 @@ func TestNoParameterDoesNothing(t *testing.T) {
 			require.True(t, known, "%s: which key is it?", name)
 			t.Run(role.String()+", "+key, func(t *testing.T) {
 				t.Parallel()
-				set := DefaultParams()
+				set := BlockParamsFor(role)
 				change(reflect.ValueOf(&set).Elem().Field(i))
 				set.BlockSize = 16
 				err := set.ValidateFor(role)

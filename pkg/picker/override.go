@@ -64,6 +64,9 @@ func (o *Override) Apply(p Params) Params {
 			p.OverlapScoreCredit = 0
 		}
 	}
+	if o.OverlapScoreWeight != nil || o.OverlapScoreCredit != nil || o.PrefillLoadScale != nil || o.Temperature != nil || o.TrackPrefillTokens != nil {
+		p.InSeconds = false // they weigh blocks
+	}
 	set(&p.OverlapScoreCredit, o.OverlapScoreCredit)
 	set(&p.PrefillLoadScale, o.PrefillLoadScale)
 	set(&p.Temperature, o.Temperature)

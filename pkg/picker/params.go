@@ -179,6 +179,7 @@ func (p *Params) ValidateFor(role worker.Role) error {
 		idle = append(idle, param{"active_decode_blocks_threshold", p.DecodeBlocksThreshold, d.DecodeBlocksThreshold, "a prefill worker answers nothing"})
 	case worker.Decode:
 		idle = []param{
+			{"cost", p.InSeconds, d.InSeconds, elsewhere},
 			{"overlap_score_credit", p.OverlapScoreCredit, d.OverlapScoreCredit, elsewhere},
 			{"overlap_score_credit_decay", p.OverlapScoreCreditDecay, d.OverlapScoreCreditDecay, elsewhere},
 			{"prefill_load_scale", p.PrefillLoadScale, d.PrefillLoadScale, elsewhere},
