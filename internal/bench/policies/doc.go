@@ -1,0 +1,24 @@
+// Package policies has ways to choose ranks, for internal/replay.
+//
+// # Contract
+//
+// [Plugin] chooses with the very parts of the plugin: internal/overlap asks pkg/kvindex, and
+// internal/load books what pkg/picker decides, with answers that grow as internal/outlen
+// expects them to. It books, releases and learns at the moments at which the plugin does.
+// [Plugin.Verify] compares its index with the simulated caches, and its book with nothing, once
+// a run has ended.
+//
+// [Rivals] are others' ways, each written from its published description. They know what a
+// router knows that has made every choice itself: what it sent where, and when it began and
+// ended. Those that look at caches take a prompt for cached where it was sent, until a KV event
+// says that a block is gone; cache-aware hears no events. They choose decode ranks by the fewest
+// requests in flight.
+//
+// All are used by one run each, and are not safe for concurrent use. Equal seeds give equal
+// choices.
+//
+// # What it does not do
+//
+// Rivals are no copies of programs: the trees of texts of cache-aware routers are blocks here,
+// and forget nothing.
+package policies

@@ -1,0 +1,298 @@
+package policies
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/outlen"
+	"github.com/seed-60ae5743/baton/internal/overlap"
+	"github.com/seed-60ae5743/baton/internal/replay"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Config is how the plugin is configured. BlockSize of the parameters is the workload's.
+type Config struct {
+	Prefill, Decode, Whole picker.Params // of picks; Decode as configured, without what a pair changes
+
+	Estimated    bool          // the overlap is what was routed, not what ranks told
+	Predicted    bool          // it is both, whichever is more
+	RoutedTTL    time.Duration // how long an estimate believes in what was routed; 0: the index's default
+	PredictedTTL time.Duration // how long what was routed is believed in before events tell of it; 0: the same
+	Replicas     int           // of the plugin, asked in turn; each knows what it has picked itself. 0 counts as 1
+	Seed         uint64        // draws between equal costs
+}
+
+// Default returns the plugin's defaults, with KV events.
+func Default() Config {
+	return Config{
+		Prefill: picker.DefaultParamsFor(worker.Prefill), Decode: picker.DefaultParamsFor(worker.Decode), Whole: picker.DefaultParamsFor(worker.Aggregated),
+		Predicted: true, Seed: 1,
+	}
+}
+
+// replica is the parts of one plugin. It books and predicts what it has picked itself; events
+// and reports reach all replicas.
+type replica struct {
+	index  *kvindex.Tree
+	lookup *overlap.Lookup
+	book   *load.Book
+	lately outlen.Lately
+}
+
+// flight is a request that has not ended.
+type flight struct {
+	by            *replica
+	prefill, rest load.Reservation // rest: of decode, or of the whole request
+	at, first     time.Duration
+	answer        int
+}
+
+// Plugin is a [replay.Chooser].
+type Plugin struct {
+	cfg      Config
+	fleet    *replay.Fleet
+	block    int
+	snap     *worker.Snapshot
+	pool     *worker.Pool
+	replicas []*replica
+	asked    int
+	flights  map[int]*flight
+	answer   overlap.Answer
+	chain    []kvindex.LocalHash
+}
+
+var key = worker.Key{Model: "m"}
+
+// idOf is the worker that a rank of the fleet is to the plugin.
+func idOf(rank int) worker.Rank { return worker.Rank{ID: worker.ID(rank + 1)} }
+
+// NewPlugin returns a plugin that knows the fleet's ranks, and nothing of their caches.
+func NewPlugin(f *replay.Fleet, blockTokens int, c Config) (*Plugin, error) {
+	p := &Plugin{cfg: c, fleet: f, block: blockTokens, flights: map[int]*flight{}}
+	for _, params := range []*picker.Params{&p.cfg.Prefill, &p.cfg.Decode, &p.cfg.Whole} {
+		params.BlockSize = blockTokens
+	}
+	roles := [...]worker.Role{replay.Prefill: worker.Prefill, replay.Decode: worker.Decode, replay.Whole: worker.Aggregated}
+	var ws []*worker.Worker
+	for i := range f.Ranks {
+		r := &f.Ranks[i]
+		at, err := worker.ParseEndpoint(fmt.Sprintf("10.0.%d.%d:30000", i>>8, i&255))
+		if err != nil {
+			return nil, err
+		}
+		w := &worker.Worker{
+			ID: idOf(i).ID, Role: roles[r.Role], Engine: worker.SGLang, Endpoint: at, Models: []string{key.Model},
+			DPSize: 1, BlockSize: uint32(blockTokens), CapacityBlocks: uint64(r.CacheBlocks), //nolint:gosec // both above 0
+			KVEvents: worker.KVEvents{Host: "10.0.0.1", Port: 5557},
+		}
+		if r.Role == replay.Prefill {
+			w.Bootstrap = worker.Bootstrap{Host: "10.0.0.1", Port: 8998}
+		}
+		ws = append(ws, w)
+	}
+	var err error
+	if p.snap, err = worker.NewSnapshot(1, ws); err != nil {
+		return nil, err
+	}
+	p.pool = p.snap.Pool(key)
+	for i := range max(c.Replicas, 1) {
+		r, err := p.newReplica(c.Seed + uint64(i)<<32)
+		if err != nil {
+			return nil, err
+		}
+		p.replicas = append(p.replicas, r)
+	}
+	return p, nil
+}
+
+func (p *Plugin) newReplica(seed uint64) (r *replica, err error) {
+	r = &replica{book: load.New(seed)}
+	r.book.Update(p.snap)
+	// Room for all caches several times over: the index must shed nothing.
+	blocks := 0
+	for i := range p.fleet.Ranks {
+		if blocks += p.fleet.Ranks[i].CacheBlocks; p.fleet.Ranks[i].CacheBlocks == 0 {
+			blocks += 1 << 20
+		}
+	}
+	slots := kvindex.NewSlots()
+	if r.index, err = kvindex.NewTree(kvindex.TreeConfig{
+		MaxBytes: min(max(blocks*256, 16<<20), 8<<30), NoHugePages: true,
+		Route: kvindex.RouteConfig{TTL: p.cfg.RoutedTTL, PredictedTTL: p.cfg.PredictedTTL},
+	}, slots); err != nil {
+		return nil, err
+	}
+	for i := range p.fleet.Ranks {
+		r.index.Attach(idOf(i))
+	}
+	r.lookup, err = overlap.New(overlap.Config{Index: r.index, Slots: slots, PredictedWeight: 1})
+	return r, err
+}
+
+// clock is a simulated time as the plugin's parts take it.
+func clock(now time.Duration) time.Time { return time.Unix(1_000_000_000, 0).Add(now) }
+
+// hashes returns the prompt's blocks as the index names them. Those of an estimate are of bytes,
+// so no event speaks of them.
+func (p *Plugin) hashes(r *replay.Request) []kvindex.LocalHash {
+	p.chain = p.chain[:0]
+	for _, b := range r.Blocks {
+		h := kvindex.LocalHash(b)
+		if p.cfg.Estimated {
+			h = ^h
+		}
+		p.chain = append(p.chain, h)
+	}
+	return p.chain
+}
+
+// Choose implements replay.Chooser.
+func (p *Plugin) Choose(now time.Duration, number int, r *replay.Request) (replay.Choice, error) {
+	f := &flight{by: p.replicas[p.asked%len(p.replicas)], at: now, answer: max(r.Answer, 1)}
+	p.asked++
+	p.flights[number] = f
+	chain := p.hashes(r)
+	role, params, ranks, into := worker.Prefill, p.cfg.Prefill, p.pool.PrefillRanks, &f.prefill
+	if len(p.pool.AggregatedRanks) > 0 {
+		role, params, ranks, into = worker.Aggregated, p.cfg.Whole, p.pool.AggregatedRanks, &f.rest
+	}
+	d, err := p.pick(now, f.by, r, chain, role, &params, ranks, into, true)
+	if err != nil {
+		return replay.Choice{}, err
+	}
+	switch {
+	case p.cfg.Estimated:
+		f.by.index.Route(d.Rank, chain, kvindex.Estimated, clock(now))
+	case p.cfg.Predicted:
+		f.by.index.Route(d.Rank, chain, kvindex.Predicted, clock(now))
+	}
+	c := replay.Choice{Rank: int(d.Rank.ID) - 1, Believed: int(d.OverlapBlocks)}
+	if len(p.pool.DecodeRanks) > 0 {
+		params := picker.DecodeOverride(p.cfg.Decode)
+		if d, err = p.pick(now, f.by, r, chain, worker.Decode, &params, p.pool.DecodeRanks, &f.rest, p.fleet.FetchesLacking); err != nil {
+			return c, err
+		}
+		c.Decode = int(d.Rank.ID) - 1
+	}
+	return c, nil
+}
+
+// pick picks and books one leg, with overlaps or without.
+func (p *Plugin) pick(now time.Duration, by *replica, r *replay.Request, chain []kvindex.LocalHash, role worker.Role, params *picker.Params, ranks []worker.Rank, into *load.Reservation, overlaps bool) (picker.Decision, error) {
+	req := load.Request{
+		Key: key, Ranks: ranks, Params: params, Now: clock(now),
+		Pick: picker.Request{Role: role, ISLTokens: r.Tokens, RequestBlocks: len(chain), Estimated: p.cfg.Estimated},
+	}
+	if role != worker.Prefill {
+		e, size := by.lately.Expect(key, outlen.NotSaid), float64(p.block)
+		req.Growth = load.Growth{After: e.First, PerSecond: e.PerSecond / size, Most: float64(e.Tokens) / size}
+		req.Pick.NewBlocks = (r.Tokens + p.block - 1) / p.block
+		req.Pick.FetchesLacking = role == worker.Decode && overlaps
+		by.lately.Booked(key)
+	}
+	if overlaps && params.Mode == picker.KV {
+		by.index.Expire(req.Now)
+		by.lookup.Of(p.snap, ranks, overlap.Prompt{Hashes: chain, Estimated: p.cfg.Estimated}, &p.answer)
+		req.Overlaps, req.Estimated, req.Predicted = p.answer.Blocks, p.answer.Guessed, p.answer.Predicted
+	}
+	return by.book.PickAndReserve(&req, into)
+}
+
+// Leg implements replay.Chooser.
+func (p *Plugin) Leg(now time.Duration, l replay.Leg) error {
+	f := p.flights[l.Request]
+	switch {
+	case l.Moment == replay.FirstToken:
+		f.first = now - f.at
+		f.rest.PrefillDone(1<<62, clock(now))
+	case l.Moment == replay.Ended && l.Role == replay.Prefill:
+		f.prefill.Release(clock(now))
+		if len(p.pool.DecodeRanks) == 0 {
+			delete(p.flights, l.Request)
+		}
+	case l.Moment == replay.Ended:
+		f.rest.Release(clock(now))
+		f.by.lately.Heard(key, outlen.Answer{MaxTokens: outlen.NotSaid, Tokens: int64(f.answer), First: f.first, Whole: max(now-f.at, 1)})
+		delete(p.flights, l.Request)
+	}
+	return nil
+}
+
+// Events implements replay.Chooser.
+func (p *Plugin) Events(_ time.Duration, e replay.Events) error {
+	stored := kvindex.Stored{HasParent: e.Parent != 0, Parent: engineHash(e.Parent)}
+	for _, b := range e.Stored {
+		stored.Blocks = append(stored.Blocks, kvindex.Block{Engine: engineHash(b), Local: kvindex.LocalHash(b)})
+	}
+	var removed kvindex.Removed
+	for _, b := range e.Removed {
+		removed.Blocks = append(removed.Blocks, engineHash(b))
+	}
+	for _, r := range p.replicas {
+		if len(stored.Blocks) > 0 {
+			if err := r.index.Store(idOf(e.Rank), stored); err != nil {
+				return fmt.Errorf("store of rank %d: %w", e.Rank, err)
+			}
+		}
+		if len(removed.Blocks) > 0 {
+			if err := r.index.Remove(idOf(e.Rank), removed); err != nil {
+				return fmt.Errorf("removal of rank %d: %w", e.Rank, err)
+			}
+		}
+	}
+	return nil
+}
+
+// engineHash is what the simulated engines call a block: any one-to-one naming does, as long as
+// it is not the hash that Baton computes itself.
+func engineHash(b replay.Block) kvindex.EngineHash { return kvindex.EngineHash(^uint64(b)) }
+
+// Report implements replay.Chooser.
+func (p *Plugin) Report(now time.Duration, r replay.Report) error {
+	for _, by := range p.replicas {
+		by.book.Report(idOf(r.Rank), load.Report{Blocks: int64(r.Blocks), Requests: int64(r.Running)}, clock(now))
+	}
+	return nil
+}
+
+// Verify compares, at a run's end, the index of every replica with the caches, and its book with
+// nothing.
+func (p *Plugin) Verify(w *replay.Workload, r *replay.Result) error {
+	for _, of := range p.replicas {
+		for i := range p.fleet.Ranks {
+			st, _ := of.index.Stats(idOf(i))
+			if n := r.Cached(i); st.Blocks != n || st.UnknownRemoves > 0 {
+				return fmt.Errorf("rank %d: %d blocks in the index, %d unknown removals: expected %d and none", i, st.Blocks, st.UnknownRemoves, n)
+			}
+		}
+		if t := of.book.Totals(); t.Held > 0 || t.PrefillTokens != 0 || t.DecodeBlocks != 0 {
+			return fmt.Errorf("%d bookings, %d tokens and %d blocks left in the book: expected none", t.Held, t.PrefillTokens, t.DecodeBlocks)
+		}
+		if err := of.verify(w, r, len(p.fleet.Ranks)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (of *replica) verify(w *replay.Workload, r *replay.Result, ranks int) error {
+	var told kvindex.Overlap
+	var chain []kvindex.LocalHash
+	for i := range w.Requests {
+		chain = chain[:0]
+		for _, b := range w.Requests[i].Blocks {
+			chain = append(chain, kvindex.LocalHash(b))
+		}
+		of.index.Overlap(chain, &told)
+		for k := range ranks {
+			slot, _ := of.index.Slot(idOf(k))
+			if got, want := told.At(slot), r.Held(k, w.Requests[i].Blocks); int(got) != want {
+				return fmt.Errorf("rank %d: the index has %d blocks of request %d: expected %d", k, got, i, want)
+			}
+		}
+	}
+	return of.index.Check()
+}
