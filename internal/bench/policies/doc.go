@@ -1,4 +1,5 @@
-// Package policies has ways to choose ranks, for internal/replay.
+// Package policies has ways to choose ranks, and the fleets and traffic on which they are
+// compared, for internal/replay.
 //
 // # Contract
 //
@@ -14,7 +15,10 @@
 // says that a block is gone; cache-aware hears no events. They choose decode ranks by the fewest
 // requests in flight.
 //
-// All are used by one run each, and are not safe for concurrent use. Equal seeds give equal
+// [Scenarios] makes the fleets and the traffic by name. Its numbers are stated, not measured on
+// an engine; String tells them.
+//
+// Choosers are used by one run each, and are not safe for concurrent use. Equal seeds give equal
 // choices.
 //
 // # What it does not do

@@ -21,12 +21,16 @@ const (
 	apartTimes  = 1.5 // times as many, from which on load alone counts
 )
 
+// waitedPart is the part of a prompt for whose cache wait-for-cached waits. Without it, all that
+// begin with one system prompt would wait for one rank.
+const waitedPart = 0.5
+
 // Rivals returns all of them.
 func Rivals() []Rival {
 	return []Rival{
 		{"least-request", "of two ranks drawn the one with fewer requests in flight, as Envoy does", leastRequest},
 		{"lmetric", "(uncached + queued tokens) × (requests in flight + 1), the least wins (arXiv 2603.15202)", lmetric},
-		{"wait-for-cached", "the rank that has most of the prompt, however long it is busy", waitForCached},
+		{"wait-for-cached", "the rank that has most of the prompt, however long it is busy, if that is half of it; else the fewest queued tokens", waitForCached},
 		{"cache-aware", "the rank that was sent the most like the prompt, if that is 30 % of it and loads differ little; else the fewest requests", cacheAware},
 	}
 }
@@ -159,6 +163,9 @@ func waitForCached(v *view) func(*replay.Request) int {
 		most := 0
 		for _, i := range v.ranks {
 			most = max(most, v.overlap(i, r))
+		}
+		if float64(most*v.block) < waitedPart*float64(r.Tokens) {
+			most = 0
 		}
 		return v.least(v.ranks, func(i int) float64 {
 			if v.overlap(i, r) < most {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/bench/stats"
 	"github.com/seed-60ae5743/baton/internal/decision"
+	"github.com/seed-60ae5743/baton/internal/replay"
 )
 
 // liveOptions say what is played live, and how.
@@ -133,13 +134,13 @@ type liveRun struct {
 }
 
 // runLive plays a trace in one mode over fresh processes.
-func runLive(ctx context.Context, p parts, o *liveOptions, m *liveMode, trace []prompt, stderr io.Writer) (liveRun, error) {
+func runLive(ctx context.Context, p parts, o *liveOptions, m *liveMode, trace []replay.Request, stderr io.Writer) (liveRun, error) {
 	l, err := openLab(ctx, p, o, m)
 	if err != nil {
 		return liveRun{}, err
 	}
 	defer l.close()
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(float64(trace[len(trace)-1].at)/o.scale.Speedup)+2*time.Minute,
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(float64(trace[len(trace)-1].At)/o.scale.Speedup)+2*time.Minute,
 		errors.New("not done two minutes after the last request"))
 	defer cancel()
 	if m.files {
@@ -207,13 +208,13 @@ func (r *liveRun) judge(list []decision.Record, m *liveMode) {
 }
 
 // measureLive plays every mode as often as is asked for, in turns.
-func measureLive(ctx context.Context, p parts, o *liveOptions, trace []prompt, stderr io.Writer) ([]liveRow, error) {
+func measureLive(ctx context.Context, p parts, o *liveOptions, trace []replay.Request, stderr io.Writer) ([]liveRow, error) {
 	runs := make([][]liveRun, len(o.modes))
 	for n := range o.repeats {
 		for i := range o.modes {
 			m := &o.modes[i]
 			fmt.Fprintf(stderr, "live, %s: %d requests in %s\n", m.name, len(trace),
-				time.Duration(float64(trace[len(trace)-1].at)/o.scale.Speedup).Round(time.Second))
+				time.Duration(float64(trace[len(trace)-1].At)/o.scale.Speedup).Round(time.Second))
 			r, err := runLive(ctx, p, o, m, trace, stderr)
 			if err != nil {
 				return nil, fmt.Errorf("live, mode %s, repeat %d: %w", m.name, n+1, err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/replay"
 	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -58,10 +59,10 @@ func TestPromptsShareTheTokensOfTheBlocksThatTheTraceShares(t *testing.T) {
 	require.Len(t, got[2], 1, "no prompt is empty")
 
 	shrunk := fast.shrink(trace)
-	require.Equal(t, 1600, shrunk[0].tokens)
-	require.Equal(t, 3*512+32, shrunk[1].tokens)
-	require.Equal(t, 32, shrunk[2].tokens)
-	require.Equal(t, 1599, trace[1].tokens, "the trace is left as it is")
+	require.Equal(t, 1600, shrunk[0].Tokens)
+	require.Equal(t, 3*512+32, shrunk[1].Tokens)
+	require.Equal(t, 32, shrunk[2].Tokens)
+	require.Equal(t, 1599, trace[1].Tokens, "the trace is left as it is")
 }
 
 func TestBlocksHaveWordsOfTheirOwn(t *testing.T) {
@@ -76,14 +77,14 @@ func TestBlocksHaveWordsOfTheirOwn(t *testing.T) {
 }
 
 func TestRequestsOfOneTimestampAreSpreadUntilTheNext(t *testing.T) {
-	var trace []prompt
+	var trace []replay.Request
 	for _, at := range []time.Duration{0, 0, 0, 3000, 5000, 5000} {
-		trace = append(trace, prompt{at: at})
+		trace = append(trace, replay.Request{At: at})
 	}
-	spread(trace)
+	replay.Spread(trace)
 	var got []time.Duration
 	for _, p := range trace {
-		got = append(got, p.at)
+		got = append(got, p.At)
 	}
 	require.Equal(t, []time.Duration{0, 1000, 2000, 3000, 5000, 6000}, got)
 }
@@ -127,11 +128,11 @@ func TestTheHitRateIsWhatTheWorkersCounted(t *testing.T) {
 	require.InDelta(t, float64(cached)/float64(prompt), f.Hit, 1e-12)
 	require.InDelta(t, 6.0*512/(2*1024+3*1536), f.Hit, 1e-12, "two blocks each of the last three requests")
 	require.InDelta(t, 1, f.Busiest, 0)
-	require.InDelta(t, f.Hit, sample(t, trace, oneBlockASecond(1, room), "kv", 1).figures().Hit, 1e-12, "as simulated")
+	require.InDelta(t, f.Hit, sample(t, trace, oneBlockASecond(1, room), "kv", 1).figures.Hit, 1e-12, "as simulated")
 	require.Positive(t, f.P50)
 	require.LessOrEqual(t, f.P50, f.P99)
 	require.Positive(t, p.idle)
-	require.GreaterOrEqual(t, p.took, trace[4].at/10, "no request is sent before its time")
+	require.GreaterOrEqual(t, p.took, trace[4].At/10, "no request is sent before its time")
 }
 
 func TestShotsAreTheTracesRequestsSoManyTimesSooner(t *testing.T) {
@@ -309,9 +310,9 @@ func TestEachLiveModeIsComparedWithASimulatedOne(t *testing.T) {
 	for _, m := range liveModes(2500, false) {
 		like, err := chosen(m.like, 8000)
 		require.NoError(t, err)
-		require.Contains(t, m.prefill, "mode: "+like[0].params.Mode.String())
-		require.Equal(t, like[0].params.PrefillTokensPerSecond > 0, strings.Contains(m.prefill, "prefill_tokens_per_second: 2500"), m.name)
-		require.Equal(t, like[0].estimated, strings.HasPrefix(m.prefill, "mode: kv") && (!m.events || m.source() == ""), m.name)
+		require.Contains(t, m.prefill, "mode: "+like[0].plugin.Prefill.Mode.String())
+		require.Equal(t, like[0].plugin.Prefill.PrefillTokensPerSecond > 0, strings.Contains(m.prefill, "prefill_tokens_per_second: 2500"), m.name)
+		require.Equal(t, like[0].plugin.Estimated, strings.HasPrefix(m.prefill, "mode: kv") && (!m.events || m.source() == ""), m.name)
 	}
 }
 
@@ -354,7 +355,7 @@ func TestWithoutEnvoyTheCommandSaysWhatToDo(t *testing.T) {
 func beside() *comparison {
 	f := func(hit float64, s float64) figures {
 		d := time.Duration(s * float64(time.Second))
-		return figures{Hit: hit, Mean: d, P50: d, P90: 2 * d, P99: 3 * d, Busiest: 1}
+		return figures{Hit: hit, Times: replay.Times{Mean: d, P50: d, P90: 2 * d, P99: 3 * d}, Busiest: 1}
 	}
 	live := func(name string, fs figures) liveRow {
 		return liveRow{row: row{Mode: name, figures: fs}, Like: name, Idle: 6, Late: 1, CPU: 0.25}
@@ -421,12 +422,12 @@ func TestLatenessEstimatesAndFaultsAreWarnings(t *testing.T) {
 func TestLiveRepeatsAreSummedUpAsMediansWithTheWorstOfWhatShouldNotBe(t *testing.T) {
 	m := liveModes(1, false)[0]
 	got := summariseLive(&m, []liveRun{
-		{figures: figures{Hit: 0.3, P95: 3}, idle: 5, late: 9, cpu: 0.2, errors: 1, faults: []string{"a"}},
-		{figures: figures{Hit: 0.1, P95: 1}, idle: 7, late: 2, cpu: 0.4, estimated: 2},
-		{figures: figures{Hit: 0.2, P95: 2}, idle: 6, late: 3, cpu: 0.3, errors: 1, faults: []string{"b"}},
+		{figures: figures{Hit: 0.3, Times: replay.Times{P95: 3}}, idle: 5, late: 9, cpu: 0.2, errors: 1, faults: []string{"a"}},
+		{figures: figures{Hit: 0.1, Times: replay.Times{P95: 1}}, idle: 7, late: 2, cpu: 0.4, estimated: 2},
+		{figures: figures{Hit: 0.2, Times: replay.Times{P95: 2}}, idle: 6, late: 3, cpu: 0.3, errors: 1, faults: []string{"b"}},
 	})
 	require.Equal(t, liveRow{
-		row: row{Mode: "kv", figures: figures{Hit: 0.2, P95: 2}, LowHit: 0.1, HighHit: 0.3, LowP95: 1, HighP95: 3}, Like: "kv",
+		row: row{Mode: "kv", figures: figures{Hit: 0.2, Times: replay.Times{P95: 2}}, LowHit: 0.1, HighHit: 0.3, LowP95: 1, HighP95: 3}, Like: "kv",
 		Idle: 6, Late: 9, CPU: 0.3, Estimated: 2, Errors: 2, Faults: []string{"a", "b"},
 	}, got)
 }

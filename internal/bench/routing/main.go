@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/bench/host"
+	"github.com/seed-60ae5743/baton/internal/replay"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -46,6 +47,9 @@ type options struct {
 	live       bool
 	tokenizer  string
 	played     liveOptions
+
+	fleets, traffics string // by name; "": the ranks that prefill alone, in the trace's rate
+	target           replay.Target
 }
 
 func parse(args []string, stderr io.Writer) (*options, error) {
@@ -79,6 +83,10 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.IntVar(&o.played.scale.Page, "page", 16, "tokens of a live block, which stands for 512: more makes prompts longer, and their bytes dearer")
 	fs.StringVar(&o.tokenizer, "tokenizer", "", "a `family` of make tokenizers, as qwen3: live prompts are chats of its words, workers take Python's tokens for them (make real-tools), and the live mode kv-files is there; default: the simulated workers' own")
 	fs.IntVar(&o.played.decode, "decode", 2, "live decode workers")
+	fs.StringVar(&o.fleets, "fleet", "", "play whole answers over fleets by name, with commas between them: whole or apart, and any of +two-slow, +halved, +throttled, +four. Simulates only, with the first -capacity")
+	fs.StringVar(&o.traffics, "traffic", "65", "with -fleet: loads in percent of the fleet's time if nothing were cached, bursts, or agents, with commas between them")
+	fs.DurationVar(&o.target.FirstToken, "target-first", 4*time.Second, "with -fleet: the latest first token of a request that counts as good")
+	fs.DurationVar(&o.target.Between, "target-between", 200*time.Millisecond, "with -fleet: its longest mean time between tokens")
 	fs.BoolVar(&o.quick, "quick", false, "try it out: 60 requests, one seed, the first cell, two live modes at twice the speed-up")
 	fs.StringVar(&o.out, "out", "", "folder for results; default .run/bench below the repository's root")
 	if err := fs.Parse(args); err != nil {
@@ -179,6 +187,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			o.out = filepath.Join(root, ".run", "bench")
 		}
 	}
+	if o.fleets != "" {
+		return o.users(stdout, stderr)
+	}
 	start := time.Now()
 	var p parts
 	if o.live { // what is missing is to be said before minutes have passed
@@ -245,20 +256,19 @@ func (o *options) publish(stderr io.Writer) error {
 	return o.played.published.tables(root, o.played.scale.warmUps(), bodies, words, o.played.asked, o.played.refused)
 }
 
-func (o *options) read(limit int, rate float64) ([]prompt, error) {
-	f, err := os.Open(o.trace)
+func (o *options) read(limit int, rate float64) ([]replay.Request, error) {
+	text, err := os.ReadFile(o.trace)
 	if err != nil {
 		return nil, fmt.Errorf("trace: %w", err)
 	}
-	defer f.Close()
-	trace, err := readTrace(f, limit, rate)
+	w, err := replay.ParseTrace(text, limit, rate)
 	if err != nil {
 		return nil, fmt.Errorf("trace %s: %w", filepath.Base(o.trace), err)
 	}
 	if o.spread {
-		spread(trace)
+		replay.Spread(w.Requests)
 	}
-	return trace, nil
+	return w.Requests, nil
 }
 
 // sliceSeeds are taken for the simulation of the slice: they show how far runs
@@ -273,8 +283,8 @@ func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Wri
 	}
 	trace = o.played.scale.shrink(trace)
 	c := &comparison{
-		options: o.played, Trace: r.Trace, Requests: len(trace), Bound: bound(trace), Demand: demand(trace, o.played.fleet),
-		Span: time.Duration(float64(trace[len(trace)-1].at) / o.played.scale.Speedup), Slice: map[string]row{}, All: r.Requests, Whole: map[string]row{},
+		options: o.played, Trace: r.Trace, Requests: len(trace), Bound: workloadOf(trace).Bound(), Demand: workloadOf(trace).Demand(o.played.fleet.simulated()),
+		Span: time.Duration(float64(trace[len(trace)-1].At) / o.played.scale.Speedup), Slice: map[string]row{}, All: r.Requests, Whole: map[string]row{},
 	}
 	for _, row := range r.Cells[0].Rows {
 		c.Whole[row.Mode] = row
@@ -289,7 +299,7 @@ func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Wri
 }
 
 // simulate runs a mode with so many seeds.
-func (o *options) simulate(trace []prompt, f fleet, m mode, seeds int) (row, error) {
+func (o *options) simulate(trace []replay.Request, f fleet, m mode, seeds int) (row, error) {
 	var runs []figures
 	for i := range seeds {
 		got, err := simulate(trace, f, m, o.seed+uint64(i))
@@ -313,7 +323,7 @@ func (o *options) measure(stderr io.Writer) (*report, error) {
 		for _, capacity := range o.capacities {
 			f := o.fleet
 			f.Capacity = capacity
-			c := cell{Capacity: capacity, Rate: rate, Demand: demand(trace, f)}
+			c := cell{Capacity: capacity, Rate: rate, Demand: workloadOf(trace).Demand(f.simulated())}
 			for _, m := range o.modes {
 				fmt.Fprintf(stderr, "%s, %s\n", c.String(), m.name)
 				got, err := o.simulate(trace, f, m, o.repeats)

@@ -7,44 +7,56 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/bench/policies"
 	"github.com/seed-60ae5743/baton/internal/bench/stats"
+	"github.com/seed-60ae5743/baton/internal/replay"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 )
 
 // mode is one way to pick.
 type mode struct {
-	name      string
-	what      string
-	params    picker.Params
-	estimated bool // the overlap is what was routed, not what ranks told
-	predicted bool // it is both, whichever is more
-	replicas  int  // of the plugin, each of which knows what it has picked itself
+	name   string
+	what   string
+	plugin policies.Config
+	rival  *policies.Rival // in the place of the plugin
 }
 
 // modes are all of them, in the order of the table.
 func modes(speed float64) []mode {
-	with := func(m picker.Mode, change func(*picker.Params)) picker.Params {
-		p := picker.DefaultParams()
-		p.Mode, p.BlockSize = m, traceBlock
-		if change != nil {
-			change(&p)
+	with := func(m picker.Mode, change func(*policies.Config)) policies.Config {
+		c := policies.Default()
+		c.Predicted = false
+		for _, p := range []*picker.Params{&c.Prefill, &c.Decode, &c.Whole} {
+			p.Mode = m
 		}
-		return p
+		if change != nil {
+			change(&c)
+		}
+		return c
 	}
-	return []mode{
-		{"kv", "exact overlap from KV events, and what was routed until they come; default parameters", with(picker.KV, nil), false, true, 1},
-		{"seconds", "kv by a cost in seconds", with(picker.KV, func(p *picker.Params) { p.InSeconds = true }), false, true, 1},
-		{"kv-told", "exact overlap from KV events alone", with(picker.KV, nil), false, false, 1},
-		{"kv-decay", "kv, queued tokens decaying at the ranks' speed",
-			with(picker.KV, func(p *picker.Params) { p.PrefillTokensPerSecond = speed }), false, true, 1},
-		{"estimate", "kv by the byte estimate: what was routed lately, at half weight", with(picker.KV, nil), true, false, 1},
-		{"estimate-full", "the same at full weight",
-			with(picker.KV, func(p *picker.Params) { p.EstimatedOverlapWeight = 1 }), true, false, 1},
-		{"least-loaded", "fewest requests in flight, then booked tokens", with(picker.LeastLoaded, nil), false, false, 1},
-		{"power-of-two", "the less loaded of two drawn", with(picker.PowerOfTwo, nil), false, false, 1},
-		{"round-robin", "in turn", with(picker.RoundRobin, nil), false, false, 1},
-		{"random", "drawn", with(picker.Random, nil), false, false, 1},
+	predicted := func(c *policies.Config) { c.Predicted = true }
+	estimated := func(c *policies.Config) { c.Estimated = true }
+	all := []mode{
+		{"kv", "exact overlap from KV events, and what was routed until they come; default parameters", with(picker.KV, predicted), nil},
+		{"kv-told", "exact overlap from KV events alone", with(picker.KV, nil), nil},
+		{"kv-decay", "kv, queued tokens decaying at the ranks' speed", with(picker.KV, func(c *policies.Config) {
+			predicted(c)
+			c.Prefill.PrefillTokensPerSecond, c.Whole.PrefillTokensPerSecond = speed, speed
+		}), nil},
+		{"estimate", "kv by the byte estimate: what was routed lately, at half weight", with(picker.KV, estimated), nil},
+		{"estimate-full", "the same at full weight", with(picker.KV, func(c *policies.Config) {
+			estimated(c)
+			c.Prefill.EstimatedOverlapWeight, c.Whole.EstimatedOverlapWeight = 1, 1
+		}), nil},
+		{"least-loaded", "fewest requests in flight, then booked tokens", with(picker.LeastLoaded, nil), nil},
+		{"power-of-two", "the less loaded of two drawn", with(picker.PowerOfTwo, nil), nil},
+		{"round-robin", "in turn", with(picker.RoundRobin, nil), nil},
+		{"random", "drawn", with(picker.Random, nil), nil},
 	}
+	for _, r := range policies.Rivals() {
+		all = append(all, mode{name: r.Name, what: "another's: " + r.What, rival: &r})
+	}
+	return all
 }
 
 // chosen returns the modes of a comma-separated list; "" means all.
@@ -68,13 +80,17 @@ func chosen(names string, speed float64) ([]mode, error) {
 	return out, nil
 }
 
-// replicated returns each mode with each count of replicas, one after the other.
+// replicated returns each mode with each count of replicas, one after the other. Others' ways
+// have one.
 func replicated(all []mode, counts []int) []mode {
 	var out []mode
 	for _, m := range all {
 		for _, n := range counts {
+			if m.rival != nil && n > 1 {
+				continue
+			}
 			r := m
-			r.name, r.what, r.replicas = nameOf(m.name, n), whatOf(m.what, n), n
+			r.name, r.what, r.plugin.Replicas = nameOf(m.name, n), whatOf(m.what, n), n
 			out = append(out, r)
 		}
 	}
@@ -98,55 +114,41 @@ func whatOf(what string, replicas int) string {
 
 // figures are what one run has found.
 type figures struct {
-	Hit, Believed            float64 // shares of the prompt tokens
-	Mean, P50, P90, P95, P99 time.Duration
-	Busiest                  float64 // tokens computed by the busiest rank over the mean
+	Hit, Believed float64 // shares of the prompt tokens
+	replay.Times          // to the first token
+	Busiest       float64 // tokens computed by the busiest rank over the mean
 }
 
 // simulate runs one mode with one seed.
-func simulate(trace []prompt, f fleet, m mode, seed uint64) (figures, error) {
-	s, err := newSim(f, m, seed)
+func simulate(trace []replay.Request, f fleet, m mode, seed uint64) (figures, error) {
+	m.plugin.RoutedTTL, m.plugin.PredictedTTL = f.RoutedTTL, f.PredictedTTL
+	r, err := m.play(f.simulated(), workloadOf(trace), seed)
 	if err != nil {
 		return figures{}, err
 	}
-	if err := s.run(trace); err != nil {
-		return figures{}, fmt.Errorf("mode %s: %w", m.name, err)
-	}
-	return s.figures(), nil
+	g := r.Figures(replay.Target{})
+	return figures{g.Hit, g.Believed, g.First, g.Busiest}, nil
 }
 
-func (s *sim) figures() figures {
-	computed := make([]int64, 0, len(s.ranks))
-	for _, r := range s.ranks {
-		computed = append(computed, r.computed)
+// play runs one mode with one seed. What the plugin knows at the end must be what is so.
+func (m *mode) play(f *replay.Fleet, w *replay.Workload, seed uint64) (*replay.Result, error) {
+	if m.rival != nil {
+		return replay.Run(f, w, m.rival.New(f, w.BlockTokens, seed))
 	}
-	f := timings(s.ttft)
-	f.Hit, f.Believed = float64(s.hits)/float64(s.tokens), float64(s.believed)/float64(s.tokens)
-	f.Busiest = busiest(computed)
-	return f
-}
-
-// timings sums up times to the first token, of which there is at least one, and
-// sorts them.
-func timings(ttft []time.Duration) figures {
-	slices.Sort(ttft)
-	var sum time.Duration
-	for _, d := range ttft {
-		sum += d
+	c := m.plugin
+	c.Seed = seed
+	p, err := policies.NewPlugin(f, w.BlockTokens, c)
+	if err != nil {
+		return nil, err
 	}
-	return figures{
-		Mean: sum / time.Duration(len(ttft)), P50: stats.Quantile(ttft, 0.50), P90: stats.Quantile(ttft, 0.90),
-		P95: stats.Quantile(ttft, 0.95), P99: stats.Quantile(ttft, 0.99),
+	r, err := replay.Run(f, w, p)
+	if err == nil {
+		err = p.Verify(w, r)
 	}
-}
-
-// busiest returns what the busiest rank computed over the mean.
-func busiest(computed []int64) float64 {
-	var most, all int64
-	for _, n := range computed {
-		most, all = max(most, n), all+n
+	if err != nil {
+		return nil, fmt.Errorf("mode %s: %w", m.name, err)
 	}
-	return float64(most) * float64(len(computed)) / float64(max(all, 1))
+	return r, nil
 }
 
 // row is one mode over all seeds: medians, and two ranges.
@@ -161,11 +163,13 @@ func summarise(name string, runs []figures) row {
 	r := row{Mode: name, figures: figures{
 		Hit: medianOf(runs, func(f figures) float64 { return f.Hit }), Believed: medianOf(runs, func(f figures) float64 { return f.Believed }),
 		Busiest: medianOf(runs, func(f figures) float64 { return f.Busiest }),
-		Mean:    medianOf(runs, func(f figures) time.Duration { return f.Mean }),
-		P50:     medianOf(runs, func(f figures) time.Duration { return f.P50 }),
-		P90:     medianOf(runs, func(f figures) time.Duration { return f.P90 }),
-		P95:     medianOf(runs, func(f figures) time.Duration { return f.P95 }),
-		P99:     medianOf(runs, func(f figures) time.Duration { return f.P99 }),
+		Times: replay.Times{
+			Mean: medianOf(runs, func(f figures) time.Duration { return f.Mean }),
+			P50:  medianOf(runs, func(f figures) time.Duration { return f.P50 }),
+			P90:  medianOf(runs, func(f figures) time.Duration { return f.P90 }),
+			P95:  medianOf(runs, func(f figures) time.Duration { return f.P95 }),
+			P99:  medianOf(runs, func(f figures) time.Duration { return f.P99 }),
+		},
 	}}
 	r.LowHit, r.HighHit = runs[0].Hit, runs[0].Hit
 	r.LowP95, r.HighP95 = runs[0].P95, runs[0].P95
@@ -177,7 +181,7 @@ func summarise(name string, runs []figures) row {
 }
 
 // medianOf is the median of one figure.
-func medianOf[T cmp.Ordered](runs []figures, of func(figures) T) T {
+func medianOf[F any, T cmp.Ordered](runs []F, of func(F) T) T {
 	v := make([]T, len(runs))
 	for i, f := range runs {
 		v[i] = of(f)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/bench/stats"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/replay"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -76,7 +77,7 @@ func idle(ctx context.Context, engines []*enginesim.Client) (c census, err error
 
 // play sends a trace to url at its times and reads what became of it at the
 // prefill workers.
-func play(ctx context.Context, url string, engines []*enginesim.Client, trace []prompt, sc scale) (*played, error) {
+func play(ctx context.Context, url string, engines []*enginesim.Client, trace []replay.Request, sc scale) (*played, error) {
 	c := newClient(url + sc.path())
 	defer c.close()
 	p := &played{}
@@ -185,13 +186,13 @@ func (p *played) figures(sc scale) figures {
 	if len(ttft) == 0 {
 		return figures{}
 	}
-	f := timings(ttft)
+	f := figures{Times: replay.TimesOf(ttft)}
 	var computed []int64
 	var all tokenCount
 	for _, t := range p.engine {
 		computed = append(computed, t.prompt-t.cached)
 		all.prompt, all.cached = all.prompt+t.prompt, all.cached+t.cached
 	}
-	f.Hit, f.Busiest = float64(all.cached)/float64(max(all.prompt, 1)), busiest(computed)
+	f.Hit, f.Busiest = float64(all.cached)/float64(max(all.prompt, 1)), replay.Busiest(computed)
 	return f
 }

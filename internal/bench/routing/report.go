@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/seed-60ae5743/baton/internal/replay"
 )
 
 // report is all that a run has found.
@@ -32,25 +34,11 @@ func (c *cell) String() string {
 	return fmt.Sprintf("%d blocks a rank, arrivals ×%g", c.Capacity, c.Rate)
 }
 
-func (r *report) describe(trace []prompt) {
-	r.Requests, r.Tokens, r.Bound = len(trace), 0, bound(trace)
+func (r *report) describe(trace []replay.Request) {
+	r.Requests, r.Tokens, r.Bound = len(trace), 0, workloadOf(trace).Bound()
 	for i := range trace {
-		r.Tokens += int64(trace[i].tokens)
+		r.Tokens += int64(trace[i].Tokens)
 	}
-}
-
-// demand is how much of the fleet's time the trace would take if nothing were
-// cached, over the time from its first request to its last.
-func demand(trace []prompt, f fleet) float64 {
-	span := trace[len(trace)-1].at.Seconds()
-	if span == 0 {
-		return 0
-	}
-	busy := 0.0
-	for i := range trace {
-		busy += f.Overhead.Seconds() + float64(trace[i].tokens)/f.Speed
-	}
-	return busy / span / float64(f.Ranks)
 }
 
 func (r *report) markdown() string {

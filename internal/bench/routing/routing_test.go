@@ -13,8 +13,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/replay"
 	"github.com/seed-60ae5743/baton/internal/stack"
-	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // tiny is two conversations whose second turns come in the other order, and
@@ -31,28 +33,42 @@ func oneBlockASecond(ranks, capacity int) fleet {
 	return fleet{Ranks: ranks, Capacity: capacity, Speed: traceBlock, EventDelay: time.Millisecond}
 }
 
-func read(t *testing.T, text string) []prompt {
+func read(t *testing.T, text string) []replay.Request {
 	t.Helper()
-	trace, err := readTrace(strings.NewReader(text), 0, 1)
+	w, err := replay.ParseTrace([]byte(text), 0, 1)
 	require.NoError(t, err)
-	return trace
+	return w.Requests
 }
 
-// sample runs a mode by name and returns the run, its times in order of completion.
-func sample(t *testing.T, trace []prompt, f fleet, name string, seed uint64) *sim {
+// sampled is what became of a trace, by request and in sum.
+type sampled struct {
+	figures
+	ttft                   []time.Duration
+	tokens, hits, believed int
+}
+
+// sample runs a mode by name.
+func sample(t *testing.T, trace []replay.Request, f fleet, name string, seed uint64) sampled {
 	t.Helper()
 	return sampleBy(t, trace, f, name, 1, seed)
 }
 
 // sampleBy is sample with so many replicas of the plugin.
-func sampleBy(t *testing.T, trace []prompt, f fleet, name string, replicas int, seed uint64) *sim {
+func sampleBy(t *testing.T, trace []replay.Request, f fleet, name string, replicas int, seed uint64) (out sampled) {
 	t.Helper()
 	m, err := chosen(name, f.Speed)
 	require.NoError(t, err)
-	s, err := newSim(f, replicated(m, []int{replicas})[0], seed)
+	m = replicated(m, []int{replicas})
+	m[0].plugin.RoutedTTL, m[0].plugin.PredictedTTL = f.RoutedTTL, f.PredictedTTL
+	r, err := m[0].play(f.simulated(), workloadOf(trace), seed)
 	require.NoError(t, err)
-	require.NoError(t, s.run(trace))
-	return s
+	for _, o := range r.Outcomes {
+		out.ttft, out.tokens = append(out.ttft, o.FirstToken), out.tokens+o.Tokens
+		out.hits, out.believed = out.hits+o.Cached, out.believed+o.Believed*traceBlock
+	}
+	out.figures, err = simulate(trace, f, m[0], seed)
+	require.NoError(t, err)
+	return out
 }
 
 // blocks is how long a fleet of one block a second takes for some blocks and tokens.
@@ -84,7 +100,7 @@ func TestATinyTraceHasTheFiguresWorkedOutByHandInTurn(t *testing.T) {
 	require.EqualValues(t, 512, s.hits)
 	require.Zero(t, s.believed)
 
-	f := s.figures()
+	f := s.figures
 	require.Equal(t, blocks(2, 6), f.P50)
 	require.Equal(t, blocks(3, 0), f.P95)
 	require.InDelta(t, 512.0/(1024+1030+3*1536), f.Hit, 1e-12)
@@ -132,12 +148,12 @@ func TestAReplicaPredictsWhatItHasRoutedItselfAndHearsAllEvents(t *testing.T) {
 {"timestamp": 9000, "input_length": 1536, "hash_ids": [1, 2, 5]}`)
 	f := oneBlockASecond(1, 8)
 	f.EventDelay = time.Second
-	for replicas, want := range map[int]int64{1: 2 + 3, 2: 3, 3: 3} {
+	for replicas, want := range map[int]int{1: 2 + 3, 2: 3, 3: 3} {
 		s := sampleBy(t, trace, f, "kv", replicas, 1)
 		require.Equal(t, want*traceBlock, s.believed, "%d: the second's start is known to the first's replica alone", replicas)
 		require.EqualValues(t, 1024+1024, s.hits)
 	}
-	for replicas, want := range map[int]int64{1: 2 + 3, 2: 2, 3: 0} {
+	for replicas, want := range map[int]int{1: 2 + 3, 2: 2, 3: 0} {
 		s := sampleBy(t, trace, f, "estimate-full", replicas, 1)
 		require.Equal(t, want*traceBlock, s.believed, "%d: without events never", replicas)
 	}
@@ -160,7 +176,7 @@ func TestEachModeIsPlayedWithEachCountOfReplicas(t *testing.T) {
 	require.NoError(t, err)
 	var simulated, live, like []string
 	for _, m := range o.modes {
-		simulated = append(simulated, fmt.Sprint(m.name, " by ", m.replicas))
+		simulated = append(simulated, fmt.Sprint(m.name, " by ", m.plugin.Replicas))
 	}
 	for _, m := range o.played.modes {
 		live, like = append(live, fmt.Sprint(m.name, " by ", m.replicas)), append(like, m.like)
@@ -168,44 +184,6 @@ func TestEachModeIsPlayedWithEachCountOfReplicas(t *testing.T) {
 	require.Equal(t, []string{"kv by 1", "kv ×3 by 3", "random by 1", "random ×3 by 3"}, simulated)
 	require.Equal(t, []string{"kv by 1", "kv ×3 by 3", "no-events by 1", "no-events ×3 by 3"}, live)
 	require.Equal(t, []string{"kv", "kv ×3", "estimate", "estimate ×3"}, like)
-}
-
-func TestTheCacheDropsTheEndOfWhatWasUsedLeastRecently(t *testing.T) {
-	chain := func(h ...kvindex.LocalHash) []kvindex.LocalHash { return h }
-	c := newCache(4)
-	from, evicted := c.put(chain(1, 2, 3))
-	require.Equal(t, 0, from)
-	require.Empty(t, evicted)
-	from, evicted = c.put(chain(1, 8, 9))
-	require.Equal(t, 1, from)
-	require.Equal(t, []kvindex.EngineHash{engineHash(3)}, evicted)
-	require.Equal(t, 2, c.held(chain(1, 2, 3)))
-	from, evicted = c.put(chain(20, 21, 22, 23, 24))
-	require.Equal(t, 0, from)
-	require.Equal(t, []kvindex.EngineHash{engineHash(2), engineHash(9), engineHash(8), engineHash(1), engineHash(24)}, evicted)
-	require.Equal(t, 4, c.held(chain(20, 21, 22, 23, 24)))
-}
-
-func TestARunEndsInAnErrorWhenTheIndexIsNotTheCaches(t *testing.T) {
-	trace := read(t, tiny)
-	s := sample(t, trace, oneBlockASecond(2, 3), "kv", 1)
-	require.NoError(t, s.verify(trace))
-	s.ranks[s.pool[0]].cache.put([]kvindex.LocalHash{77}) // in the place of another
-	require.ErrorContains(t, s.verify(trace), "the index has 3 blocks of request")
-	s.ranks[s.pool[0]].cache.capacity++
-	s.ranks[s.pool[0]].cache.put([]kvindex.LocalHash{78})
-	require.ErrorContains(t, s.verify(trace), "blocks in the index")
-}
-
-func TestATraceIsReadWithWholeBlocksAndItsBound(t *testing.T) {
-	trace, err := readTrace(strings.NewReader(tiny), 4, 2)
-	require.NoError(t, err)
-	require.Len(t, trace, 4)
-	require.Zero(t, trace[0].at)
-	require.Equal(t, 50*time.Millisecond, trace[1].at)
-	require.Len(t, trace[1].chain, 2, "the last block is not whole")
-	require.InDelta(t, 2048.0/(1024+1030+2*1536), bound(trace), 1e-12)
-	require.InDelta(t, 3072.0/(1024+1030+3*1536), bound(read(t, tiny)), 1e-12, "the last block is always computed")
 }
 
 func TestRequestsAreSpreadUnlessTheFlagSaysNo(t *testing.T) {
@@ -218,21 +196,7 @@ func TestRequestsAreSpreadUnlessTheFlagSaysNo(t *testing.T) {
 		require.NoError(t, err)
 		got, err := o.read(0, 1)
 		require.NoError(t, err)
-		require.Equal(t, want, got[1].at, flag)
-	}
-}
-
-func TestATraceThatCannotBeUsedIsRefusedWithItsLine(t *testing.T) {
-	for text, want := range map[string]string{
-		"": "no requests",
-		`{"timestamp": 0, "input_length": 512, "hash_ids": [1]}` + "\n{": "line 2",
-		`{"timestamp": 0, "input_length": 1024, "hash_ids": [1]}`:        "line 1: input_length 1024 with 1 hash_ids",
-		`{"timestamp": 0, "input_length": 0, "hash_ids": []}`:            "line 1: input_length 0",
-		`{"timestamp": 9, "input_length": 1, "hash_ids": []}
-{"timestamp": 8, "input_length": 1, "hash_ids": []}`: "expected them in order",
-	} {
-		_, err := readTrace(strings.NewReader(text), 0, 1)
-		require.ErrorContains(t, err, want, text)
+		require.Equal(t, want, got[1].At, flag)
 	}
 }
 
@@ -292,7 +256,7 @@ func TestOnTheRealTraceKVFindsMoreAndAnswersSooner(t *testing.T) {
 	f := fleet{Ranks: 8, Capacity: 2000, Speed: 8000, Overhead: 20 * time.Millisecond, EventDelay: 10 * time.Millisecond}
 	got := map[string]figures{}
 	for _, name := range []string{"kv", "estimate", "least-loaded", "round-robin"} {
-		got[name] = sample(t, trace, f, name, 1).figures()
+		got[name] = sample(t, trace, f, name, 1).figures
 	}
 	for _, name := range []string{"estimate", "least-loaded", "round-robin"} {
 		require.Greater(t, got["kv"].Hit, got[name].Hit, name)
@@ -300,25 +264,72 @@ func TestOnTheRealTraceKVFindsMoreAndAnswersSooner(t *testing.T) {
 		require.Less(t, got["kv"].P95, got[name].P95, name)
 	}
 	require.Greater(t, got["estimate"].Hit, got["least-loaded"].Hit)
-	require.LessOrEqual(t, got["kv"].Hit, bound(trace))
+	require.LessOrEqual(t, got["kv"].Hit, workloadOf(trace).Bound())
 }
 
 func TestSeedsAreSummedUpAsMediansWithTheRangeOfTheP95(t *testing.T) {
-	r := summarise("kv", []figures{{Hit: 0.3, P95: 5, P50: 1}, {Hit: 0.1, P95: 9, P50: 3}, {Hit: 0.2, P95: 7, P50: 2}})
-	require.Equal(t, row{Mode: "kv", figures: figures{Hit: 0.2, P95: 7, P50: 2}, LowHit: 0.1, HighHit: 0.3, LowP95: 5, HighP95: 9}, r)
+	r := summarise("kv", []figures{{Hit: 0.3, Times: replay.Times{P95: 5, P50: 1}}, {Hit: 0.1, Times: replay.Times{P95: 9, P50: 3}}, {Hit: 0.2, Times: replay.Times{P95: 7, P50: 2}}})
+	require.Equal(t, row{Mode: "kv", figures: figures{Hit: 0.2, Times: replay.Times{P95: 7, P50: 2}}, LowHit: 0.1, HighHit: 0.3, LowP95: 5, HighP95: 9}, r)
 }
 
 func TestEachModeHasTheParametersThatItsNameSays(t *testing.T) {
 	by := map[string]mode{}
 	for _, m := range modes(8000) {
-		require.NoError(t, m.params.Validate(), m.name)
-		require.Equal(t, traceBlock, m.params.BlockSize, m.name)
+		for _, p := range []picker.Params{m.plugin.Prefill, m.plugin.Decode, m.plugin.Whole} {
+			require.True(t, m.rival != nil || p.Mode == m.plugin.Prefill.Mode, m.name)
+		}
 		by[m.name] = m
 	}
-	require.InDelta(t, 0.5, by["estimate"].params.EstimatedOverlapWeight, 0)
-	require.InDelta(t, 1, by["estimate-full"].params.EstimatedOverlapWeight, 0)
-	require.Zero(t, by["kv"].params.PrefillTokensPerSecond)
-	require.InDelta(t, 8000, by["kv-decay"].params.PrefillTokensPerSecond, 0)
-	require.False(t, by["kv"].estimated || by["kv-decay"].estimated)
-	require.True(t, by["estimate"].estimated && by["estimate-full"].estimated)
+	require.Equal(t, picker.DefaultParamsFor(worker.Prefill), by["kv"].plugin.Prefill)
+	require.Equal(t, picker.DefaultParamsFor(worker.Aggregated), by["kv"].plugin.Whole)
+	require.InDelta(t, 0.5, by["estimate"].plugin.Prefill.EstimatedOverlapWeight, 0)
+	require.InDelta(t, 1, by["estimate-full"].plugin.Prefill.EstimatedOverlapWeight, 0)
+	require.Zero(t, by["kv"].plugin.Prefill.PrefillTokensPerSecond)
+	require.InDelta(t, 8000, by["kv-decay"].plugin.Prefill.PrefillTokensPerSecond, 0)
+	require.False(t, by["kv"].plugin.Estimated || by["kv-decay"].plugin.Estimated)
+	require.True(t, by["estimate"].plugin.Estimated && by["estimate-full"].plugin.Estimated)
+	require.True(t, by["kv"].plugin.Predicted && !by["kv-told"].plugin.Predicted && !by["estimate"].plugin.Predicted)
+}
+
+// The figures of the simulator that this one has replaced, on the real trace; durations of a
+// prompt were cut to nanoseconds there, and are rounded here.
+func TestTheModesHaveTheFiguresOfTheSimulatorBefore(t *testing.T) {
+	root, err := stack.Root()
+	require.NoError(t, err)
+	o := options{trace: filepath.Join(root, "..", "shared", "data", "mooncake_conversation_trace.jsonl"), spread: false}
+	if _, err := os.Stat(o.trace); errors.Is(err, os.ErrNotExist) && os.Getenv("CI") == "" {
+		t.Skip("the trace is not beside the repository")
+	}
+	trace, err := o.read(3000, 1.3)
+	require.NoError(t, err)
+	f := fleet{
+		Ranks: 8, Capacity: 1000, Speed: 8000, Overhead: 20 * time.Millisecond, EventDelay: 10 * time.Millisecond,
+		RoutedTTL: 120 * time.Second, PredictedTTL: 10 * time.Second,
+	}
+	for _, c := range []struct {
+		mode      string
+		replicas  int
+		hit       float64
+		mean, p99 time.Duration
+	}{
+		{"kv", 1, 0.137728, 2229365176, 11976125000},
+		{"kv-told", 1, 0.137728, 2229365176, 11976125000},
+		{"kv-decay", 1, 0.156049, 1923982519, 11448413461},
+		{"estimate", 1, 0.115935, 2446619977, 11852365384},
+		{"estimate-full", 1, 0.132576, 2347050801, 12511057693},
+		{"least-loaded", 1, 0.054243, 3030552781, 15508038461},
+		{"power-of-two", 1, 0.054546, 3911740182, 16868336539},
+		{"round-robin", 1, 0.059432, 6347638358, 25262048076},
+		{"random", 1, 0.051919, 10054370697, 43437278838},
+		{"kv", 2, 0.160380, 2627307230, 14367057693},
+		{"estimate", 2, 0.090506, 3006547211, 14960740384},
+	} {
+		m, err := chosen(c.mode, f.Speed)
+		require.NoError(t, err)
+		got, err := simulate(trace, f, replicated(m, []int{c.replicas})[0], 1)
+		require.NoError(t, err)
+		require.InDelta(t, c.hit, got.Hit, 1e-6, c.mode)
+		require.InDelta(t, c.mean, got.Mean, 1000, c.mode)
+		require.InDelta(t, c.p99, got.P99, 1000, c.mode)
+	}
 }

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/internal/replay"
 )
 
 // modelName is what the live workers answer to.
@@ -24,10 +24,10 @@ type scale struct {
 
 // shrink returns the trace with the lengths that its prompts have as they are
 // sent, in tokens of the trace: what is simulated beside the live part.
-func (sc scale) shrink(trace []prompt) []prompt {
-	out := make([]prompt, len(trace))
+func (sc scale) shrink(trace []replay.Request) []replay.Request {
+	out := make([]replay.Request, len(trace))
 	for i, p := range trace {
-		p.tokens = sc.words(&p) * (traceBlock / sc.Page)
+		p.Tokens = sc.words(&p) * (traceBlock / sc.Page)
 		out[i] = p
 	}
 	return out
@@ -35,20 +35,20 @@ func (sc scale) shrink(trace []prompt) []prompt {
 
 // words returns how many tokens a prompt is sent with: a page for each whole
 // block, and the same share of what is left.
-func (sc scale) words(p *prompt) int {
-	return max(len(p.chain)*sc.Page+p.tokens%traceBlock*sc.Page/traceBlock, 1)
+func (sc scale) words(p *replay.Request) int {
+	return max(len(p.Blocks)*sc.Page+p.Tokens%traceBlock*sc.Page/traceBlock, 1)
 }
 
 // body returns the request for a prompt. Its text is made of words that follow
 // from the trace's hashes: prompts begin alike where the trace says so, and
 // nowhere else.
-func (sc scale) body(p *prompt) []byte {
+func (sc scale) body(p *replay.Request) []byte {
 	n := sc.words(p)
 	b := make([]byte, 0, 128+5*n)
-	for _, h := range p.chain {
+	for _, h := range p.Blocks {
 		b = sc.appendWords(b, h, sc.Page)
 	}
-	return sc.request(sc.appendWords(b, p.tail, n-len(p.chain)*sc.Page))
+	return sc.request(sc.appendWords(b, p.Tail, n-len(p.Blocks)*sc.Page))
 }
 
 // request returns the request for a text, which needs no escapes.
@@ -82,10 +82,10 @@ func (sc scale) path() string {
 }
 
 // shots returns the requests of a trace with their times.
-func (sc scale) shots(trace []prompt) []shot {
+func (sc scale) shots(trace []replay.Request) []shot {
 	out := make([]shot, len(trace))
 	for i := range trace {
-		out[i] = shot{at: time.Duration(float64(trace[i].at) / sc.Speedup), body: sc.body(&trace[i])}
+		out[i] = shot{at: time.Duration(float64(trace[i].At) / sc.Speedup), body: sc.body(&trace[i])}
 	}
 	return out
 }
@@ -93,7 +93,7 @@ func (sc scale) shots(trace []prompt) []shot {
 // appendWords appends the first n words of a block: the block's name in letters,
 // so that no two blocks begin alike, then as many bytes a word as tokens of
 // English have, 2 to 5 letters and the blank before them. Words of a tokenizer are drawn.
-func (sc scale) appendWords(b []byte, h kvindex.LocalHash, n int) []byte {
+func (sc scale) appendWords(b []byte, h replay.Block, n int) []byte {
 	rng := rand.New(rand.NewPCG(uint64(h), 1))
 	for i := range n {
 		if sc.Words != nil {
