@@ -85,7 +85,7 @@ func NewPlugin(f *replay.Fleet, blockTokens int, c Config) (*Plugin, error) {
 		}
 		w := &worker.Worker{
 			ID: idOf(i).ID, Role: roles[r.Role], Engine: worker.SGLang, Endpoint: at, Models: []string{key.Model},
-			DPSize: 1, BlockSize: uint32(blockTokens), CapacityBlocks: uint64(r.CacheBlocks), //nolint:gosec // both above 0
+			DPSize: 1, BlockSize: uint32(blockTokens), CapacityBlocks: uint64(max(r.CacheBlocks, r.Room)), //nolint:gosec // both above 0
 			KVEvents: worker.KVEvents{Host: "10.0.0.1", Port: 5557},
 		}
 		if r.Role == replay.Prefill {

@@ -84,7 +84,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.StringVar(&o.tokenizer, "tokenizer", "", "a `family` of make tokenizers, as qwen3: live prompts are chats of its words, workers take Python's tokens for them (make real-tools), and the live mode kv-files is there; default: the simulated workers' own")
 	fs.IntVar(&o.played.decode, "decode", 2, "live decode workers")
 	fs.StringVar(&o.fleets, "fleet", "", "play whole answers over fleets by name, with commas between them: whole or apart, and any of +two-slow, +halved, +throttled, +four. Simulates only, with the first -capacity")
-	fs.StringVar(&o.traffics, "traffic", "65", "with -fleet: loads in percent of the fleet's time if nothing were cached, bursts, or agents, with commas between them")
+	fs.StringVar(&o.traffics, "traffic", "", "with -fleet: loads in percent of the fleet's time if nothing were cached, bursts, or agents, with commas between them; default 65")
 	fs.DurationVar(&o.target.FirstToken, "target-first", 4*time.Second, "with -fleet: the latest first token of a request that counts as good")
 	fs.DurationVar(&o.target.Between, "target-between", 200*time.Millisecond, "with -fleet: its longest mean time between tokens")
 	fs.BoolVar(&o.quick, "quick", false, "try it out: 60 requests, one seed, the first cell, two live modes at twice the speed-up")
@@ -98,6 +98,10 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	if err := o.check(*names, *capacities, *rates, *replicas); err != nil {
 		return nil, err
 	}
+	if o.traffics != "" && o.fleets == "" {
+		return nil, fmt.Errorf("-traffic %q: expected -fleet, too", o.traffics)
+	}
+	o.traffics = cmp.Or(o.traffics, "65")
 	if o.quick {
 		set := map[string]bool{}
 		fs.Visit(func(f *flag.Flag) { set[f.Name] = true })

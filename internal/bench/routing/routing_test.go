@@ -333,3 +333,32 @@ func TestTheModesHaveTheFiguresOfTheSimulatorBefore(t *testing.T) {
 		require.InDelta(t, c.p99, got.P99, 1000, c.mode)
 	}
 }
+
+func TestTheCommandPlaysFleetsAndTrafficByName(t *testing.T) {
+	dir := t.TempDir()
+	trace := filepath.Join(dir, "tiny.jsonl")
+	require.NoError(t, os.WriteFile(trace, []byte(tiny), 0o600))
+	args := []string{"-trace", trace, "-fleet", "whole,apart+two-slow", "-traffic", "45,bursts", "-modes", "kv,random,lmetric", "-out", dir}
+	var printed [2]string
+	for i := range printed {
+		var b strings.Builder
+		require.NoError(t, run(t.Context(), args, &b, io.Discard))
+		printed[i] = b.String()
+	}
+	require.Equal(t, printed[0], printed[1])
+	for _, heading := range []string{"## whole, 45", "## whole, bursts", "## apart+two-slow, 45", "## apart+two-slow, bursts"} {
+		require.Contains(t, printed[0], heading)
+	}
+	require.Equal(t, 4, strings.Count(printed[0], "| lmetric |"))
+	for line := range strings.SplitSeq(printed[0], "\n") {
+		if strings.HasPrefix(line, "| kv |") {
+			require.Equal(t, 2, strings.Count(line, "(+0 %)"), "the others are relative to it: %s", line)
+		}
+	}
+	written, err := os.ReadFile(filepath.Join(dir, "routing-users.md"))
+	require.NoError(t, err)
+	require.Equal(t, printed[0], string(written))
+	for _, bad := range [][]string{{"-fleet", "half"}, {"-fleet", "whole", "-traffic", "x"}, {"-traffic", "45"}} {
+		require.ErrorContains(t, run(t.Context(), append([]string{"-trace", trace, "-live=false", "-out", dir}, bad...), io.Discard, io.Discard), "xpected", bad)
+	}
+}

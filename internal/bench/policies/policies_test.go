@@ -1,0 +1,270 @@
+package policies
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/replay"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+)
+
+const block = 512
+
+func ask(at time.Duration, tokens int, blocks ...replay.Block) *replay.Request {
+	return &replay.Request{At: at, Tokens: tokens, Blocks: blocks, Answer: 3}
+}
+
+func fleetOf(roles ...replay.Role) *replay.Fleet {
+	f := &replay.Fleet{EventDelay: time.Millisecond, ReportEvery: time.Second}
+	for _, r := range roles {
+		f.Ranks = append(f.Ranks, replay.Rank{
+			Role: r, PerToken: 0.001, CacheBlocks: 6, Room: 40, Chunk: 256, Step: replay.Step{Base: 0.02},
+		})
+	}
+	return f
+}
+
+func playWith(t *testing.T, f *replay.Fleet, c replay.Chooser, asked ...*replay.Request) (*replay.Workload, *replay.Result) {
+	t.Helper()
+	w := &replay.Workload{BlockTokens: block}
+	for _, r := range asked {
+		w.Requests = append(w.Requests, *r)
+	}
+	r, err := replay.Run(f, w, c)
+	require.NoError(t, err)
+	return w, r
+}
+
+// A conversation comes back to the rank that has it, alone and apart, and nothing stays booked.
+func TestThePluginFollowsTheCacheAloneAndApart(t *testing.T) {
+	for name, f := range map[string]*replay.Fleet{
+		"whole":   fleetOf(replay.Whole, replay.Whole),
+		"prefill": fleetOf(replay.Prefill, replay.Prefill),
+		"apart":   fleetOf(replay.Decode, replay.Prefill, replay.Prefill, replay.Decode),
+	} {
+		for seed := range uint64(4) {
+			c := Default()
+			c.Seed = seed + 1
+			p, err := NewPlugin(f, block, c)
+			require.NoError(t, err)
+			w, r := playWith(t, f, p,
+				ask(0, 1100, 1, 2), ask(time.Millisecond, 1100, 3, 4),
+				ask(9*time.Second, 1600, 1, 2, 5), ask(9*time.Second, 1600, 3, 4, 6))
+			require.NoError(t, p.Verify(w, r), name)
+			o := r.Outcomes
+			require.NotEqual(t, o[0].Rank, o[1].Rank, name)
+			for i := range 2 {
+				require.Equal(t, o[i].Rank, o[i+2].Rank, name)
+				require.Equal(t, 2, o[i+2].Believed, name)
+				require.Equal(t, 1024, o[i+2].Cached, name)
+			}
+			if name == "apart" {
+				require.NotEqual(t, o[0].Decode, o[1].Decode, "decode is booked, too")
+			}
+			require.Empty(t, p.flights, name)
+		}
+	}
+}
+
+// Of two whole requests in a row the second would find its rank busy, if the book were not told
+// that the first one's prompt is computed.
+func TestThePluginBooksWhatRunsAndLearnsHowLongAnswersAre(t *testing.T) {
+	f := fleetOf(replay.Whole)
+	p, err := NewPlugin(f, block, Default())
+	require.NoError(t, err)
+	choose := func(now time.Duration, n int) {
+		_, err := p.Choose(now, n, ask(now, 600, replay.Block(n+1)))
+		require.NoError(t, err)
+	}
+	book := p.replicas[0].book
+	choose(0, 0)
+	require.EqualValues(t, 600, book.Totals().PrefillTokens)
+	require.EqualValues(t, 2, book.Totals().DecodeBlocks)
+	require.NoError(t, p.Leg(time.Second, replay.Leg{Role: replay.Whole, Moment: replay.FirstToken}))
+	require.Zero(t, book.Totals().PrefillTokens)
+	require.EqualValues(t, 1, book.Totals().Held)
+	require.NoError(t, p.Report(time.Second, replay.Report{Running: 3, Blocks: 30}))
+	blocks, known := book.DecodingBlocks(idOf(0), clock(time.Second))
+	require.True(t, known)
+	require.EqualValues(t, 30, blocks, "what the engine reports corrects what is booked")
+	require.NoError(t, p.Leg(2*time.Second, replay.Leg{Role: replay.Whole, Moment: replay.Ended}))
+	require.Zero(t, book.Totals().Held)
+	require.InDelta(t, 1, p.replicas[0].lately.Expect(key, -1).First.Seconds(), 1e-9)
+	require.InDelta(t, 2, p.replicas[0].lately.Expect(key, -1).PerSecond, 1e-9)
+}
+
+func TestARunWhoseIndexIsNotTheCachesIsFoundOut(t *testing.T) {
+	f := fleetOf(replay.Prefill)
+	p, err := NewPlugin(f, block, Default())
+	require.NoError(t, err)
+	w, r := playWith(t, f, p, ask(0, 1100, 1, 2), ask(9*time.Second, 1100, 3, 4))
+	require.NoError(t, p.Verify(w, r))
+	_, other := playWith(t, f, Rivals()[0].chooser(t, f), ask(0, 1100, 1, 2), ask(9*time.Second, 1100, 3, 5))
+	require.ErrorContains(t, p.Verify(w, other), "the index has 2 blocks of request 1: expected 1")
+	require.NoError(t, p.replicas[0].index.Remove(idOf(0), kvindex.Removed{Blocks: []kvindex.EngineHash{engineHash(4)}}))
+	require.ErrorContains(t, p.Verify(w, r), "3 blocks in the index")
+	p, err = NewPlugin(f, block, Default())
+	require.NoError(t, err)
+	_, err = p.Choose(0, 0, ask(0, 10))
+	require.NoError(t, err)
+	_, none := playWith(t, f, Rivals()[0].chooser(t, f), ask(0, 10))
+	require.ErrorContains(t, p.Verify(w, none), "1 bookings")
+}
+
+func (r Rival) chooser(t *testing.T, f *replay.Fleet) replay.Chooser {
+	t.Helper()
+	return r.New(f, block, 1)
+}
+
+func rival(t *testing.T, name string, f *replay.Fleet) *view {
+	t.Helper()
+	for _, r := range Rivals() {
+		if r.Name == name {
+			return r.New(f, block, 1).(*view)
+		}
+	}
+	require.Fail(t, "no such rival", name)
+	return nil
+}
+
+func TestLeastRequestPrefersTheLessLoadedOfTwo(t *testing.T) {
+	v := rival(t, "least-request", fleetOf(replay.Whole, replay.Whole))
+	v.requests[0] = 5
+	got := [2]int{}
+	for range 400 {
+		got[v.choose(nil)]++
+	}
+	require.InDelta(t, 100, got[0], 50, "only where it is drawn twice")
+}
+
+func TestLMetricWeighsTokensByRequests(t *testing.T) {
+	v := rival(t, "lmetric", fleetOf(replay.Whole, replay.Whole))
+	r := ask(0, 1100, 1, 2)
+	v.held[0][1], v.held[0][2] = true, true
+	require.Equal(t, 0, v.choose(r))
+	v.requests[0] = 14 // (76 + 0) × 15 is more than 1,100 × 1
+	require.Equal(t, 1, v.choose(r))
+	v.requests[0], v.queued[0] = 1, 473 // (76 + 473) × 2 is less
+	require.Equal(t, 0, v.choose(r))
+	v.queued[0] = 475
+	require.Equal(t, 1, v.choose(r))
+}
+
+func TestWaitForCachedWaitsForHalfOfThePrompt(t *testing.T) {
+	v := rival(t, "wait-for-cached", fleetOf(replay.Whole, replay.Whole))
+	v.held[0][1], v.queued[0] = true, 1e6
+	require.Equal(t, 0, v.choose(ask(0, 1024, 1, 2)))
+	require.Equal(t, 1, v.choose(ask(0, 1025, 1, 2)), "less than half")
+}
+
+func TestCacheAwareFollowsItsMatchWhileLoadsAreAlike(t *testing.T) {
+	v := rival(t, "cache-aware", fleetOf(replay.Whole, replay.Whole))
+	_, err := v.Choose(0, 0, ask(0, 1536, 1, 2, 3))
+	require.NoError(t, err)
+	at := 0
+	if v.requests[1] == 1 {
+		at = 1
+	}
+	require.NoError(t, v.Events(0, replay.Events{Rank: at, Removed: []replay.Block{1}}))
+	require.Equal(t, at, v.choose(ask(0, 1600, 1, 7, 8)), "32 %; and it hears no events")
+	require.Equal(t, 1-at, v.choose(ask(0, 1710, 1, 7, 8)), "29.9 %")
+	v.requests[at] = 64
+	require.Equal(t, at, v.choose(ask(0, 1600, 1, 7, 8)))
+	v.requests[at] = 65
+	require.Equal(t, 1-at, v.choose(ask(0, 1600, 1, 7, 8)))
+	v.requests[1-at], v.requests[at] = 200, 290
+	require.Equal(t, at, v.choose(ask(0, 1600, 1, 7, 8)), "less than 1.5 times")
+}
+
+// What a rival counts is gone when nothing runs, and what events say is what it believes.
+func TestARivalsViewFollowsTheRun(t *testing.T) {
+	for _, f := range []*replay.Fleet{fleetOf(replay.Whole, replay.Whole), fleetOf(replay.Prefill, replay.Decode, replay.Prefill, replay.Decode)} {
+		for _, r := range Rivals() {
+			v := r.New(f, block, 1).(*view)
+			var asked []*replay.Request
+			for i := range 30 {
+				b := replay.Block(3 * i)
+				asked = append(asked, ask(time.Duration(i)*100*time.Millisecond, 1600, 1, b+2, b+3))
+			}
+			_, got := playWith(t, f, v, asked...)
+			require.Empty(t, v.open, r.Name)
+			for i := range f.Ranks {
+				require.Zero(t, v.requests[i]+v.queued[i], r.Name)
+				if f.Ranks[i].Role != replay.Decode && !v.deaf {
+					require.Len(t, v.held[i], got.Cached(i), r.Name)
+				}
+			}
+		}
+	}
+}
+
+func TestFleetsAndTrafficHaveTheNumbersThatTheirNamesSay(t *testing.T) {
+	s := Scenarios{Ranks: 8, PerToken: 1.0 / 8000, PerPrompt: 0.02, CacheBlocks: 4000, EventDelay: 10 * time.Millisecond, Seed: 1}
+	for i := range 400 {
+		s.Trace = append(s.Trace, replay.Request{At: time.Duration(i) * time.Second, Tokens: 8000, Answer: 5})
+	}
+	for _, name := range []string{"whole", "apart", "whole+two-slow", "apart+four"} {
+		f, w, err := s.Play(name, "45")
+		require.NoError(t, err)
+		require.InDelta(t, 0.45, w.Demand(f), 1e-6, name)
+	}
+	require.Equal(t, time.Second, s.Trace[1].At, "the trace is left as it is")
+	f, w, err := s.Play("whole+two-slow+halved+four", "bursts")
+	require.NoError(t, err)
+	last := w.Requests[len(w.Requests)-1].At
+	require.Equal(t, []replay.Speed{{Factor: 0.5}, {From: last / 2, Factor: 0.5}}, f.Ranks[1].Speeds)
+	require.Empty(t, f.Ranks[2].Speeds)
+	require.Equal(t, 4, f.Ranks[2].Prompts)
+	for _, r := range w.Requests {
+		require.LessOrEqual(t, r.At%burstEvery, burstWithin)
+	}
+	f, _, err = s.Play("apart+throttled", "5")
+	require.NoError(t, err)
+	require.Len(t, f.Of(replay.Decode), 3)
+	require.Len(t, f.Of(replay.Prefill), 8)
+	require.Equal(t, []replay.Speed{{Factor: 0.5}, {From: 30 * time.Second, Factor: 1}, {From: time.Minute, Factor: 0.5}}, f.Ranks[0].Speeds[:3])
+	half, w, err := s.Play("whole", "agents")
+	require.NoError(t, err)
+	require.Equal(t, 256, w.BlockTokens)
+	require.Equal(t, 8000, half.Ranks[0].CacheBlocks, "as many tokens")
+	require.Contains(t, s.String(), "Reused:0.8")
+	for _, bad := range [][2]string{{"half", "45"}, {"whole+half", "45"}, {"whole", "x"}, {"whole", "0"}, {"whole", "NaN"}} {
+		_, _, err := s.Play(bad[0], bad[1])
+		require.ErrorContains(t, err, "expected", bad)
+	}
+}
+
+// A tuner plays hundreds of runs: a whole scenario, every rival and the plugin, is right with its
+// index, its book and its caches.
+func TestEveryScenarioIsPlayedToItsEnd(t *testing.T) {
+	s := Scenarios{Ranks: 4, PerToken: 1.0 / 8000, PerPrompt: 0.02, CacheBlocks: 200, EventDelay: 10 * time.Millisecond, Seed: 1}
+	for i := range 120 {
+		r := replay.Request{At: time.Duration(i) * time.Second, Tokens: 6000, Answer: 100}
+		for k := range 11 {
+			b := replay.Block(1 + k)
+			if k > 2 {
+				b = replay.Block(1000*(i%20) + 100 + k)
+			}
+			r.Blocks = append(r.Blocks, b)
+		}
+		s.Trace = append(s.Trace, r)
+	}
+	for _, fleet := range []string{"whole", "apart", "apart+two-slow", "whole+halved", "whole+throttled", "apart+four"} {
+		for _, traffic := range []string{"88", "bursts"} {
+			f, w, err := s.Play(fleet, traffic)
+			require.NoError(t, err)
+			p, err := NewPlugin(f, w.BlockTokens, Default())
+			require.NoError(t, err)
+			r, err := replay.Run(f, w, p)
+			require.NoError(t, err)
+			require.NoError(t, p.Verify(w, r), fleet)
+			require.Greater(t, r.Figures(replay.Target{}).Hit, 0.3, fleet)
+			for _, rival := range Rivals() {
+				_, err := replay.Run(f, w, rival.New(f, w.BlockTokens, 1))
+				require.NoError(t, err)
+			}
+		}
+	}
+}
