@@ -147,6 +147,15 @@ var bans = []ban{
 		why: "it reads the text that it is given; what follows for Baton's own keys is internal/config's business",
 	},
 	{
+		pkg: "internal/replay", not: []string{ourPackages, anyModule, "context", "sync", "sync/atomic", "net", "os", "log", "log/slog"},
+		may: []string{"internal/bench/stats"},
+		why: "what a run gives follows from its arguments alone; who chooses is told to it as an interface",
+	},
+	{
+		pkg: "internal/bench/policies", own: true, not: []string{"internal/extproc", "internal/route", "net", "os", "log", "log/slog"},
+		why: "it chooses in simulated time, with the parts that are pure or take the time as an argument",
+	},
+	{
 		pkg: "internal/budget", not: []string{ourPackages, anyModule, "net", "os", "time", "log/slog"},
 		why: "it counts what it is told",
 	},

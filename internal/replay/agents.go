@@ -3,6 +3,7 @@ package replay
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -62,7 +63,7 @@ func (a *Agents) Workload() *Workload {
 				blocks, longer = app, int(float64(a.Shared)/a.Reused)
 			}
 			tokens = longer
-			blocks = append(blocks[:len(blocks):len(blocks)], chain(tokens/a.BlockTokens-len(blocks))...)
+			blocks = append(slices.Clip(blocks), chain(tokens/a.BlockTokens-len(blocks))...)
 			r := Request{At: time.Duration(at * float64(time.Second)), Tokens: tokens, Blocks: blocks, Answer: between(a.Answer), Session: session}
 			if turn > 0 {
 				low, high := math.Log(a.Pause[0].Seconds()), math.Log(a.Pause[1].Seconds())

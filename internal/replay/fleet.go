@@ -2,6 +2,7 @@ package replay
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -86,18 +87,11 @@ func (f *Fleet) validate() error {
 	var by [Whole + 1]int
 	for i := range f.Ranks {
 		r := &f.Ranks[i]
-		if r.Role > Whole {
-			return fmt.Errorf("rank %d: role %d: expected one of the three", i, r.Role)
+		bad := r.Role > Whole || slices.ContainsFunc(r.Speeds, func(s Speed) bool { return !(s.Factor > 0) })
+		if bad || !(min(r.PerToken, r.PerPrompt, r.Step.Base, r.Step.PerAnswer, r.Step.PerBlock) >= 0) || min(r.Chunk, r.CacheBlocks, r.Room) < 0 {
+			return fmt.Errorf("rank %d: %+v: expected one of the three roles, speeds above 0, and no number below 0", i, *r)
 		}
 		by[r.Role]++
-		for _, s := range append([]Speed{{Factor: 1}}, r.Speeds...) {
-			if !(s.Factor > 0) {
-				return fmt.Errorf("rank %d: speed %v: expected above 0", i, s.Factor)
-			}
-		}
-		if !(r.PerToken >= 0 && r.PerPrompt >= 0 && r.Step.Base >= 0 && r.Step.PerAnswer >= 0 && r.Step.PerBlock >= 0) || r.Chunk < 0 || r.CacheBlocks < 0 || r.Room < 0 {
-			return fmt.Errorf("rank %d: %+v: expected no number below 0", i, *r)
-		}
 	}
 	if (by[Whole] > 0) == (by[Prefill] > 0) || by[Decode] > 0 && by[Prefill] == 0 {
 		return fmt.Errorf("%d ranks of prefill, %d of decode, %d of whole requests: expected the first two kinds or the last", by[Prefill], by[Decode], by[Whole])

@@ -3,6 +3,7 @@ package replay
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -267,27 +268,22 @@ func TestARequestThatFollowsArrivesAPauseAfterTheEnd(t *testing.T) {
 
 func TestFaultsAreRefused(t *testing.T) {
 	one := ten(Request{Tokens: 1})
-	for want, try := range map[string]func() (*Result, error){
-		"expected the first two kinds or the last": func() (*Result, error) { return Run(&Fleet{}, one, &script{}) },
-		"expected above 0": func() (*Result, error) {
-			return Run(&Fleet{Ranks: []Rank{{Speeds: []Speed{{}}}}}, one, &script{})
-		},
-		"expected no number below 0": func() (*Result, error) { return Run(&Fleet{Ranks: []Rank{{Chunk: -1}}}, one, &script{}) },
-		"expected one of the three":  func() (*Result, error) { return Run(&Fleet{Ranks: []Rank{{Role: 3}}}, one, &script{}) },
-		"expected ranks of the fleet": func() (*Result, error) {
-			return Run(&Fleet{Ranks: []Rank{{}}}, one, &script{choices: []Choice{{Rank: 1}}})
-		},
-		"expected requests": func() (*Result, error) { return Run(&Fleet{Ranks: []Rank{{}}}, ten(), &script{}) },
-		"expected tokens": func() (*Result, error) {
-			return Run(&Fleet{Ranks: []Rank{{}}}, ten(Request{Tokens: 9, Blocks: []Block{1}}), &script{})
-		},
-		"arrivals in order": func() (*Result, error) {
-			return Run(&Fleet{Ranks: []Rank{{}}}, ten(Request{At: 1, Tokens: 9}, Request{Tokens: 9}), &script{})
-		},
+	for _, f := range []Fleet{
+		{}, {Ranks: []Rank{{Role: Decode}}}, {Ranks: []Rank{{}, {Role: Whole}}}, {Ranks: []Rank{{Role: 3}}}, {Ranks: []Rank{{Speeds: []Speed{{}}}}},
+		{Ranks: []Rank{{Chunk: -1}}}, {Ranks: []Rank{{PerToken: math.NaN()}}},
 	} {
-		_, err := try()
-		require.ErrorContains(t, err, want)
+		_, err := Run(&f, one, &script{})
+		require.ErrorContains(t, err, "expected", "%+v", f)
 	}
+	f := Fleet{Ranks: []Rank{{}}}
+	for _, w := range []*Workload{
+		ten(), ten(Request{}), ten(Request{Tokens: 9, Blocks: []Block{1}}), ten(Request{At: 1, Tokens: 9}, Request{Tokens: 9}), ten(Request{Tokens: 9, Follows: 1}),
+	} {
+		_, err := Run(&f, w, &script{})
+		require.ErrorContains(t, err, "expected", "%+v", w)
+	}
+	_, err := Run(&f, one, &script{choices: []Choice{{Rank: 1}}})
+	require.ErrorContains(t, err, "request 0: chosen {Rank:1 Decode:0 Believed:0}: expected ranks of the fleet")
 }
 
 func TestFiguresSumUp(t *testing.T) {

@@ -84,7 +84,7 @@ func TestThePluginBooksWhatRunsAndLearnsHowLongAnswersAre(t *testing.T) {
 	require.EqualValues(t, 2, book.Totals().DecodeBlocks)
 	require.NoError(t, p.Leg(time.Second, replay.Leg{Role: replay.Whole, Moment: replay.FirstToken}))
 	require.Zero(t, book.Totals().PrefillTokens)
-	require.EqualValues(t, 1, book.Totals().Held)
+	require.Equal(t, 1, book.Totals().Held)
 	require.NoError(t, p.Report(time.Second, replay.Report{Running: 3, Blocks: 30}))
 	blocks, known := book.DecodingBlocks(idOf(0), clock(time.Second))
 	require.True(t, known)

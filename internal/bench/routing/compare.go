@@ -61,7 +61,7 @@ func (c *comparison) markdown() string {
 				name, errs, exact = l.Mode, fmt.Sprint(l.Errors), share(l.Exact)
 			}
 			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %.2f | %s |\n", name, how[k], r.hitRange(), share(r.Believed), exact,
-				seconds(r.Mean), seconds(r.P50), seconds(r.P90), seconds(r.P99), r.Busiest, errs)
+				seconds(r.First.Mean), seconds(r.First.P50), seconds(r.First.P90), seconds(r.First.P99), r.Busiest, errs)
 		}
 	}
 	b.WriteString("\n" + c.agreement() + "\n\n")
@@ -108,7 +108,7 @@ func (c *comparison) agreement() string {
 		if l.Hit >= s.LowHit && l.Hit <= s.HighHit {
 			within++
 		}
-		d := (l.P50 - s.P50).Seconds()
+		d := (l.First.P50 - s.First.P50).Seconds()
 		low, high = min(low, d), max(high, d)
 	}
 	of := func(name string, of func(*row) float64) string {
@@ -118,8 +118,8 @@ func (c *comparison) agreement() string {
 	return fmt.Sprintf("On the same slice, live and simulated hit rates are at most %.1f points apart (%s); %d of %d live ones lie within the range that %d seeds have. The live TTFT p50 less the simulated one is %.2f s to %.2f s; the path alone stands for up to %.2f s. Pairs of modes in the same order: %s, %s, %s.",
 		100*apart, at, within, len(c.Live), sliceSeeds, low, high, c.path(),
 		of("hit rate", func(r *row) float64 { return r.Hit }),
-		of("p50", func(r *row) float64 { return r.P50.Seconds() }),
-		of("p90", func(r *row) float64 { return r.P90.Seconds() }))
+		of("p50", func(r *row) float64 { return r.First.P50.Seconds() }),
+		of("p90", func(r *row) float64 { return r.First.P90.Seconds() }))
 }
 
 // path is what the way of a request adds, in the trace's time: an idle request
@@ -157,7 +157,7 @@ func (c *comparison) warnings() []string {
 		for _, f := range l.Faults {
 			out = append(out, l.Mode+": "+f)
 		}
-		if p50 := l.P50.Seconds() / c.options.scale.Speedup * 1e3; l.Late > p50/10 {
+		if p50 := l.First.P50.Seconds() / c.options.scale.Speedup * 1e3; l.Late > p50/10 {
 			out = append(out, fmt.Sprintf("%s: requests were sent %.1f ms late (p99), more than a tenth of the TTFT p50 that passed, %.1f ms: the machine is too busy for this speed-up", l.Mode, l.Late, p50))
 		}
 		if l.Estimated > 0 {

@@ -124,13 +124,13 @@ func chosenLive(names string, tokensPerSecond float64, published bool) ([]liveMo
 
 // liveRun is one mode once.
 type liveRun struct {
-	figures            // in the trace's time
-	idle, late float64 // ms that passed: the path alone, and p99 of what requests were sent late
-	cpu        float64 // share of all processors that the parts used together; NaN: not known
-	exact      float64 // share of prompts whose tokens came from where the mode has them from
-	estimated  int     // picks by an estimate where exact tokens were expected
-	errors     int
-	faults     []string
+	replay.Figures         // in the trace's time
+	idle, late     float64 // ms that passed: the path alone, and p99 of what requests were sent late
+	cpu            float64 // share of all processors that the parts used together; NaN: not known
+	exact          float64 // share of prompts whose tokens came from where the mode has them from
+	estimated      int     // picks by an estimate where exact tokens were expected
+	errors         int
+	faults         []string
 }
 
 // runLive plays a trace in one mode over fresh processes.
@@ -156,7 +156,7 @@ func runLive(ctx context.Context, p parts, o *liveOptions, m *liveMode, trace []
 	}
 	after, err := l.cpu()
 	r := liveRun{
-		figures: got.figures(o.scale), idle: stats.Micros(got.idle) / 1e3, late: stats.Micros(got.late()) / 1e3,
+		Figures: got.figures(o.scale), idle: stats.Micros(got.idle) / 1e3, late: stats.Micros(got.late()) / 1e3,
 		cpu:    (after - before).Seconds() / time.Since(start).Seconds() / float64(runtime.NumCPU()),
 		errors: got.failed(), faults: got.faults,
 	}
@@ -245,10 +245,10 @@ type liveRow struct {
 
 func summariseLive(m *liveMode, runs []liveRun) liveRow {
 	out := liveRow{Like: m.like}
-	var f []figures
+	var f []replay.Figures
 	var idle, cpu, exact []float64
 	for _, r := range runs {
-		f, idle, cpu, exact = append(f, r.figures), append(idle, r.idle), append(cpu, r.cpu), append(exact, r.exact)
+		f, idle, cpu, exact = append(f, r.Figures), append(idle, r.idle), append(cpu, r.cpu), append(exact, r.exact)
 		out.Late = max(out.Late, r.late)
 		out.Estimated, out.Errors = out.Estimated+r.estimated, out.Errors+r.errors
 		out.Faults = append(out.Faults, r.faults...)

@@ -128,9 +128,9 @@ func TestTheHitRateIsWhatTheWorkersCounted(t *testing.T) {
 	require.InDelta(t, float64(cached)/float64(prompt), f.Hit, 1e-12)
 	require.InDelta(t, 6.0*512/(2*1024+3*1536), f.Hit, 1e-12, "two blocks each of the last three requests")
 	require.InDelta(t, 1, f.Busiest, 0)
-	require.InDelta(t, f.Hit, sample(t, trace, oneBlockASecond(1, room), "kv", 1).figures.Hit, 1e-12, "as simulated")
-	require.Positive(t, f.P50)
-	require.LessOrEqual(t, f.P50, f.P99)
+	require.InDelta(t, f.Hit, sample(t, trace, oneBlockASecond(1, room), "kv", 1).Figures.Hit, 1e-12, "as simulated")
+	require.Positive(t, f.First.P50)
+	require.LessOrEqual(t, f.First.P50, f.First.P99)
 	require.Positive(t, p.idle)
 	require.GreaterOrEqual(t, p.took, trace[4].At/10, "no request is sent before its time")
 }
@@ -149,8 +149,8 @@ func TestFiguresAreInTheTracesTimeAndByWhatWasComputed(t *testing.T) {
 		engine: []tokenCount{{prompt: 10, cached: 5}, {prompt: 10}},
 	}
 	f := p.figures(fast)
-	require.Equal(t, 2*time.Second, f.Mean)
-	require.Equal(t, time.Second, f.P50)
+	require.Equal(t, 2*time.Second, f.First.Mean)
+	require.Equal(t, time.Second, f.First.P50)
 	require.InDelta(t, 0.25, f.Hit, 1e-12)
 	require.InDelta(t, 10/7.5, f.Busiest, 1e-12)
 }
@@ -353,19 +353,19 @@ func TestWithoutEnvoyTheCommandSaysWhatToDo(t *testing.T) {
 
 // beside returns a comparison of three modes whose figures are easy to follow.
 func beside() *comparison {
-	f := func(hit float64, s float64) figures {
+	f := func(hit float64, s float64) replay.Figures {
 		d := time.Duration(s * float64(time.Second))
-		return figures{Hit: hit, Times: replay.Times{Mean: d, P50: d, P90: 2 * d, P99: 3 * d}, Busiest: 1}
+		return replay.Figures{Hit: hit, First: replay.Times{Mean: d, P50: d, P90: 2 * d, P99: 3 * d}, Busiest: 1}
 	}
-	live := func(name string, fs figures) liveRow {
-		return liveRow{row: row{Mode: name, figures: fs}, Like: name, Idle: 6, Late: 1, CPU: 0.25}
+	live := func(name string, fs replay.Figures) liveRow {
+		return liveRow{row: row{Mode: name, Figures: fs}, Like: name, Idle: 6, Late: 1, CPU: 0.25}
 	}
 	c := &comparison{
 		options: liveOptions{fleet: fleet{Ranks: 8, Capacity: 1000, Speed: 8000, Overhead: 20 * time.Millisecond}, scale: scale{Speedup: 10, Page: 16}, decode: 2, modes: liveModes(2500, false)[:1]},
 		Trace:   "x.jsonl", Requests: 1500, Bound: 0.4, Demand: 0.65, Span: 51 * time.Second, All: 12031,
 		Live:  []liveRow{live("kv", f(0.30, 1.1)), live("least-loaded", f(0.10, 1.4)), live("random", f(0.12, 3))},
-		Slice: map[string]row{"kv": {figures: f(0.335, 1), LowHit: 0.3, HighHit: 0.34}, "least-loaded": {figures: f(0.11, 1.3)}, "random": {figures: f(0.10, 2.8)}},
-		Whole: map[string]row{"kv": {figures: f(0.28, 1.05)}},
+		Slice: map[string]row{"kv": {Figures: f(0.335, 1), LowHit: 0.3, HighHit: 0.34}, "least-loaded": {Figures: f(0.11, 1.3)}, "random": {Figures: f(0.10, 2.8)}},
+		Whole: map[string]row{"kv": {Figures: f(0.28, 1.05)}},
 	}
 	c.Live[0].Exact, c.Live[2].CPU = 0.98, math.NaN()
 	return c
@@ -402,8 +402,8 @@ func TestTheComparisonSaysHowFarLiveAndSimulatedAgree(t *testing.T) {
 
 func TestModesThatTieLiveStandInNoOrder(t *testing.T) {
 	c := beside()
-	c.Live[0].P50, c.Slice["random"] = c.Live[1].P50, c.Slice["least-loaded"]
-	same, pairs := c.ordered(func(r *row) float64 { return r.P50.Seconds() })
+	c.Live[0].First.P50, c.Slice["random"] = c.Live[1].First.P50, c.Slice["least-loaded"]
+	same, pairs := c.ordered(func(r *row) float64 { return r.First.P50.Seconds() })
 	require.Equal(t, []int{1, 2}, []int{same, pairs}, "kv ties with least-loaded; the simulation has no order of that and random")
 }
 
@@ -422,12 +422,12 @@ func TestLatenessEstimatesAndFaultsAreWarnings(t *testing.T) {
 func TestLiveRepeatsAreSummedUpAsMediansWithTheWorstOfWhatShouldNotBe(t *testing.T) {
 	m := liveModes(1, false)[0]
 	got := summariseLive(&m, []liveRun{
-		{figures: figures{Hit: 0.3, Times: replay.Times{P95: 3}}, idle: 5, late: 9, cpu: 0.2, errors: 1, faults: []string{"a"}},
-		{figures: figures{Hit: 0.1, Times: replay.Times{P95: 1}}, idle: 7, late: 2, cpu: 0.4, estimated: 2},
-		{figures: figures{Hit: 0.2, Times: replay.Times{P95: 2}}, idle: 6, late: 3, cpu: 0.3, errors: 1, faults: []string{"b"}},
+		{Figures: replay.Figures{Hit: 0.3, First: replay.Times{P95: 3}}, idle: 5, late: 9, cpu: 0.2, errors: 1, faults: []string{"a"}},
+		{Figures: replay.Figures{Hit: 0.1, First: replay.Times{P95: 1}}, idle: 7, late: 2, cpu: 0.4, estimated: 2},
+		{Figures: replay.Figures{Hit: 0.2, First: replay.Times{P95: 2}}, idle: 6, late: 3, cpu: 0.3, errors: 1, faults: []string{"b"}},
 	})
 	require.Equal(t, liveRow{
-		row: row{Mode: "kv", figures: figures{Hit: 0.2, Times: replay.Times{P95: 2}}, LowHit: 0.1, HighHit: 0.3, LowP95: 1, HighP95: 3}, Like: "kv",
+		row: row{Mode: "kv", Figures: replay.Figures{Hit: 0.2, First: replay.Times{P95: 2}}, LowHit: 0.1, HighHit: 0.3, LowP95: 1, HighP95: 3}, Like: "kv",
 		Idle: 6, Late: 9, CPU: 0.3, Estimated: 2, Errors: 2, Faults: []string{"a", "b"},
 	}, got)
 }

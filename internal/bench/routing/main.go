@@ -98,10 +98,6 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	if err := o.check(*names, *capacities, *rates, *replicas); err != nil {
 		return nil, err
 	}
-	if o.traffics != "" && o.fleets == "" {
-		return nil, fmt.Errorf("-traffic %q: expected -fleet, too", o.traffics)
-	}
-	o.traffics = cmp.Or(o.traffics, "65")
 	if o.quick {
 		set := map[string]bool{}
 		fs.Visit(func(f *flag.Flag) { set[f.Name] = true })
@@ -140,6 +136,9 @@ func (o *options) hurry(set map[string]bool, liveNames *string) {
 func (o *options) check(names, capacities, rates, replicas string) (err error) {
 	if o.Ranks < 1 || o.Ranks > 1<<16 || !(o.Speed > 0) || o.Overhead < 0 || o.EventDelay < 0 || o.RoutedTTL <= 0 || o.PredictedTTL <= 0 || o.requests < 0 || o.repeats < 1 || o.seed == 0 {
 		return errors.New("-ranks (to 65536), -speed, -estimate-ttl, -repeats and -seed: expected above 0; -overhead, -event-delay and -requests: not below 0")
+	}
+	if o.traffics != "" && o.fleets == "" {
+		return fmt.Errorf("-traffic %q: expected -fleet, too", o.traffics)
 	}
 	if o.modes, err = chosen(names, o.Speed); err != nil {
 		return err
@@ -304,7 +303,7 @@ func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Wri
 
 // simulate runs a mode with so many seeds.
 func (o *options) simulate(trace []replay.Request, f fleet, m mode, seeds int) (row, error) {
-	var runs []figures
+	var runs []replay.Figures
 	for i := range seeds {
 		got, err := simulate(trace, f, m, o.seed+uint64(i))
 		if err != nil {

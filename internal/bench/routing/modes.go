@@ -112,22 +112,14 @@ func whatOf(what string, replicas int) string {
 	return fmt.Sprintf("the same by %d replicas of the plugin, asked in turn", replicas)
 }
 
-// figures are what one run has found.
-type figures struct {
-	Hit, Believed float64 // shares of the prompt tokens
-	replay.Times          // to the first token
-	Busiest       float64 // tokens computed by the busiest rank over the mean
-}
-
-// simulate runs one mode with one seed.
-func simulate(trace []replay.Request, f fleet, m mode, seed uint64) (figures, error) {
+// simulate runs one mode over prefill ranks alone, with one seed.
+func simulate(trace []replay.Request, f fleet, m mode, seed uint64) (replay.Figures, error) {
 	m.plugin.RoutedTTL, m.plugin.PredictedTTL = f.RoutedTTL, f.PredictedTTL
 	r, err := m.play(f.simulated(), workloadOf(trace), seed)
 	if err != nil {
-		return figures{}, err
+		return replay.Figures{}, err
 	}
-	g := r.Figures(replay.Target{})
-	return figures{g.Hit, g.Believed, g.First, g.Busiest}, nil
+	return r.Figures(replay.Target{}), nil
 }
 
 // play runs one mode with one seed. What the plugin knows at the end must be what is so.
@@ -154,37 +146,45 @@ func (m *mode) play(f *replay.Fleet, w *replay.Workload, seed uint64) (*replay.R
 // row is one mode over all seeds: medians, and two ranges.
 type row struct {
 	Mode string
-	figures
+	replay.Figures
 	LowHit, HighHit float64
-	LowP95, HighP95 time.Duration
+	LowP95, HighP95 time.Duration // of the first token
 }
 
-func summarise(name string, runs []figures) row {
-	r := row{Mode: name, figures: figures{
-		Hit: medianOf(runs, func(f figures) float64 { return f.Hit }), Believed: medianOf(runs, func(f figures) float64 { return f.Believed }),
-		Busiest: medianOf(runs, func(f figures) float64 { return f.Busiest }),
-		Times: replay.Times{
-			Mean: medianOf(runs, func(f figures) time.Duration { return f.Mean }),
-			P50:  medianOf(runs, func(f figures) time.Duration { return f.P50 }),
-			P90:  medianOf(runs, func(f figures) time.Duration { return f.P90 }),
-			P95:  medianOf(runs, func(f figures) time.Duration { return f.P95 }),
-			P99:  medianOf(runs, func(f figures) time.Duration { return f.P99 }),
-		},
-	}}
-	r.LowHit, r.HighHit = runs[0].Hit, runs[0].Hit
-	r.LowP95, r.HighP95 = runs[0].P95, runs[0].P95
+func summarise(name string, runs []replay.Figures) row {
+	r := row{Mode: name, Figures: medians(runs), LowHit: runs[0].Hit, HighHit: runs[0].Hit, LowP95: runs[0].First.P95, HighP95: runs[0].First.P95}
 	for _, f := range runs {
 		r.LowHit, r.HighHit = min(r.LowHit, f.Hit), max(r.HighHit, f.Hit)
-		r.LowP95, r.HighP95 = min(r.LowP95, f.P95), max(r.HighP95, f.P95)
+		r.LowP95, r.HighP95 = min(r.LowP95, f.First.P95), max(r.HighP95, f.First.P95)
 	}
 	return r
 }
 
+// medians has the median of each figure that is printed.
+func medians(runs []replay.Figures) (out replay.Figures) {
+	type figures = replay.Figures
+	for _, of := range []func(*figures) *float64{
+		func(f *figures) *float64 { return &f.Hit }, func(f *figures) *float64 { return &f.Believed },
+		func(f *figures) *float64 { return &f.Busiest }, func(f *figures) *float64 { return &f.Goodput },
+	} {
+		*of(&out) = medianOf(runs, of)
+	}
+	for _, of := range []func(*figures) *time.Duration{
+		func(f *figures) *time.Duration { return &f.First.Mean }, func(f *figures) *time.Duration { return &f.First.P50 },
+		func(f *figures) *time.Duration { return &f.First.P90 }, func(f *figures) *time.Duration { return &f.First.P95 },
+		func(f *figures) *time.Duration { return &f.First.P99 }, func(f *figures) *time.Duration { return &f.Between.P99 },
+	} {
+		*of(&out) = medianOf(runs, of)
+	}
+	out.Preempted = medianOf(runs, func(f *figures) *int { return &f.Preempted })
+	return out
+}
+
 // medianOf is the median of one figure.
-func medianOf[F any, T cmp.Ordered](runs []F, of func(F) T) T {
+func medianOf[T cmp.Ordered](runs []replay.Figures, of func(*replay.Figures) *T) T {
 	v := make([]T, len(runs))
-	for i, f := range runs {
-		v[i] = of(f)
+	for i := range runs {
+		v[i] = *of(&runs[i])
 	}
 	return stats.Median(v)
 }

@@ -176,7 +176,7 @@ func (p *played) late() time.Duration {
 }
 
 // figures are the run's in the trace's own time. Failed requests have no time.
-func (p *played) figures(sc scale) figures {
+func (p *played) figures(sc scale) replay.Figures {
 	var ttft []time.Duration
 	for _, h := range p.heard {
 		if h.err == nil {
@@ -184,9 +184,9 @@ func (p *played) figures(sc scale) figures {
 		}
 	}
 	if len(ttft) == 0 {
-		return figures{}
+		return replay.Figures{}
 	}
-	f := figures{Times: replay.TimesOf(ttft)}
+	f := replay.Figures{First: replay.TimesOf(ttft)}
 	var computed []int64
 	var all tokenCount
 	for _, t := range p.engine {

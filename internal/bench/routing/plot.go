@@ -30,18 +30,18 @@ func hitRate() measureOf {
 }
 
 func p50() measureOf {
-	return measureOf{"TTFT p50", "#6a9a58", func(r row) float64 { return r.P50.Seconds() }, writeSeconds}
+	return measureOf{"TTFT p50", "#6a9a58", func(r row) float64 { return r.First.P50.Seconds() }, writeSeconds}
 }
 
 func measures() []measureOf {
-	return []measureOf{hitRate(), p50(), {"TTFT p95", "#d08a3c", func(r row) float64 { return r.P95.Seconds() }, writeSeconds}}
+	return []measureOf{hitRate(), p50(), {"TTFT p95", "#d08a3c", func(r row) float64 { return r.First.P95.Seconds() }, writeSeconds}}
 }
 
 func liveMeasures() []measureOf {
 	return []measureOf{
 		hitRate(), p50(),
-		{"TTFT p90", "#d08a3c", func(r row) float64 { return r.P90.Seconds() }, writeSeconds},
-		{"TTFT p99", "#a5573b", func(r row) float64 { return r.P99.Seconds() }, writeSeconds},
+		{"TTFT p90", "#d08a3c", func(r row) float64 { return r.First.P90.Seconds() }, writeSeconds},
+		{"TTFT p99", "#a5573b", func(r row) float64 { return r.First.P99.Seconds() }, writeSeconds},
 	}
 }
 

@@ -62,7 +62,7 @@ func (c *cell) write(b *strings.Builder) {
 	b.WriteString("| mode | hit | believed | TTFT mean | p50 | p95 | p95 range | p99 | busiest |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
 	for _, r := range c.Rows {
 		fmt.Fprintf(b, "| %s | %.1f %% | %s | %s | %s | %s | %s–%s | %s | %.2f |\n", r.Mode, 100*r.Hit, share(r.Believed),
-			seconds(r.Mean), seconds(r.P50), seconds(r.P95), seconds(r.LowP95), seconds(r.HighP95), seconds(r.P99), r.Busiest)
+			seconds(r.First.Mean), seconds(r.First.P50), seconds(r.First.P95), seconds(r.LowP95), seconds(r.HighP95), seconds(r.First.P99), r.Busiest)
 	}
 }
 

@@ -42,7 +42,7 @@ func read(t *testing.T, text string) []replay.Request {
 
 // sampled is what became of a trace, by request and in sum.
 type sampled struct {
-	figures
+	replay.Figures
 	ttft                   []time.Duration
 	tokens, hits, believed int
 }
@@ -66,7 +66,7 @@ func sampleBy(t *testing.T, trace []replay.Request, f fleet, name string, replic
 		out.ttft, out.tokens = append(out.ttft, o.FirstToken), out.tokens+o.Tokens
 		out.hits, out.believed = out.hits+o.Cached, out.believed+o.Believed*traceBlock
 	}
-	out.figures, err = simulate(trace, f, m[0], seed)
+	out.Figures, err = simulate(trace, f, m[0], seed)
 	require.NoError(t, err)
 	return out
 }
@@ -83,10 +83,10 @@ func TestATinyTraceHasTheFiguresWorkedOutByHandInKVMode(t *testing.T) {
 		for seed := range uint64(5) {
 			s := sample(t, read(t, tiny), oneBlockASecond(2, 4), name, seed+1)
 			require.Equal(t, []time.Duration{blocks(2, 0), blocks(2, 6), blocks(1, 0), blocks(1, 0), blocks(1, 0)}, s.ttft, name)
-			require.EqualValues(t, 1024+1030+3*1536, s.tokens, name)
-			require.EqualValues(t, 3*1024, s.hits, name)
+			require.Equal(t, 1024+1030+3*1536, s.tokens, name)
+			require.Equal(t, 3*1024, s.hits, name)
 			if name == "kv" {
-				require.EqualValues(t, (2+2+3)*traceBlock, s.believed)
+				require.Equal(t, (2+2+3)*traceBlock, s.believed)
 			}
 		}
 	}
@@ -97,12 +97,12 @@ func TestATinyTraceHasTheFiguresWorkedOutByHandInKVMode(t *testing.T) {
 func TestATinyTraceHasTheFiguresWorkedOutByHandInTurn(t *testing.T) {
 	s := sample(t, read(t, tiny), oneBlockASecond(2, 4), "round-robin", 1)
 	require.Equal(t, []time.Duration{blocks(2, 0), blocks(2, 6), blocks(3, 0), blocks(3, 0), blocks(2, 0)}, s.ttft)
-	require.EqualValues(t, 512, s.hits)
+	require.Equal(t, 512, s.hits)
 	require.Zero(t, s.believed)
 
-	f := s.figures
-	require.Equal(t, blocks(2, 6), f.P50)
-	require.Equal(t, blocks(3, 0), f.P95)
+	f := s.Figures
+	require.Equal(t, blocks(2, 6), f.First.P50)
+	require.Equal(t, blocks(3, 0), f.First.P95)
 	require.InDelta(t, 512.0/(1024+1030+3*1536), f.Hit, 1e-12)
 	require.InDelta(t, (2+3+2)*512*2.0/((2+3+2)*512+(1030+3*512)), f.Busiest, 1e-12)
 }
@@ -114,7 +114,7 @@ func TestTheTimeToFirstTokenCountsTheQueue(t *testing.T) {
 {"timestamp": 500, "input_length": 512, "hash_ids": [2]}
 {"timestamp": 600, "input_length": 1024, "hash_ids": [1, 3]}`), f, "least-loaded", 1)
 	require.Equal(t, []time.Duration{1100 * time.Millisecond, 1700 * time.Millisecond, 2700 * time.Millisecond}, s.ttft)
-	require.EqualValues(t, 512, s.hits, "what was cached while the request waited")
+	require.Equal(t, 512, s.hits, "what was cached while the request waited")
 }
 
 func TestTheEstimateSeesNoEviction(t *testing.T) {
@@ -254,22 +254,22 @@ func TestOnTheRealTraceKVFindsMoreAndAnswersSooner(t *testing.T) {
 	trace, err := o.read(3000, 1)
 	require.NoError(t, err)
 	f := fleet{Ranks: 8, Capacity: 2000, Speed: 8000, Overhead: 20 * time.Millisecond, EventDelay: 10 * time.Millisecond}
-	got := map[string]figures{}
+	got := map[string]replay.Figures{}
 	for _, name := range []string{"kv", "estimate", "least-loaded", "round-robin"} {
-		got[name] = sample(t, trace, f, name, 1).figures
+		got[name] = sample(t, trace, f, name, 1).Figures
 	}
 	for _, name := range []string{"estimate", "least-loaded", "round-robin"} {
 		require.Greater(t, got["kv"].Hit, got[name].Hit, name)
-		require.Less(t, got["kv"].P50, got[name].P50, name)
-		require.Less(t, got["kv"].P95, got[name].P95, name)
+		require.Less(t, got["kv"].First.P50, got[name].First.P50, name)
+		require.Less(t, got["kv"].First.P95, got[name].First.P95, name)
 	}
 	require.Greater(t, got["estimate"].Hit, got["least-loaded"].Hit)
 	require.LessOrEqual(t, got["kv"].Hit, workloadOf(trace).Bound())
 }
 
 func TestSeedsAreSummedUpAsMediansWithTheRangeOfTheP95(t *testing.T) {
-	r := summarise("kv", []figures{{Hit: 0.3, Times: replay.Times{P95: 5, P50: 1}}, {Hit: 0.1, Times: replay.Times{P95: 9, P50: 3}}, {Hit: 0.2, Times: replay.Times{P95: 7, P50: 2}}})
-	require.Equal(t, row{Mode: "kv", figures: figures{Hit: 0.2, Times: replay.Times{P95: 7, P50: 2}}, LowHit: 0.1, HighHit: 0.3, LowP95: 5, HighP95: 9}, r)
+	r := summarise("kv", []replay.Figures{{Hit: 0.3, First: replay.Times{P95: 5, P50: 1}}, {Hit: 0.1, First: replay.Times{P95: 9, P50: 3}}, {Hit: 0.2, First: replay.Times{P95: 7, P50: 2}}})
+	require.Equal(t, row{Mode: "kv", Figures: replay.Figures{Hit: 0.2, First: replay.Times{P95: 7, P50: 2}}, LowHit: 0.1, HighHit: 0.3, LowP95: 5, HighP95: 9}, r)
 }
 
 func TestEachModeHasTheParametersThatItsNameSays(t *testing.T) {
@@ -329,8 +329,8 @@ func TestTheModesHaveTheFiguresOfTheSimulatorBefore(t *testing.T) {
 		got, err := simulate(trace, f, replicated(m, []int{c.replicas})[0], 1)
 		require.NoError(t, err)
 		require.InDelta(t, c.hit, got.Hit, 1e-6, c.mode)
-		require.InDelta(t, c.mean, got.Mean, 1000, c.mode)
-		require.InDelta(t, c.p99, got.P99, 1000, c.mode)
+		require.InDelta(t, c.mean, got.First.Mean, 1000, c.mode)
+		require.InDelta(t, c.p99, got.First.P99, 1000, c.mode)
 	}
 }
 

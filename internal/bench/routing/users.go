@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -33,7 +34,7 @@ func (o *options) users(stdout, stderr io.Writer) error {
 	fmt.Fprintf(&b, "# What users feel, by way to pick\n\nSimulated, in simulated time. %s\n", s.String())
 	fmt.Fprintf(&b, "Good: a first token within %v and a mean of %v between tokens. Seeds %d to %d, medians; in brackets, relative to %s.\n", o.target.FirstToken, o.target.Between, o.seed, o.seed+uint64(o.repeats)-1, o.modes[0].name)
 	for fleetName := range strings.SplitSeq(o.fleets, ",") {
-		for name := range strings.SplitSeq(o.traffics, ",") {
+		for name := range strings.SplitSeq(cmp.Or(o.traffics, "65"), ",") {
 			f, w, err := s.Play(fleetName, name)
 			if err != nil {
 				return err
@@ -71,14 +72,7 @@ func (o *options) felt(m *mode, f *replay.Fleet, w *replay.Workload) (out replay
 		}
 		runs = append(runs, r.Figures(o.target))
 	}
-	out.Hit = medianOf(runs, func(f replay.Figures) float64 { return f.Hit })
-	out.First.Mean = medianOf(runs, func(f replay.Figures) time.Duration { return f.First.Mean })
-	out.First.P99 = medianOf(runs, func(f replay.Figures) time.Duration { return f.First.P99 })
-	out.Between.P99 = medianOf(runs, func(f replay.Figures) time.Duration { return f.Between.P99 })
-	out.Goodput = medianOf(runs, func(f replay.Figures) float64 { return f.Goodput })
-	out.Preempted = medianOf(runs, func(f replay.Figures) int { return f.Preempted })
-	out.Busiest = medianOf(runs, func(f replay.Figures) float64 { return f.Busiest })
-	return out, nil
+	return medians(runs), nil
 }
 
 func writeFelt(b *strings.Builder, name string, f, first *replay.Figures) {
