@@ -332,7 +332,7 @@ bench-pick: ## how long a decision takes at 10, 100 and 1,000 workers
 bench-peers: ## the index beside its rivals on their traces (../shared/peers/kvindex; Rust 1.88): long
 	go build -o .run/bench-kvindex ./internal/bench/kvindex && exec .run/bench-kvindex peers $(BENCH_ARGS)
 
-bench-routing: tools ## hit rate and time to first token on a real conversation trace, by mode
+bench-routing: tools ## hit rate and time to first token on a real conversation trace, by mode; with -fleet, what users of whole answers feel
 	go build -o .run/bench-routing ./internal/bench/routing && exec .run/bench-routing $(BENCH_ARGS)
 
 bench-tokens: tokenizers real-tools ## first sight of 220 KB beside Hugging Face's tokenizers, a conversation's next turn, and both beside a real vLLM's /tokenize

@@ -4,10 +4,9 @@
 //
 // # Simulated
 //
-// The requests of the whole trace arrive at prefill ranks that are simulated
-// event by event, in simulated time. Each is picked for by the parts that the
-// plugin is made of: internal/overlap asks pkg/kvindex (what ranks told
-// for exact modes, what was routed for the estimate), internal/load books what pkg/picker decides. A rank
+// The requests of the whole trace arrive at prefill ranks of internal/replay, in simulated time.
+// Each is picked for by the parts that the plugin is made of, which internal/bench/policies joins
+// (what ranks told for exact modes, what was routed for the estimate), or by another's rule. A rank
 // serves one prompt at a time in order of arrival, computes the tokens that its
 // cache lacks at one constant speed, and keeps whole blocks in a
 // least-recently-used cache of a stated size, evicted block by block as vLLM's (SGLang
@@ -21,6 +20,15 @@
 // range of the p95. A block of the trace, 512 tokens, is a KV block here: the
 // cost function only compares lengths, and a prefill pick knows no other unit.
 // It opens no socket and starts no process.
+//
+// # What users feel
+//
+// With -fleet and -traffic, whole answers of a slice of the trace, or of generated traffic, are
+// played over fleets by name: workers that serve requests alone, or pairs with a transfer between
+// them; answers that run in steps, slow each other and prompts down, and can be preempted; slow,
+// slowed and throttled ranks; four prompts at once; bursts; agents. All numbers are stated at the
+// head of what is printed. It tells the time between tokens and the share of requests that keep a
+// stated target, beside the first token. This part has nothing live beside it.
 //
 // # Live
 //
@@ -68,7 +76,7 @@
 //
 // # Left out
 //
-// So that nobody takes the figures for those of a real fleet:
+// So that nobody takes the figures for those of a real fleet, of the first and the live part:
 //
 //   - decode takes no time: answers of one token, no decode load, no transfer of
 //     KV, no answers entering the cache of a rank that served both;
