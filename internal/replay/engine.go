@@ -134,14 +134,14 @@ func (s *sim) admit(e *engine) error {
 func (s *sim) finished(e *engine) error {
 	e.busy = false
 	answers := e.running
-	e.running = nil
+	e.running = e.running[:0] // those that go on, which are no more than those read so far
 	for _, j := range answers {
 		if err := s.write(e, j); err != nil {
 			return err
 		}
 	}
 	prompts := e.prompts
-	e.prompts = nil
+	e.prompts = e.prompts[:0]
 	for _, j := range prompts {
 		if j.left -= j.part; j.left > 0 {
 			e.prompts = append(e.prompts, j)
