@@ -13,6 +13,7 @@ type script struct {
 	legs    []Leg
 	at      []time.Duration // when each of legs was told
 	events  []Events
+	heard   []time.Duration // when each of events was
 	reports []Report
 }
 
@@ -28,8 +29,8 @@ func (s *script) Leg(now time.Duration, l Leg) error {
 	return nil
 }
 
-func (s *script) Events(_ time.Duration, e Events) error {
-	s.events = append(s.events, e)
+func (s *script) Events(now time.Duration, e Events) error {
+	s.events, s.heard = append(s.events, e), append(s.heard, now)
 	return nil
 }
 

@@ -232,6 +232,7 @@ func TestOfAPairTheTransferIsPartOfTheFirstToken(t *testing.T) {
 	require.Equal(t, ms(5+30+30+20), r.Outcomes[1].FirstToken, "20 of 25 tokens are cached, and the domain is another")
 	require.Equal(t, ms(5+2+3+20), r.Outcomes[2].End)
 	require.Equal(t, []Events{{Rank: 0, Stored: blocks}, {Rank: 1, Stored: blocks}, {Rank: 2, Stored: blocks}}, s.events)
+	require.Equal(t, []time.Duration{ms(26), ms(31), ms(1066)}, s.heard, "a delay after they were stored")
 	f.FetchesLacking = true
 	r = run(t, f, w, s)
 	require.Equal(t, ms(5+2+1+20), r.Outcomes[2].End, "decode lacks what is not a whole block")
