@@ -29,7 +29,6 @@ var made = map[string]string{
 	".run/bench/path.md": "make bench writes it",
 	"path.md":            "the same",
 	"routing.md":         "make bench-routing writes it",
-	"routing-users.md":   "the same",
 }
 
 var (

@@ -12,7 +12,7 @@ import (
 // Reused that an earlier prompt had, and new text: what the model has answered, and what a tool
 // has returned. Where a prompt would have more than Longest tokens, the session's history is
 // compacted: what is left is the app's beginning, and new text again. A next prompt is sent a
-// pause after the answer to the one before has ended.
+// pause after the answer to the one before has ended. All numbers are above 0.
 type Agents struct {
 	Requests    int              // of all sessions together, at least; the last session is whole
 	PerSecond   float64          // sessions that begin, at random times

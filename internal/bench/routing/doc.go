@@ -1,6 +1,7 @@
 // Command routing is `make bench-routing`: what the ways to pick a prefill rank
 // are worth on a conversation trace, in share of prompt tokens found in a cache
-// and in time to first token. It has two parts, and says how far they agree.
+// and in time to first token. It has a simulated part and a live one, and says how far
+// they agree.
 //
 // # Simulated
 //
@@ -27,7 +28,7 @@
 // played over fleets by name: workers that serve requests alone, or pairs with a transfer between
 // them; answers that run in steps, slow each other and prompts down, and can be preempted; slow,
 // slowed and throttled ranks; four prompts at once; bursts; agents. All numbers are stated at the
-// head of what is printed. It tells the time between tokens and the share of requests that keep a
+// head of what is printed. Its tables have the time between tokens and the share of requests that keep a
 // stated target, beside the first token. This part has nothing live beside it.
 //
 // # Live

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/bench/host"
+	"github.com/seed-60ae5743/baton/internal/bench/policies"
 	"github.com/seed-60ae5743/baton/internal/replay"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
@@ -140,6 +141,7 @@ func (o *options) check(names, capacities, rates, replicas string) (err error) {
 	if o.traffics != "" && o.fleets == "" {
 		return fmt.Errorf("-traffic %q: expected -fleet, too", o.traffics)
 	}
+	o.live = o.live && o.fleets == "" // no worker of the live part writes whole answers
 	if o.modes, err = chosen(names, o.Speed); err != nil {
 		return err
 	}
@@ -189,9 +191,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if o.out == "" {
 			o.out = filepath.Join(root, ".run", "bench")
 		}
-	}
-	if o.fleets != "" {
-		return o.users(stdout, stderr)
 	}
 	start := time.Now()
 	var p parts
@@ -287,13 +286,13 @@ func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Wri
 	trace = o.played.scale.shrink(trace)
 	c := &comparison{
 		options: o.played, Trace: r.Trace, Requests: len(trace), Bound: workloadOf(trace).Bound(), Demand: workloadOf(trace).Demand(o.played.fleet.simulated()),
-		Span: time.Duration(float64(trace[len(trace)-1].At) / o.played.scale.Speedup), Slice: map[string]row{}, All: r.Requests, Whole: map[string]row{},
+		Span: time.Duration(float64(trace[len(trace)-1].At) / o.played.scale.Speedup), Slice: map[string]row{}, All: len(r.Cells[0].Load.Requests), Whole: map[string]row{},
 	}
 	for _, row := range r.Cells[0].Rows {
 		c.Whole[row.Mode] = row
 	}
 	for _, m := range replicated(modes(o.Speed), o.replicas) {
-		if c.Slice[m.name], err = o.simulate(trace, o.played.fleet, m, sliceSeeds); err != nil {
+		if c.Slice[m.name], err = o.simulate(o.played.fleet.simulated(), workloadOf(trace), m, sliceSeeds); err != nil {
 			return nil, err
 		}
 	}
@@ -302,43 +301,86 @@ func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Wri
 }
 
 // simulate runs a mode with so many seeds.
-func (o *options) simulate(trace []replay.Request, f fleet, m mode, seeds int) (row, error) {
+func (o *options) simulate(f *replay.Fleet, w *replay.Workload, m mode, seeds int) (row, error) {
+	m.plugin.RoutedTTL, m.plugin.PredictedTTL = o.RoutedTTL, o.PredictedTTL
 	var runs []replay.Figures
 	for i := range seeds {
-		got, err := simulate(trace, f, m, o.seed+uint64(i))
+		r, err := m.play(f, w, o.seed+uint64(i))
 		if err != nil {
 			return row{}, err
 		}
-		runs = append(runs, got)
+		runs = append(runs, r.Figures(o.target))
 	}
 	return summarise(m.name, runs), nil
 }
 
 // measure runs every mode in every cell.
 func (o *options) measure(stderr io.Writer) (*report, error) {
-	r := &report{Machine: machine(), Trace: filepath.Base(o.trace), Fleet: o.fleet, Seed: o.seed, Repeats: o.repeats, Modes: o.modes}
-	for _, rate := range o.rates {
-		trace, err := o.read(o.requests, rate)
-		if err != nil {
-			return nil, err
-		}
-		r.describe(trace)
-		for _, capacity := range o.capacities {
-			f := o.fleet
-			f.Capacity = capacity
-			c := cell{Capacity: capacity, Rate: rate, Demand: workloadOf(trace).Demand(f.simulated())}
-			for _, m := range o.modes {
-				fmt.Fprintf(stderr, "%s, %s\n", c.String(), m.name)
-				got, err := o.simulate(trace, f, m, o.repeats)
-				if err != nil {
-					return nil, err
-				}
-				c.Rows = append(c.Rows, got)
+	r := &report{Machine: machine(), Trace: filepath.Base(o.trace), Seed: o.seed, Repeats: o.repeats, Modes: o.modes}
+	var err error
+	if o.fleets != "" {
+		err = o.users(r)
+	} else {
+		err = o.prefills(r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i := range r.Cells {
+		c := &r.Cells[i]
+		for _, m := range o.modes {
+			fmt.Fprintf(stderr, "%s, %s\n", c.Heading, m.name)
+			got, err := o.simulate(c.Fleet, c.Load, m, o.repeats)
+			if err != nil {
+				return nil, err
 			}
-			r.Cells = append(r.Cells, c)
+			c.Rows = append(c.Rows, got)
 		}
 	}
 	return r, nil
+}
+
+// prefills adds the cells of prefill ranks alone, by arrivals and caches.
+func (o *options) prefills(r *report) error {
+	r.About = fmt.Sprintf("%d prefill ranks, one prompt at a time each, %g tokens/s and %s a prompt; KV events arrive after %s; the estimate believes for %s.", o.Ranks, o.Speed, o.Overhead, o.EventDelay, o.RoutedTTL)
+	for _, rate := range o.rates {
+		trace, err := o.read(o.requests, rate)
+		if err != nil {
+			return err
+		}
+		for _, capacity := range o.capacities {
+			f := o.fleet
+			f.Capacity = capacity
+			r.Cells = append(r.Cells, cell{Heading: fmt.Sprintf("%d blocks a rank, arrivals ×%g", capacity, rate), Fleet: f.simulated(), Load: workloadOf(trace)})
+		}
+	}
+	return nil
+}
+
+// usersRequests is how many requests of the trace are played over fleets by name.
+const usersRequests = 1500
+
+// users adds the cells of whole answers, by fleets and traffic with names.
+func (o *options) users(r *report) error {
+	trace, err := o.read(cmp.Or(o.requests, usersRequests), 1)
+	if err != nil {
+		return err
+	}
+	s := policies.Scenarios{
+		Ranks: o.Ranks, PerToken: 1 / o.Speed, PerPrompt: o.Overhead.Seconds(), CacheBlocks: o.capacities[0],
+		EventDelay: o.EventDelay, Seed: o.seed, Trace: trace,
+	}
+	r.About = fmt.Sprintf("%s Goodput: the share of requests with a first token within %v and a mean of %v between tokens. Relative: to %s.", s.String(), o.target.FirstToken, o.target.Between, o.modes[0].name)
+	for fleetName := range strings.SplitSeq(o.fleets, ",") {
+		for traffic := range strings.SplitSeq(cmp.Or(o.traffics, "65"), ",") {
+			f, w, err := s.Play(fleetName, traffic)
+			if err != nil {
+				return err
+			}
+			r.Cells = append(r.Cells, cell{Heading: fleetName + ", " + traffic, Fleet: f, Load: w, Whole: true})
+		}
+	}
+	return nil
 }
 
 // machine names where the run took place. The figures do not depend on it.

@@ -112,16 +112,6 @@ func whatOf(what string, replicas int) string {
 	return fmt.Sprintf("the same by %d replicas of the plugin, asked in turn", replicas)
 }
 
-// simulate runs one mode over prefill ranks alone, with one seed.
-func simulate(trace []replay.Request, f fleet, m mode, seed uint64) (replay.Figures, error) {
-	m.plugin.RoutedTTL, m.plugin.PredictedTTL = f.RoutedTTL, f.PredictedTTL
-	r, err := m.play(f.simulated(), workloadOf(trace), seed)
-	if err != nil {
-		return replay.Figures{}, err
-	}
-	return r.Figures(replay.Target{}), nil
-}
-
 // play runs one mode with one seed. What the plugin knows at the end must be what is so.
 func (m *mode) play(f *replay.Fleet, w *replay.Workload, seed uint64) (*replay.Result, error) {
 	if m.rival != nil {

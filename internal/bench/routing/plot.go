@@ -117,13 +117,13 @@ func (g *group) draw(b *strings.Builder, y int, panels []measureOf) {
 func plot(r *report) string {
 	var groups []group
 	for i := range r.Cells {
-		g := group{heading: r.Cells[i].String(), bound: r.Bound}
+		g := group{heading: r.Cells[i].Heading, bound: r.Cells[i].Load.Bound()}
 		for _, row := range r.Cells[i].Rows {
 			g.bars = append(g.bars, bar{row.Mode, row, 1})
 		}
 		groups = append(groups, g)
 	}
-	title := fmt.Sprintf("Routing quality: %s, %d simulated prefill ranks, seed %d", r.Trace, r.Fleet.Ranks, r.Seed)
+	title := fmt.Sprintf("Routing quality: %s, simulated, seed %d", r.Trace, r.Seed)
 	return draw([]string{title}, groups, measures())
 }
 
