@@ -124,7 +124,7 @@ func TestTheEstimateSeesNoEviction(t *testing.T) {
 	require.Zero(t, exact.hits)
 	require.Zero(t, estimate.hits)
 	require.Zero(t, exact.believed)
-	require.EqualValues(t, 1024, estimate.believed)
+	require.Equal(t, 1024, estimate.believed)
 }
 
 func TestABlockIsKnownOnlyAfterItsEvent(t *testing.T) {
@@ -134,11 +134,11 @@ func TestABlockIsKnownOnlyAfterItsEvent(t *testing.T) {
 	f := oneBlockASecond(1, 8)
 	f.EventDelay = time.Second
 	s := sample(t, trace, f, "kv-told", 1)
-	require.EqualValues(t, 3*traceBlock, s.believed, "of the third request only")
-	require.EqualValues(t, 1024+1024, s.hits)
+	require.Equal(t, 3*traceBlock, s.believed, "of the third request only")
+	require.Equal(t, 1024+1024, s.hits)
 	s = sample(t, trace, f, "kv", 1)
-	require.EqualValues(t, (2+3)*traceBlock, s.believed, "of the second by what was routed")
-	require.EqualValues(t, 1024+1024, s.hits)
+	require.Equal(t, (2+3)*traceBlock, s.believed, "of the second by what was routed")
+	require.Equal(t, 1024+1024, s.hits)
 }
 
 func TestAReplicaPredictsWhatItHasRoutedItselfAndHearsAllEvents(t *testing.T) {
@@ -150,7 +150,7 @@ func TestAReplicaPredictsWhatItHasRoutedItselfAndHearsAllEvents(t *testing.T) {
 	for replicas, want := range map[int]int{1: 2 + 3, 2: 3, 3: 3} {
 		s := sampleBy(t, trace, f, "kv", replicas, 1)
 		require.Equal(t, want*traceBlock, s.believed, "%d: the second's start is known to the first's replica alone", replicas)
-		require.EqualValues(t, 1024+1024, s.hits)
+		require.Equal(t, 1024+1024, s.hits)
 	}
 	for replicas, want := range map[int]int{1: 2 + 3, 2: 2, 3: 0} {
 		s := sampleBy(t, trace, f, "estimate-full", replicas, 1)
