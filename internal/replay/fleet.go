@@ -37,12 +37,12 @@ type Rank struct {
 	Prompts     int     // computed at once, each at its share of the speed; 0 counts as 1
 	Chunk       int     // prompt tokens of a step; 0: whole prompts
 	CacheBlocks int     // of the prefix cache; 0: no limit
-	Room        int     // blocks that running answers may hold; 0: no limit
+	Room        int     // blocks that answers, and prompts being computed, may hold; 0: no limit
 	Step        Step
 	Speeds      []Speed // in order of time; before the first the factor is 1
 	Domain      int     // a transfer between two domains is Fleet.Far
-	Ahead       time.Duration
-	// Ahead is by how much the worker's own clock is ahead of the router's.
+
+	Ahead time.Duration // by which the worker's own clock is ahead of the router's
 }
 
 // factor is the rank's speed at a time.

@@ -155,11 +155,11 @@ func (p *Plugin) Choose(now time.Duration, number int, r *replay.Request) (repla
 	p.asked++
 	p.flights[number] = f
 	chain := p.hashes(r)
-	role, params, ranks, into := worker.Prefill, p.cfg.Prefill, p.pool.PrefillRanks, &f.prefill
+	first := leg{worker.Prefill, &p.cfg.Prefill, p.pool.PrefillRanks, &f.prefill, true}
 	if len(p.pool.AggregatedRanks) > 0 {
-		role, params, ranks, into = worker.Aggregated, p.cfg.Whole, p.pool.AggregatedRanks, &f.rest
+		first = leg{worker.Aggregated, &p.cfg.Whole, p.pool.AggregatedRanks, &f.rest, true}
 	}
-	d, err := p.pick(now, f.by, r, chain, role, &params, ranks, into, true)
+	d, err := p.pick(now, f.by, r, &first)
 	if err != nil {
 		return replay.Choice{}, err
 	}
@@ -172,7 +172,7 @@ func (p *Plugin) Choose(now time.Duration, number int, r *replay.Request) (repla
 	c := replay.Choice{Rank: int(d.Rank.ID) - 1, Believed: int(d.OverlapBlocks)}
 	if len(p.pool.DecodeRanks) > 0 {
 		params := picker.DecodeOverride(p.cfg.Decode)
-		if d, err = p.pick(now, f.by, r, chain, worker.Decode, &params, p.pool.DecodeRanks, &f.rest, p.fleet.FetchesLacking); err != nil {
+		if d, err = p.pick(now, f.by, r, &leg{worker.Decode, &params, p.pool.DecodeRanks, &f.rest, p.fleet.FetchesLacking}); err != nil {
 			return c, err
 		}
 		c.Decode = int(d.Rank.ID) - 1
@@ -180,25 +180,34 @@ func (p *Plugin) Choose(now time.Duration, number int, r *replay.Request) (repla
 	return c, nil
 }
 
-// pick picks and books one leg, with overlaps or without.
-func (p *Plugin) pick(now time.Duration, by *replica, r *replay.Request, chain []kvindex.LocalHash, role worker.Role, params *picker.Params, ranks []worker.Rank, into *load.Reservation, overlaps bool) (picker.Decision, error) {
+// leg is what one pick is made from.
+type leg struct {
+	role     worker.Role
+	params   *picker.Params
+	ranks    []worker.Rank
+	into     *load.Reservation
+	overlaps bool // what the ranks hold of the prompt counts
+}
+
+// pick picks and books one leg of a request, whose hashes are in p.chain.
+func (p *Plugin) pick(now time.Duration, by *replica, r *replay.Request, l *leg) (picker.Decision, error) {
 	req := load.Request{
-		Key: key, Ranks: ranks, Params: params, Now: clock(now),
-		Pick: picker.Request{Role: role, ISLTokens: r.Tokens, RequestBlocks: len(chain), Estimated: p.cfg.Estimated},
+		Key: key, Ranks: l.ranks, Params: l.params, Now: clock(now),
+		Pick: picker.Request{Role: l.role, ISLTokens: r.Tokens, RequestBlocks: len(p.chain), Estimated: p.cfg.Estimated},
 	}
-	if role != worker.Prefill {
+	if l.role != worker.Prefill {
 		e, size := by.lately.Expect(key, outlen.NotSaid), float64(p.block)
 		req.Growth = load.Growth{After: e.First, PerSecond: e.PerSecond / size, Most: float64(e.Tokens) / size}
 		req.Pick.NewBlocks = (r.Tokens + p.block - 1) / p.block
-		req.Pick.FetchesLacking = role == worker.Decode && overlaps
+		req.Pick.FetchesLacking = l.role == worker.Decode && l.overlaps
 		by.lately.Booked(key)
 	}
-	if overlaps && params.Mode == picker.KV {
+	if l.overlaps && l.params.Mode == picker.KV {
 		by.index.Expire(req.Now)
-		by.lookup.Of(p.snap, ranks, overlap.Prompt{Hashes: chain, Estimated: p.cfg.Estimated}, &p.answer)
+		by.lookup.Of(p.snap, l.ranks, overlap.Prompt{Hashes: p.chain, Estimated: p.cfg.Estimated}, &p.answer)
 		req.Overlaps, req.Estimated, req.Predicted = p.answer.Blocks, p.answer.Guessed, p.answer.Predicted
 	}
-	return by.book.PickAndReserve(&req, into)
+	return by.book.PickAndReserve(&req, l.into)
 }
 
 // Leg implements replay.Chooser.
