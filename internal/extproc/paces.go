@@ -32,9 +32,8 @@ type fleetPace struct {
 // are not known.
 const tellAll = time.Second
 
-// computed tells that a rank has computed so many tokens of a prompt: sent and ended say when its leg
-// began and ended.
-func (srv *Server) computed(of paced, at worker.Rank, sent, ended time.Time, tokens int64) {
+// computed tells that a rank has computed so many tokens of a prompt, on which it has spent so long.
+func (srv *Server) computed(of paced, at worker.Rank, spent time.Duration, ended time.Time, tokens int64) {
 	p := &srv.paces
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,7 +45,7 @@ func (srv *Server) computed(of paced, at worker.Rank, sent, ended time.Time, tok
 		f = new(fleetPace)
 		p.fleets[of] = f
 	}
-	f.Ended(at, sent, ended, tokens)
+	f.Ended(at, spent, tokens)
 	book := srv.cfg.Book
 	if ended.Sub(f.told) < tellAll {
 		setPace(book, &f.Fleet, at)
@@ -80,13 +79,13 @@ func (p *paces) forget(pool func(worker.Key) *worker.Pool) {
 	}
 }
 
-// computedPrompt tells of the prompt of this request, which a rank has computed from a moment on until now.
-func (s *mainStream) computedPrompt(role worker.Role, at worker.Rank, sent, now time.Time) {
+// computedPrompt tells of the prompt of this request, which a rank has computed as it was booked.
+func (s *mainStream) computedPrompt(role worker.Role, at worker.Rank, booked *load.Reservation, now time.Time) {
 	cached := s.prompt.Predicted
 	if s.counts.known {
 		cached = s.counts.cached
 	}
-	if at.ID != 0 && !sent.IsZero() && s.asked.Parallel == 1 {
-		s.srv.computed(paced{s.asked.Key, role}, at, sent, now, s.prompt.Prompt-cached)
+	if at.ID != 0 && s.asked.Parallel == 1 {
+		s.srv.computed(paced{s.asked.Key, role}, at, booked.Took(now), now, s.prompt.Prompt-cached)
 	}
 }

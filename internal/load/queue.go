@@ -1,6 +1,9 @@
 package load
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // queue has the bookings of one rank with prompt tokens, oldest first. A rank is assumed
 // to prefill one request after the other. The tokens of the oldest request decrease from
@@ -12,10 +15,56 @@ type queue struct {
 	head, tail *Reservation
 	n          int
 	since      time.Duration // when head became head, or its tokens were last corrected
+
+	// Of the cost in seconds: the rank's time is shared among its oldest prompts, so many as it is
+	// believed to compute at once (side), and is shared out until the moment until.
+	side  float64
+	until time.Duration
+}
+
+const (
+	// A rank is believed to compute so many prompts at once that all but a twentieth of its prompts ended
+	// among the oldest so many. A prompt that ended beyond them moves the number by up to sideStep.
+	sideStep = 0.2
+	beyond   = 0.05
+	mostSide = 64
+)
+
+// sides is how many of the queue's prompts are believed to be computed now.
+func (q *queue) sides() int {
+	return min(q.n, 1+int(math.Round(q.side)))
+}
+
+// share gives the time since the last sharing to the prompts that are computed.
+func (q *queue) share(now time.Duration) {
+	took := now - q.until
+	q.until = now
+	k := q.sides()
+	for r := q.head; r != nil && k > 0; r, k = r.after, k-1 {
+		r.had += took / time.Duration(q.sides())
+	}
+}
+
+// ends learns from where among the queue's prompts one ended how many are computed at once.
+func (q *queue) ends(r *Reservation) {
+	at := 0.0
+	for o := q.head; o != r && o != nil && at < mostSide; o = o.after {
+		at++
+	}
+	if q.n == 1 {
+		return // there was nothing to overtake
+	}
+	if at > q.side+0.5 {
+		q.side = min(q.side+sideStep*(1-beyond), mostSide)
+	} else {
+		q.side = max(q.side-sideStep*beyond, 0)
+	}
 }
 
 func (q *queue) push(r *Reservation, now time.Duration) {
+	q.share(now)
 	q.n++
+	r.had = 0
 	r.before, r.after = q.tail, nil
 	if q.tail == nil {
 		q.head, q.since = r, now
@@ -26,6 +75,8 @@ func (q *queue) push(r *Reservation, now time.Duration) {
 }
 
 func (q *queue) remove(r *Reservation, now time.Duration) {
+	q.share(now)
+	q.ends(r)
 	q.n--
 	if q.head == r {
 		q.head, q.since = r.after, now

@@ -30,7 +30,8 @@ type Reservation struct {
 	// Guarded by book.mu.
 	load          Load
 	held          bool
-	before, after *Reservation // neighbours in the rank's queue, while it has prompt tokens
+	before, after *Reservation  // neighbours in the rank's queue, while it has prompt tokens
+	had           time.Duration // what the rank is believed to have spent on its prompt
 	answer        growingAnswer
 }
 
@@ -47,6 +48,23 @@ func (r *Reservation) Release(now time.Time) {
 		r.book.mu.Unlock()
 	}
 	invariants.Check(false, "load: a booking was released twice, or there was none")
+}
+
+// Took returns what the rank is believed to have spent on the prompt until now, or until it was
+// computed.
+func (r *Reservation) Took(now time.Time) time.Duration {
+	if r == nil || r.book == nil {
+		return 0
+	}
+	b := r.book
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.entryLocked(r); e != nil && r.held && r.load.PrefillTokens > 0 {
+		b.tellLocked(now)
+		e.queue.share(b.now)
+		b.writeLocked(e)
+	}
+	return r.had
 }
 
 // ReleaseIfHeld takes the booking off and reports whether it was held. Code that must not

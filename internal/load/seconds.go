@@ -69,13 +69,20 @@ func (b *Book) Wait(r worker.Rank, now time.Time) float64 {
 
 // busy returns for how long a rank has work: at a time t in seconds the greater of floor and top - t.
 func (e *entry) busy() (top, floor float64) {
-	p := e.pace
-	all := p.PerToken*float64(e.load.PrefillTokens) + p.PerRequest*float64(e.queue.n)
-	if e.queue.head == nil {
+	q := &e.queue
+	if q.head == nil {
 		return 0, 0
 	}
-	head := p.PerToken*float64(e.queue.head.load.PrefillTokens) + p.PerRequest
-	return all + e.queue.since.Seconds(), max(0, all-head)
+	p := e.pace
+	all := p.PerToken*float64(e.load.PrefillTokens) + p.PerRequest*float64(q.n)
+	k, left := q.sides(), 0.0
+	for r, i := q.head, 0; r != nil && i < k; r, i = r.after, i+1 {
+		whole := p.PerToken*float64(r.load.PrefillTokens) + p.PerRequest
+		had := min(r.had.Seconds(), whole)
+		all -= had
+		left += whole - had
+	}
+	return all + q.until.Seconds(), max(0, all-left)
 }
 
 // computesLocked notes that work for so many tokens has come to a rank of the pool.

@@ -1,16 +1,15 @@
 // Package pace learns how long ranks take to compute prompts: seconds for a token, and seconds for
-// a request, of each rank, from when its legs began and ended.
+// a request, of each rank, from what it has spent on its legs.
 //
 // # Contract
 //
-// A [Fleet] is told of each leg that a rank has ended ([Fleet.Ended]): when it was sent, when it ended,
+// A [Fleet] is told of each leg that a rank has ended ([Fleet.Ended]): how long the rank was busy with it,
 // and how many tokens it had to compute. It answers what it believes of a rank ([Fleet.Of]), and of
 // all ([Fleet.Mean]). It is not safe for concurrent use, and reads no clock.
 //
-// A leg's own time is from when it was sent, or from when the leg before it ended on the same rank,
-// whichever is later: of legs that run side by side, that is each leg's share of the time in which the
-// rank was busy. The time is a·tokens + b, by least squares over the legs, of which each new one makes
-// the older ones count 2 % less.
+// The load book shares a rank's time out among its legs (internal/load/queue.go). What a leg got of it is
+// a·tokens + b, by least squares over the legs, of which each new one makes the older ones count 2 %
+// less.
 //
 // # What holds
 //

@@ -69,8 +69,7 @@ func (s *sums) fit() Speed {
 
 // rank is what is known of one rank.
 type rank struct {
-	all  sums
-	last time.Time // when its last leg ended
+	all sums
 
 	// Sums of logarithms above and below what was expected, and the legs since each was last 0.
 	slower, faster change
@@ -105,9 +104,9 @@ type Fleet struct {
 	all   sums
 }
 
-// Ended tells of a leg that the rank has ended. tokens are those that it has computed. It returns what the
-// leg took and what had been expected, in seconds; expected is 0 if nothing was.
-func (f *Fleet) Ended(at worker.Rank, sent, ended time.Time, tokens int64) (took, expected float64) {
+// Ended tells of a leg that the rank has ended. tokens are those that it has computed, spent is how long it
+// was busy with them. It returns what had been expected, in seconds; 0 if nothing was.
+func (f *Fleet) Ended(at worker.Rank, spent time.Duration, tokens int64) (expected float64) {
 	r := f.ranks[at]
 	if r == nil {
 		if f.ranks == nil {
@@ -116,16 +115,9 @@ func (f *Fleet) Ended(at worker.Rank, sent, ended time.Time, tokens int64) (took
 		r = new(rank)
 		f.ranks[at] = r
 	}
-	began := sent
-	if r.last.After(began) {
-		began = r.last
-	}
-	if ended.After(r.last) {
-		r.last = ended
-	}
-	took = ended.Sub(began).Seconds()
+	took := spent.Seconds()
 	if tokens <= 0 || took <= 0 {
-		return max(took, 0), 0
+		return 0
 	}
 	x := float64(tokens)
 	own := f.own(r)
@@ -137,7 +129,7 @@ func (f *Fleet) Ended(at worker.Rank, sent, ended time.Time, tokens int64) (took
 		}{{&r.slower, 1}, {&r.faster, -1}} {
 			if c.step(own, c.sign, x, took) {
 				r.all, r.slower, r.faster = c.legs, change{}, change{}
-				return took, expected
+				return expected
 			}
 		}
 	}
@@ -149,7 +141,7 @@ func (f *Fleet) Ended(at worker.Rank, sent, ended time.Time, tokens int64) (took
 	r.all.add(x, counted)
 	f.all.scale(forget)
 	f.all.add(x, counted)
-	return took, expected
+	return expected
 }
 
 // own returns a rank's speed by its own legs, with the fleet's for those that it lacks.

@@ -11,34 +11,23 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-var start = time.Unix(1_800_000_000, 0)
-
-// player lets ranks compute legs one after the other.
+// player lets ranks compute legs.
 type player struct {
-	f    Fleet
-	r    *rand.Rand
-	free map[worker.Rank]time.Time
-	now  time.Time
+	f Fleet
+	r *rand.Rand
 	// scatter is that of the logarithms of times.
 	scatter float64
 }
 
 func newPlayer(seed uint64, scatter float64) *player {
-	return &player{r: rand.New(rand.NewPCG(seed, 1)), free: map[worker.Rank]time.Time{}, now: start, scatter: scatter}
+	return &player{r: rand.New(rand.NewPCG(seed, 1)), scatter: scatter}
 }
 
-// leg sends a leg to a rank of this speed, a while after the one before.
+// leg sends a leg to a rank of this speed.
 func (p *player) leg(at worker.Rank, s Speed) {
-	p.now = p.now.Add(time.Duration(p.r.ExpFloat64() * float64(500*time.Millisecond)))
 	tokens := 100 + p.r.Int64N(16_000)
 	took := s.Seconds(float64(tokens)) * math.Exp(p.scatter*p.r.NormFloat64())
-	began := p.now
-	if p.free[at].After(began) {
-		began = p.free[at]
-	}
-	ended := began.Add(time.Duration(took * float64(time.Second)))
-	p.free[at] = ended
-	p.f.Ended(at, p.now, ended, tokens)
+	p.f.Ended(at, time.Duration(took*float64(time.Second)), tokens)
 }
 
 func ranks(n int) (out []worker.Rank) {
@@ -132,32 +121,15 @@ func TestOneLegThatTookVeryLongMovesLittle(t *testing.T) {
 	}
 	at := ranks(8)[0]
 	before := p.slowdown(at)
-	p.f.Ended(at, p.now, p.now.Add(time.Hour), 100)
-	p.f.Ended(at, p.now, p.now, 100)
-	p.f.Ended(at, p.now.Add(2*time.Hour), p.now.Add(time.Hour), 100)
-	p.f.Ended(at, p.now, p.now.Add(3*time.Hour), 0)
-	p.f.Ended(at, p.now, p.now.Add(3*time.Hour), -5)
+	p.f.Ended(at, time.Hour, 100)
+	p.f.Ended(at, 0, 100)
+	p.f.Ended(at, -time.Hour, 100)
+	p.f.Ended(at, time.Hour, 0)
+	p.f.Ended(at, time.Hour, -5)
 	require.InDelta(t, before, p.slowdown(at), 0.1)
 	p.f.Keep(func(r worker.Rank) bool { return r != at })
 	require.Zero(t, p.f.Legs(at))
 	require.NotZero(t, p.f.Legs(ranks(8)[1]))
-}
-
-// TestLegsSideBySideShareTheTime: a rank that computes four prompts at once is as fast as the sum says.
-func TestLegsSideBySideShareTheTime(t *testing.T) {
-	var f Fleet
-	r := rand.New(rand.NewPCG(5, 1))
-	at, now := worker.Rank{ID: 1}, start
-	for range 300 { // four prompts of 4,000 tokens, sent at once, end within 2 s, one near the other
-		sent := now
-		for i := range 4 {
-			f.Ended(at, sent, sent.Add(time.Duration((1.7+0.1*float64(i)+0.01*r.Float64())*float64(time.Second))), 4000)
-		}
-		now = now.Add(3 * time.Second)
-	}
-	s, known := f.Of(at)
-	require.True(t, known)
-	require.InEpsilon(t, 0.5, s.Seconds(4000), 0.15, "2 s for four")
 }
 
 // TestValuesAreFinite: whatever is told.
@@ -166,8 +138,7 @@ func TestValuesAreFinite(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 1))
 	at := worker.Rank{ID: 1}
 	for range 10_000 {
-		sent := start.Add(time.Duration(r.Int64()) >> r.UintN(60))
-		f.Ended(at, sent, sent.Add(time.Duration(r.Int64())>>r.UintN(62)-time.Duration(r.UintN(5))), r.Int64()>>r.UintN(62))
+		f.Ended(at, time.Duration(r.Int64())>>r.UintN(62)-time.Duration(r.UintN(5)), r.Int64()>>r.UintN(62))
 		s, _ := f.Of(at)
 		for _, v := range []float64{s.PerToken, s.PerRequest} {
 			require.False(t, math.IsNaN(v) || math.IsInf(v, 0) || v < 0, "%v", s)

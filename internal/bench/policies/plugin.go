@@ -7,6 +7,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/outlen"
 	"github.com/seed-60ae5743/baton/internal/overlap"
+	"github.com/seed-60ae5743/baton/internal/pace"
 	"github.com/seed-60ae5743/baton/internal/replay"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -40,6 +41,7 @@ type replica struct {
 	lookup *overlap.Lookup
 	book   *load.Book
 	lately outlen.Lately
+	paces  pace.Fleet // of the ranks that compute prompts
 }
 
 // flight is a request that has not ended.
@@ -47,6 +49,7 @@ type flight struct {
 	by            *replica
 	prefill, rest load.Reservation // rest: of decode, or of the whole request
 	at, first     time.Duration
+	prompt        int // tokens
 	answer        int
 }
 
@@ -151,7 +154,7 @@ func (p *Plugin) hashes(r *replay.Request) []kvindex.LocalHash {
 
 // Choose implements replay.Chooser.
 func (p *Plugin) Choose(now time.Duration, number int, r *replay.Request) (replay.Choice, error) {
-	f := &flight{by: p.replicas[p.asked%len(p.replicas)], at: now, answer: max(r.Answer, 1)}
+	f := &flight{by: p.replicas[p.asked%len(p.replicas)], at: now, prompt: r.Tokens, answer: max(r.Answer, 1)}
 	p.asked++
 	p.flights[number] = f
 	chain := p.hashes(r)
@@ -217,8 +220,12 @@ func (p *Plugin) Leg(now time.Duration, l replay.Leg) error {
 	case l.Moment == replay.FirstToken:
 		f.first = now - f.at
 		f.rest.PrefillDone(1<<62, clock(now))
+		if l.Role == replay.Whole {
+			f.computed(now, &f.rest, &l)
+		}
 	case l.Moment == replay.Ended && l.Role == replay.Prefill:
 		f.prefill.Release(clock(now))
+		f.computed(now, &f.prefill, &l)
 		if len(p.pool.DecodeRanks) == 0 {
 			delete(p.flights, l.Request)
 		}
@@ -228,6 +235,15 @@ func (p *Plugin) Leg(now time.Duration, l replay.Leg) error {
 		delete(p.flights, l.Request)
 	}
 	return nil
+}
+
+// computed learns from a prompt that a rank has computed.
+func (f *flight) computed(now time.Duration, booked *load.Reservation, l *replay.Leg) {
+	by, at := f.by, idOf(l.Rank)
+	by.paces.Ended(at, booked.Took(clock(now)), int64(f.prompt-l.Cached))
+	if s, known := by.paces.Of(at); known {
+		by.book.SetPace(at, picker.Pace(s))
+	}
 }
 
 // Events implements replay.Chooser.

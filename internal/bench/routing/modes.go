@@ -11,6 +11,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/bench/stats"
 	"github.com/seed-60ae5743/baton/internal/replay"
 	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // mode is one way to pick.
@@ -36,11 +37,16 @@ func modes(speed float64) []mode {
 	}
 	predicted := func(c *policies.Config) { c.Predicted = true }
 	estimated := func(c *policies.Config) { c.Estimated = true }
+	blocks := func(c *policies.Config) {
+		c.Prefill, c.Decode, c.Whole = picker.BlockParamsFor(worker.Prefill), picker.BlockParamsFor(worker.Decode), picker.BlockParamsFor(worker.Aggregated)
+	}
 	all := []mode{
 		{"kv", "exact overlap from KV events, and what was routed until they come; default parameters", with(picker.KV, predicted), nil},
 		{"kv-told", "exact overlap from KV events alone", with(picker.KV, nil), nil},
-		{"kv-decay", "kv, queued tokens decaying at the ranks' speed", with(picker.KV, func(c *policies.Config) {
+		{"kv-blocks", "kv with the cost in blocks, as before it was in seconds", with(picker.KV, func(c *policies.Config) { predicted(c); blocks(c) }), nil},
+		{"kv-decay", "kv-blocks, queued tokens decaying at the ranks' speed", with(picker.KV, func(c *policies.Config) {
 			predicted(c)
+			blocks(c)
 			c.Prefill.PrefillTokensPerSecond, c.Whole.PrefillTokensPerSecond = speed, speed
 		}), nil},
 		{"estimate", "kv by the byte estimate: what was routed lately, at half weight", with(picker.KV, estimated), nil},
