@@ -280,7 +280,7 @@ func newStreamView(e *EventStream, now time.Time) streamView {
 // words are the functions by which the page shows a decision, beside the texts of its
 // record.
 var words = template.FuncMap{
-	"after": after, "bytes": bytesText, "class": outcomeClass, "clock": clock, "cost": decision.CostText, "full": full,
+	"after": after, "bytes": bytesText, "class": outcomeClass, "clock": clock, "full": full,
 	"grouped": grouped, "overlap": overlapText, "source": sourceWord,
 	"model": func(r *decision.Record) string {
 		return keyName(worker.Key{Model: r.Model, Namespace: r.Namespace})

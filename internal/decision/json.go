@@ -39,10 +39,13 @@ type choiceForm struct {
 	Why           string        `json:"why"`
 	OverlapBlocks int64         `json:"overlap_blocks"`
 	Cost          *float64      `json:"cost"`
+	CostIn        string        `json:"cost_in,omitempty"` // "seconds"; else blocks, or what the mode compares
 	Table         []rowForm     `json:"table"`
 	LeftOut       int           `json:"left_out"`
 	EligibleOut   int           `json:"left_out_eligible,omitempty"` // of LeftOut
 }
+
+const inSeconds = "seconds" // a value of choiceForm.CostIn
 
 type rowForm struct {
 	WorkerID worker.ID     `json:"worker_id,string"`
@@ -105,6 +108,9 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 		Why: c.said, OverlapBlocks: c.OverlapBlocks, Cost: number(c.Cost),
 		Table: make([]rowForm, 0, c.n), LeftOut: c.left, EligibleOut: c.more,
 	}
+	if c.InSeconds {
+		f.CostIn = inSeconds
+	}
 	for i := range c.Rows() {
 		r := &c.rows[i]
 		f.Table = append(f.Table, rowForm{
@@ -124,6 +130,7 @@ func (c *Choice) UnmarshalJSON(b []byte) error {
 	}
 	c.Rank, c.Endpoint = worker.Rank{ID: f.WorkerID, DPRank: f.DPRank}, f.Endpoint
 	c.Mode, c.Reason, c.OverlapBlocks, c.Cost, c.said = f.Mode, f.Reason, f.OverlapBlocks, float(f.Cost), f.Why
+	c.InSeconds = f.CostIn == inSeconds
 	c.n = min(len(f.Table), MaxRows)
 	c.left, c.more = f.LeftOut+len(f.Table)-c.n, f.EligibleOut
 	for i := range f.Table[c.n:] {

@@ -71,7 +71,9 @@ type Row struct {
 	ActivePrefillTokens int64       `json:"active_prefill_tokens"`
 	ActiveDecodeBlocks  int64       `json:"active_decode_blocks"`
 	ActiveRequests      int64       `json:"active_requests"`
-	CreditBlocks        float64     `json:"-"` // by how much the cache lowers the cost
+	WaitSeconds         float64     `json:"wait_seconds,omitempty"` // of a cost in seconds: until the rank is free
+	OwnSeconds          float64     `json:"own_seconds,omitempty"`  // and what it takes for the prompt
+	CreditBlocks        float64     `json:"-"`                      // by how much the cache lowers the cost
 	PrefillCost         float64     `json:"-"`
 	DecodeCost          float64     `json:"-"`
 	Cost                float64     `json:"-"` // lower wins; the mode says what it is made of
@@ -106,6 +108,7 @@ type Choice struct {
 	Reason        string // reason code, as in the metrics
 	OverlapBlocks int64
 	Cost          float64
+	InSeconds     bool // costs are seconds; else blocks, or what the mode compares
 
 	// Refused says why no rank was picked, if the candidates were not the reason.
 	Refused string

@@ -70,7 +70,7 @@ func (c *Choice) table(to io.Writer) {
 		if c.Picked(r) {
 			mark = "*"
 		}
-		cost := CostText(r.Cost)
+		cost := c.CostText(r.Cost)
 		if r.Out {
 			cost = "out: " + r.Note
 		}

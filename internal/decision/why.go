@@ -93,7 +93,7 @@ func (c *Choice) against(picked *Row, rest []Row, name func(*Row) string) string
 	case !byCost(c.Mode):
 		return fmt.Sprintf("%s, of %d candidates", modeWhy(c.Mode, c.Reason), 1+len(rest)+c.more)
 	case picked.Cost < next.Cost:
-		return fmt.Sprintf("lowest cost %s; next best %s at %s", CostText(picked.Cost), name(next), CostText(next.Cost))
+		return fmt.Sprintf("lowest cost %s%s; next best %s at %s", c.CostText(picked.Cost), c.parts(picked), name(next), c.CostText(next.Cost))
 	case picked.Cost == next.Cost:
 		ties := 1
 		for _, r := range rest {
@@ -101,10 +101,10 @@ func (c *Choice) against(picked *Row, rest []Row, name func(*Row) string) string
 				ties++
 			}
 		}
-		return fmt.Sprintf("lowest cost %s, a tie of %d settled by the draw", CostText(picked.Cost), ties)
+		return fmt.Sprintf("lowest cost %s, a tie of %d settled by the draw", c.CostText(picked.Cost), ties)
 	default:
 		return fmt.Sprintf("%s; cost %s, though %s was at %s",
-			modeWhy(c.Mode, c.Reason), CostText(picked.Cost), name(next), CostText(next.Cost))
+			modeWhy(c.Mode, c.Reason), c.CostText(picked.Cost), name(next), c.CostText(next.Cost))
 	}
 }
 
@@ -195,12 +195,24 @@ func modeWhy(mode, reason string) string {
 	return "picked"
 }
 
-// CostText is a cost as people read it: one digit after the point.
-func CostText(f float64) string {
-	if math.IsNaN(f) || math.IsInf(f, 0) {
+// CostText is a cost of the choice as people read it: seconds to the millisecond, anything else with one
+// digit after the point.
+func (c *Choice) CostText(f float64) string {
+	switch {
+	case math.IsNaN(f) || math.IsInf(f, 0):
 		return "–"
+	case c.InSeconds:
+		return fmt.Sprintf("%.3f s", f)
 	}
 	return fmt.Sprintf("%.1f", f)
+}
+
+// parts says what the cost of a row in seconds is made of.
+func (c *Choice) parts(r *Row) string {
+	if !c.InSeconds {
+		return ""
+	}
+	return fmt.Sprintf(" (%.3f s until it is free, %.3f s for the prompt)", r.WaitSeconds, r.OwnSeconds)
 }
 
 // OutcomeText is the outcome with its detail, as "refused: no_worker".

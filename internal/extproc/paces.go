@@ -33,8 +33,7 @@ type fleetPace struct {
 const tellAll = time.Second
 
 // computed tells that a rank has computed so many tokens of a prompt, on which it has spent so long.
-func (srv *Server) computed(of paced, at worker.Rank, spent time.Duration, ended time.Time, tokens int64) {
-	p := &srv.paces
+func (p *paces) computed(c *Config, of paced, at worker.Rank, spent time.Duration, ended time.Time, tokens int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.fleets == nil {
@@ -46,20 +45,19 @@ func (srv *Server) computed(of paced, at worker.Rank, spent time.Duration, ended
 		p.fleets[of] = f
 	}
 	f.Ended(at, spent, tokens)
-	book := srv.cfg.Book
 	if ended.Sub(f.told) < tellAll {
-		setPace(book, &f.Fleet, at)
+		setPace(c.Book, &f.Fleet, at)
 		return
 	}
 	f.told = ended
-	view := srv.cfg.Board.Load()
+	view := c.Board.Load()
 	p.forget(view.Pool)
 	pool := view.Pool(of.of)
 	if pool == nil {
 		return
 	}
 	for _, r := range pool.Ranks(of.role) {
-		setPace(book, &f.Fleet, r)
+		setPace(c.Book, &f.Fleet, r)
 	}
 	f.Keep(func(r worker.Rank) bool { return view.Worker(r.ID) != nil })
 }
@@ -79,13 +77,13 @@ func (p *paces) forget(pool func(worker.Key) *worker.Pool) {
 	}
 }
 
-// computedPrompt tells of the prompt of this request, which a rank has computed as it was booked.
-func (s *mainStream) computedPrompt(role worker.Role, at worker.Rank, booked *load.Reservation, now time.Time) {
+// prompt tells of the prompt of a request, which a rank has computed as it was booked.
+func (p *paces) prompt(s *mainStream, role worker.Role, at worker.Rank, booked *load.Reservation, now time.Time) {
 	cached := s.prompt.Predicted
 	if s.counts.known {
 		cached = s.counts.cached
 	}
 	if at.ID != 0 && s.asked.Parallel == 1 {
-		s.srv.computed(paced{s.asked.Key, role}, at, booked.Took(now), now, s.prompt.Prompt-cached)
+		p.computed(&s.srv.cfg, paced{s.asked.Key, role}, at, booked.Took(now), now, s.prompt.Prompt-cached)
 	}
 }

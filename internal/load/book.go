@@ -209,7 +209,7 @@ func (b *Book) attachLocked(r worker.Rank, w *worker.Worker, before int32) int32
 	}
 	e := &b.entries[slot]
 	if !e.present {
-		e.pace = Unlearned
+		e.pace = picker.Unlearned()
 	}
 	e.worker = w
 	e.rank, e.endpoint, e.capacity, e.present = r, w.Endpoint, float64(w.CapacityBlocks), true

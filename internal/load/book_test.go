@@ -173,9 +173,9 @@ func TestTheExplanationShowsWhatThePickSaw(t *testing.T) {
 		seen = append(seen, r.Candidate)
 	}
 	require.Equal(t, []picker.Candidate{
-		{Rank: worker.Rank{ID: 3}, OverlapBlocks: 8, Pace: Unlearned},
-		{Rank: worker.Rank{ID: 2}, OverlapBlocks: 4, Estimated: true, Pace: Unlearned},
-		{Rank: worker.Rank{ID: 1}, Pace: Unlearned},
+		{Rank: worker.Rank{ID: 3}, OverlapBlocks: 8, Pace: picker.Unlearned()},
+		{Rank: worker.Rank{ID: 2}, OverlapBlocks: 4, Estimated: true, Pace: picker.Unlearned()},
+		{Rank: worker.Rank{ID: 1}, Pace: picker.Unlearned()},
 	}, seen)
 	require.Equal(t, d.Cost, x.Rows[0].Cost)
 	require.Empty(t, x.Out)

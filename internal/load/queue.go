@@ -10,7 +10,8 @@ import (
 // the moment it became the oldest, at the rate that it was booked with; the others wait.
 // When the oldest ends, early or late, its remaining tokens are dropped and the next one
 // begins. So each leg that ends corrects the estimate, and an error never outlives its
-// request.
+// request. The cost in seconds asks more: how many prompts a rank computes at once is
+// learned, and each gets its share of the time.
 type queue struct {
 	head, tail *Reservation
 	n          int
@@ -40,19 +41,19 @@ func (q *queue) share(now time.Duration) {
 	took := now - q.until
 	q.until = now
 	k := q.sides()
-	for r := q.head; r != nil && k > 0; r, k = r.after, k-1 {
-		r.had += took / time.Duration(q.sides())
+	for r, i := q.head, 0; i < k; r, i = r.after, i+1 {
+		r.had += took / time.Duration(k)
 	}
 }
 
 // ends learns from where among the queue's prompts one ended how many are computed at once.
 func (q *queue) ends(r *Reservation) {
 	at := 0.0
-	for o := q.head; o != r && o != nil && at < mostSide; o = o.after {
-		at++
-	}
 	if q.n == 1 {
 		return // there was nothing to overtake
+	}
+	for o := q.head; o != r && at < mostSide; o = o.after {
+		at++
 	}
 	if at > q.side+0.5 {
 		q.side = min(q.side+sideStep*(1-beyond), mostSide)

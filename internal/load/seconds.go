@@ -11,10 +11,6 @@ import (
 // This file keeps what a cost in seconds reads: how long each rank is believed to be busy, what it has
 // lately computed, and what comes to a pool.
 
-// Unlearned is what is believed of a rank before anybody has learned more. All ranks being alike, only
-// the terms of a cost among each other depend on it.
-var Unlearned = picker.Pace{PerToken: 1.0 / 10_000, PerRequest: 0.01}
-
 // flowTime is over how long what comes to a pool is averaged, and what ranks have computed.
 const flowTime = time.Minute
 
@@ -76,7 +72,7 @@ func (e *entry) busy() (top, floor float64) {
 	p := e.pace
 	all := p.PerToken*float64(e.load.PrefillTokens) + p.PerRequest*float64(q.n)
 	k, left := q.sides(), 0.0
-	for r, i := q.head, 0; r != nil && i < k; r, i = r.after, i+1 {
+	for r, i := q.head, 0; i < k; r, i = r.after, i+1 {
 		whole := p.PerToken*float64(r.load.PrefillTokens) + p.PerRequest
 		had := min(r.had.Seconds(), whole)
 		all -= had

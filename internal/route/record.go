@@ -44,6 +44,7 @@ func (d *decider) fillChoice(out *decision.Choice, c *choice) {
 		return
 	}
 	out.Role, out.Mode = c.role, c.mode()
+	out.InSeconds = c.params.InSeconds && out.Mode == picker.KV.String()
 	if c.made {
 		out.Rank = c.decision.Rank
 		out.Endpoint = endpointOf(q, out.Rank)
@@ -133,7 +134,7 @@ func rowOf(r *picker.Row) decision.Row {
 		CachedTokens: r.CachedTokens, UncachedTokens: r.UncachedTokens,
 		ActivePrefillTokens: r.ActivePrefillTokens, ActiveDecodeBlocks: r.ActiveDecodeBlocks,
 		ActiveRequests: int64(r.ActiveRequests), CreditBlocks: r.CreditBlocks,
-		PrefillCost: r.PrefillCost, DecodeCost: r.DecodeCost, Cost: r.Cost,
+		WaitSeconds: r.WaitSeconds, OwnSeconds: r.OwnSeconds, PrefillCost: r.PrefillCost, DecodeCost: r.DecodeCost, Cost: r.Cost,
 	}
 	if r.Degraded && !r.Estimated {
 		row.Note = "degraded: not all of its events came"

@@ -109,7 +109,7 @@ type Candidates struct {
 	Taint                     []float32
 
 	// For a cost in seconds. Wait is when the rank is believed to be free, from now; PerToken and
-	// PerRequest are its Pace; Lately is what it has lately computed, by which ties are decided.
+	// PerRequest are its Pace; without Wait it follows from Prefill and the pace. Lately is what it has lately computed, by which ties are decided.
 	Wait, PerToken, PerRequest, Lately []float64
 
 	Estimated, Degraded, LoadUnknown Bits

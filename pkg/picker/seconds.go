@@ -2,8 +2,18 @@ package picker
 
 // This file has the cost in seconds: what a pick costs the request and those that come after it.
 
-// Pace is how long a rank takes to compute prompts, in seconds. The zero value is not known.
+// Pace is how long a rank takes to compute prompts, in seconds. The zero value is not known: the rank
+// is then taken for one of the pace [Unlearned].
 type Pace struct{ PerToken, PerRequest float64 }
+
+// Unlearned is what is believed of a rank of which nothing is known: 10,000 tokens a second, and 10 ms for
+// a request. All ranks being alike, only the terms of a cost among each other depend on it.
+func Unlearned() Pace { return Pace{unlearnedToken, unlearnedRequest} }
+
+const (
+	unlearnedToken   = 1.0 / 10_000
+	unlearnedRequest = 0.01
+)
 
 // Flow is what has lately come to the ranks of a pool, on average over a minute.
 type Flow struct {
@@ -50,10 +60,16 @@ func (k *coster) inSeconds(i int, t *terms) {
 	if left < 0 {
 		left = 0
 	}
-	t.own = float64(left*at(c.PerToken, i)) + at(c.PerRequest, i)
+	pace := Pace{at(c.PerToken, i), at(c.PerRequest, i)}
+	if pace == (Pace{}) {
+		pace = Unlearned()
+	}
+	t.own = float64(left*pace.PerToken) + pace.PerRequest
 	t.wait, t.decode = 0, 0
 	if !c.LoadUnknown.Has(i) {
-		t.wait = at(c.Wait, i)
+		if t.wait = at(c.Wait, i); c.Wait == nil {
+			t.wait = float64(c.Prefill[i] * pace.PerToken)
+		}
 		t.decode = float64(runningBlock * c.Decode[i])
 	}
 	t.prefill = t.wait + t.own
@@ -76,7 +92,11 @@ func (k *coster) fillSeconds(dst *costs, weight float64, overlap []uint32, wait,
 		if left < 0 {
 			left = 0
 		}
-		own := float64(left*perToken[i]) + perRequest[i]
+		token, request := perToken[i], perRequest[i]
+		if token == 0 && request == 0 {
+			token, request = unlearnedToken, unlearnedRequest
+		}
+		own := float64(left*token) + request
 		prefill := wait[i] + own
 		dst[i] = prefill + float64(float64(own*pressure)*prefill) + float64(runningBlock*decode[i])
 	}

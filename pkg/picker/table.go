@@ -10,6 +10,7 @@ type Row struct {
 	UncachedTokens int64    // tokens of the prompt that are not cached
 	Credit         float64  // what one overlapping block is worth for this candidate, in blocks
 	CreditBlocks   float64  // what all cached blocks take off the cost
+	WaitSeconds    float64  // of a cost in seconds: until the rank is believed to be free
 	OwnSeconds     float64  // of a cost in seconds: what the prompt takes on the rank
 	PrefillCost    float64  // in blocks; of a cost in seconds the wait and the prompt's own time
 	DecodeCost     float64  // in blocks, including the weight of requests and the cost of fetching; or in seconds
@@ -43,6 +44,7 @@ func (k *coster) row(i int, p *Params) Row {
 		UncachedTokens: int64(max(0, k.isl-t.cached)),
 		Credit:         t.credit,
 		CreditBlocks:   t.creditBlocks,
+		WaitSeconds:    t.wait,
 		OwnSeconds:     t.own,
 		PrefillCost:    t.prefill,
 		DecodeCost:     t.decode,

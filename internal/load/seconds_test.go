@@ -1,0 +1,148 @@
+package load
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// sharer is a rank that computes its oldest prompts at once, so many, in equal shares of its time. Beside
+// it the test has the book.
+type sharer struct {
+	t      *testing.T
+	b      *Book
+	key    worker.Rank
+	ranks  []worker.Rank
+	atOnce int
+	pace   picker.Pace
+	now    time.Time
+	jobs   []*sharedJob
+	ended  func(*sharedJob)
+}
+
+type sharedJob struct {
+	r      *Reservation
+	tokens int
+	left   float64 // seconds
+}
+
+func newSharer(t *testing.T, atOnce int) *sharer {
+	snap := fleet(t, 1, 1)
+	s := &sharer{t: t, b: New(1), ranks: snap.Pool(key).PrefillRanks, atOnce: atOnce, pace: picker.Pace{PerToken: 1.0 / 8000, PerRequest: 0.02}, now: time.Unix(1000, 0)}
+	s.key = s.ranks[0]
+	s.b.Update(snap)
+	s.b.SetPace(s.key, s.pace)
+	return s
+}
+
+func (s *sharer) send(tokens int) *sharedJob {
+	p := picker.DefaultParamsFor(worker.Prefill)
+	j := &sharedJob{r: new(Reservation), tokens: tokens, left: s.pace.PerToken*float64(tokens) + s.pace.PerRequest}
+	_, err := s.b.PickAndReserve(&Request{
+		Key: key, Ranks: s.ranks, Params: &p, Now: s.now,
+		Pick: picker.Request{Role: worker.Prefill, ISLTokens: tokens, RequestBlocks: tokens / 16},
+	}, j.r)
+	require.NoError(s.t, err)
+	s.jobs = append(s.jobs, j)
+	return j
+}
+
+func (s *sharer) drop(i int) {
+	s.jobs[i].r.Release(s.now)
+	s.jobs = append(s.jobs[:i], s.jobs[i+1:]...)
+}
+
+// until lets the time pass.
+func (s *sharer) until(then time.Time) {
+	for len(s.jobs) > 0 {
+		k := min(len(s.jobs), s.atOnce)
+		next := 0
+		for i := range k {
+			if s.jobs[i].left < s.jobs[next].left {
+				next = i
+			}
+		}
+		step := min(s.jobs[next].left*float64(k), then.Sub(s.now).Seconds())
+		for _, j := range s.jobs[:k] {
+			j.left -= step / float64(k)
+		}
+		s.now = s.now.Add(time.Duration(step * float64(time.Second)))
+		if s.jobs[next].left > 1e-9 {
+			break
+		}
+		j := s.jobs[next]
+		s.drop(next)
+		if s.ended != nil {
+			s.ended(j)
+		}
+	}
+	s.now = then
+}
+
+func (s *sharer) left() (seconds float64) {
+	for _, j := range s.jobs {
+		seconds += j.left
+	}
+	return seconds
+}
+
+// TestARanksTimeIsSharedAmongWhatItComputesAtOnce: how many prompts that are is learned, so that what each
+// took and until when the rank is busy are known, also where clients leave.
+func TestARanksTimeIsSharedAmongWhatItComputesAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, atOnce := range []int{1, 4, 16} {
+		for _, leave := range []float64{0, 0.05} {
+			t.Run(fmt.Sprintf("%d at once, %g leave", atOnce, leave), func(t *testing.T) {
+				t.Parallel()
+				s, rng := newSharer(t, atOnce), newRand(3)
+				var off, work, waitOff, wait float64
+				learned := false
+				s.ended = func(j *sharedJob) {
+					whole := s.pace.PerToken*float64(j.tokens) + s.pace.PerRequest
+					if learned {
+						off += math.Abs(j.r.Took(s.now).Seconds() - whole)
+						work += whole
+					}
+				}
+				for i := range 4000 {
+					learned = i > 400
+					s.send(int(800 * math.Exp(rng.NormFloat64())))
+					s.until(s.now.Add(time.Duration(0.21 * rng.ExpFloat64() * float64(time.Second))))
+					if n := len(s.jobs); n > 0 && rng.Float64() < leave {
+						s.drop(rng.IntN(n))
+					}
+					if learned {
+						waitOff += math.Abs(s.b.Wait(s.key, s.now) - s.left())
+						wait += s.left()
+					}
+				}
+				require.Less(t, off/work, 0.25, "of what prompts took")
+				require.Less(t, waitOff/wait, 0.2, "of the time until the rank is free")
+				t.Logf("off by %.1f %% and %.1f %%", 100*off/work, 100*waitOff/wait)
+			})
+		}
+	}
+}
+
+// TestAWaitIsFinite: whatever paces are told, and however long nothing ends.
+func TestAWaitIsFinite(t *testing.T) {
+	s := newSharer(t, 1)
+	for _, p := range []picker.Pace{{}, {PerToken: -1}, {PerToken: math.NaN()}, {PerToken: math.Inf(1)}, {PerToken: 2}, {PerRequest: 1e9}} {
+		s.b.SetPace(s.key, p)
+	}
+	s.send(1_000_000)
+	s.send(8000)
+	require.InDelta(t, 126.04, s.b.Wait(s.key, s.now), 0.01, "none of these was taken")
+	require.InDelta(t, 116.04, s.b.Wait(s.key, s.now.Add(10*time.Second)), 0.01)
+	require.InDelta(t, 1.02, s.b.Wait(s.key, s.now.Add(time.Hour)), 0.01, "what waits is not done while the oldest is not")
+	require.Zero(t, s.b.Wait(worker.Rank{ID: 99}, s.now))
+	s.drop(0)
+	s.drop(0)
+	require.Zero(t, s.b.Wait(s.key, s.now))
+}
