@@ -108,18 +108,13 @@ func (k *coster) lowest(rng *rand.Rand) (best int, lowest float64, ties uint64) 
 				continue
 			}
 			i := w*chunk + j
-			if cost == lowest && k.seconds && at(k.c.Lately, i) != at(k.c.Lately, best) {
-				if at(k.c.Lately, i) < at(k.c.Lately, best) {
-					best, draw = i, reservoir{seen: 1}
-				}
-			} else if cost == lowest {
-				if draw.take(rng) {
-					best = i
-				}
-			} else if cost < lowest || best < 0 {
+			switch {
+			case cost < lowest || best < 0:
 				best, lowest = i, cost
 				draw = reservoir{seen: 1}
 				bar = barOf(lowest, worst)
+			case cost == lowest && k.tie(&draw, i, best, rng):
+				best = i
 			}
 			if cost < worst {
 				worst = near.offer(i, cost)
@@ -128,6 +123,21 @@ func (k *coster) lowest(rng *rand.Rand) (best int, lowest float64, ties uint64) 
 		}
 	}
 	return best, lowest, draw.seen
+}
+
+// tie reports whether candidate i takes the place of the best one so far, which has the same cost.
+func (k *coster) tie(draw *reservoir, i, best int, rng *rand.Rand) bool {
+	if k.seconds {
+		of, least := at(k.c.Lately, i), at(k.c.Lately, best)
+		if of < least {
+			*draw = reservoir{seen: 1}
+			return true
+		}
+		if of > least {
+			return false
+		}
+	}
+	return draw.take(rng)
 }
 
 // barOf returns the highest cost that is still of use: the lowest cost found, or the
