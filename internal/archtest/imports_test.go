@@ -147,6 +147,11 @@ var bans = []ban{
 		why: "it reads the text that it is given; what follows for Baton's own keys is internal/config's business",
 	},
 	{
+		pkg: "internal/pace", not: []string{"internal", "pkg", grpcModule, otelModule, "net", "os", "sync", "log/slog"},
+		may: []string{"pkg/worker"},
+		why: "what it believes follows from the legs that it is told alone",
+	},
+	{
 		pkg: "internal/replay", not: []string{ourPackages, anyModule, "context", "sync", "sync/atomic", "net", "os", "log", "log/slog"},
 		may: []string{"internal/bench/stats"},
 		why: "what a run gives follows from its arguments alone; who chooses is told to it as an interface",

@@ -101,7 +101,11 @@ func (c *Choice) against(picked *Row, rest []Row, name func(*Row) string) string
 				ties++
 			}
 		}
-		return fmt.Sprintf("lowest cost %s, a tie of %d settled by the draw", c.CostText(picked.Cost), ties)
+		settled := "settled by the draw"
+		if c.InSeconds {
+			settled = "of which it has computed least lately"
+		}
+		return fmt.Sprintf("lowest cost %s, a tie of %d %s", c.CostText(picked.Cost), ties, settled)
 	default:
 		return fmt.Sprintf("%s; cost %s, though %s was at %s",
 			modeWhy(c.Mode, c.Reason), c.CostText(picked.Cost), name(next), c.CostText(next.Cost))

@@ -102,6 +102,26 @@ func TestAReaderMayHaveNamesOfItsOwn(t *testing.T) {
 	require.Equal(t, "lowest cost 2.0; next best p2 at 11.0; it holds 9 of the prompt's 10 blocks", r.Prefill.WhyNaming(10, name))
 }
 
+func TestACostInSecondsIsToldAsSuch(t *testing.T) {
+	var r Record
+	in := `{"prompt_blocks":10,"prefill":{"worker_id":"101","mode":"kv","overlap_blocks":9,"cost":%[2]v,"cost_in":%[1]q,"table":[
+		{"worker_id":"101","eligible":true,"wait_seconds":0.25,"own_seconds":0.04,"cost":0.31},{"worker_id":"102","eligible":true,"cost":%[2]v}]}}`
+	require.NoError(t, json.Unmarshal(fmt.Appendf(nil, in, "seconds", 1.5), &r))
+	name := func(r *Row) string { return r.Rank.String() }
+	require.Equal(t, "lowest cost 0.310 s (0.250 s until it is free, 0.040 s for the prompt); next best 102/0 at 1.500 s", r.Prefill.WhyNaming(0, name))
+	again, err := json.Marshal(&r)
+	require.NoError(t, err)
+	for _, part := range []string{`"cost_in":"seconds"`, `"wait_seconds":0.25`, `"own_seconds":0.04`} {
+		require.Contains(t, string(again), part)
+	}
+	r = Record{}
+	require.NoError(t, json.Unmarshal(fmt.Appendf(nil, in, "seconds", 0.31), &r))
+	require.Equal(t, "lowest cost 0.310 s, a tie of 2 of which it has computed least lately", r.Prefill.WhyNaming(0, name))
+	r = Record{}
+	require.NoError(t, json.Unmarshal(fmt.Appendf(nil, in, "", 1.5), &r))
+	require.Equal(t, "lowest cost 0.3; next best 102/0 at 1.5", r.Prefill.WhyNaming(0, name))
+}
+
 // TestText runs the scenario files. The verb text takes a record in JSON and prints
 // it in many lines, as `extproc explain` does; ~ is an empty line.
 func TestText(t *testing.T) {
