@@ -83,7 +83,12 @@ func (p *paces) prompt(s *mainStream, role worker.Role, at worker.Rank, booked *
 	if s.counts.known {
 		cached = s.counts.cached
 	}
-	if at.ID != 0 && s.asked.Parallel == 1 {
-		p.computed(&s.srv.cfg, paced{s.asked.Key, role}, at, booked.Took(now), now, s.prompt.Prompt-cached)
+	if at.ID == 0 || s.asked.Parallel != 1 {
+		return
+	}
+	took := booked.Prompt(now)
+	p.computed(&s.srv.cfg, paced{s.asked.Key, role}, at, took.Spent, now, s.prompt.Prompt-cached)
+	if took.Expected > 0 {
+		s.srv.cfg.Telemetry.Expected(role.String(), took.Whole.Seconds()/took.Expected)
 	}
 }

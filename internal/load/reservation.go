@@ -31,6 +31,8 @@ type Reservation struct {
 	load          Load
 	held          bool
 	before, after *Reservation  // neighbours in the rank's queue, while it has prompt tokens
+	since         time.Duration // when it was booked
+	expected      float64       // seconds from then until its prompt is computed; 0: not known
 	had           time.Duration // what the rank is believed to have spent on its prompt
 	answer        growingAnswer
 }
@@ -50,21 +52,27 @@ func (r *Reservation) Release(now time.Time) {
 	invariants.Check(false, "load: a booking was released twice, or there was none")
 }
 
-// Took returns what the rank is believed to have spent on the prompt until now, or until it was
-// computed.
-func (r *Reservation) Took(now time.Time) time.Duration {
+// PromptTime is how long a rank took for a prompt.
+type PromptTime struct {
+	Spent    time.Duration // what it is believed to have spent on the prompt
+	Whole    time.Duration // from the pick on
+	Expected float64       // of Whole, in seconds, when the rank was picked; 0: its pace was not learned
+}
+
+// Prompt returns how long the rank took for the prompt until now, or until it was computed.
+func (r *Reservation) Prompt(now time.Time) (p PromptTime) {
 	if r == nil || r.book == nil {
-		return 0
+		return p
 	}
 	b := r.book
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.tellLocked(now)
 	if e := b.entryLocked(r); e != nil && r.held && r.load.PrefillTokens > 0 {
-		b.tellLocked(now)
 		e.queue.share(b.now)
 		b.writeLocked(e)
 	}
-	return r.had
+	return PromptTime{r.had, b.now - r.since, r.expected}
 }
 
 // ReleaseIfHeld takes the booking off and reports whether it was held. Code that must not
@@ -152,7 +160,7 @@ func (r *Reservation) Move(to worker.Rank, now time.Time) error {
 	}
 	from, filter, trial := r.rank, r.filter, r.trial
 	e := &b.entries[slot]
-	r.slot, r.generation, r.rank = slot, e.generation, to
+	r.slot, r.generation, r.rank, r.expected = slot, e.generation, to, 0 // it was expected of another rank
 	e.load.add(&r.load, 1)
 	if r.load.PrefillTokens > 0 {
 		e.queue.push(r, b.now)

@@ -225,7 +225,11 @@ func (b *Book) bookLocked(into *Reservation, slot int32, req *Request, uncached 
 	}
 	*into = Reservation{
 		book: b, slot: slot, generation: e.generation, rank: e.rank, rate: req.Params.PrefillTokensPerSecond,
-		load: d, held: true, answer: growingAnswer{here: b.now.Seconds()},
+		load: d, held: true, since: b.now, answer: growingAnswer{here: b.now.Seconds()},
+	}
+	if e.pace != picker.Unlearned() {
+		top, floor := e.busy()
+		into.expected = max(floor, top-b.now.Seconds()) + e.pace.PerToken*float64(uncached) + e.pace.PerRequest
 	}
 	e.load.add(&d, 1)
 	if d.PrefillTokens > 0 {

@@ -106,7 +106,7 @@ func TestARanksTimeIsSharedAmongWhatItComputesAtOnce(t *testing.T) {
 				s.ended = func(j *sharedJob) {
 					whole := s.pace.PerToken*float64(j.tokens) + s.pace.PerRequest
 					if learned {
-						off += math.Abs(j.r.Took(s.now).Seconds() - whole)
+						off += math.Abs(j.r.Prompt(s.now).Spent.Seconds() - whole)
 						work += whole
 					}
 				}

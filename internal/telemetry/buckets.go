@@ -10,6 +10,8 @@ func slowBuckets() []float64 {
 	return []float64{1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1, 2.5, 5, 10, 30, 60}
 }
 
+func ratioBuckets() []float64 { return []float64{0.25, 0.5, 0.67, 0.8, 0.9, 1.1, 1.25, 1.5, 2, 4, 10} }
+
 // The buckets that OpenTelemetry's GenAI conventions recommend, in seconds.
 func requestBuckets() []float64 {
 	return []float64{0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92}

@@ -37,7 +37,7 @@ type Instruments struct {
 
 	decisionSeconds, prefillWait, tokenizeSeconds histogram
 
-	whole, firstByte, firstTokenSeconds, perToken, handOffAge *latency
+	whole, firstByte, firstTokenSeconds, perToken, handOffAge, expected *latency
 
 	streams     *counter
 	observables observables
@@ -243,7 +243,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		promptTokens:  b.counter(MetricPromptTokens),
 
 		whole: b.latency(MetricRequestSeconds), firstByte: b.latency(MetricFirstByteSeconds),
-		firstTokenSeconds: b.latency(MetricFirstTokenSeconds), perToken: b.latency(MetricPerTokenSeconds), handOffAge: b.latency(MetricHandOffAge),
+		firstTokenSeconds: b.latency(MetricFirstTokenSeconds), perToken: b.latency(MetricPerTokenSeconds), handOffAge: b.latency(MetricHandOffAge), expected: b.latency(MetricExpectedRatio),
 
 		decisionSeconds: b.histogram(MetricDecisionSeconds),
 		prefillWait:     b.histogram(MetricPrefillWaitSeconds),

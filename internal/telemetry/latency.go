@@ -40,7 +40,11 @@ func (b *builder) latency(name string) *latency {
 // observe records a time. 0 means that the time is not known, and is ignored. A nil latency
 // records nothing.
 func (l *latency) observe(d time.Duration, values ...string) {
-	if l == nil || d <= 0 {
+	l.record(d.Seconds(), values...)
+}
+
+func (l *latency) record(f float64, values ...string) {
+	if l == nil || f <= 0 {
 		return
 	}
 	var v labels
@@ -49,7 +53,7 @@ func (l *latency) observe(d time.Duration, values ...string) {
 	if !ok {
 		o = l.learn(v, len(values))
 	}
-	o.Observe(d.Seconds())
+	o.Observe(f)
 }
 
 // learn adds a combination, or returns the observer that takes all further ones together.
@@ -102,6 +106,9 @@ func (i *Instruments) Took(s *Served) {
 	i.perToken.observe(s.PerToken, s.Operation, s.Model)
 	i.handOffAge.observe(s.HandOffAge, s.HandOff)
 }
+
+// Expected measures how long a rank of the role took for a prompt, over what was expected.
+func (i *Instruments) Expected(role string, ratio float64) { i.expected.record(ratio, role) }
 
 // PromptTokens says how much of one request's prompt was cached, in tokens.
 type PromptTokens struct {

@@ -35,6 +35,7 @@ const (
 
 	MetricLegs               = "baton_prefill_legs_total"
 	MetricPrefillWaitSeconds = "baton_prefill_wait_seconds"
+	MetricExpectedRatio      = "baton_prompt_expected_ratio"
 	MetricHandOffAge         = "baton_handoff_age_seconds"
 
 	MetricTokenize        = "baton_tokenize_total"
@@ -196,6 +197,7 @@ func requestMetrics() []Metric {
 		{MetricPerTokenSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel), "Time from the first token of a streamed answer to its end, for each token after the first, where its usage is known.", perTokenBuckets()},
 		{MetricPromptTokens, Counter, "{token}", l(LabelModel, LabelRole, LabelKind), "Prompt tokens of requests that were served, by how far caches held them.", nil},
 		{MetricHandOffAge, Histogram, "s", l(LabelKind), "Age of prefill's hand-off at decode's first token, or its head where first tokens are not read, where decode needs prefill's answer ([hand-off-age](behaviour.md#hand-off-age)).", requestBuckets()},
+		{MetricExpectedRatio, Histogram, "1", l(LabelRole), "Time from a pick until the prompt is computed, over what the pick expected, where its cost is in seconds ([cost](config.md#cost)); 1: as expected.", ratioBuckets()},
 		{MetricPrefillWaitSeconds, Histogram, "s", nil, "Time that response headers were held back until prefill was well.", slowBuckets()},
 
 		{MetricTokenize, Counter, "{request}", l(LabelSource, LabelOutcome), "Attempts to get the token ids of a request.", nil},

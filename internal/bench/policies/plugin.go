@@ -42,6 +42,7 @@ type replica struct {
 	book   *load.Book
 	lately outlen.Lately
 	paces  pace.Fleet // of the ranks that compute prompts
+	off    []float64  // of each prompt, how long it took over what was expected
 }
 
 // flight is a request that has not ended.
@@ -240,7 +241,11 @@ func (p *Plugin) Leg(now time.Duration, l replay.Leg) error {
 // computed learns from a prompt that a rank has computed.
 func (f *flight) computed(now time.Duration, booked *load.Reservation, l *replay.Leg) {
 	by, at := f.by, idOf(l.Rank)
-	by.paces.Ended(at, booked.Took(clock(now)), int64(f.prompt-l.Cached))
+	took := booked.Prompt(clock(now))
+	by.paces.Ended(at, took.Spent, int64(f.prompt-l.Cached))
+	if took.Expected > 0 {
+		by.off = append(by.off, took.Whole.Seconds()/took.Expected)
+	}
 	if s, known := by.paces.Of(at); known {
 		by.book.SetPace(at, picker.Pace(s))
 	}

@@ -1,6 +1,8 @@
 package policies
 
 import (
+	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -266,5 +268,28 @@ func TestEveryScenarioIsPlayedToItsEnd(t *testing.T) {
 				require.NoError(t, err)
 			}
 		}
+	}
+}
+
+// TestPromptsTakeAsLongAsThePickExpected: half of them within 15 % once each rank has served 100, on fleets of
+// each kind but those whose speed changes by the minute.
+func TestPromptsTakeAsLongAsThePickExpected(t *testing.T) {
+	s := Scenarios{Ranks: 8, PerToken: 1.0 / 8000, PerPrompt: 0.02, CacheBlocks: 4000, EventDelay: 10 * time.Millisecond, Seed: 1}
+	for _, fleet := range []string{"whole", "apart", "whole+two-slow", "apart+two-slow", "whole+four", "apart+four"} {
+		f, w, err := s.Play(fleet, "agents")
+		require.NoError(t, err)
+		p, err := NewPlugin(f, w.BlockTokens, Default())
+		require.NoError(t, err)
+		_, err = replay.Run(f, w, p)
+		require.NoError(t, err)
+		off := p.replicas[0].off
+		require.Greater(t, len(off), 2*100*s.Ranks, fleet)
+		off = off[100*s.Ranks:]
+		for i := range off {
+			off[i] = math.Abs(off[i] - 1)
+		}
+		slices.Sort(off)
+		require.Less(t, off[len(off)/2], 0.15, fleet)
+		t.Logf("%s: half within %.1f %%, nine in ten within %.0f %%", fleet, 100*off[len(off)/2], 100*off[len(off)*9/10])
 	}
 }
