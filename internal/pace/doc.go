@@ -9,7 +9,7 @@
 //
 // The load book shares a rank's time out among its legs (internal/load/queue.go). What a leg got of it is
 // a·tokens + b, by least squares over the legs, of which each new one makes the older ones count 2 %
-// less.
+// less; so does each leg of every mate on average, so that a rank that gets no legs is not slow for ever.
 //
 // # What holds
 //

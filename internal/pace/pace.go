@@ -69,7 +69,8 @@ func (s *sums) fit() Speed {
 
 // rank is what is known of one rank.
 type rank struct {
-	all sums
+	all  sums
+	seen float64 // Fleet.age when all was made
 
 	// Sums of logarithms above and below what was expected, and the legs since each was last 0.
 	slower, faster change
@@ -102,6 +103,15 @@ func (c *change) step(own Speed, sign, x, t float64) bool {
 type Fleet struct {
 	ranks map[worker.Rank]*rank
 	all   sums
+	age   float64 // legs that have ended, for each rank
+}
+
+// fade lets what is known of a rank count less, by what its mates have computed meanwhile. So a rank that is
+// not picked, since it was slow, is believed to be like the fleet after a while, and is picked again.
+func (f *Fleet) fade(r *rank) sums {
+	s := r.all
+	s.scale(math.Pow(forget, f.age-r.seen))
+	return s
 }
 
 // Ended tells of a leg that the rank has ended. tokens are those that it has computed, spent is how long it
@@ -112,7 +122,7 @@ func (f *Fleet) Ended(at worker.Rank, spent time.Duration, tokens int64) (expect
 		if f.ranks == nil {
 			f.ranks = make(map[worker.Rank]*rank)
 		}
-		r = new(rank)
+		r = &rank{seen: f.age}
 		f.ranks[at] = r
 	}
 	took := spent.Seconds()
@@ -128,7 +138,7 @@ func (f *Fleet) Ended(at worker.Rank, spent time.Duration, tokens int64) (expect
 			sign float64
 		}{{&r.slower, 1}, {&r.faster, -1}} {
 			if c.step(own, c.sign, x, took) {
-				r.all, r.slower, r.faster = c.legs, change{}, change{}
+				r.all, r.seen, r.slower, r.faster = c.legs, f.age, change{}, change{}
 				return expected
 			}
 		}
@@ -137,7 +147,9 @@ func (f *Fleet) Ended(at worker.Rank, spent time.Duration, tokens int64) (expect
 	if expected > 0 && r.all.n >= enough {
 		counted = min(took, outlier*expected)
 	}
-	r.all.scale(forget)
+	f.age += 1 / float64(len(f.ranks))
+	r.all = f.fade(r)
+	r.seen = f.age
 	r.all.add(x, counted)
 	f.all.scale(forget)
 	f.all.add(x, counted)
@@ -146,9 +158,9 @@ func (f *Fleet) Ended(at worker.Rank, spent time.Duration, tokens int64) (expect
 
 // own returns a rank's speed by its own legs, with the fleet's for those that it lacks.
 func (f *Fleet) own(r *rank) Speed {
-	s := r.all
+	s := f.fade(r)
 	if f.all.n > 0 {
-		s = s.plus(f.all, asFleet/f.all.n*max(0, 1-r.all.n/(4*asFleet)))
+		s = s.plus(f.all, asFleet/f.all.n*max(0, 1-s.n/(4*asFleet)))
 	}
 	return s.fit()
 }
@@ -157,7 +169,7 @@ func (f *Fleet) own(r *rank) Speed {
 func (f *Fleet) Of(at worker.Rank) (s Speed, known bool) {
 	mean, known := f.Mean()
 	r := f.ranks[at]
-	if !known || r == nil || r.all.n < enough {
+	if !known || r == nil || f.fade(r).n < enough {
 		return mean, known
 	}
 	own, x := f.own(r), f.all.x/f.all.n
@@ -179,7 +191,7 @@ func (f *Fleet) Mean() (s Speed, known bool) {
 // Legs returns how many legs what is known of a rank rests on, older ones counting less.
 func (f *Fleet) Legs(at worker.Rank) float64 {
 	if r := f.ranks[at]; r != nil {
-		return r.all.n
+		return f.fade(r).n
 	}
 	return 0
 }

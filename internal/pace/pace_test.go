@@ -145,3 +145,27 @@ func TestValuesAreFinite(t *testing.T) {
 		}
 	}
 }
+
+// TestARankThatGetsNoLegsIsNotSlowForEver: once its mates have computed some hundred legs each it is believed to be
+// like them.
+func TestARankThatGetsNoLegsIsNotSlowForEver(t *testing.T) {
+	p := newPlayer(7, 0.1)
+	slow := Speed{PerToken: 10 * usual.PerToken, PerRequest: 10 * usual.PerRequest}
+	all := ranks(8)
+	for range 100 {
+		p.leg(all[0], slow)
+		for _, at := range all[1:] {
+			p.leg(at, usual)
+		}
+	}
+	require.Greater(t, p.slowdown(all[0]), 5.0)
+	mean, _ := p.f.Mean()
+	legs := 0
+	for ; p.slowdown(all[0]) > 1.5*mean.Seconds(8000)/usual.Seconds(8000); legs++ {
+		p.leg(all[1+legs%7], usual)
+		mean, _ = p.f.Mean()
+		require.Less(t, legs, 2000)
+	}
+	p.leg(all[0], slow)
+	require.Greater(t, p.slowdown(all[0]), 5.0, "one leg tells that it still is")
+}

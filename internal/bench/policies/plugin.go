@@ -222,11 +222,11 @@ func (p *Plugin) Leg(now time.Duration, l replay.Leg) error {
 		f.first = now - f.at
 		f.rest.PrefillDone(1<<62, clock(now))
 		if l.Role == replay.Whole {
-			f.computed(now, &f.rest, &l)
+			p.computed(f, now, &f.rest, &l)
 		}
 	case l.Moment == replay.Ended && l.Role == replay.Prefill:
 		f.prefill.Release(clock(now))
-		f.computed(now, &f.prefill, &l)
+		p.computed(f, now, &f.prefill, &l)
 		if len(p.pool.DecodeRanks) == 0 {
 			delete(p.flights, l.Request)
 		}
@@ -239,15 +239,17 @@ func (p *Plugin) Leg(now time.Duration, l replay.Leg) error {
 }
 
 // computed learns from a prompt that a rank has computed.
-func (f *flight) computed(now time.Duration, booked *load.Reservation, l *replay.Leg) {
+func (p *Plugin) computed(f *flight, now time.Duration, booked *load.Reservation, l *replay.Leg) {
 	by, at := f.by, idOf(l.Rank)
 	took := booked.Prompt(clock(now))
 	by.paces.Ended(at, took.Spent, int64(f.prompt-l.Cached))
 	if took.Expected > 0 {
 		by.off = append(by.off, took.Whole.Seconds()/took.Expected)
 	}
-	if s, known := by.paces.Of(at); known {
-		by.book.SetPace(at, picker.Pace(s))
+	for i := range p.fleet.Ranks { // the plugin tells all every second
+		if s, known := by.paces.Of(idOf(i)); known && p.fleet.Ranks[i].Role == l.Role {
+			by.book.SetPace(idOf(i), picker.Pace(s))
+		}
 	}
 }
 
