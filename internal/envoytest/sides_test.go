@@ -48,7 +48,7 @@ func TestADecodeThatCountsOtherwiseIsNotUsed(t *testing.T) {
 		} {
 			t.Run(string(engine)+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
-				f := newFleet(t, layoutOf(layout{prefill: c.prefill, decode: 3}, engine))
+				f := newFleet(t, layoutOf(layout{prefill: c.prefill, decode: 3, config: "routing: {decode: {mode: round-robin}}\n"}, engine))
 				odd := f.decode[1]
 				f.fault(odd, enginesim.Fault{Mode: c.fault})
 				id := odd.Info.ID

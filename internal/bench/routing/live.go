@@ -71,16 +71,17 @@ func (m *liveMode) source() decision.TokenSource {
 
 // liveModes are all of them; published: with those that need a published tokenizer.
 func liveModes(tokensPerSecond float64, published bool) []liveMode {
-	decay := "mode: kv, prefill_tokens_per_second: " + number(tokensPerSecond)
+	decay := "mode: kv, cost: blocks, prefill_tokens_per_second: " + number(tokensPerSecond)
 	all := []liveMode{
 		{"kv", "KV events, tokens asked of an engine", "kv", "mode: kv", "auto", true, false, 1},
-		{"kv-decay", "the same, queued tokens decaying at the workers' speed", "kv-decay", decay, "auto", true, false, 1},
+		{"kv-decay", "kv-blocks, queued tokens decaying at the workers' speed", "kv-decay", decay, "auto", true, false, 1},
 		{"estimate", "kv by the byte estimate", "estimate", "mode: kv", "estimate", true, false, 1},
 		{"no-events", "kv with exact tokens over workers that publish no events", "estimate", "mode: kv", "auto", false, false, 1},
 		{"least-loaded", "fewest requests in flight", "least-loaded", "mode: least-loaded", "off", false, false, 1},
 		{"power-of-two", "the less loaded of two drawn", "power-of-two", "mode: power-of-two", "off", false, false, 1},
 		{"round-robin", "in turn", "round-robin", "mode: round-robin", "off", false, false, 1},
 		{"random", "drawn", "random", "mode: random", "off", false, false, 1},
+		{"kv-blocks", "kv with the cost in blocks", "kv-blocks", "mode: kv, cost: blocks", "auto", true, false, 1},
 	}
 	if published {
 		all = slices.Insert(all, 1, liveMode{"kv-files", "KV events, tokens made from the model's files; the workers' /tokenize answers 503", "kv", "mode: kv", "auto", true, true, 1})
