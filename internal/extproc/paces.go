@@ -79,12 +79,12 @@ func (p *paces) forget(pool func(worker.Key) *worker.Pool) {
 
 // prompt tells of the prompt of a request, which a rank has computed as it was booked.
 func (p *paces) prompt(s *mainStream, role worker.Role, at worker.Rank, booked *load.Reservation, now time.Time) {
+	if at.ID == 0 || s.asked.Parallel != 1 {
+		return
+	}
 	cached := s.prompt.Predicted
 	if s.counts.known {
 		cached = s.counts.cached
-	}
-	if at.ID == 0 || s.asked.Parallel != 1 {
-		return
 	}
 	took := booked.Prompt(now)
 	p.computed(&s.srv.cfg, paced{s.asked.Key, role}, at, took.Spent, now, s.prompt.Prompt-cached)

@@ -228,8 +228,7 @@ func (b *Book) bookLocked(into *Reservation, slot int32, req *Request, uncached 
 		load: d, held: true, since: b.now, answer: growingAnswer{here: b.now.Seconds()},
 	}
 	if e.pace != picker.Unlearned() {
-		top, floor := e.busy()
-		into.expected = max(floor, top-b.now.Seconds()) + e.pace.PerToken*float64(uncached) + e.pace.PerRequest
+		into.expected = e.wait(b.now) + e.pace.Seconds(float64(uncached))
 	}
 	e.load.add(&d, 1)
 	if d.PrefillTokens > 0 {

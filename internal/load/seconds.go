@@ -59,8 +59,13 @@ func (b *Book) Wait(r worker.Rank, now time.Time) float64 {
 		return 0
 	}
 	b.tellLocked(now)
-	top, floor := b.entries[slot].busy()
-	return max(floor, top-b.now.Seconds())
+	return b.entries[slot].wait(b.now)
+}
+
+// wait returns how long the rank is busy, from now.
+func (e *entry) wait(now time.Duration) float64 {
+	top, floor := e.busy()
+	return max(floor, top-now.Seconds())
 }
 
 // busy returns for how long a rank has work: at a time t in seconds the greater of floor and top - t.
@@ -73,7 +78,7 @@ func (e *entry) busy() (top, floor float64) {
 	all := p.PerToken*float64(e.load.PrefillTokens) + p.PerRequest*float64(q.n)
 	k, left := q.sides(), 0.0
 	for r, i := q.head, 0; i < k; r, i = r.after, i+1 {
-		whole := p.PerToken*float64(r.load.PrefillTokens) + p.PerRequest
+		whole := p.Seconds(float64(r.load.PrefillTokens))
 		had := min(r.had.Seconds(), whole)
 		all -= had
 		left += whole - had
@@ -89,7 +94,7 @@ func (b *Book) computesLocked(e *entry, key cursorKey, tokens int64) {
 		b.flows[key] = f
 	}
 	f.to(b.now)
-	work := e.pace.PerToken*float64(tokens) + e.pace.PerRequest
+	work := e.pace.Seconds(float64(tokens))
 	f.arrivals++
 	f.work += work
 	// All ranks' sums fade alike, so instead of making them smaller each new part is made greater.

@@ -172,19 +172,28 @@ func (k *coster) weight(i int) float64 {
 	}
 }
 
-// coster.of computes the terms of one candidate: the formula of the package comment.
+// coster.of computes the terms of one candidate: a formula of the package comment.
 //
 // Each product is converted to float64 so that no processor fuses it with a sum. A
 // fused product would be rounded differently here and in fill.go, and equal costs would
 // then differ.
 func (k *coster) of(i int, t *terms) {
+	overlap, lower := k.held(i, t)
 	if k.seconds {
-		k.inSeconds(i, t)
-		return
+		k.inSeconds(i, overlap, lower, t)
+	} else {
+		k.inBlocks(i, overlap, lower, t)
 	}
+	if taint := at(k.c.Taint, i); taint != 0 {
+		t.cost *= k.taintFactor(taint)
+	}
+}
+
+// held returns what counts of the prompt as cached for the candidate, in blocks: on the device, and
+// below it or in the shared cache.
+func (k *coster) held(i int, t *terms) (overlap, lower float64) {
 	c, weight := k.c, k.weight(i)
-	overlap := float64(weight * float64(at(c.Overlap, i)))
-	lower := 0.0
+	overlap = float64(weight * float64(at(c.Overlap, i)))
 	if c.Host != nil || c.Disk != nil {
 		lower = weight * (float64(k.hostWeight*float64(at(c.Host, i))) + float64(k.diskWeight*float64(at(c.Disk, i))))
 	}
@@ -193,6 +202,12 @@ func (k *coster) of(i int, t *terms) {
 		t.shared = max(0, k.shared-float64(at(c.Overlap, i))-float64(at(c.Host, i))-float64(at(c.Disk, i)))
 		lower += float64(k.sharedWeight * t.shared)
 	}
+	return overlap, lower
+}
+
+// inBlocks computes the terms of one candidate in KV blocks.
+func (k *coster) inBlocks(i int, overlap, lower float64, t *terms) {
+	c := k.c
 	active, decodeBlocks, requests := c.Prefill[i], c.Decode[i], c.Requests[i]
 	unknown := c.LoadUnknown.Has(i)
 	if unknown {
@@ -225,9 +240,6 @@ func (k *coster) of(i int, t *terms) {
 		t.decode += float64(k.fetch * t.lacking)
 	}
 	t.cost = t.prefill + t.decode
-	if taint := at(c.Taint, i); taint != 0 {
-		t.cost *= k.taintFactor(taint)
-	}
 }
 
 // lacking returns how many blocks of the prompt the candidate would fetch.

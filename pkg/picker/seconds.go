@@ -6,6 +6,9 @@ package picker
 // is then taken for one of the pace [Unlearned].
 type Pace struct{ PerToken, PerRequest float64 }
 
+// Seconds returns how long so many tokens take as one request.
+func (p Pace) Seconds(tokens float64) float64 { return float64(p.PerToken*tokens) + p.PerRequest }
+
 // Unlearned is what is believed of a rank of which nothing is known: 10,000 tokens a second, and 10 ms for
 // a request. All ranks being alike, only the terms of a cost among each other depend on it.
 func Unlearned() Pace { return Pace{unlearnedToken, unlearnedRequest} }
@@ -42,19 +45,8 @@ func (f *Flow) pressure() float64 {
 // seconds of this prompt there, the cost is W + O + O · pressure · (W + O) + what running answers cost.
 //
 // As in coster.of each product is converted, so that the short form gives the same bits.
-func (k *coster) inSeconds(i int, t *terms) {
+func (k *coster) inSeconds(i int, overlap, lower float64, t *terms) {
 	c := k.c
-	weight := k.weight(i)
-	overlap := float64(weight * float64(at(c.Overlap, i)))
-	lower := 0.0
-	if c.Host != nil || c.Disk != nil {
-		lower = weight * (float64(k.hostWeight*float64(at(c.Host, i))) + float64(k.diskWeight*float64(at(c.Disk, i))))
-	}
-	t.cached = whole(float64(k.blockSize * (overlap + lower)))
-	if k.shared > 0 {
-		t.shared = max(0, k.shared-float64(at(c.Overlap, i))-float64(at(c.Host, i))-float64(at(c.Disk, i)))
-		lower += float64(k.sharedWeight * t.shared)
-	}
 	t.creditBlocks = overlap + lower
 	left := k.isl - whole(float64(k.blockSize*t.creditBlocks))
 	if left < 0 {
@@ -64,7 +56,7 @@ func (k *coster) inSeconds(i int, t *terms) {
 	if pace == (Pace{}) {
 		pace = Unlearned()
 	}
-	t.own = float64(left*pace.PerToken) + pace.PerRequest
+	t.own = pace.Seconds(left)
 	t.wait, t.decode = 0, 0
 	if !c.LoadUnknown.Has(i) {
 		if t.wait = at(c.Wait, i); c.Wait == nil {
@@ -74,9 +66,6 @@ func (k *coster) inSeconds(i int, t *terms) {
 	}
 	t.prefill = t.wait + t.own
 	t.cost = t.prefill + float64(float64(t.own*k.pressure)*t.prefill) + t.decode
-	if taint := at(c.Taint, i); taint != 0 {
-		t.cost *= k.taintFactor(taint)
-	}
 }
 
 // fillSeconds is the short form of inSeconds for candidates of a word that hold nothing on host or disk
