@@ -154,7 +154,6 @@ type PickConfig struct {
 	Mode                         string   `yaml:"mode"` // kv, round-robin, random, least-loaded, power-of-two
 	Cost                         string   `yaml:"cost"` // of the mode kv: seconds, or blocks
 	OverlapScoreCredit           *float64 `yaml:"overlap_score_credit"`
-	OverlapScoreCreditDecay      *float64 `yaml:"overlap_score_credit_decay"`
 	PrefillLoadScale             *float64 `yaml:"prefill_load_scale"`
 	DecodeActiveRequestWeight    *float64 `yaml:"decode_active_request_weight"`
 	HostCacheHitWeight           *float64 `yaml:"host_cache_hit_weight"`
@@ -165,7 +164,6 @@ type PickConfig struct {
 	FetchCost                    *float64 `yaml:"fetch_cost"`
 	Temperature                  *float64 `yaml:"temperature"`
 	TrackPrefillTokens           *bool    `yaml:"track_prefill_tokens"`
-	PrefillTokensPerSecond       *float64 `yaml:"prefill_tokens_per_second"`
 	ActivePrefillTokensThreshold *int64   `yaml:"active_prefill_tokens_threshold"`
 	ActiveDecodeBlocksThreshold  *float64 `yaml:"active_decode_blocks_threshold"`
 	ServeOverloaded              *bool    `yaml:"serve_overloaded"`

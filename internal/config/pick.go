@@ -17,7 +17,6 @@ type knob struct {
 func (p *PickConfig) knobs(to *picker.Params) []knob {
 	return []knob{
 		{&p.OverlapScoreCredit, &to.OverlapScoreCredit},
-		{&p.OverlapScoreCreditDecay, &to.OverlapScoreCreditDecay},
 		{&p.PrefillLoadScale, &to.PrefillLoadScale},
 		{&p.DecodeActiveRequestWeight, &to.DecodeActiveRequestWeight},
 		{&p.HostCacheHitWeight, &to.HostHitWeight},
@@ -28,7 +27,6 @@ func (p *PickConfig) knobs(to *picker.Params) []knob {
 		{&p.FetchCost, &to.FetchCost},
 		{&p.Temperature, &to.Temperature},
 		{&p.TrackPrefillTokens, &to.TrackPrefillTokens},
-		{&p.PrefillTokensPerSecond, &to.PrefillTokensPerSecond},
 		{&p.ActivePrefillTokensThreshold, &to.PrefillTokensThreshold},
 		{&p.ActiveDecodeBlocksThreshold, &to.DecodeBlocksThreshold},
 		{&p.ServeOverloaded, &to.ServeOverloaded},

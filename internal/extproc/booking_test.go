@@ -3,15 +3,11 @@ package extproc
 import (
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/load"
-	"github.com/seed-60ae5743/baton/internal/openai"
-	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -125,49 +121,5 @@ func TestEachBookingGoesWithItsOwnLeg(t *testing.T) {
 	require.Equal(t, decodeOnly, r.book.Totals().Load)
 	main.cancel()
 	r.accessLog()
-	r.requireIdle()
-}
-
-// The prompt tokens that count for a pick and for the limit become fewer as a worker is
-// assumed to prefill them. The booking stays until the leg ends.
-func TestAPickSeesThatPrefillProceeds(t *testing.T) {
-	r := newReplica(t, "a", func(c *Config) {
-		c.MaxQueuedISLTokens = 6
-		c.Prefill.PrefillTokensPerSecond = 2
-	})
-	synctest.Test(t, func(t *testing.T) {
-		body := []byte(eightTokens)
-		var scan openai.Request
-		require.NoError(t, openai.Scan(openai.Completions, body, &scan))
-		q, f := r.srv.router.Ask(route.Request{Now: time.Now(), Scan: &scan, Body: body})
-		require.Nil(t, f)
-		sc := route.NewScratch()
-		prompt, ok := r.srv.cfg.Tokens.Fast(q.Query(), &sc.Tokens)
-		require.True(t, ok)
-		d, f := r.srv.router.Decide(q, prompt, sc, time.Now())
-		require.Nil(t, f)
-		first := d.Prefill.Rank
-		queued := func() int64 {
-			n, _ := r.srv.Backlog(r.srv.cfg.Board.Load(), d.Key)
-			return n
-		}
-		ask := func() *decision.Record { return r.explain(eightTokens) }
-		require.EqualValues(t, 8, queued())
-		require.Equal(t, "prefill_saturated", ask().Detail)
-		<-time.After(1500 * time.Millisecond) // of the bubble
-		require.EqualValues(t, 5, queued())
-		rec := ask()
-		require.Empty(t, rec.Detail)
-		require.NotEqual(t, first, rec.Prefill.Rank)
-		rows := rec.Prefill.Rows()
-		for _, row := range rows {
-			require.NotEmpty(t, row.Endpoint, "people know a worker by where it is")
-		}
-		require.Equal(t, first, rows[1].Rank)
-		require.EqualValues(t, 5, rows[1].ActivePrefillTokens)
-		require.EqualValues(t, 8, r.book.Totals().PrefillTokens)
-		d.Prefill.Booking.Release(time.Now())
-		d.Decode.Booking.Release(time.Now())
-	})
 	r.requireIdle()
 }

@@ -6,34 +6,47 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/pace"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// paces learn how long ranks take to compute prompts, of each model and role apart, and tell the load
-// book. Safe for concurrent use.
+// paces learn how long ranks take to compute prompts, of each model and role apart, how long decode takes
+// for a token, and how long pairs take to hand a prompt over. They tell the load book. Safe for concurrent
+// use.
 type paces struct {
 	mu     sync.Mutex
 	fleets map[paced]*fleetPace
+	pairs  map[worker.Key]*pairPace
 }
 
-// paced is a model's ranks of a role.
+// paced is a model's ranks of a role. Those of decode are learned by what a token takes, over the KV blocks
+// that the rank holds; others by what a prompt takes, over its tokens.
 type paced struct {
 	of   worker.Key
 	role worker.Role
 }
 
 type fleetPace struct {
-	pace.Fleet
+	pace.Fleet[worker.Rank]
 	told time.Time // when all ranks were told last
 }
 
+type pairPace struct {
+	pace.Fleet[legRanks]
+	told time.Time // when the book was told last
+}
+
+// legRanks are the ranks of a request's legs.
+type legRanks struct{ prefill, decode worker.Rank }
+
 // tellAll is how often all ranks of a pool are told, which have the fleet's values as long as their own
-// are not known.
+// are not known. So often the book is told of pairs.
 const tellAll = time.Second
 
-// computed tells that a rank has computed so many tokens of a prompt, on which it has spent so long.
-func (p *paces) computed(c *Config, of paced, at worker.Rank, spent time.Duration, ended time.Time, tokens int64) {
+// took tells that a rank has spent so long on so many tokens of a prompt, or, in decode, on a token while it
+// held so many blocks.
+func (p *paces) took(c *Config, of paced, at worker.Rank, spent time.Duration, ended time.Time, size int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.fleets == nil {
@@ -44,9 +57,9 @@ func (p *paces) computed(c *Config, of paced, at worker.Rank, spent time.Duratio
 		f = new(fleetPace)
 		p.fleets[of] = f
 	}
-	f.Ended(at, spent, tokens)
+	f.Ended(at, spent, size)
 	if ended.Sub(f.told) < tellAll {
-		setPace(c.Book, &f.Fleet, at)
+		setPace(c.Book, of.role, &f.Fleet, at)
 		return
 	}
 	f.told = ended
@@ -57,13 +70,17 @@ func (p *paces) computed(c *Config, of paced, at worker.Rank, spent time.Duratio
 		return
 	}
 	for _, r := range pool.Ranks(of.role) {
-		setPace(c.Book, &f.Fleet, r)
+		setPace(c.Book, of.role, &f.Fleet, r)
 	}
 	f.Keep(func(r worker.Rank) bool { return view.Worker(r.ID) != nil })
 }
 
-func setPace(book *load.Book, f *pace.Fleet, r worker.Rank) {
-	if s, known := f.Of(r); known {
+func setPace(book *load.Book, role worker.Role, f *pace.Fleet[worker.Rank], r worker.Rank) {
+	switch s, known := f.Of(r); {
+	case !known:
+	case role == worker.Decode:
+		book.SetWriting(r, picker.Writing{Base: s.PerRequest, PerBlock: s.PerToken})
+	default:
 		book.SetPace(r, picker.Pace(s))
 	}
 }
@@ -73,6 +90,7 @@ func (p *paces) forget(pool func(worker.Key) *worker.Pool) {
 	for of := range p.fleets {
 		if pool(of.of) == nil {
 			delete(p.fleets, of)
+			delete(p.pairs, of.of)
 		}
 	}
 }
@@ -87,8 +105,63 @@ func (p *paces) prompt(s *mainStream, role worker.Role, at worker.Rank, booked *
 		cached = s.counts.cached
 	}
 	took := booked.Prompt(now)
-	p.computed(&s.srv.cfg, paced{s.asked.Key, role}, at, took.Spent, now, s.prompt.Prompt-cached)
+	p.took(&s.srv.cfg, paced{s.asked.Key, role}, at, took.Spent, now, s.prompt.Prompt-cached)
 	if took.Expected > 0 {
 		s.srv.cfg.Telemetry.Expected(role.String(), took.Whole.Seconds()/took.Expected)
 	}
 }
+
+// answer tells of the answer of a pair that served, and of its hand-off.
+func (p *paces) answer(s *mainStream, t *telemetry.Served, now time.Time) {
+	plan, c := s.m.Plan(), &s.srv.cfg
+	if !plan.Disaggregated || s.asked.Parallel != 1 {
+		return
+	}
+	if blocks, known := c.Book.DecodingBlocks(plan.Decode, now); known && t.PerToken > 0 {
+		p.took(c, paced{s.asked.Key, worker.Decode}, plan.Decode, t.PerToken, now, max(1, blocks))
+	}
+	if t.FirstToken > 0 && t.HandOffAge > t.PerToken {
+		p.handedOver(c, s.asked.Key, legRanks{plan.Prefill, plan.Decode}, t.HandOffAge-t.PerToken, now, s.prompt.Prompt)
+	}
+}
+
+// handedOver tells how long it took from the end of a prefill until decode had the prompt.
+func (p *paces) handedOver(c *Config, of worker.Key, pair legRanks, took time.Duration, now time.Time, tokens int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pairs == nil {
+		p.pairs = make(map[worker.Key]*pairPace)
+	}
+	f := p.pairs[of]
+	if f == nil {
+		f = new(pairPace)
+		p.pairs[of] = f
+	}
+	f.Ended(pair, took, tokens)
+	if now.Sub(f.told) < tellAll {
+		return
+	}
+	f.told = now
+	if f.Len() > mostPairs {
+		f = &pairPace{told: now} // of a fleet in which pairs hardly meet twice, the mean says as much
+		p.pairs[of] = f
+	}
+	view := c.Board.Load()
+	usual, known := f.Mean()
+	h := load.HandOffs{Usual: picker.Pace(usual), Far: make(map[worker.Rank][]load.FarHandOff)}
+	f.Keep(func(r legRanks) bool {
+		if view.Worker(r.prefill.ID) == nil || view.Worker(r.decode.ID) == nil {
+			return false
+		}
+		if s, _ := f.Of(r); known && s != usual {
+			h.Far[r.prefill] = append(h.Far[r.prefill], load.FarHandOff{To: r.decode, Pace: picker.Pace(s)})
+		}
+		return true
+	})
+	if known {
+		c.Book.SetHandOffs(of, h)
+	}
+}
+
+// mostPairs bounds the pairs of a model of which something is known, each about 300 bytes.
+const mostPairs = 1 << 14

@@ -3,6 +3,7 @@ package load
 import (
 	"errors"
 	"hash/maphash"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -66,7 +67,9 @@ type Book struct {
 	rng     *rand.Rand
 	cursors map[cursorKey]uint64
 	flows   map[cursorKey]*flow
-	faded   time.Duration // up to when the sums of entry.lately have been made smaller
+	// handOffs are of the models of the present snapshot.
+	handOffs map[worker.Key]HandOffs
+	faded    time.Duration // up to when the sums of entry.lately have been made smaller
 
 	// slots has the index of each rank's entry in entries. free has the unused indexes.
 	entries []entry
@@ -112,6 +115,7 @@ type entry struct {
 	load       Load
 	queue      queue
 	pace       picker.Pace
+	writing    picker.Writing
 	lately     float64 // seconds of work that have come, older ones counting less; see computesLocked
 	answers    answers // of the held bookings
 	over       float64 // blocks that answers which are over were expected to write
@@ -132,11 +136,12 @@ func New(seed uint64) *Book {
 		seed = rand.Uint64()
 	}
 	return &Book{
-		rng:     rand.New(rand.NewPCG(seed, seed)),
-		cursors: make(map[cursorKey]uint64),
-		flows:   make(map[cursorKey]*flow),
-		slots:   make(map[worker.Rank]int32),
-		seed:    maphash.MakeSeed(),
+		rng:      rand.New(rand.NewPCG(seed, seed)),
+		cursors:  make(map[cursorKey]uint64),
+		flows:    make(map[cursorKey]*flow),
+		handOffs: make(map[worker.Key]HandOffs),
+		slots:    make(map[worker.Rank]int32),
+		seed:     maphash.MakeSeed(),
 	}
 }
 
@@ -182,6 +187,7 @@ func (b *Book) Update(s *worker.Snapshot) {
 			delete(b.flows, k)
 		}
 	}
+	maps.DeleteFunc(b.handOffs, func(k worker.Key, _ HandOffs) bool { return s.Pool(k) == nil })
 }
 
 func (b *Book) dropLocked(slot int32) {
@@ -209,7 +215,7 @@ func (b *Book) attachLocked(r worker.Rank, w *worker.Worker, before int32) int32
 	}
 	e := &b.entries[slot]
 	if !e.present {
-		e.pace = picker.Unlearned()
+		e.pace, e.writing = picker.Unlearned(), picker.UnlearnedWriting()
 	}
 	e.worker = w
 	e.rank, e.endpoint, e.capacity, e.present = r, w.Endpoint, float64(w.CapacityBlocks), true

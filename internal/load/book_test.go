@@ -173,9 +173,9 @@ func TestTheExplanationShowsWhatThePickSaw(t *testing.T) {
 		seen = append(seen, r.Candidate)
 	}
 	require.Equal(t, []picker.Candidate{
-		{Rank: worker.Rank{ID: 3}, OverlapBlocks: 8, Pace: picker.Unlearned()},
-		{Rank: worker.Rank{ID: 2}, OverlapBlocks: 4, Estimated: true, Pace: picker.Unlearned()},
-		{Rank: worker.Rank{ID: 1}, Pace: picker.Unlearned()},
+		{Rank: worker.Rank{ID: 3}, OverlapBlocks: 8, Pace: picker.Unlearned(), Writing: picker.UnlearnedWriting()},
+		{Rank: worker.Rank{ID: 2}, OverlapBlocks: 4, Estimated: true, Pace: picker.Unlearned(), Writing: picker.UnlearnedWriting()},
+		{Rank: worker.Rank{ID: 1}, Pace: picker.Unlearned(), Writing: picker.UnlearnedWriting()},
 	}, seen)
 	require.Equal(t, d.Cost, x.Rows[0].Cost)
 	require.Empty(t, x.Out)
@@ -351,7 +351,7 @@ func TestPickAndReserveAllocatesNothing(t *testing.T) {
 	x := new(Explanation)
 	for _, m := range []picker.Mode{picker.KV, picker.RoundRobin, picker.LeastLoaded} {
 		p := params()
-		p.Mode, p.PrefillTokensPerSecond, p.PrefillTokensThreshold = m, 1000, 10000
+		p.Mode, p.PrefillTokensThreshold = m, 10000
 		req := prefillRequest(s, 320, p)
 		req.Overlaps, req.Explain, req.Filter, req.Exclude = overlaps, x, &denyList{3}, []worker.Rank{{ID: 5}}
 		var r Reservation
@@ -367,36 +367,11 @@ func TestPickAndReserveAllocatesNothing(t *testing.T) {
 	require.Equal(t, Totals{}, b.Totals())
 }
 
-// The rate is the highest that Params allow, in a process that has run for a year.
-func TestDecayStaysExactAtAnyRateForAYear(t *testing.T) {
-	s := fleet(t, 1, 1)
-	b := New(1)
-	b.Update(s)
-	p := params()
-	p.PrefillTokensPerSecond = 1e8
-	require.NoError(t, p.Validate())
-	start := time.Unix(1000, 0)
-	require.Zero(t, b.QueuedISLTokens(s.Pool(key).PrefillRanks, nil, start))
-	req := prefillRequest(s, 1_000_000, p)
-	req.Now = start.Add(365 * 24 * time.Hour)
-	var r Reservation
-	_, err := b.PickAndReserve(req, &r)
-	require.NoError(t, err)
-	for _, ms := range []int64{0, 4, 9, 11} {
-		now := req.Now.Add(time.Duration(ms) * time.Millisecond)
-		require.InDelta(t, max(0, 1_000_000-ms*100_000), b.QueuedISLTokens(req.Ranks, nil, now), 1)
-	}
-	r.Release(req.Now)
-}
-
-// Two things must not grow with snapshots and bookings: an entry's places in tables that
-// are gone, and a table's count of ranks whose tokens decay. A wrong count would make
-// every pick refresh the columns.
+// An entry's places in tables that are gone must not grow with snapshots and bookings.
 func TestTablesLeaveNothingBehind(t *testing.T) {
 	s := fleet(t, 4, 2)
 	b := New(1)
 	p := params()
-	p.PrefillTokensPerSecond = 100
 	for range 5 {
 		b.Update(s)
 		var r Reservation
@@ -404,10 +379,7 @@ func TestTablesLeaveNothingBehind(t *testing.T) {
 		req.Now = later
 		_, err := b.PickAndReserve(req, &r)
 		require.NoError(t, err)
-		table := b.tables[&req.Ranks[0]]
-		require.Equal(t, 1, table.decaying)
 		r.Release(later)
-		require.Zero(t, table.decaying)
 		for i := range b.entries {
 			require.Len(t, b.entries[i].places, 1)
 		}

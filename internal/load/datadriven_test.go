@@ -22,10 +22,10 @@ import (
 //	workers                    the snapshot; one line a worker: id role dp [port]
 //	                           [domain=value …], its topology
 //	pick name=a role=prefill [mode=kv] isl=64 [grows=(1s,2,40)] [overlap=0,4]
-//	     [exclude=7/0] [deny=7] [within=(7/0,…)] [limit=100] [rate=0] [threshold=0] [preview]
+//	     [exclude=7/0] [deny=7] [within=(7/0,…)] [limit=100] [threshold=0] [preview]
 //	     [table] [require=(zone/a,…)] [prefer=(zone/a:0.5,…)] [uncached=16]
 //	     picks and books under the name; overlap has a number for each rank of the pool;
-//	     rate is prompt tokens a second; table prints what the pick saw;
+//	     table prints what the pick saw;
 //	     require and prefer are taints of the topology
 //	reserve name=a role=prefill rank=7/0 isl=64 [at=4]   books on this rank
 //	done name=a tokens=16      prefill has computed so many tokens
@@ -197,7 +197,6 @@ func (s *scenario) pick(d *datadriven.TestData, arg func(string) string, num fun
 		Growth: s.growth(arg("grows")), MaxQueuedISLTokens: num("limit"), Now: s.now,
 	}
 	req.Constraints, req.MaxUncachedTokens = s.constraints(arg("require"), arg("prefer")), num("uncached")
-	p.PrefillTokensPerSecond = float64(num("rate"))
 	p.PrefillTokensThreshold = num("threshold")
 	if d.HasArg("table") {
 		req.Explain = new(Explanation)

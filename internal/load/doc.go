@@ -29,9 +29,9 @@
 // and looks at the changed workers alone (heed.go). A recovering worker gets one request
 // at a time, unless no worker of the list is free.
 //
-// The prompt tokens of a rank's oldest request decrease with time, at the rate that it
-// was booked with, since they are being prefilled (queue.go). Only picks see this decay.
-// [Book.Load] has what is booked, and a leg that ends takes its whole booking off.
+// How long a rank is believed to be busy shrinks with time, at the pace that is believed of
+// it ([Book.SetPace]). [Book.Load] has what is booked, and a leg that ends takes its whole
+// booking off.
 //
 // [Reservation.Release] takes the booking off, exactly once, when its leg has really
 // ended. A second release changes nothing; it is counted, and panics in builds with
@@ -48,8 +48,8 @@
 // # Invariants
 //
 //   - The load of a rank is the sum of the held bookings of its generation, and never
-//     negative. A column has the same values as the entry, decayed up to at most a
-//     millisecond ago.
+//     negative. A column has the same values as the entry, and waits are at most a
+//     millisecond old.
 //   - The cursor of a pool moves once for each round-robin pick that is booked, never for
 //     a preview or a failed pick. It moves back if that booking is cancelled before
 //     another pick (docs/behaviour.md#one-turn).

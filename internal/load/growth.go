@@ -39,8 +39,9 @@ type growingAnswer struct {
 // begun blocks, in addition to those of their prompts.
 type answers struct {
 	grown, rate, begun float64
-	n                  int // answers that are growing or grown
-	waiting            int // answers whose first token is still to come
+	n                  int     // answers that are growing or grown
+	waiting            int     // answers whose first token is still to come
+	most               float64 // blocks that all of them are expected to take at most
 
 	// The seconds for which choices have been written, summed over the choices: at a time
 	// t, running × t - starts for these answers, and done for those that are over.
@@ -59,9 +60,14 @@ func (a *answers) at(now float64) float64 {
 
 // count adds an answer in its phase, or with sign -1 takes it off.
 func (a *answers) count(g *growingAnswer, sign float64) {
+	if g.phase != still {
+		a.most += sign * g.most
+	}
 	switch g.phase {
 	case waiting:
-		a.waiting += int(sign)
+		if a.waiting += int(sign); a.n+a.waiting == 0 {
+			a.most = 0
+		}
 		return
 	case growing:
 		a.rate += sign * g.rate
@@ -73,8 +79,12 @@ func (a *answers) count(g *growingAnswer, sign float64) {
 	}
 	a.running += sign * g.choices
 	a.starts += sign * g.choices * g.from
+	// What is left of sums of nothing are rounding errors.
 	if a.n += int(sign); a.n == 0 {
-		*a = answers{waiting: a.waiting, done: a.done}
+		*a = answers{waiting: a.waiting, most: a.most, done: a.done}
+	}
+	if a.n+a.waiting == 0 {
+		a.most = 0
 	}
 }
 

@@ -23,58 +23,13 @@ type slowBook struct {
 	open map[*Reservation]booking
 	held []*Reservation // the keys of open, in an order that a seed repeats
 
-	now    time.Time
-	booked int
-	since  map[*Reservation]time.Time // when each rank's oldest booking with prompt tokens became the oldest
+	now time.Time
 }
 
 type booking struct {
-	rank  worker.Rank
-	load  Load
-	rate  float64
-	order int // counts bookings
-	gone  bool
-}
-
-// visible is what a pick should see of a rank's prompt tokens: those of its oldest
-// request decrease since it became the oldest.
-func (b *slowBook) visible(r worker.Rank) int64 {
-	var head *Reservation
-	total := int64(0)
-	for res, k := range b.open {
-		if k.rank != r || k.gone || k.load.PrefillTokens == 0 {
-			continue
-		}
-		total += k.load.PrefillTokens
-		if head == nil || k.order < b.open[head].order {
-			head = res
-		}
-	}
-	if head == nil {
-		return 0
-	}
-	k := b.open[head]
-	done := k.rate * b.now.Sub(b.since[head]).Seconds()
-	return int64(max(float64(total-k.load.PrefillTokens), float64(total)-done) + 0.5)
-}
-
-// settle notes when a rank's oldest booking has become the oldest.
-func (b *slowBook) settle() {
-	head := map[worker.Rank]*Reservation{}
-	for res, k := range b.open {
-		if h := head[k.rank]; !k.gone && k.load.PrefillTokens > 0 && (h == nil || k.order < b.open[h].order) {
-			head[k.rank] = res
-		}
-	}
-	since := map[*Reservation]time.Time{}
-	for _, res := range head {
-		if at, was := b.since[res]; was {
-			since[res] = at
-		} else {
-			since[res] = b.now
-		}
-	}
-	b.since = since
+	rank worker.Rank
+	load Load
+	gone bool
 }
 
 func (b *slowBook) load(r worker.Rank) (l Load) {
@@ -120,9 +75,6 @@ func TestTheBookAgreesWithItsSlowTwin(t *testing.T) {
 				n, r := int64(rng.IntN(40)), twin.held[rng.IntN(len(twin.held))]
 				k := twin.open[r]
 				r.PrefillDone(n, twin.now)
-				if min(n, k.load.PrefillTokens) > 0 {
-					delete(twin.since, r) // the rest decays from now on
-				}
 				k.load.PrefillTokens = max(0, k.load.PrefillTokens-n)
 				twin.open[r] = k
 			}
@@ -136,7 +88,6 @@ func TestTheBookAgreesWithItsSlowTwin(t *testing.T) {
 				twin.held = slices.Delete(twin.held, i, i+1)
 			}
 		}
-		twin.settle()
 		if step%4 == 0 {
 			twin.compare(t, b)
 		}
@@ -162,10 +113,8 @@ func (b *slowBook) move(t *testing.T, rng *rand.Rand) {
 	r, rank := b.held[rng.IntN(len(b.held))], to[rng.IntN(len(to))]
 	require.NoError(t, r.Move(rank, b.now))
 	require.Equal(t, rank, r.Rank())
-	delete(b.since, r)
 	k := b.open[r]
-	b.booked++
-	k.rank, k.gone, k.order = rank, false, b.booked
+	k.rank, k.gone = rank, false
 	b.open[r] = k
 }
 
@@ -193,7 +142,6 @@ func (b *slowBook) known(world *worker.Snapshot, r worker.Rank) bool {
 func (b *slowBook) pick(t *testing.T, fast *Book, rng *rand.Rand) {
 	p := params()
 	p.Mode = picker.Mode(rng.IntN(5))
-	p.PrefillTokensPerSecond = float64(rng.IntN(3) * 1000)
 	role := worker.Role(1 + rng.IntN(3))
 	world := b.snap
 	if b.past != nil && rng.IntN(3) == 0 {
@@ -223,8 +171,7 @@ func (b *slowBook) pick(t *testing.T, fast *Book, rng *rand.Rand) {
 		worker.Decode:     {DecodeBlocks: blocks, DecodeRequests: 1},
 		worker.Aggregated: {PrefillTokens: uncached, DecodeBlocks: blocks, DecodeRequests: 1},
 	}[role]
-	b.booked++
-	b.open[r], b.held = booking{rank: d.Rank, load: want, rate: p.PrefillTokensPerSecond, order: b.booked}, append(b.held, r)
+	b.open[r], b.held = booking{rank: d.Rank, load: want}, append(b.held, r)
 }
 
 func (b *slowBook) compare(t *testing.T, fast *Book) {
@@ -266,7 +213,7 @@ func (b *slowBook) compareColumns(t *testing.T, fast *Book, world *worker.Snapsh
 		require.Len(t, x.Rows, known)
 		for _, row := range x.Rows {
 			l := b.load(row.Rank)
-			require.Equal(t, b.visible(row.Rank), row.ActivePrefillTokens, "%s at %s", row.Rank, b.now)
+			require.Equal(t, l.PrefillTokens, row.ActivePrefillTokens, "%s at %s", row.Rank, b.now)
 			require.Equal(t, l.DecodeBlocks, row.ActiveDecodeBlocks)
 			require.Equal(t, l.PrefillRequests+l.DecodeRequests, row.ActiveRequests)
 		}

@@ -5,22 +5,15 @@ import (
 	"time"
 )
 
-// queue has the bookings of one rank with prompt tokens, oldest first. A rank is assumed
-// to prefill one request after the other. The tokens of the oldest request decrease from
-// the moment it became the oldest, at the rate that it was booked with; the others wait.
-// When the oldest ends, early or late, its remaining tokens are dropped and the next one
-// begins. So each leg that ends corrects the estimate, and an error never outlives its
-// request. The cost in seconds asks more: how many prompts a rank computes at once is
-// learned, and each gets its share of the time.
+// queue has the bookings of one rank with prompt tokens, oldest first. How many prompts a rank computes at
+// once is learned (side): its time is shared among so many of the oldest, and is shared out until the moment
+// until. When a prompt ends, early or late, what was left of it is dropped: so each leg that ends corrects
+// the estimate, and an error never outlives its request.
 type queue struct {
 	head, tail *Reservation
 	n          int
-	since      time.Duration // when head became head, or its tokens were last corrected
-
-	// Of the cost in seconds: the rank's time is shared among its oldest prompts, so many as it is
-	// believed to compute at once (side), and is shared out until the moment until.
-	side  float64
-	until time.Duration
+	side       float64
+	until      time.Duration
 }
 
 const (
@@ -68,7 +61,7 @@ func (q *queue) push(r *Reservation, now time.Duration) {
 	r.had = 0
 	r.before, r.after = q.tail, nil
 	if q.tail == nil {
-		q.head, q.since = r, now
+		q.head = r
 	} else {
 		q.tail.after = r
 	}
@@ -80,7 +73,7 @@ func (q *queue) remove(r *Reservation, now time.Duration) {
 	q.ends(r)
 	q.n--
 	if q.head == r {
-		q.head, q.since = r.after, now
+		q.head = r.after
 	} else {
 		r.before.after = r.after
 	}
@@ -90,14 +83,4 @@ func (q *queue) remove(r *Reservation, now time.Duration) {
 		r.after.before = r.before
 	}
 	r.before, r.after = nil, nil
-}
-
-// decay returns how the rank's prompt tokens decrease. total is how many are booked. At a
-// time t in seconds there are the greater of floor and top - rate × t.
-func (q *queue) decay(total int64) (top, floor, rate float64) {
-	all := float64(total)
-	if q.head == nil || q.head.rate <= 0 {
-		return all, all, 0
-	}
-	return all + q.head.rate*q.since.Seconds(), all - float64(q.head.load.PrefillTokens), q.head.rate
 }

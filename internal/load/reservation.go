@@ -18,7 +18,6 @@ type Reservation struct {
 	slot       int32
 	generation uint64
 	rank       worker.Rank
-	rate       float64 // prompt tokens a second; 0: prompt tokens do not decay
 	filter     Filter
 	trial      uint64
 
@@ -186,8 +185,7 @@ func (b *Book) entryLocked(r *Reservation) *entry {
 }
 
 // PrefillDone takes up to tokens prompt tokens off the booking, as prefill makes
-// progress; 1<<62 takes all. The rest decays from now on. After the release it does
-// nothing.
+// progress; 1<<62 takes all. After the release it does nothing.
 func (r *Reservation) PrefillDone(tokens int64, now time.Time) {
 	if r == nil || r.book == nil {
 		return
@@ -206,12 +204,8 @@ func (r *Reservation) PrefillDone(tokens int64, now time.Time) {
 		return
 	}
 	e.load.PrefillTokens -= done
-	switch {
-	case had == r.load.PrefillTokens:
-	case r.load.PrefillTokens == 0:
+	if had > 0 && r.load.PrefillTokens == 0 {
 		e.queue.remove(r, b.now)
-	case e.queue.head == r:
-		e.queue.since = b.now
 	}
 	b.writeLocked(e)
 }

@@ -46,7 +46,7 @@ type Request struct {
 	Pick   picker.Request
 	Params *picker.Params
 
-	// Now is the time of the pick, up to which prompt tokens decay and answers grow.
+	// Now is the time of the pick, up to which waits shrink and answers grow.
 	Now time.Time
 
 	Filter  Filter        // nil: all ranks are allowed
@@ -67,6 +67,9 @@ type Request struct {
 	// Growth is the expected growth of the answer, in addition to the prompt's blocks. It
 	// is ignored in prefill picks.
 	Growth Growth
+
+	// From is the rank that prefills, in a pick of decode.
+	From worker.Rank
 
 	// MaxQueuedISLTokens refuses the pick if the candidates already have so many prompt
 	// tokens queued. The request that crosses the limit is still taken. 0: no limit.
@@ -186,6 +189,10 @@ func (b *Book) pickOfLocked(req *Request, wide bool) (picker.Decision, error) {
 	}
 	if req.Params.InSeconds {
 		req.Pick.Flow = b.flows[cursorKey{req.Key, req.Pick.Role}].over(b.now, n)
+		if req.Pick.Role == worker.Decode {
+			req.Pick.AnswerTokens = req.Growth.Most * float64(req.Params.BlockSize)
+			b.handsOffLocked(t, req)
+		}
 	}
 	if err == nil {
 		d, err = picker.Pick(&req.Pick, c, req.Params, b.cursors[cursorKey{req.Key, req.Pick.Role}], b.rng)
@@ -194,6 +201,10 @@ func (b *Book) pickOfLocked(req *Request, wide bool) (picker.Decision, error) {
 		req.Explain.fill(b, t, req, &d)
 	}
 	c.Overlap, c.Predicted, c.Host, c.Disk = nil, nil, nil, nil
+	if c.Farther != nil {
+		clear(t.farther)
+		c.Farther = nil
+	}
 	c.Estimated, c.Near, c.Taint, c.Starved = nil, nil, nil, nil
 	if err == nil && req.MaxUncachedTokens > 0 && d.UncachedTokens >= req.MaxUncachedTokens {
 		err = ErrUncached
@@ -224,7 +235,7 @@ func (b *Book) bookLocked(into *Reservation, slot int32, req *Request, uncached 
 		d = Load{PrefillTokens: uncached, DecodeBlocks: blocks, DecodeRequests: 1}
 	}
 	*into = Reservation{
-		book: b, slot: slot, generation: e.generation, rank: e.rank, rate: req.Params.PrefillTokensPerSecond,
+		book: b, slot: slot, generation: e.generation, rank: e.rank,
 		load: d, held: true, since: b.now, answer: growingAnswer{here: b.now.Seconds()},
 	}
 	if e.pace != picker.Unlearned() {

@@ -50,6 +50,57 @@ func (b *Book) SetPace(r worker.Rank, p picker.Pace) {
 	}
 }
 
+// SetWriting says how long a rank takes for a token of each answer that it runs. Unknown ranks are ignored.
+func (b *Book) SetWriting(r worker.Rank, w picker.Writing) {
+	if !(w.Base >= 0 && w.PerBlock >= 0 && w.Base+w.PerBlock > 0 && w.Base < 60 && w.PerBlock < 1) {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if slot := b.slotLocked(r); slot >= 0 && b.entries[slot].writing != w {
+		b.entries[slot].writing = w
+		b.writeLocked(&b.entries[slot])
+	}
+}
+
+// HandOffs say how long it takes to bring a prompt from prefill to decode. The slices of Far are not changed
+// once they are set.
+type HandOffs struct {
+	Usual picker.Pace                  // of most pairs; the zero value: not known
+	Far   map[worker.Rank][]FarHandOff // by the rank of prefill: pairs that differ from it
+}
+
+// FarHandOff is a pair that takes longer, or less long, than others.
+type FarHandOff struct {
+	To   worker.Rank
+	Pace picker.Pace
+}
+
+// SetHandOffs replaces what is believed of hand-offs between workers of the model.
+func (b *Book) SetHandOffs(k worker.Key, h HandOffs) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if h.Usual.PerToken >= 0 && h.Usual.PerRequest >= 0 {
+		b.handOffs[k] = h
+	}
+}
+
+// handsOffLocked writes what bringing the prompt from req.From takes to the request and to the column
+// Farther, which the caller has to clear.
+func (b *Book) handsOffLocked(t *table, req *Request) {
+	h := b.handOffs[req.Key]
+	if req.Pick.HandOff = h.Usual.PerToken; h.Usual == (picker.Pace{}) {
+		req.Pick.HandOff = picker.UnlearnedHandOff
+	}
+	tokens := float64(max(req.Pick.ISLTokens, 0))
+	for _, far := range h.Far[req.From] {
+		if i := t.find(b, far.To); i >= 0 {
+			t.cols.Farther = t.farther
+			t.farther[i] = max(0, far.Pace.Seconds(tokens)-h.Usual.Seconds(tokens))
+		}
+	}
+}
+
 // Wait returns how long the rank is believed to be busy with what is booked, in seconds.
 func (b *Book) Wait(r worker.Rank, now time.Time) float64 {
 	b.mu.Lock()

@@ -146,3 +146,43 @@ func TestAWaitIsFinite(t *testing.T) {
 	s.drop(0)
 	require.Zero(t, s.b.Wait(s.key, s.now))
 }
+
+// decodePick is a pick of decode, of a prompt of 1,600 tokens that worker 1 prefills.
+func decodePick(t *testing.T, b *Book, s *worker.Snapshot) picker.Decision {
+	t.Helper()
+	p := picker.DecodeOverride(picker.DefaultParamsFor(worker.Decode))
+	p.BlockSize = 16
+	d, err := b.Preview(&Request{
+		Key: key, Ranks: s.Pool(key).DecodeRanks, Params: &p, Now: later, From: worker.Rank{ID: 1},
+		Pick: picker.Request{Role: worker.Decode, ISLTokens: 1600, RequestBlocks: 100, NewBlocks: 100}, Growth: Growth{PerSecond: 1, Most: 10},
+	})
+	require.NoError(t, err)
+	return d
+}
+
+// TestDecodeIsPickedByWhatIsBelievedOfRanksAndPairs: who writes faster, and to whom the prompt comes sooner.
+func TestDecodeIsPickedByWhatIsBelievedOfRanksAndPairs(t *testing.T) {
+	s := snapshot(t, testWorker(t, 1, worker.Prefill, 1, 8001), testWorker(t, 2, worker.Decode, 1, 8002), testWorker(t, 3, worker.Decode, 1, 8003))
+	b := New(1)
+	b.Update(s)
+	slow, fast := worker.Rank{ID: 2}, worker.Rank{ID: 3}
+	b.SetWriting(slow, picker.Writing{Base: 0.04})
+	b.SetWriting(fast, picker.Writing{Base: 0.02})
+	require.Equal(t, fast, decodePick(t, b, s).Rank)
+	for _, bad := range []picker.Writing{{Base: math.NaN()}, {Base: -1}, {}, {Base: 1e9}, {PerBlock: math.Inf(1)}} {
+		b.SetWriting(slow, bad)
+	}
+	require.Equal(t, fast, decodePick(t, b, s).Rank)
+
+	// The way to the fast one takes a second longer than others.
+	far := HandOffs{Usual: picker.Pace{PerToken: 1e-5}, Far: map[worker.Rank][]FarHandOff{{ID: 1}: {{fast, picker.Pace{PerToken: 1e-5, PerRequest: 1}}, {To: worker.Rank{ID: 9}}}}}
+	b.SetHandOffs(key, far)
+	for range 2 {
+		require.Equal(t, slow, decodePick(t, b, s).Rank)
+	}
+	b.SetHandOffs(key, HandOffs{Usual: far.Usual})
+	require.Equal(t, fast, decodePick(t, b, s).Rank)
+	b.SetHandOffs(key, far)
+	b.Update(nil)
+	require.Empty(t, b.handOffs)
+}

@@ -19,14 +19,10 @@ type table struct {
 	round   uint64      // the latest snapshot that has the list
 	sum     uint64      // hash of the list
 
-	// At a time t in seconds a rank has as many prompt tokens as the greater of floor and
-	// top - rate × t; see queue. The column Prefill has them as of the time fresh.
-	top, floor, rate []float64
-	decaying         int // elements of rate that are not 0
-	fresh            time.Duration
-
-	// The same of the column Wait, which decays by a second a second.
+	// At a time t in seconds a rank is busy for the greater of busyFloor and busyTop - t; see
+	// entry.busy. The column Wait has it as of the time fresh.
 	busyTop, busyFloor []float64
+	fresh              time.Duration
 
 	held []held // the column Decode has the numbers as of the time told
 	told time.Duration
@@ -45,6 +41,7 @@ type table struct {
 
 	carriers map[string]picker.Bits // for each taint that was asked for: the ranks that have it
 	weights  []float32              // the column Taint; working memory of one pick
+	farther  []float64              // the column Farther; zeros but during one pick
 }
 
 // layLocked makes the tables of a snapshot. Models that the same workers serve share one
@@ -104,11 +101,11 @@ func (b *Book) newTableLocked(ranks []worker.Rank, keep bool) *table {
 			Ranks:   ranks,
 			Prefill: make([]float64, n), Decode: make([]float64, n), Requests: make([]float64, n), Capacity: make([]float64, n),
 			Wait: make([]float64, n), PerToken: make([]float64, n), PerRequest: make([]float64, n), Lately: make([]float64, n),
+			PerStep: make([]float64, n), PerBlock: make([]float64, n), Growing: make([]float64, n),
 			Degraded: picker.NewBits(n),
 		},
-		busyTop: make([]float64, n), busyFloor: make([]float64, n),
+		farther: make([]float64, n), busyTop: make([]float64, n), busyFloor: make([]float64, n),
 		unknown: picker.NewBits(n), zeros: make([]uint32, n),
-		top: make([]float64, n), floor: make([]float64, n), rate: make([]float64, n),
 		held: make([]held, n), told: b.now,
 		fresh: b.now, out: picker.NewBits(n), starved: picker.NewBits(n),
 		standings: make([]health.Standing, n), barred: picker.NewBits(n), closed: picker.NewBits(n),
@@ -150,37 +147,22 @@ func (t *table) write(i int, e *entry, now time.Duration) {
 	t.held[i] = e.held()
 	t.cols.Decode[i] = t.held[i].whole(now)
 	t.cols.Requests[i] = float64(l.PrefillRequests + l.DecodeRequests)
-	if t.rate[i] != 0 {
-		t.decaying--
-	}
-	t.top[i], t.floor[i], t.rate[i] = e.queue.decay(l.PrefillTokens)
-	if t.rate[i] != 0 {
-		t.decaying++
-	}
-	t.cols.Prefill[i] = left(t.top[i], t.floor[i], t.rate[i], now.Seconds())
+	t.cols.Prefill[i] = float64(l.PrefillTokens)
 	t.cols.PerToken[i], t.cols.PerRequest[i], t.cols.Lately[i] = e.pace.PerToken, e.pace.PerRequest, e.lately
+	t.cols.PerStep[i], t.cols.PerBlock[i] = e.writing.Base, e.writing.PerBlock
+	t.cols.Growing[i] = max(0, e.answers.most-e.answers.at(now.Seconds()))
 	t.busyTop[i], t.busyFloor[i] = e.busy()
 	t.cols.Wait[i] = max(t.busyFloor[i], t.busyTop[i]-now.Seconds())
 }
 
-// left is how many of a rank's prompt tokens are left, rounded to a whole number.
-func left(top, floor, rate, now float64) float64 {
-	v := top - rate*now
-	if v < floor {
-		return floor
-	}
-	return float64(int64(v + 0.5))
-}
-
-// refreshStep is how old decayed columns may be. At 20,000 tokens a second they are then
-// 20 tokens behind, about one block.
+// refreshStep is how old the waits may be.
 const refreshStep = time.Millisecond
 
 // growStep is how old the blocks of answers may be. At 100 tokens a second an answer
 // writes 10 tokens in that time, less than a block.
 const growStep = 100 * time.Millisecond
 
-// refresh lets prompt tokens decay and answers grow up to now.
+// refresh lets waits shrink and answers grow up to now.
 func (t *table) refresh(now time.Duration) {
 	if now-t.told >= growStep {
 		t.told = now
@@ -191,7 +173,7 @@ func (t *table) refresh(now time.Duration) {
 	}
 	t.fresh = now
 	at := now.Seconds()
-	n := len(t.cols.Prefill)
+	n := len(t.cols.Wait)
 	busyTop, busyFloor := t.busyTop[:n], t.busyFloor[:n]
 	for i := range t.cols.Wait {
 		w := busyTop[i] - at
@@ -200,19 +182,13 @@ func (t *table) refresh(now time.Duration) {
 		}
 		t.cols.Wait[i] = w
 	}
-	if t.decaying == 0 {
-		return
-	}
-	top, floor, rate := t.top[:n], t.floor[:n], t.rate[:n]
-	for i := range t.cols.Prefill {
-		t.cols.Prefill[i] = left(top[i], floor[i], rate[i], at)
-	}
 }
 
 func (t *table) grow(now time.Duration) {
 	for i := range t.held {
 		if h := &t.held[i]; h.changes() {
 			t.cols.Decode[i] = h.whole(now)
+			t.cols.Growing[i] = max(0, h.answers.most-h.answers.at(now.Seconds()))
 		}
 	}
 }

@@ -3,8 +3,6 @@ package pace
 import (
 	"math"
 	"time"
-
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Speed is how long a rank takes: seconds for each token that it computes, and for each request.
@@ -98,17 +96,17 @@ func (c *change) step(own Speed, sign, x, t float64) bool {
 	return c.sum >= alarm
 }
 
-// Fleet is what is known of all ranks of one kind, such as the prefill ranks of a model. The zero value
-// is ready.
-type Fleet struct {
-	ranks map[worker.Rank]*rank
+// Fleet is what is known of all ranks of one kind, such as the prefill ranks of a model, or of all pairs of
+// ranks. The zero value is ready.
+type Fleet[K comparable] struct {
+	ranks map[K]*rank
 	all   sums
 	age   float64 // legs that have ended, for each rank
 }
 
 // fade lets what is known of a rank count less, by what its mates have computed meanwhile. So a rank that is
 // not picked, since it was slow, is believed to be like the fleet after a while, and is picked again.
-func (f *Fleet) fade(r *rank) sums {
+func (f *Fleet[K]) fade(r *rank) sums {
 	s := r.all
 	s.scale(math.Pow(forget, f.age-r.seen))
 	return s
@@ -116,11 +114,11 @@ func (f *Fleet) fade(r *rank) sums {
 
 // Ended tells of a leg that the rank has ended. tokens are those that it has computed, spent is how long it
 // was busy with them. It returns what had been expected, in seconds; 0 if nothing was.
-func (f *Fleet) Ended(at worker.Rank, spent time.Duration, tokens int64) (expected float64) {
+func (f *Fleet[K]) Ended(at K, spent time.Duration, tokens int64) (expected float64) {
 	r := f.ranks[at]
 	if r == nil {
 		if f.ranks == nil {
-			f.ranks = make(map[worker.Rank]*rank)
+			f.ranks = make(map[K]*rank)
 		}
 		r = &rank{seen: f.age}
 		f.ranks[at] = r
@@ -157,7 +155,7 @@ func (f *Fleet) Ended(at worker.Rank, spent time.Duration, tokens int64) (expect
 }
 
 // own returns a rank's speed by its own legs, with the fleet's for those that it lacks.
-func (f *Fleet) own(r *rank) Speed {
+func (f *Fleet[K]) own(r *rank) Speed {
 	s := f.fade(r)
 	if f.all.n > 0 {
 		s = s.plus(f.all, asFleet/f.all.n*max(0, 1-s.n/(4*asFleet)))
@@ -166,7 +164,7 @@ func (f *Fleet) own(r *rank) Speed {
 }
 
 // Of returns what is believed of a rank; known is false if nothing is.
-func (f *Fleet) Of(at worker.Rank) (s Speed, known bool) {
+func (f *Fleet[K]) Of(at K) (s Speed, known bool) {
 	mean, known := f.Mean()
 	r := f.ranks[at]
 	if !known || r == nil || f.fade(r).n < enough {
@@ -181,7 +179,7 @@ func (f *Fleet) Of(at worker.Rank) (s Speed, known bool) {
 }
 
 // Mean returns what is believed of the fleet; known is false if too few legs have ended.
-func (f *Fleet) Mean() (s Speed, known bool) {
+func (f *Fleet[K]) Mean() (s Speed, known bool) {
 	if f.all.n < enough {
 		return Speed{}, false
 	}
@@ -189,15 +187,18 @@ func (f *Fleet) Mean() (s Speed, known bool) {
 }
 
 // Legs returns how many legs what is known of a rank rests on, older ones counting less.
-func (f *Fleet) Legs(at worker.Rank) float64 {
+func (f *Fleet[K]) Legs(at K) float64 {
 	if r := f.ranks[at]; r != nil {
 		return f.fade(r).n
 	}
 	return 0
 }
 
+// Len returns of how many ranks or pairs something is known.
+func (f *Fleet[K]) Len() int { return len(f.ranks) }
+
 // Keep forgets all ranks for which keep returns false.
-func (f *Fleet) Keep(keep func(worker.Rank) bool) {
+func (f *Fleet[K]) Keep(keep func(K) bool) {
 	for at := range f.ranks {
 		if !keep(at) {
 			delete(f.ranks, at)

@@ -13,7 +13,7 @@ import (
 
 // player lets ranks compute legs.
 type player struct {
-	f Fleet
+	f Fleet[worker.Rank]
 	r *rand.Rand
 	// scatter is that of the logarithms of times.
 	scatter float64
@@ -134,7 +134,7 @@ func TestOneLegThatTookVeryLongMovesLittle(t *testing.T) {
 
 // TestValuesAreFinite: whatever is told.
 func TestValuesAreFinite(t *testing.T) {
-	var f Fleet
+	var f Fleet[worker.Rank]
 	r := rand.New(rand.NewPCG(11, 1))
 	at := worker.Rank{ID: 1}
 	for range 10_000 {

@@ -203,6 +203,11 @@ func (d *decider) offer(c *choice) load.Request {
 		Filter: d.cfg.Health, Exclude: q.req.Failed, MaxUncachedTokens: c.limit,
 		Constraints: q.bound(&sc.bound, role, v.prefill.decision.Rank.ID),
 	}
+	if role != worker.Decode {
+		r.Pick.Target = q.req.Target.Seconds()
+	} else if v.prefill.made {
+		r.From = v.prefill.decision.Rank
+	}
 	if role == worker.Prefill {
 		if !q.req.Admitted {
 			r.MaxQueuedISLTokens = d.cfg.MaxQueuedISLTokens

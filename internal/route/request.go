@@ -20,6 +20,8 @@ type Request struct {
 	// Scan is what was read of Body; nil: the request has only headers.
 	Scan *openai.Request
 	Body []byte
+	// Target is within which time the request's first token is wanted; 0: there is none.
+	Target time.Duration
 	// Passing is the path if Baton passes the request on unread; empty: the request is
 	// read.
 	Passing string

@@ -80,9 +80,12 @@ type Candidate struct {
 	// that the worker has; 0 if it has none or the request names its worker.
 	TaintWeight float32
 
-	Wait   float64 // seconds until the rank is believed to be free
-	Pace   Pace
-	Lately float64 // seconds that the rank has lately computed, older ones counting less
+	Wait    float64 // seconds until the rank is believed to be free
+	Pace    Pace
+	Lately  float64 // seconds that the rank has lately computed, older ones counting less
+	Writing Writing
+	Growing int64   // KV blocks that running answers are still expected to take at most
+	Farther float64 // seconds by which bringing the prompt there takes longer than on average
 
 	Estimated   bool // the overlap is from what was routed to the rank, not from its events
 	Degraded    bool // the overlap is from the rank's events, of which some are missing
@@ -109,8 +112,12 @@ type Candidates struct {
 	Taint                     []float32
 
 	// For a cost in seconds. Wait is when the rank is believed to be free, from now; PerToken and
-	// PerRequest are its Pace; without Wait it follows from Prefill and the pace. Lately is what it has lately computed, by which ties are decided.
+	// PerRequest are its Pace, [Unlearned] if nothing is known; without Wait it follows from Prefill and the
+	// pace. Lately is what it has lately computed, by which ties are decided.
 	Wait, PerToken, PerRequest, Lately []float64
+	// For picks of decode by a cost in seconds, in which only Farther may be nil. PerStep and PerBlock are
+	// the Writing, [UnlearnedWriting] if nothing is known.
+	PerStep, PerBlock, Growing, Farther []float64
 
 	Estimated, Degraded, LoadUnknown Bits
 
@@ -132,22 +139,29 @@ func NewCandidates(rows ...Candidate) *Candidates {
 	n := len(rows)
 	c := &Candidates{
 		Ranks: make([]worker.Rank, n), Overlap: make([]uint32, n),
-		Prefill: make([]float64, n), Decode: make([]float64, n), Requests: make([]float64, n),
+		Prefill: make([]float64, n), Decode: make([]float64, n), Requests: make([]float64, n), Capacity: make([]float64, n),
+		PerToken: make([]float64, n), PerRequest: make([]float64, n), PerStep: make([]float64, n), PerBlock: make([]float64, n), Growing: make([]float64, n),
 	}
 	for i := range rows {
 		r := &rows[i]
 		c.Ranks[i], c.Overlap[i] = r.Rank, r.OverlapBlocks
 		c.Prefill[i], c.Decode[i] = float64(r.ActivePrefillTokens), float64(r.ActiveDecodeBlocks)
-		c.Requests[i] = float64(r.ActiveRequests)
+		c.Requests[i], c.Capacity[i], c.Growing[i] = float64(r.ActiveRequests), float64(r.CapacityBlocks), float64(r.Growing)
+		pace, writes := r.Pace, r.Writing
+		if pace == (Pace{}) {
+			pace = Unlearned()
+		}
+		if writes == (Writing{}) {
+			writes = UnlearnedWriting()
+		}
+		c.PerToken[i], c.PerRequest[i], c.PerStep[i], c.PerBlock[i] = pace.PerToken, pace.PerRequest, writes.Base, writes.PerBlock
 		put(&c.Predicted, n, i, r.PredictedBlocks)
 		put(&c.Host, n, i, r.HostBlocks)
 		put(&c.Disk, n, i, r.DiskBlocks)
-		put(&c.Capacity, n, i, float64(r.CapacityBlocks))
 		put(&c.Taint, n, i, r.TaintWeight)
 		put(&c.Wait, n, i, r.Wait)
-		put(&c.PerToken, n, i, r.Pace.PerToken)
-		put(&c.PerRequest, n, i, r.Pace.PerRequest)
 		put(&c.Lately, n, i, r.Lately)
+		put(&c.Farther, n, i, r.Farther)
 		mark(&c.Estimated, n, i, r.Estimated)
 		mark(&c.Degraded, n, i, r.Degraded)
 		mark(&c.LoadUnknown, n, i, r.LoadUnknown)
@@ -195,6 +209,7 @@ func (c *Candidates) At(i int) Candidate {
 		ActivePrefillTokens: int64(c.Prefill[i]), ActiveDecodeBlocks: int64(c.Decode[i]), ActiveRequests: int32(c.Requests[i]),
 		CapacityBlocks: int64(at(c.Capacity, i)), TaintWeight: at(c.Taint, i),
 		Wait: at(c.Wait, i), Pace: Pace{at(c.PerToken, i), at(c.PerRequest, i)}, Lately: at(c.Lately, i),
+		Writing: Writing{at(c.PerStep, i), at(c.PerBlock, i)}, Growing: int64(at(c.Growing, i)), Farther: at(c.Farther, i),
 		Estimated: c.Estimated.Has(i), Degraded: c.Degraded.Has(i), LoadUnknown: c.LoadUnknown.Has(i), Starved: c.Starved.Has(i),
 	}
 }

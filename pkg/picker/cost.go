@@ -2,7 +2,6 @@ package picker
 
 import (
 	"math"
-	"math/bits"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -15,8 +14,7 @@ type Request struct {
 	// ISLTokens is the length of the prompt.
 	ISLTokens int
 
-	// RequestBlocks is the number of whole blocks of the prompt. It scales the decay of
-	// the credit, and bounds what decode fetches.
+	// RequestBlocks is the number of whole blocks of the prompt. It bounds what decode fetches.
 	RequestBlocks int
 
 	// NewBlocks is how many KV blocks the request adds to the active blocks of the
@@ -36,6 +34,14 @@ type Request struct {
 
 	// Flow is what has lately come to the candidates, for a cost in seconds.
 	Flow Flow
+
+	// Target is within which time the prompt is to be computed, in seconds; 0: there is none. A candidate
+	// that is believed to keep it is picked before any that is not. Only a cost in seconds heeds it.
+	Target float64
+
+	// AnswerTokens is how many the answer is expected to have at most, and HandOff how many seconds it takes
+	// to bring a token of the prompt to decode; both for decode picks by a cost in seconds.
+	AnswerTokens, HandOff float64
 }
 
 // coster is the part of the costs that is the same for all candidates, computed once
@@ -60,14 +66,19 @@ type coster struct {
 	estWeight    float64
 	degWeight    float64
 	newBlocks    float64
-	decayPerTok  float64 // decay D, divided by block size and request blocks
-	leastPrefill float64 // the fewest active prefill tokens of any that can be picked
 	track        bool
 	allEstimated bool
 	creditDecode bool // a decode pick that gives credit; see the package comment
 
-	seconds  bool
-	pressure float64 // see Flow
+	seconds   bool
+	forDecode bool    // and the prompt is prefilled elsewhere
+	pressure  float64 // see Flow
+	bar       float64 // costs above it need not be exact
+	target    float64 // seconds
+
+	// Of a decode pick by seconds: the answer's tokens, the blocks that it comes to have, and what a block
+	// costs that is computed again.
+	answer, grows, again float64
 
 	// The taint weight seen last, and its factor: most candidates with a taint weight
 	// have the same one.
@@ -104,46 +115,25 @@ func newCoster(req *Request, c *Candidates, p *Params) coster {
 	}
 	k.scaledCredit = k.scale * k.credit
 	if p.InSeconds {
-		k.seconds, k.pressure = true, req.Flow.pressure()
+		k.seconds, k.pressure, k.target, k.bar = true, req.Flow.pressure(), math.Inf(1), math.Inf(1)
+		if req.Target > 0 {
+			k.target = req.Target
+		}
+		k.answer = max(1, float64(usual*req.AnswerTokens))
+		k.grows, k.again = k.answer/b, float64(b*unlearnedToken)
 	}
 	if req.FetchesLacking && c.Overlap != nil {
 		k.fetch, k.prompt = p.FetchCost, float64(max(req.RequestBlocks, 0))
+		if p.InSeconds {
+			k.fetch = float64(b * req.HandOff)
+		}
 		k.mostHeld = k.heldMost()
 	}
+	k.forDecode = p.InSeconds && req.Role == worker.Decode
 	if k.sharedWeight > 0 {
 		k.shared = float64(max(req.SharedBlocks, 0))
 	}
-	if p.OverlapScoreCreditDecay > 0 {
-		k.decayPerTok = p.OverlapScoreCreditDecay / b / float64(max(req.RequestBlocks, 1))
-		k.leastPrefill = c.leastPrefill()
-	}
 	return k
-}
-
-// leastPrefill returns the fewest active prefill tokens of the candidates that can be
-// picked and whose load is known; 0 if there is none.
-func (c *Candidates) leastPrefill() float64 {
-	least := math.Inf(1)
-	for w, in := range c.in {
-		in &^= c.LoadUnknown.word(w)
-		if in == math.MaxUint64 {
-			for _, t := range c.Prefill[w*chunk : w*chunk+chunk] {
-				if t < least {
-					least = t
-				}
-			}
-			continue
-		}
-		for ; in != 0; in &= in - 1 {
-			if t := c.Prefill[w*chunk+bits.TrailingZeros64(in)]; t < least {
-				least = t
-			}
-		}
-	}
-	if math.IsInf(least, 1) {
-		return 0
-	}
-	return least
 }
 
 // terms are the terms of one candidate's cost.
@@ -151,11 +141,11 @@ type terms struct {
 	cached       float64 // tokens
 	lacking      float64 // blocks that have to be fetched
 	shared       float64 // blocks of the shared cache that the candidate does not hold
-	credit       float64
 	creditBlocks float64
 	prefill      float64 // blocks
 	decode       float64 // blocks, including the weight of requests and the cost of fetching
 	wait, own    float64 // seconds, of a cost in seconds
+	late         bool    // the candidate is believed to miss the target
 	cost         float64
 }
 
@@ -179,9 +169,17 @@ func (k *coster) weight(i int) float64 {
 // then differ.
 func (k *coster) of(i int, t *terms) {
 	overlap, lower := k.held(i, t)
-	if k.seconds {
+	switch {
+	case k.forDecode:
+		var cost costs
+		k.decodes(&cost, i, 1)
+		t.cost, t.decode = cost[0], cost[0]
+		if k.fetch > 0 {
+			t.lacking = k.lacking(i, overlap)
+		}
+	case k.seconds:
 		k.inSeconds(i, overlap, lower, t)
-	} else {
+	default:
 		k.inBlocks(i, overlap, lower, t)
 	}
 	if taint := at(k.c.Taint, i); taint != 0 {
@@ -213,13 +211,7 @@ func (k *coster) inBlocks(i int, overlap, lower float64, t *terms) {
 	if unknown {
 		active, decodeBlocks, requests = 0, 0, 0
 	}
-	t.credit = k.credit
-	scaledCredit := k.scaledCredit
-	if over := active - k.leastPrefill; k.decayPerTok > 0 && over > 0 {
-		t.credit /= 1 + float64(k.decayPerTok*over)
-		scaledCredit /= 1 + float64(k.decayPerTok*over)
-	}
-	t.creditBlocks = float64(t.credit*overlap) + lower
+	t.creditBlocks = float64(k.credit*overlap) + lower
 
 	t.prefill = 0
 	if k.track {
@@ -228,7 +220,7 @@ func (k *coster) inBlocks(i int, overlap, lower float64, t *terms) {
 			raw = active + max(k.isl, t.cached) // isl is uncached plus cached tokens; at least cached
 		}
 		// scale × max(0, raw in blocks - credit blocks)
-		t.prefill = max(0, float64(raw*k.perToken)-float64(scaledCredit*overlap)-float64(k.scale*lower))
+		t.prefill = max(0, float64(raw*k.perToken)-float64(k.scaledCredit*overlap)-float64(k.scale*lower))
 	}
 	t.decode = decodeBlocks + k.newBlocks
 	if k.creditDecode {

@@ -20,7 +20,7 @@ import (
 // The one verb of testdata/cost:
 //
 //	pick role=prefill mode=kv isl=64 blocks=4 new=3 estimated
-//	     block-size=16 credit=1 decay=0 scale=1 request-weight=0 host-weight=.75
+//	     block-size=16 credit=1 scale=1 request-weight=0 host-weight=.75
 //	     disk-weight=.25 estimate-weight=.5 temperature=0 track=true shared=0 shared-multiplier=.5
 //	     fetches fetch-cost=1
 //	     degraded-weight=.5 override=("name":value,…) decode-override cursor=0
@@ -113,8 +113,6 @@ func parsePick(t *testing.T, d *datadriven.TestData) (*picker.Request, *picker.P
 			num(&p.BlockSize)
 		case "credit":
 			float(&p.OverlapScoreCredit)
-		case "decay":
-			float(&p.OverlapScoreCreditDecay)
 		case "scale":
 			float(&p.PrefillLoadScale)
 		case "request-weight":

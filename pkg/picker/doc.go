@@ -31,11 +31,9 @@
 //	              host memory and on disk, have the same factor
 //	cached        round(b × (overlap + host weight × host + disk weight × disk))
 //	uncached      max(0, ISL - cached)
-//	decay         1 / (1 + D × ((active prefill - the least of all) / b) / max(1, request blocks))
-//	credit        overlap score credit × decay
 //	shared        leading blocks of the prompt in the cache that all workers share,
 //	              less those that the candidate has on device, host and disk
-//	credit blocks credit × overlap + host weight × host + disk weight × disk
+//	credit blocks overlap score credit × overlap + host weight × host + disk weight × disk
 //	              + shared cache multiplier × shared
 //	prefill       scale × max(0, (active prefill + uncached + cached) / b - credit blocks);
 //	              0 if prefill tokens are not tracked; with ISL alone in place of the

@@ -36,12 +36,16 @@ func (k *coster) fill(w int, dst *costs) int {
 func (k *coster) short(w, n int, dst *costs) bool {
 	c := k.c
 	from := w * chunk
+	if k.forDecode {
+		k.decodes(dst, from, n)
+		return true
+	}
 	if k.seconds {
 		weight, same := k.chunkWeight(w)
 		if !same || k.shared > 0 || !c.plain(w) || c.Wait == nil || c.PerToken == nil || c.PerRequest == nil || c.Overlap == nil {
 			return false
 		}
-		k.fillSeconds(dst, weight, c.Overlap[from:from+n], c.Wait[from:from+n], c.PerToken[from:from+n], c.PerRequest[from:from+n], c.Decode[from:from+n])
+		k.fillSeconds(dst, weight, c.Overlap[from:from+n], c.Wait[from:from+n], c.PerToken[from:from+n], c.PerRequest[from:from+n], c.Decode[from:from+n], c.Requests[from:from+n])
 		return true
 	}
 	if k.shared == 0 && c.plain(w) {
@@ -58,7 +62,7 @@ func (k *coster) short(w, n int, dst *costs) bool {
 		case k.track && c.Overlap != nil:
 			overlap := c.Overlap[from : from+n]
 			weight, same := k.chunkWeight(w)
-			if same && weight == 1 && k.decayPerTok == 0 {
+			if same && weight == 1 {
 				k.tracked(dst, overlap, prefill, decode, requests)
 				return true
 			}
@@ -107,8 +111,7 @@ func (k *coster) chunkWeight(w int) (weight float64, same bool) {
 	}
 }
 
-// tracked is the short form for overlaps that are known and whose credit does not
-// decay. In most chunks no candidate holds anything of the prompt, and requests seldom
+// tracked is the short form for overlaps that are known. In most chunks no candidate holds anything of the prompt, and requests seldom
 // have a weight: so each chunk is tested for these cases once.
 func (k *coster) tracked(dst *costs, overlap []uint32, prefill, decode, requests []float64) {
 	n := len(overlap)
@@ -138,8 +141,8 @@ func (k *coster) tracked(dst *costs, overlap []uint32, prefill, decode, requests
 	}
 }
 
-// weighted is the short form for overlaps that may count for less and whose credit may
-// decay, and for requests that may have a weight.
+// weighted is the short form for overlaps that may count for less, and for requests that
+// may have a weight.
 func (k *coster) weighted(dst *costs, weight float64, overlap []uint32, prefill, decode, requests []float64) {
 	n := len(overlap)
 	if n > chunk || len(prefill) < n || len(decode) < n || len(requests) < n {
@@ -147,18 +150,13 @@ func (k *coster) weighted(dst *costs, weight float64, overlap []uint32, prefill,
 	}
 	isl, size, perToken, credit := k.isl, k.blockSize, k.perToken, k.scaledCredit
 	reqWeight, added := k.reqWeight, k.newBlocks
-	decay, least := k.decayPerTok, k.leastPrefill
 	for i := range n {
 		o := float64(weight * float64(overlap[i]))
 		prompt := isl
 		if cached := whole(float64(size * o)); cached > prompt {
 			prompt = cached
 		}
-		worth := credit
-		if over := prefill[i] - least; decay > 0 && over > 0 {
-			worth = credit / (1 + float64(decay*over))
-		}
-		left := float64((prefill[i]+prompt)*perToken) - float64(worth*o)
+		left := float64((prefill[i]+prompt)*perToken) - float64(credit*o)
 		if left < 0 {
 			left = 0
 		}

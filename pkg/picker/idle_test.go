@@ -15,19 +15,18 @@ import (
 
 // keyOf has the key of each parameter in a configuration.
 var keyOf = map[string]string{
-	"OverlapScoreCredit": "overlap_score_credit", "OverlapScoreCreditDecay": "overlap_score_credit_decay",
-	"PrefillLoadScale": "prefill_load_scale", "DecodeActiveRequestWeight": "decode_active_request_weight",
+	"OverlapScoreCredit": "overlap_score_credit",
+	"PrefillLoadScale":   "prefill_load_scale", "DecodeActiveRequestWeight": "decode_active_request_weight",
 	"HostHitWeight": "host_cache_hit_weight", "DiskHitWeight": "disk_cache_hit_weight",
 	"SharedCacheMultiplier": "shared_cache_multiplier", "EstimatedOverlapWeight": "estimated_overlap_weight",
 	"DegradedOverlapWeight": "degraded_overlap_weight", "FetchCost": "fetch_cost", "Temperature": "temperature",
-	"TrackPrefillTokens": "track_prefill_tokens", "PrefillTokensPerSecond": "prefill_tokens_per_second",
+	"TrackPrefillTokens":     "track_prefill_tokens",
 	"PrefillTokensThreshold": "active_prefill_tokens_threshold", "DecodeBlocksThreshold": "active_decode_blocks_threshold",
 	"ServeOverloaded": "serve_overloaded", "Mode": "mode", "InSeconds": "cost",
 }
 
 // TestNoParameterDoesNothing: for each role, a parameter either changes which candidate
-// is picked or its cost, or it is refused. For prefill_tokens_per_second internal/load
-// tests that, since nothing here reads it.
+// is picked or its cost, or it is refused.
 func TestNoParameterDoesNothing(t *testing.T) {
 	t.Parallel()
 	for _, role := range []worker.Role{worker.Prefill, worker.Decode, worker.Aggregated} {
@@ -52,9 +51,6 @@ func TestNoParameterDoesNothing(t *testing.T) {
 				moves := slices.ContainsFunc(seeds(400), func(seed uint64) bool {
 					return outcome(role, &set, i, true, seed) != outcome(role, &set, i, false, seed)
 				})
-				if key == "prefill_tokens_per_second" {
-					moves = role != worker.Decode // decode bookings have no prompt tokens
-				}
 				require.Equal(t, !moves, refused)
 			})
 		}
@@ -98,7 +94,6 @@ func outcome(role worker.Role, set *Params, field int, changed bool, seed uint64
 	}
 	p := DefaultParams()
 	p.BlockSize = 16
-	p.OverlapScoreCreditDecay = float64(rng.IntN(2))
 	p.PrefillTokensThreshold = []int64{0, 500}[rng.IntN(2)]
 	if changed {
 		reflect.ValueOf(&p).Elem().Field(field).Set(reflect.ValueOf(set).Elem().Field(field))

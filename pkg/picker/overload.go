@@ -127,8 +127,10 @@ func (c *Candidates) overloadedWord(w int, p *Params) uint64 {
 
 // overloaded returns the error for a pick in which all candidates are overloaded.
 func (c *Candidates) overloaded(p *Params) error {
+	n := c.admit()
+	least, _ := c.leastQueued()
 	e := &OverloadedError{
-		Candidates: c.admit(), LeastPrefill: int64(c.leastPrefill()),
+		Candidates: n, LeastPrefill: least,
 		PrefillThreshold: p.PrefillTokensThreshold, DecodeThreshold: p.DecodeBlocksThreshold,
 	}
 	for i := range c.Ranks {
@@ -195,11 +197,20 @@ func QueuedTokens(c *Candidates) int64 {
 // no load is known.
 func LeastQueuedTokens(c *Candidates) (int64, bool) {
 	c.admit()
-	known := false
+	return c.leastQueued()
+}
+
+func (c *Candidates) leastQueued() (int64, bool) {
+	least := int64(math.MaxInt64)
 	for w, in := range c.in {
-		known = known || in&^c.LoadUnknown.word(w) != 0
+		for in &^= c.LoadUnknown.word(w); in != 0; in &= in - 1 {
+			least = min(least, int64(c.Prefill[w*chunk+bits.TrailingZeros64(in)]))
+		}
 	}
-	return int64(c.leastPrefill()), known
+	if least == math.MaxInt64 {
+		return 0, false
+	}
+	return least, true
 }
 
 // sum adds in four independent sums, which a processor computes in parallel. Since the

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -17,8 +18,9 @@ type Params struct {
 	// InSeconds says that the cost is in seconds: how long the rank is believed to be busy, how long this
 	// prompt takes there, and what both cost those who come later (Candidates.Wait, Request.Flow). Then
 	// none of the fields that weigh blocks against each other has an effect: OverlapScoreCredit,
-	// OverlapScoreCreditDecay, PrefillLoadScale, DecodeActiveRequestWeight. False: the cost is in
-	// blocks of KV cache, as in NVIDIA Dynamo. Default true for picks that compute the prompt.
+	// PrefillLoadScale, DecodeActiveRequestWeight, FetchCost. Decode is picked by what it does to the time
+	// between tokens (Candidates.PerStep, Request.AnswerTokens). False: the cost is in blocks of KV
+	// cache, as in NVIDIA Dynamo. Default true.
 	InSeconds bool
 
 	// BlockSize is the number of tokens in a KV block; less than 1 counts as 1. It must
@@ -29,11 +31,6 @@ type Params struct {
 	// term. Default 1, for whole requests 2. A higher value keeps conversations on the
 	// same ranks, with less even load; 0 ignores the cache.
 	OverlapScoreCredit float64
-
-	// OverlapScoreCreditDecay reduces the credit of ranks that have more prompt tokens
-	// queued than the least busy rank. Default 0: no reduction. With a higher value a
-	// warm but busy rank is left sooner.
-	OverlapScoreCreditDecay float64
 
 	// PrefillLoadScale multiplies the prefill term. Default 1, for whole requests 10. With
 	// a higher value prompts count more, compared with running answers.
@@ -91,21 +88,11 @@ type Params struct {
 	// above 1 can make sense.
 	DecodeBlocksThreshold float64
 
-	// PrefillTokensPerSecond is how fast a rank is expected to prefill. Before a pick,
-	// the booked prompt tokens of a rank are reduced at this rate, its oldest request
-	// first. Default 0: tokens stay booked until the leg ends. Only the booking
-	// (internal/load) uses it; Pick is given the reduced numbers. At most 100,000,000,
-	// far more than any worker does: then a float64 holds the tokens of a year as whole
-	// numbers.
-	PrefillTokensPerSecond float64
-
 	// ServeOverloaded says that all candidates can be picked if every one is over a
 	// threshold. Default false: the request is refused
 	// (docs/behaviour.md#nobody-eligible).
 	ServeOverloaded bool
 }
-
-const maxPrefillRate = 1e8
 
 // DefaultParams returns the defaults of the cost in blocks.
 func DefaultParams() Params {
@@ -127,7 +114,7 @@ func DefaultParams() Params {
 // DefaultParamsFor returns the documented defaults of picks for the role.
 func DefaultParamsFor(role worker.Role) Params {
 	p := BlockParamsFor(role)
-	p.InSeconds = role != worker.Decode
+	p.InSeconds = true
 	return p
 }
 
@@ -149,7 +136,6 @@ func BlockParamsFor(role worker.Role) Params {
 // counted. Blocks that decode has to fetch still cost. Everything else is kept, such as
 // a temperature that the request asks for (docs/behaviour.md#decode-pick).
 func DecodeOverride(p Params) Params {
-	p.InSeconds = false
 	p.OverlapScoreCredit = 0
 	p.SharedCacheMultiplier = 0
 	p.TrackPrefillTokens = false
@@ -162,32 +148,36 @@ func DecodeOverride(p Params) Params {
 // DecodeOverride, and only decode fetches KV.
 func (p *Params) ValidateFor(role worker.Role) error {
 	d := BlockParamsFor(role)
-	const elsewhere, fetches, seconds = "the prompt is prefilled elsewhere", "only a decode worker fetches KV", "the cost is in seconds: with cost: blocks it has an effect"
-	idle := []param{{"fetch_cost", p.FetchCost, d.FetchCost, fetches}}
-	if p.InSeconds {
-		idle = append(idle,
-			param{"overlap_score_credit", p.OverlapScoreCredit, d.OverlapScoreCredit, seconds},
-			param{"overlap_score_credit_decay", p.OverlapScoreCreditDecay, d.OverlapScoreCreditDecay, seconds},
-			param{"prefill_load_scale", p.PrefillLoadScale, d.PrefillLoadScale, seconds},
-			param{"decode_active_request_weight", p.DecodeActiveRequestWeight, d.DecodeActiveRequestWeight, seconds},
-			param{"temperature", p.Temperature, d.Temperature, seconds},
-			param{"track_prefill_tokens", p.TrackPrefillTokens, d.TrackPrefillTokens, seconds},
-			param{"prefill_tokens_per_second", p.PrefillTokensPerSecond, d.PrefillTokensPerSecond, seconds})
-	}
+	const elsewhere, seconds = "the prompt is prefilled elsewhere", "the cost is in seconds: with cost: blocks it has an effect"
+	var idle []param
 	switch role {
-	case worker.Prefill:
-		idle = append(idle, param{"active_decode_blocks_threshold", p.DecodeBlocksThreshold, d.DecodeBlocksThreshold, "a prefill worker answers nothing"})
 	case worker.Decode:
 		idle = []param{
-			{"cost", p.InSeconds, d.InSeconds, elsewhere},
 			{"overlap_score_credit", p.OverlapScoreCredit, d.OverlapScoreCredit, elsewhere},
-			{"overlap_score_credit_decay", p.OverlapScoreCreditDecay, d.OverlapScoreCreditDecay, elsewhere},
 			{"prefill_load_scale", p.PrefillLoadScale, d.PrefillLoadScale, elsewhere},
 			{"host_cache_hit_weight", p.HostHitWeight, d.HostHitWeight, elsewhere},
 			{"disk_cache_hit_weight", p.DiskHitWeight, d.DiskHitWeight, elsewhere},
 			{"shared_cache_multiplier", p.SharedCacheMultiplier, d.SharedCacheMultiplier, elsewhere},
 			{"track_prefill_tokens", p.TrackPrefillTokens, d.TrackPrefillTokens, elsewhere},
-			{"prefill_tokens_per_second", p.PrefillTokensPerSecond, d.PrefillTokensPerSecond, elsewhere},
+		}
+	case worker.Prefill:
+		idle = []param{{"active_decode_blocks_threshold", p.DecodeBlocksThreshold, d.DecodeBlocksThreshold, "a prefill worker answers nothing"}}
+		fallthrough
+	default:
+		idle = append(idle, param{"fetch_cost", p.FetchCost, d.FetchCost, "only a decode worker fetches KV"})
+	}
+	if p.InSeconds {
+		for _, i := range []param{
+			{"overlap_score_credit", p.OverlapScoreCredit, d.OverlapScoreCredit, seconds},
+			{"prefill_load_scale", p.PrefillLoadScale, d.PrefillLoadScale, seconds},
+			{"decode_active_request_weight", p.DecodeActiveRequestWeight, d.DecodeActiveRequestWeight, seconds},
+			{"fetch_cost", p.FetchCost, d.FetchCost, seconds},
+			{"temperature", p.Temperature, d.Temperature, seconds},
+			{"track_prefill_tokens", p.TrackPrefillTokens, d.TrackPrefillTokens, seconds},
+		} {
+			if !slices.ContainsFunc(idle, func(o param) bool { return o.name == i.name }) {
+				idle = append(idle, i)
+			}
 		}
 	}
 	errs := []error{p.Validate()}
@@ -221,7 +211,6 @@ func (p *Params) Validate() error {
 		most float64
 	}{
 		{"overlap_score_credit", p.OverlapScoreCredit, math.MaxFloat32},
-		{"overlap_score_credit_decay", p.OverlapScoreCreditDecay, math.MaxFloat32},
 		{"prefill_load_scale", p.PrefillLoadScale, math.MaxFloat32},
 		{"decode_active_request_weight", p.DecodeActiveRequestWeight, math.MaxFloat32},
 		{"temperature", p.Temperature, math.MaxFloat32},
@@ -231,7 +220,6 @@ func (p *Params) Validate() error {
 		{"shared_cache_multiplier", p.SharedCacheMultiplier, math.MaxFloat32},
 		{"estimated_overlap_weight", p.EstimatedOverlapWeight, 1},
 		{"degraded_overlap_weight", p.DegradedOverlapWeight, 1},
-		{"prefill_tokens_per_second", p.PrefillTokensPerSecond, maxPrefillRate},
 		{"active_decode_blocks_threshold", p.DecodeBlocksThreshold, math.MaxFloat32},
 	} {
 		if !(f.v >= 0 && f.v <= f.most) { // NaN fails too

@@ -25,6 +25,7 @@ type Decision struct {
 	OverlapBlocks  uint32 // blocks of the prompt that the picked candidate has on the device
 	MostOverlap    uint32 // the most such blocks of any candidate that could be picked
 	UncachedTokens int64  // tokens of the prompt that the picked candidate has to prefill: a booking adds them
+	Late           bool   // no candidate is believed to keep the request's target
 }
 
 // Pick chooses one candidate. It allocates nothing once c has been used, and keeps none
@@ -61,6 +62,9 @@ func Pick(req *Request, c *Candidates, p *Params, cursor uint64, rng *rand.Rand)
 			var ties uint64
 			d.Index, d.Cost, ties = k.lowest(rng)
 			d.Reason = LowestCost
+			if d.Late = d.Cost >= tooLate; d.Late {
+				d.Cost -= tooLate
+			}
 			if ties > 1 {
 				d.Reason = Tie
 			}
@@ -102,6 +106,7 @@ func (k *coster) lowest(rng *rand.Rand) (best int, lowest float64, ties uint64) 
 		if in == 0 {
 			continue
 		}
+		k.bar = bar
 		n := k.fill(w, &buf)
 		for j, cost := range buf[:n] {
 			if cost > bar || in>>j&1 == 0 {

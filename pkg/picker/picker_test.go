@@ -203,7 +203,6 @@ func TestTheTableHasTheCostThatThePickSaw(t *testing.T) {
 		cands := NewCandidates(randomCandidates(1+rng.IntN(200), rng)...)
 		p := DefaultParams()
 		p.Mode, p.BlockSize = Mode(rng.IntN(int(numModes))), 1+rng.IntN(20)
-		p.OverlapScoreCreditDecay = float64(rng.IntN(3))
 		req := &Request{Role: worker.Role(1 + rng.IntN(3)), ISLTokens: max(0, rng.IntN(500)-99), NewBlocks: rng.IntN(9), Estimated: rng.IntN(2) == 0}
 		d, err := Pick(req, cands, &p, rng.Uint64(), rng)
 		require.NoError(t, err)
@@ -232,13 +231,8 @@ func slowCost(req *Request, cands []Candidate, c Candidate, p *Params) float64 {
 	lower := p.HostHitWeight*host + p.DiskHitWeight*disk
 	cached := math.Round(b * (device + lower))
 	uncached := math.Max(0, float64(req.ISLTokens)-cached)
-	least := math.Inf(1)
-	for _, o := range cands {
-		least = math.Min(least, float64(o.ActivePrefillTokens))
-	}
-	decay := 1 / (1 + p.OverlapScoreCreditDecay*((float64(c.ActivePrefillTokens)-least)/b)/math.Max(1, float64(req.RequestBlocks)))
 	shared := math.Max(0, float64(req.SharedBlocks)-float64(c.OverlapBlocks)-float64(c.HostBlocks)-float64(c.DiskBlocks))
-	creditBlocks := p.OverlapScoreCredit*decay*device + lower + p.SharedCacheMultiplier*shared
+	creditBlocks := p.OverlapScoreCredit*device + lower + p.SharedCacheMultiplier*shared
 	raw := 0.0
 	if p.TrackPrefillTokens {
 		raw = float64(c.ActivePrefillTokens) + uncached + cached
@@ -289,10 +283,9 @@ func TestTheCostIsThatOfThePlainFormula(t *testing.T) {
 			}
 		}
 		p := Params{
-			BlockSize:               1 + rng.IntN(64),
-			OverlapScoreCredit:      float64(rng.IntN(4)) / 2,
-			OverlapScoreCreditDecay: float64(rng.IntN(3)) / 2,
-			PrefillLoadScale:        float64(rng.IntN(5)) / 2, DecodeActiveRequestWeight: float64(rng.IntN(3)),
+			BlockSize:          1 + rng.IntN(64),
+			OverlapScoreCredit: float64(rng.IntN(4)) / 2,
+			PrefillLoadScale:   float64(rng.IntN(5)) / 2, DecodeActiveRequestWeight: float64(rng.IntN(3)),
 			HostHitWeight: 0.75, DiskHitWeight: 0.25, EstimatedOverlapWeight: rng.Float64(), DegradedOverlapWeight: rng.Float64(),
 			TrackPrefillTokens: rng.IntN(2) == 0, SharedCacheMultiplier: float64(rng.IntN(3)) / 4,
 			FetchCost: float64(rng.IntN(3)) / 2,
@@ -359,7 +352,6 @@ func TestTheShortFormsGiveTheSameBits(t *testing.T) {
 			p.DecodeActiveRequestWeight = 0
 		}
 		if rng.IntN(2) == 0 {
-			p.OverlapScoreCreditDecay = rng.Float64()
 		}
 		req := &Request{
 			Role: worker.Role(1 + rng.IntN(3)), ISLTokens: rng.IntN(2000), RequestBlocks: rng.IntN(99), NewBlocks: rng.IntN(9),
@@ -402,7 +394,7 @@ func TestWhoIsOutIsNeverPicked(t *testing.T) {
 		}
 		for m := range numModes {
 			p := DefaultParams()
-			p.Mode, p.OverlapScoreCreditDecay = m, float64(rng.IntN(2))
+			p.Mode = m
 			if rng.IntN(3) == 0 {
 				p.Temperature = 0.3
 			}
@@ -438,7 +430,7 @@ func TestPickAllocatesNothing(t *testing.T) {
 	for m := range numModes {
 		for _, temperature := range []float64{0, 0.001, 1} {
 			p := DefaultParams()
-			p.Mode, p.Temperature, p.OverlapScoreCreditDecay = m, temperature, 1
+			p.Mode, p.Temperature = m, temperature
 			p.PrefillTokensThreshold = 3000
 			once := func() { _, _ = Pick(req, cands, &p, 3, rng) }
 			once()
@@ -542,6 +534,8 @@ func TestTheLeastAndTheSumOfTheQueuesAreThoseOfEachCandidate(t *testing.T) {
 			least = 0
 		}
 		require.Equal(t, int64(sum), QueuedTokens(c))
-		require.Equal(t, least, c.leastPrefill())
+		got, some := LeastQueuedTokens(c)
+		require.Equal(t, int64(least), got)
+		require.Equal(t, known, some)
 	}
 }

@@ -86,3 +86,59 @@ func TestTheShortFormOfSecondsGivesTheSameBits(t *testing.T) {
 		}
 	}
 }
+
+// forDecode is a pick of decode by seconds, of an answer of at most 400 tokens to a prompt of 10 blocks of 100.
+func forDecode(t *testing.T, fetches bool, cands ...Candidate) Decision {
+	t.Helper()
+	for i := range cands {
+		cands[i].Rank = rank(uint64(i+1), 0)
+	}
+	p := DecodeOverride(DefaultParamsFor(worker.Decode))
+	p.BlockSize = 100
+	req := Request{Role: worker.Decode, ISLTokens: 1000, RequestBlocks: 10, NewBlocks: 10, AnswerTokens: 400, HandOff: 0.001, FetchesLacking: fetches}
+	d, err := Pick(&req, NewCandidates(cands...), &p, 0, newRand(1))
+	require.NoError(t, err)
+	return d
+}
+
+// TestDecodeIsPickedInSeconds: by when the answer is written, what that does to others, and room.
+func TestDecodeIsPickedInSeconds(t *testing.T) {
+	slow, fast := Writing{Base: 0.04, PerBlock: 0.0001}, Writing{Base: 0.02, PerBlock: 0.0001}
+	for name, c := range map[string]struct {
+		fetches bool
+		a, b    Candidate
+		cost    float64 // a tenth of the answer's time, 100 tokens on average, and what else counts
+		want    uint64
+	}{
+		"the one that writes faster":            {a: Candidate{Writing: slow}, b: Candidate{Writing: fast}, want: 2, cost: 0.21},
+		"… as long as it holds less":            {a: Candidate{Writing: slow}, b: Candidate{Writing: fast, ActiveDecodeBlocks: 210}, want: 1, cost: 0.41},
+		"fewer blocks":                          {a: Candidate{Writing: fast, ActiveDecodeBlocks: 100}, b: Candidate{Writing: fast, ActiveDecodeBlocks: 50}, want: 2, cost: 0.26},
+		"it slows those that run":               {a: Candidate{Writing: fast, ActiveRequests: 50}, b: Candidate{Writing: fast, ActiveDecodeBlocks: 40}, want: 2, cost: 0.25},
+		"a pair that is far":                    {a: Candidate{Writing: fast, Farther: 0.1}, b: Candidate{Writing: fast, ActiveDecodeBlocks: 50}, want: 2, cost: 0.26},
+		"what it holds need not be fetched":     {fetches: true, a: Candidate{Writing: fast}, b: Candidate{Writing: fast, OverlapBlocks: 5, ActiveDecodeBlocks: 50}, want: 2, cost: 0.76},
+		"there is no room":                      {a: Candidate{Writing: fast, ActiveDecodeBlocks: 100, CapacityBlocks: 100}, b: Candidate{Writing: slow, ActiveDecodeBlocks: 100}, want: 2, cost: 0.51},
+		"answers will need the room":            {a: Candidate{Writing: fast, ActiveDecodeBlocks: 50, Growing: 200, CapacityBlocks: 80}, b: Candidate{Writing: slow, ActiveDecodeBlocks: 50}, want: 2, cost: 0.46},
+		"nothing is known of either":            {a: Candidate{ActiveDecodeBlocks: 10}, b: Candidate{}, want: 2, cost: 0.1 * 100 * (0.02 + 1e-6*10)},
+		"a load that is not known counts for 0": {a: Candidate{ActiveDecodeBlocks: 10, LoadUnknown: true}, b: Candidate{ActiveDecodeBlocks: 9}, want: 1, cost: 0.1 * 100 * (0.02 + 1e-6*10)},
+	} {
+		d := forDecode(t, c.fetches, c.a, c.b)
+		require.Equal(t, worker.ID(c.want), d.Rank.ID, name)
+		require.InDelta(t, c.cost, d.Cost, 1e-9, name)
+	}
+}
+
+// TestWhoKeepsTheTargetIsPicked: before any who does not, whatever the cost; and nobody may keep it.
+func TestWhoKeepsTheTargetIsPicked(t *testing.T) {
+	cheap := Candidate{OverlapBlocks: 9, Wait: 1, Pace: Pace{PerToken: 0.001}}         // 1.1 s
+	dear := Candidate{ActiveDecodeBlocks: 900, Wait: 0, Pace: Pace{PerToken: 0.00101}} // 1.01 s, and answers run
+	for target, want := range map[float64]struct {
+		id   worker.ID
+		late bool
+	}{0: {1, false}, 2: {1, false}, 1.05: {2, false}, 0.5: {1, true}} {
+		req := Request{Role: worker.Aggregated, ISLTokens: 1000, Target: target}
+		d := inSeconds(t, &req, cheap, dear)
+		require.Equal(t, want.id, d.Rank.ID, target)
+		require.Equal(t, want.late, d.Late, target)
+		require.Less(t, d.Cost, 10.0)
+	}
+}

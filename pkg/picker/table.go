@@ -8,7 +8,6 @@ type Row struct {
 	SharedBlocks   int64    // blocks of the prompt that the rank can fetch from the shared cache
 	CachedTokens   int64    // tokens of the prompt that are cached, as the cost counts them
 	UncachedTokens int64    // tokens of the prompt that are not cached
-	Credit         float64  // what one overlapping block is worth for this candidate, in blocks
 	CreditBlocks   float64  // what all cached blocks take off the cost
 	WaitSeconds    float64  // of a cost in seconds: until the rank is believed to be free
 	OwnSeconds     float64  // of a cost in seconds: what the prompt takes on the rank
@@ -16,6 +15,7 @@ type Row struct {
 	DecodeCost     float64  // in blocks, including the weight of requests and the cost of fetching; or in seconds
 	Cost           float64  // what the mode compares; see Decision.Cost
 	Overload       Overload // the threshold that the candidate is over, if any
+	Late           bool     // it is believed to miss the request's target
 	Out            bool     // it could not be picked: it is over a threshold, or in Candidates.Out
 }
 
@@ -42,7 +42,6 @@ func (k *coster) row(i int, p *Params) Row {
 		SharedBlocks:   int64(t.shared),
 		CachedTokens:   int64(t.cached),
 		UncachedTokens: int64(max(0, k.isl-t.cached)),
-		Credit:         t.credit,
 		CreditBlocks:   t.creditBlocks,
 		WaitSeconds:    t.wait,
 		OwnSeconds:     t.own,
@@ -55,6 +54,9 @@ func (k *coster) row(i int, p *Params) Row {
 	switch p.Mode {
 	case KV:
 		r.Cost = t.cost
+		if r.Late = t.late; r.Late {
+			r.Cost -= tooLate
+		}
 	case LeastLoaded, PowerOfTwo:
 		r.Cost = k.c.loadCost(i)
 	}

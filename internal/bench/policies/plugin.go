@@ -41,8 +41,10 @@ type replica struct {
 	lookup *overlap.Lookup
 	book   *load.Book
 	lately outlen.Lately
-	paces  pace.Fleet // of the ranks that compute prompts
-	off    []float64  // of each prompt, how long it took over what was expected
+	paces  pace.Fleet[worker.Rank] // of the ranks that compute prompts
+	writes pace.Fleet[worker.Rank] // of the ranks that decode
+	pairs  pace.Fleet[[2]int]      // of hand-offs, by the ranks' numbers
+	off    []float64               // of each prompt, how long it took over what was expected
 }
 
 // flight is a request that has not ended.
@@ -50,7 +52,9 @@ type flight struct {
 	by            *replica
 	prefill, rest load.Reservation // rest: of decode, or of the whole request
 	at, first     time.Duration
-	prompt        int // tokens
+	prefilled     time.Duration // when; 0: nobody decodes
+	ranks         [2]int        // that prefill and decode
+	prompt        int           // tokens
 	answer        int
 }
 
@@ -92,7 +96,10 @@ func NewPlugin(f *replay.Fleet, blockTokens int, c Config) (*Plugin, error) {
 			DPSize: 1, BlockSize: uint32(blockTokens), CapacityBlocks: uint64(max(r.CacheBlocks, r.Room)), //nolint:gosec // both above 0
 			KVEvents: worker.KVEvents{Host: "10.0.0.1", Port: 5557},
 		}
-		if r.Role == replay.Prefill {
+		switch {
+		case r.Role == replay.Decode && r.Room > 0:
+			w.CapacityBlocks = uint64(r.Room) //nolint:gosec // above 0
+		case r.Role == replay.Prefill:
 			w.Bootstrap = worker.Bootstrap{Host: "10.0.0.1", Port: 8998}
 		}
 		ws = append(ws, w)
@@ -163,7 +170,7 @@ func (p *Plugin) Choose(now time.Duration, number int, r *replay.Request) (repla
 	if len(p.pool.AggregatedRanks) > 0 {
 		first = leg{worker.Aggregated, &p.cfg.Whole, p.pool.AggregatedRanks, &f.rest, true}
 	}
-	d, err := p.pick(now, f.by, r, &first)
+	d, err := p.pick(now, f, r, &first)
 	if err != nil {
 		return replay.Choice{}, err
 	}
@@ -174,12 +181,14 @@ func (p *Plugin) Choose(now time.Duration, number int, r *replay.Request) (repla
 		f.by.index.Route(d.Rank, chain, kvindex.Predicted, clock(now))
 	}
 	c := replay.Choice{Rank: int(d.Rank.ID) - 1, Believed: int(d.OverlapBlocks)}
+	f.ranks[0] = c.Rank
 	if len(p.pool.DecodeRanks) > 0 {
 		params := picker.DecodeOverride(p.cfg.Decode)
-		if d, err = p.pick(now, f.by, r, &leg{worker.Decode, &params, p.pool.DecodeRanks, &f.rest, p.fleet.FetchesLacking}); err != nil {
+		if d, err = p.pick(now, f, r, &leg{worker.Decode, &params, p.pool.DecodeRanks, &f.rest, p.fleet.FetchesLacking}); err != nil {
 			return c, err
 		}
 		c.Decode = int(d.Rank.ID) - 1
+		f.ranks[1] = c.Decode
 	}
 	return c, nil
 }
@@ -194,10 +203,14 @@ type leg struct {
 }
 
 // pick picks and books one leg of a request, whose hashes are in p.chain.
-func (p *Plugin) pick(now time.Duration, by *replica, r *replay.Request, l *leg) (picker.Decision, error) {
+func (p *Plugin) pick(now time.Duration, f *flight, r *replay.Request, l *leg) (picker.Decision, error) {
+	by := f.by
 	req := load.Request{
 		Key: key, Ranks: l.ranks, Params: l.params, Now: clock(now),
 		Pick: picker.Request{Role: l.role, ISLTokens: r.Tokens, RequestBlocks: len(p.chain), Estimated: p.cfg.Estimated},
+	}
+	if l.role == worker.Decode {
+		req.From = idOf(f.ranks[0])
 	}
 	if l.role != worker.Prefill {
 		e, size := by.lately.Expect(key, outlen.NotSaid), float64(p.block)
@@ -226,11 +239,13 @@ func (p *Plugin) Leg(now time.Duration, l replay.Leg) error {
 		}
 	case l.Moment == replay.Ended && l.Role == replay.Prefill:
 		f.prefill.Release(clock(now))
+		f.prefilled = now
 		p.computed(f, now, &f.prefill, &l)
 		if len(p.pool.DecodeRanks) == 0 {
 			delete(p.flights, l.Request)
 		}
 	case l.Moment == replay.Ended:
+		p.wrote(f, now)
 		f.rest.Release(clock(now))
 		f.by.lately.Heard(key, outlen.Answer{MaxTokens: outlen.NotSaid, Tokens: int64(f.answer), First: f.first, Whole: max(now-f.at, 1)})
 		delete(p.flights, l.Request)
@@ -250,6 +265,37 @@ func (p *Plugin) computed(f *flight, now time.Duration, booked *load.Reservation
 		if s, known := by.paces.Of(idOf(i)); known && p.fleet.Ranks[i].Role == l.Role {
 			by.book.SetPace(idOf(i), picker.Pace(s))
 		}
+	}
+}
+
+// wrote learns from an answer of a pair that has ended.
+func (p *Plugin) wrote(f *flight, now time.Duration) {
+	if f.prefilled == 0 || f.answer < 2 {
+		return
+	}
+	by, at := f.by, idOf(f.ranks[1])
+	each := (now - f.at - f.first) / time.Duration(f.answer-1)
+	if blocks, _ := by.book.DecodingBlocks(at, clock(now)); blocks > 0 {
+		by.writes.Ended(at, each, blocks)
+	}
+	by.pairs.Ended(f.ranks, f.at+f.first-f.prefilled-each, int64(f.prompt))
+	usual, known := by.pairs.Mean()
+	h := load.HandOffs{Usual: picker.Pace(usual), Far: map[worker.Rank][]load.FarHandOff{}}
+	for i := range p.fleet.Ranks {
+		if p.fleet.Ranks[i].Role != replay.Decode {
+			continue
+		}
+		if s, known := by.writes.Of(idOf(i)); known {
+			by.book.SetWriting(idOf(i), picker.Writing{Base: s.PerRequest, PerBlock: s.PerToken})
+		}
+		for k := range p.fleet.Ranks {
+			if s, known := by.pairs.Of([2]int{k, i}); known && s != usual {
+				h.Far[idOf(k)] = append(h.Far[idOf(k)], load.FarHandOff{To: idOf(i), Pace: picker.Pace(s)})
+			}
+		}
+	}
+	if known {
+		by.book.SetHandOffs(key, h)
 	}
 }
 

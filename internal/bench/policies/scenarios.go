@@ -26,6 +26,7 @@ const (
 
 	stepBase, stepPerAnswer, stepPerBlock = 0.020, 0.0001, 0.00003 // seconds
 	transferBase, transferPerBlock        = 0.005, 0.003
+	farther                               = 10 // times as long, between domains
 )
 
 // Scenarios makes fleets and traffic by name.
@@ -43,17 +44,17 @@ type Scenarios struct {
 // The parts of a fleet's name.
 var (
 	fleetBases = []string{"whole", "apart"}
-	fleetParts = []string{"two-slow", "halved", "throttled", "four"}
+	fleetParts = []string{"two-slow", "halved", "throttled", "four", "slow-decode", "far"}
 )
 
 // String tells the numbers in sentences.
 func (s *Scenarios) String() string {
 	return fmt.Sprintf("%d ranks that prefill, %g ms a token and %g ms a prompt, with caches of %d blocks of %d tokens; apart: %d decode ranks, a transfer of %g ms and %g ms a block. "+
 		"A step takes %g ms if answers run, %g ms for each and %g ms for each of their blocks, and computes at most %d tokens of prompts; answers hold at most %d blocks. "+
-		"two-slow: %d ranks at %g of their speed; halved: from mid-run on; throttled: in the first half of every %v; four: %d prompts at once. "+
+		"two-slow: %d ranks at %g of their speed; halved: from mid-run on; throttled: in the first half of every %v; four: %d prompts at once; slow-decode: one decode rank at that part of its speed; far: the ranks are in %d places, and transfers between these take %d times as long. "+
 		"bursts: a load of %g %%, each %v in its first %v. agents: %+v.",
 		s.Ranks, 1e3*s.PerToken, 1e3*s.PerPrompt, s.CacheBlocks, replay.TraceBlock, decodeRanks, 1e3*transferBase, 1e3*transferPerBlock,
-		1e3*stepBase, 1e3*stepPerAnswer, 1e3*stepPerBlock, chunk, room, slowRanks, slower, throttleEvery, atOnce, burstLoad, burstEvery, burstWithin, s.agents())
+		1e3*stepBase, 1e3*stepPerAnswer, 1e3*stepPerBlock, chunk, room, slowRanks, slower, throttleEvery, atOnce, decodeRanks, farther, burstLoad, burstEvery, burstWithin, s.agents())
 }
 
 func (s *Scenarios) agents() replay.Agents {
@@ -78,7 +79,9 @@ func (s *Scenarios) Fleet(name string, blockTokens int, span time.Duration) (*re
 		Step: replay.Step{Base: stepBase, PerAnswer: stepPerAnswer, PerBlock: stepPerBlock / float64(per)},
 	}
 	decode := rank
-	if parts[0] == "apart" {
+	if apart := parts[0] == "apart"; !apart && (slices.Contains(parts, "slow-decode") || slices.Contains(parts, "far")) {
+		return nil, fmt.Errorf("fleet %q: expected slow-decode and far with apart only", name)
+	} else if apart {
 		rank.Role, rank.Room, decode.Role = replay.Prefill, 0, replay.Decode
 	}
 	if slices.Contains(parts, "four") {
@@ -93,6 +96,15 @@ func (s *Scenarios) Fleet(name string, blockTokens int, span time.Duration) (*re
 	}
 	if parts[0] == "apart" {
 		f.Ranks = append(f.Ranks, slices.Repeat([]replay.Rank{decode}, decodeRanks)...)
+	}
+	if slices.Contains(parts, "slow-decode") {
+		f.Ranks[len(f.Ranks)-1].Speeds = []replay.Speed{{Factor: slower}}
+	}
+	if slices.Contains(parts, "far") {
+		f.Far = replay.Transfer{Base: farther * f.Near.Base, PerBlock: farther * f.Near.PerBlock}
+		for i := range f.Ranks {
+			f.Ranks[i].Domain = i % decodeRanks
+		}
 	}
 	return f, nil
 }

@@ -71,10 +71,8 @@ func (m *liveMode) source() decision.TokenSource {
 
 // liveModes are all of them; published: with those that need a published tokenizer.
 func liveModes(tokensPerSecond float64, published bool) []liveMode {
-	decay := "mode: kv, cost: blocks, prefill_tokens_per_second: " + number(tokensPerSecond)
 	all := []liveMode{
 		{"kv", "KV events, tokens asked of an engine", "kv", "mode: kv", "auto", true, false, 1},
-		{"kv-decay", "kv-blocks, queued tokens decaying at the workers' speed", "kv-decay", decay, "auto", true, false, 1},
 		{"estimate", "kv by the byte estimate", "estimate", "mode: kv", "estimate", true, false, 1},
 		{"no-events", "kv with exact tokens over workers that publish no events", "estimate", "mode: kv", "auto", false, false, 1},
 		{"least-loaded", "fewest requests in flight", "least-loaded", "mode: least-loaded", "off", false, false, 1},

@@ -44,11 +44,6 @@ func modes(speed float64) []mode {
 		{"kv", "exact overlap from KV events, and what was routed until they come; default parameters", with(picker.KV, predicted), nil},
 		{"kv-told", "exact overlap from KV events alone", with(picker.KV, nil), nil},
 		{"kv-blocks", "kv with the cost in blocks, as before it was in seconds", with(picker.KV, func(c *policies.Config) { predicted(c); blocks(c) }), nil},
-		{"kv-decay", "kv-blocks, queued tokens decaying at the ranks' speed", with(picker.KV, func(c *policies.Config) {
-			predicted(c)
-			blocks(c)
-			c.Prefill.PrefillTokensPerSecond, c.Whole.PrefillTokensPerSecond = speed, speed
-		}), nil},
 		{"estimate", "kv by the byte estimate: what was routed lately, at half weight", with(picker.KV, estimated), nil},
 		{"estimate-full", "the same at full weight", with(picker.KV, func(c *policies.Config) {
 			estimated(c)
