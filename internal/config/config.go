@@ -79,6 +79,9 @@ type ModelConfig struct {
 	// Tokenizer is the folder with the model's tokenizer.json, from which this process makes
 	// the tokens of its prompts itself. Default: none, and engines are asked.
 	Tokenizer string `yaml:"tokenizer"`
+	// TTFTTarget is within which time the first token of a request is wanted that does not say so itself
+	// (x-ttft-target-ms). Default 0: there is no such time.
+	TTFTTarget time.Duration `yaml:"ttft_target"`
 }
 
 // PortConfig is a port that serves one purpose only.
@@ -274,7 +277,7 @@ func Default() Config {
 		Index:     IndexConfig{MaxBytes: kvindex.DefaultMaxBytes, MaxRoutedBlocks: kvindex.DefaultRoutedBlocks, HugePages: &yes, DumpInterval: time.Minute, DumpMaxAge: 15 * time.Minute},
 		Events:    EventsConfig{Dynamo: PlaneConfig{NATS: NATSConfig{Subject: nats.DefaultSubject}}},
 		Routing: RoutingConfig{
-			Prefill: PickConfig{Mode: "kv", Cost: "seconds"}, Decode: PickConfig{Mode: "kv", Cost: "blocks"}, Aggregated: PickConfig{Mode: "kv", Cost: "seconds"},
+			Prefill: PickConfig{Mode: "kv", Cost: "seconds"}, Decode: PickConfig{Mode: "kv", Cost: "seconds"}, Aggregated: PickConfig{Mode: "kv", Cost: "seconds"},
 			Headers: prefill.DialectPlain, RequestOverrides: &yes, RoutedTTL: 2 * time.Minute,
 			Conditional:  defaultConditional(),
 			PredictedTTL: 10 * time.Second, PredictedWeight: 1,

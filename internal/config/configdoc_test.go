@@ -72,7 +72,6 @@ func elsewhere() map[string]string {
 		"discovery.poll":                                 "2s", // file.Config
 		"routing.<role>.mode":                            p.Mode.String(),
 		"routing.<role>.overlap_score_credit":            fmt.Sprintf("%v`, aggregated `%v", p.OverlapScoreCredit, whole.OverlapScoreCredit),
-		"routing.<role>.overlap_score_credit_decay":      fmt.Sprint(p.OverlapScoreCreditDecay),
 		"routing.<role>.prefill_load_scale":              fmt.Sprintf("%v`, aggregated `%v", p.PrefillLoadScale, whole.PrefillLoadScale),
 		"routing.<role>.decode_active_request_weight":    fmt.Sprint(p.DecodeActiveRequestWeight),
 		"routing.<role>.host_cache_hit_weight":           fmt.Sprint(p.HostHitWeight),
@@ -83,7 +82,6 @@ func elsewhere() map[string]string {
 		"routing.<role>.fetch_cost":                      fmt.Sprint(p.FetchCost),
 		"routing.<role>.shared_cache_multiplier":         fmt.Sprint(p.SharedCacheMultiplier),
 		"routing.<role>.track_prefill_tokens":            fmt.Sprint(p.TrackPrefillTokens),
-		"routing.<role>.prefill_tokens_per_second":       fmt.Sprint(p.PrefillTokensPerSecond),
 		"routing.<role>.active_prefill_tokens_threshold": fmt.Sprint(p.PrefillTokensThreshold),
 		"routing.<role>.active_decode_blocks_threshold":  fmt.Sprint(p.DecodeBlocksThreshold),
 		"routing.<role>.serve_overloaded":                fmt.Sprint(p.ServeOverloaded),

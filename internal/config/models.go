@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 )
@@ -18,6 +19,9 @@ const (
 // validateModels returns the faults of the settings of single models.
 func (c *Config) validateModels() (errs []error) {
 	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
+		if t := c.Models[name].TTFTTarget; t < 0 {
+			errs = append(errs, fmt.Errorf("models.%s.ttft_target %v: expected 0, or a time above it", name, t))
+		}
 		switch d := c.Models[name].Disaggregation; d {
 		case "", disaggregationAuto, disaggregationOff:
 		default:
@@ -33,6 +37,17 @@ func (c *Config) filledModels() map[string]ModelConfig {
 	for name, m := range out {
 		m.Disaggregation = cmp.Or(m.Disaggregation, disaggregationAuto)
 		out[name] = m
+	}
+	return out
+}
+
+// targets are within which time first tokens are wanted, by model.
+func (c *Config) targets() map[string]time.Duration {
+	out := make(map[string]time.Duration)
+	for name, m := range c.Models {
+		if m.TTFTTarget > 0 {
+			out[name] = m.TTFTTarget
+		}
 	}
 	return out
 }

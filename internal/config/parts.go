@@ -20,6 +20,7 @@ func (c *Config) Server() (extproc.Config, error) {
 	out := extproc.Config{
 		PredictedWeight: c.Routing.predictedWeight(),
 		Namespace:       policy.Namespace, EnforceDisagg: policy.Rules.Enforced, NeverSplit: policy.NeverSplit,
+		Targets: c.targets(),
 		Gateway: c.gateway(), Sidecar: c.Routing.sidecar(),
 		Conditional: c.Routing.Conditional.conditional(), FallbackAggregated: policy.Rules.Fallback,
 		PrefillCluster: c.Prefill.Cluster, PrefillListener: c.prefillListener(), TimeoutHeader: c.Request.TimeoutHeader,

@@ -40,6 +40,8 @@ type choiceForm struct {
 	OverlapBlocks int64         `json:"overlap_blocks"`
 	Cost          *float64      `json:"cost"`
 	CostIn        string        `json:"cost_in,omitempty"` // "seconds"; else blocks, or what the mode compares
+	TargetSeconds float64       `json:"target_seconds,omitempty"`
+	Late          bool          `json:"late,omitempty"`
 	Table         []rowForm     `json:"table"`
 	LeftOut       int           `json:"left_out"`
 	EligibleOut   int           `json:"left_out_eligible,omitempty"` // of LeftOut
@@ -106,6 +108,7 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 	f := choiceForm{
 		WorkerID: c.Rank.ID, DPRank: c.Rank.DPRank, Endpoint: c.Endpoint, Mode: c.Mode, Reason: c.Reason,
 		Why: c.said, OverlapBlocks: c.OverlapBlocks, Cost: number(c.Cost),
+		TargetSeconds: c.Target.Seconds(), Late: c.Late,
 		Table: make([]rowForm, 0, c.n), LeftOut: c.left, EligibleOut: c.more,
 	}
 	if c.InSeconds {
@@ -130,7 +133,7 @@ func (c *Choice) UnmarshalJSON(b []byte) error {
 	}
 	c.Rank, c.Endpoint = worker.Rank{ID: f.WorkerID, DPRank: f.DPRank}, f.Endpoint
 	c.Mode, c.Reason, c.OverlapBlocks, c.Cost, c.said = f.Mode, f.Reason, f.OverlapBlocks, float(f.Cost), f.Why
-	c.InSeconds = f.CostIn == inSeconds
+	c.InSeconds, c.Target, c.Late = f.CostIn == inSeconds, seconds(f.TargetSeconds), f.Late
 	c.n = min(len(f.Table), MaxRows)
 	c.left, c.more = f.LeftOut+len(f.Table)-c.n, f.EligibleOut
 	for i := range f.Table[c.n:] {

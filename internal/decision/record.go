@@ -109,6 +109,10 @@ type Choice struct {
 	OverlapBlocks int64
 	Cost          float64
 	InSeconds     bool // costs are seconds; else blocks, or what the mode compares
+	// Target is within which time the first token was wanted; 0: there was none. Late says that no candidate
+	// was believed to keep it.
+	Target time.Duration
+	Late   bool
 
 	// Refused says why no rank was picked, if the candidates were not the reason.
 	Refused string

@@ -102,10 +102,12 @@ func (c *Choice) against(picked *Row, rest []Row, name func(*Row) string) string
 			}
 		}
 		settled := "settled by the draw"
-		if c.InSeconds {
+		if c.InSeconds && c.Role != worker.Decode {
 			settled = "of which it has computed least lately"
 		}
 		return fmt.Sprintf("lowest cost %s, a tie of %d %s", c.CostText(picked.Cost), ties, settled)
+	case c.Target > 0 && c.InSeconds:
+		return fmt.Sprintf("lowest cost %s%s of those that keep the target of %v; %s at %s is believed to miss it", c.CostText(picked.Cost), c.parts(picked), c.Target, name(next), c.CostText(next.Cost))
 	default:
 		return fmt.Sprintf("%s; cost %s, though %s was at %s",
 			modeWhy(c.Mode, c.Reason), c.CostText(picked.Cost), name(next), c.CostText(next.Cost))
@@ -213,10 +215,14 @@ func (c *Choice) CostText(f float64) string {
 
 // parts says what the cost of a row in seconds is made of.
 func (c *Choice) parts(r *Row) string {
-	if !c.InSeconds {
+	if !c.InSeconds || c.Role == worker.Decode {
 		return ""
 	}
-	return fmt.Sprintf(" (%.3f s until it is free, %.3f s for the prompt)", r.WaitSeconds, r.OwnSeconds)
+	late := ""
+	if c.Late {
+		late = fmt.Sprintf("; nobody is believed to keep the target of %v", c.Target)
+	}
+	return fmt.Sprintf(" (%.3f s until it is free, %.3f s for the prompt%s)", r.WaitSeconds, r.OwnSeconds, late)
 }
 
 // OutcomeText is the outcome with its detail, as "refused: no_worker".

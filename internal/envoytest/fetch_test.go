@@ -53,7 +53,7 @@ func TestAConversationIsDecodedWhereItsBlocksAre(t *testing.T) {
 	moved := map[string]uint64{}
 	var mu sync.Mutex
 	t.Run("each", func(t *testing.T) {
-		for name, config := range map[string]string{"as it is": "", "without": "routing: {decode: {fetch_cost: 0}}\n"} {
+		for name, config := range map[string]string{"as it is": "", "without": "routing: {decode: {cost: blocks, fetch_cost: 0}}\n"} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				f := newFleet(t, layout{

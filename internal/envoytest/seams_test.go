@@ -100,7 +100,7 @@ func TestAQuestionIsAnsweredWithOneWorkerWhereOneWouldServe(t *testing.T) {
 	t.Parallel()
 	both(t, layout{
 		prefill: 1, decode: 1, decodeArgs: []string{"--accepts-aggregated"}, envoy: trusting("prerouted"),
-		config: "routing: {conditional: {enabled: true}}\n",
+		config: "routing: {conditional: {enabled: true, policy: isl}}\n",
 	}, func(t *testing.T, f *fleet) {
 		history := strings.Repeat("what was said before ", 60)
 		f.knownAtDecode(history)

@@ -149,7 +149,7 @@ func TestAPromptThatDecodeStillHoldsIsServedThere(t *testing.T) {
 	t.Parallel()
 	both(t, layout{
 		prefill: 1, decode: 1, decodeArgs: []string{"--accepts-aggregated"},
-		config: "routing: {debug_header: true, conditional: {enabled: true}}\n",
+		config: "routing: {debug_header: true, conditional: {enabled: true, policy: isl}}\n",
 	}, func(t *testing.T, f *fleet) {
 		history := strings.Repeat("what was said before ", 60)
 		f.knownAtDecode(history)
@@ -163,6 +163,26 @@ func TestAPromptThatDecodeStillHoldsIsServedThere(t *testing.T) {
 		requireAnswer(t, r, other, 3)
 		require.Len(t, f.gotAll(f.prefill), 1)
 		require.Contains(t, r.header.Get("X-Baton-Decision"), `split="prefill apart`)
+	})
+}
+
+// TestTargetsAreTold is docs/config.md#targets: by either header, and nobody is refused for one that cannot be kept.
+func TestTargetsAreTold(t *testing.T) {
+	t.Parallel()
+	both(t, layout{prefill: 2, decode: 1}, func(t *testing.T, f *fleet) {
+		for _, row := range []struct{ header, value, expected, result string }{
+			{"x-ttft-target-ms", "3600000", "kept", "kept"},
+			{"x-llm-d-slo-ttft-ms", "0.001", "missed", "missed"},
+			{"x-ttft-target-ms", "soon", "", ""},
+		} {
+			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("in time", 3, true), row.header, row.value), "in time", 3)
+			if row.expected != "" {
+				f.await("the target to be counted", func() bool {
+					return f.metric("baton_ttft_targets_total", `expected="`+row.expected+`"`, `result="`+row.result+`"`) == 1
+				})
+			}
+		}
+		require.EqualValues(t, 2, f.metric("baton_ttft_targets_total"))
 	})
 }
 

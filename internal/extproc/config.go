@@ -96,6 +96,8 @@ type Config struct {
 	// MaxLegs bounds how many legs the plugin sends at once: each takes an open file. A
 	// request beyond it gets 503. Default 0: no bound.
 	MaxLegs int64
+	// Targets are within which time first tokens are wanted of requests that do not say it, by model.
+	Targets map[string]time.Duration
 	// TimeoutHeader names, in lower case, the header with the client's own deadline in
 	// milliseconds. Default x-request-timeout-ms.
 	TimeoutHeader string

@@ -99,6 +99,7 @@ func (a *asking) request(before *avoided) route.Request {
 		Now: time.Now(), Scan: q.Scan, Body: q.Body,
 		Trust: a.filter.trust, HeadersOnly: a.filter.headersOnly,
 		Subset: a.subset, OneLeg: a.filter.Plain(), Sends: a.filter.Sends, Sidecar: a.filter.Plain() && a.srv.cfg.Sidecar,
+		Target: q.Target(),
 		Failed: before.Avoid, Keep: before.Keep, Admitted: q.Attempt > 1,
 	}
 	if q.Passes() {

@@ -58,7 +58,7 @@ func (s *mainStream) measure(now time.Time, e *leg.Effect) {
 	if p == nil || e.Outcome == blame.Retried || e.Outcome == leg.Answered {
 		return
 	}
-	t := telemetry.Served{Model: s.prompt.Model, Operation: operation(s.m.Request().Path)}
+	t := telemetry.Served{Model: s.prompt.Model, Operation: operation(s.m.Request().Path), Target: s.asked.Target, Late: s.asked.Late}
 	if e.Outcome != blame.OK {
 		t.Error = string(e.Outcome)
 		if e.Fail != nil {

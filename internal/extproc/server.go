@@ -371,7 +371,7 @@ func (srv *Server) routing() route.Config {
 		Overlap: overlap.Config{Index: c.Index, Slots: c.Slots, Tells: c.Tells, PredictedWeight: c.PredictedWeight},
 		Routes:  c.Routes, Estimate: c.Tokens.Estimate, Expect: srv.lately.Expect,
 		Apart: srv.pairs.apart.Load, Left: srv.leavers.has, LeftFrom: srv.leavers.hasAt, Policy: srv.policy(),
-		Prefill: c.Prefill, Decode: c.Decode, Aggregated: c.Aggregated,
+		Prefill: c.Prefill, Decode: c.Decode, Aggregated: c.Aggregated, Targets: c.Targets,
 		Conditional: c.Conditional, Overrides: c.Overrides, MaxQueuedISLTokens: c.MaxQueuedISLTokens,
 		PassUnknown: c.Gateway.PassUnknown,
 		HandedOver:  func(member string) bool { return slices.Contains(c.HandedOver, member) },

@@ -107,6 +107,16 @@ func (q *Request) setDeadline(now, received time.Time, r *Rules) *Failure {
 	return nil
 }
 
+// Target is within which time the client wants the first token; 0: it does not say, or not as a number of
+// milliseconds. Such a value is no reason to refuse a request: it only says whom to pick.
+func (q *Request) Target() time.Duration {
+	ms, err := strconv.ParseFloat(q.Headers.Target, 64)
+	if err != nil || !(ms > 0 && ms < 1e9) {
+		return 0
+	}
+	return time.Duration(ms * float64(time.Millisecond))
+}
+
 // accept sets how much of the request is read. It returns a failure if the headers show
 // that the request cannot be served.
 func (q *Request) accept(ev *Event, w Way, r *Rules) *Failure {

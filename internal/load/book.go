@@ -23,6 +23,9 @@ var (
 	// Request.MaxUncachedTokens or more.
 	ErrUncached = errors.New("load: too much of the prompt is not cached there")
 
+	// ErrCost: the pick would cost Request.MaxCost or more.
+	ErrCost = errors.New("load: it would cost too much")
+
 	// ErrReleased: the reservation holds no booking, or no longer.
 	ErrReleased = errors.New("load: the reservation holds no booking")
 	// ErrHeld: the reservation that should be filled still holds a booking.

@@ -64,9 +64,16 @@ type Request struct {
 	// to prefill at least so many tokens of the prompt. 0: no limit.
 	MaxUncachedTokens int64
 
+	// MaxCost refuses the pick, with ErrCost, if it would cost so much. 0: no limit.
+	MaxCost float64
+
 	// Growth is the expected growth of the answer, in addition to the prompt's blocks. It
 	// is ignored in prefill picks.
 	Growth Growth
+
+	// Target is within which time the first token is wanted; 0: there is none. Of a prefill pick it has the
+	// hand-off in it.
+	Target time.Duration
 
 	// From is the rank that prefills, in a pick of decode.
 	From worker.Rank
@@ -85,7 +92,7 @@ type Request struct {
 // Explain must grow.
 //
 // Errors: picker.ErrNoCandidate (also a *picker.TaintError is one),
-// *picker.OverloadedError, *picker.SaturatedError, ErrUncached, ErrHeld.
+// *picker.OverloadedError, *picker.SaturatedError, ErrUncached, ErrCost, ErrHeld.
 func (b *Book) PickAndReserve(req *Request, into *Reservation) (picker.Decision, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -189,6 +196,7 @@ func (b *Book) pickOfLocked(req *Request, wide bool) (picker.Decision, error) {
 	}
 	if req.Params.InSeconds {
 		req.Pick.Flow = b.flows[cursorKey{req.Key, req.Pick.Role}].over(b.now, n)
+		req.Pick.Target = b.targetLocked(req)
 		if req.Pick.Role == worker.Decode {
 			req.Pick.AnswerTokens = req.Growth.Most * float64(req.Params.BlockSize)
 			b.handsOffLocked(t, req)
@@ -208,6 +216,9 @@ func (b *Book) pickOfLocked(req *Request, wide bool) (picker.Decision, error) {
 	c.Estimated, c.Near, c.Taint, c.Starved = nil, nil, nil, nil
 	if err == nil && req.MaxUncachedTokens > 0 && d.UncachedTokens >= req.MaxUncachedTokens {
 		err = ErrUncached
+	}
+	if err == nil && req.MaxCost > 0 && d.Cost >= req.MaxCost {
+		err = ErrCost
 	}
 	return d, err
 }

@@ -85,18 +85,40 @@ func (b *Book) SetHandOffs(k worker.Key, h HandOffs) {
 	}
 }
 
+// HandOff returns how long bringing a prompt from prefill to decode is believed to take, in seconds.
+func (b *Book) HandOff(k worker.Key, tokens int) float64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	usual := b.usualLocked(k)
+	return usual.Seconds(float64(max(tokens, 0)))
+}
+
+func (b *Book) usualLocked(k worker.Key) picker.Pace {
+	if usual := b.handOffs[k].Usual; usual != (picker.Pace{}) {
+		return usual
+	}
+	return picker.Pace{PerToken: picker.UnlearnedHandOff}
+}
+
+// targetLocked returns within how many seconds a rank has to compute the prompt; 0: there is no target.
+func (b *Book) targetLocked(req *Request) float64 {
+	target := req.Target.Seconds()
+	if target > 0 && req.Pick.Role == worker.Prefill {
+		usual := b.usualLocked(req.Key)
+		target = max(target-usual.Seconds(float64(max(req.Pick.ISLTokens, 0))), math.SmallestNonzeroFloat64)
+	}
+	return target
+}
+
 // handsOffLocked writes what bringing the prompt from req.From takes to the request and to the column
 // Farther, which the caller has to clear.
 func (b *Book) handsOffLocked(t *table, req *Request) {
-	h := b.handOffs[req.Key]
-	if req.Pick.HandOff = h.Usual.PerToken; h.Usual == (picker.Pace{}) {
-		req.Pick.HandOff = picker.UnlearnedHandOff
-	}
-	tokens := float64(max(req.Pick.ISLTokens, 0))
-	for _, far := range h.Far[req.From] {
+	usual, tokens := b.usualLocked(req.Key), float64(max(req.Pick.ISLTokens, 0))
+	req.Pick.HandOff = usual.PerToken
+	for _, far := range b.handOffs[req.Key].Far[req.From] {
 		if i := t.find(b, far.To); i >= 0 {
 			t.cols.Farther = t.farther
-			t.farther[i] = max(0, far.Pace.Seconds(tokens)-h.Usual.Seconds(tokens))
+			t.farther[i] = max(0, far.Pace.Seconds(tokens)-usual.Seconds(tokens))
 		}
 	}
 }

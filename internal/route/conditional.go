@@ -13,6 +13,9 @@ import (
 // one, or a decode worker that takes requests without a prefill. The zero value is off.
 // Enforced disaggregation turns it off.
 type Conditional struct {
+	// ByCost has one worker serve a request if that costs less, in seconds, than the prefill rank that would
+	// be picked and the hand-off do. Both picks need Params.InSeconds.
+	ByCost bool
 	// ByISL has one worker serve a request of which little is left to prefill there.
 	ByISL bool
 	// ISLTokens and ISLRatio say what is little: fewer uncached tokens of the prompt than
@@ -32,7 +35,7 @@ type Conditional struct {
 	DecodeBusyBlocks float64
 }
 
-func (c *Conditional) on() bool { return c.ByISL || c.ByLoad }
+func (c *Conditional) on() bool { return c.ByCost || c.ByISL || c.ByLoad }
 
 // Faults returns an error for each value that is out of its range.
 func (c Conditional) Faults() (errs []error) {
@@ -67,7 +70,7 @@ func (c *Conditional) spare(p picker.Params) picker.Params {
 	if c.DecodeBusyBlocks > 0 && (p.DecodeBlocksThreshold == 0 || p.DecodeBlocksThreshold > c.DecodeBusyBlocks) {
 		p.DecodeBlocksThreshold = c.DecodeBusyBlocks
 	}
-	if c.PrefillBusyTokens > 0 && (p.PrefillTokensThreshold == 0 || p.PrefillTokensThreshold > c.PrefillBusyTokens) {
+	if !c.ByCost && c.PrefillBusyTokens > 0 && (p.PrefillTokensThreshold == 0 || p.PrefillTokensThreshold > c.PrefillBusyTokens) {
 		p.PrefillTokensThreshold = c.PrefillBusyTokens
 	}
 	p.ServeOverloaded = false
@@ -81,6 +84,7 @@ type SplitReason string
 // The reasons why one worker serves.
 const (
 	ShortPrompt SplitReason = "short_prompt"
+	LowerCost   SplitReason = "lower_cost"
 	PrefillBusy SplitReason = "prefill_busy"
 	Fallback    SplitReason = "fallback"
 	OneLeg      SplitReason = "one_leg"
@@ -94,6 +98,7 @@ type split struct {
 	reason          SplitReason // empty: two workers
 	asked           bool        // conditional disaggregation was considered
 	uncached, limit int64       // tokens of the prompt, at the worker that was considered; limit 0: none was
+	apart           float64     // seconds that prefill and the hand-off cost, if the cost decided
 	queued          int64       // prompt tokens at the least busy prefill rank, if load was considered
 	cause           string      // of a fallback: the failure that it replaces
 }
@@ -103,6 +108,8 @@ func (s *split) String() string {
 	switch {
 	case s.reason == ShortPrompt:
 		return fmt.Sprintf("one worker: %d tokens of the prompt are not cached there, fewer than %d", s.uncached, s.limit)
+	case s.reason == LowerCost:
+		return fmt.Sprintf("one worker: it costs less than %.3f s, with which prefill would be picked and the prompt handed over", s.apart)
 	case s.reason == PrefillBusy:
 		return fmt.Sprintf("one worker: every prefill rank has at least %d prompt tokens queued", s.queued)
 	case s.reason == Fallback:
@@ -115,6 +122,8 @@ func (s *split) String() string {
 		return "one worker: prefill makes the only token that is asked for"
 	case !s.asked:
 		return ""
+	case s.apart > 0:
+		return fmt.Sprintf("prefill apart: no worker with room costs less than %.3f s", s.apart)
 	case s.limit > 0:
 		return fmt.Sprintf("prefill apart: no worker with room has fewer than %d tokens of the prompt to prefill", s.limit)
 	default:
@@ -137,7 +146,7 @@ func (d *decider) alone() bool {
 	v.split.asked = true
 	params := c.spare(q.override.Apply(d.cfg.Aggregated))
 	try := func(limit int64, reason SplitReason) bool {
-		v.decode = choice{limit: limit}
+		v.decode = choice{limit: limit, most: v.split.apart}
 		if d.choose(&v.decode, worker.Aggregated, params) != nil {
 			v.decode = choice{}
 			return false
@@ -145,6 +154,10 @@ func (d *decider) alone() bool {
 		v.split.reason, v.split.uncached = reason, v.decode.decision.UncachedTokens
 		q.apart = false
 		return true
+	}
+	if c.ByCost {
+		v.split.apart = d.costApart()
+		return v.split.apart > 0 && try(0, LowerCost)
 	}
 	v.split.limit = c.uncachedLimit(v.prompt.ISLTokens)
 	if v.split.limit > 0 && try(v.split.limit, ShortPrompt) {
@@ -159,6 +172,23 @@ func (d *decider) alone() bool {
 		return false // a full queue is answered with back-pressure: docs/behaviour.md#full-queue
 	}
 	return known && least > c.PrefillBusyTokens && try(0, PrefillBusy)
+}
+
+// costApart returns what the cheapest prefill rank and the hand-off cost, in seconds; 0: there is none, the
+// queue is full, or the request has its picks weigh blocks.
+func (d *decider) costApart() float64 {
+	q := d.q
+	c := choice{role: worker.Prefill, params: q.override.Apply(d.cfg.Prefill)}
+	c.params.BlockSize = d.v.size
+	if !c.params.InSeconds || d.queueIsFull() {
+		return 0
+	}
+	r := d.offer(&c)
+	picked, err := d.cfg.Book.Preview(&r)
+	if err != nil {
+		return 0
+	}
+	return picked.Cost + d.cfg.Book.HandOff(q.pool.Key, d.v.prompt.ISLTokens)
 }
 
 // queueIsFull reports whether a pick for prefill would be refused with 429.

@@ -133,6 +133,7 @@ type decider struct {
 func (d *decider) fill(out *Decision) {
 	q, v := d.q, &d.v
 	out.Apart, out.Answer, out.Alone = q.apart, q.answer(), v.split.reason
+	out.Answer.Late = v.prefill.decision.Late || v.decode.decision.Late
 	out.Decode = d.picked(&v.decode)
 	out.Destination, out.Others = q.destinations(&v.decode)
 	if out.Apart {

@@ -21,6 +21,7 @@ type choice struct {
 	explain  *load.Explanation // nil: no pick was asked for
 	made     bool
 	growth   load.Growth            // of decode's answer
+	most     float64                // with such a cost the pick is declined; 0: no limit
 	limit    int64                  // with so many uncached tokens the pick is declined; 0: no limit
 	others   []worker.Rank          // to try after the picked one, best first
 	missing  string                 // the required taint that is shown in place of noTaint
@@ -109,7 +110,7 @@ func (d *decider) choose(c *choice, role worker.Role, params picker.Params) erro
 	q, v := d.q, &d.v
 	into := v.bookings.of(role)
 	params.BlockSize = v.size
-	*c = choice{limit: c.limit, role: role, params: params}
+	*c = choice{limit: c.limit, most: c.most, role: role, params: params}
 	r := d.offer(c)
 	if at := q.placeOf(role); at != nil {
 		c.named = q.req.Trust
@@ -200,11 +201,11 @@ func (d *decider) offer(c *choice) load.Request {
 	r := load.Request{
 		Key: q.pool.Key, Ranks: d.ranks(role), Params: &c.params, Now: q.now,
 		Pick:   picker.Request{Role: role, ISLTokens: v.prompt.ISLTokens, RequestBlocks: v.blocks, Estimated: v.prompt.Estimated},
-		Filter: d.cfg.Health, Exclude: q.req.Failed, MaxUncachedTokens: c.limit,
+		Filter: d.cfg.Health, Exclude: q.req.Failed, MaxUncachedTokens: c.limit, MaxCost: c.most,
 		Constraints: q.bound(&sc.bound, role, v.prefill.decision.Rank.ID),
 	}
 	if role != worker.Decode {
-		r.Pick.Target = q.req.Target.Seconds()
+		r.Target = q.req.Target
 	} else if v.prefill.made {
 		r.From = v.prefill.decision.Rank
 	}

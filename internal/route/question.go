@@ -102,6 +102,9 @@ func (rt *Router) askRead(q *Question) *Refusal {
 		return f
 	}
 	q.pool = home.pool
+	if r.Target == 0 {
+		r.Target = rt.cfg.Targets[q.pool.Key.Model]
+	}
 	if row := endsBy(q); row != nil {
 		return badMember(openai.Error{Kind: openai.WrongType, Field: row.Member, Detail: "a value that is not " + row.Stops + ": its engine ends by one"})
 	}

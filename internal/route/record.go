@@ -49,6 +49,7 @@ func (d *decider) fillChoice(out *decision.Choice, c *choice) {
 		out.Rank = c.decision.Rank
 		out.Endpoint = endpointOf(q, out.Rank)
 		out.Reason = c.decision.Reason.String()
+		out.Target, out.Late = q.req.Target, c.decision.Late
 		out.OverlapBlocks, out.Cost = int64(c.decision.OverlapBlocks), c.decision.Cost
 	}
 	if c.full != nil {
@@ -135,6 +136,9 @@ func rowOf(r *picker.Row) decision.Row {
 		ActivePrefillTokens: r.ActivePrefillTokens, ActiveDecodeBlocks: r.ActiveDecodeBlocks,
 		ActiveRequests: int64(r.ActiveRequests), CreditBlocks: r.CreditBlocks,
 		WaitSeconds: r.WaitSeconds, OwnSeconds: r.OwnSeconds, PrefillCost: r.PrefillCost, DecodeCost: r.DecodeCost, Cost: r.Cost,
+	}
+	if r.Late {
+		row.Note = "is believed to miss the target"
 	}
 	if r.Degraded && !r.Estimated {
 		row.Note = "degraded: not all of its events came"

@@ -106,10 +106,14 @@ type Answer struct {
 	Key       worker.Key
 	MaxTokens int64
 	Parallel  int // number of generations
+	// Target is within which time the first token is wanted; 0: there is none. Late says that no worker was
+	// believed to keep it.
+	Target time.Duration
+	Late   bool
 }
 
 func (q *Question) answer() Answer {
-	a := Answer{Key: q.pool.Key, MaxTokens: outlen.NotSaid, Parallel: 1}
+	a := Answer{Key: q.pool.Key, MaxTokens: outlen.NotSaid, Parallel: 1, Target: q.req.Target}
 	if r := q.req.Scan; r != nil && q.req.Passing == "" {
 		a.MaxTokens, a.Parallel = r.MaxTokens, max(r.Parallel(), 1)
 	}

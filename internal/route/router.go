@@ -61,6 +61,9 @@ type Config struct {
 	// Nil: none are.
 	HandedOver func(member string) bool
 
+	// Targets are within which time first tokens are wanted of requests that do not say it, by model.
+	Targets map[string]time.Duration
+
 	// How to pick, by role.
 	Prefill, Decode, Aggregated Params
 	// Conditional says which requests one worker serves although prefill workers are

@@ -30,7 +30,7 @@ const (
 type Instruments struct {
 	// Set at construction, read-only.
 	requests, attempts, workerAttempts, charges, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
-	legs, tokenize, firstEvents, proofs, pairCounts, promptTokens, blame, clockOff, logBreaks                                        *counter
+	legs, tokenize, firstEvents, targets, proofs, pairCounts, promptTokens, blame, clockOff, logBreaks                               *counter
 	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                                 *counter
 	kvRestores, indexDumps                                                                                                           *counter
 	aside, activation, traceFailures, engineReports, handOffLosses, factReadings, modelFiles, compared                               *counter
@@ -228,7 +228,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		clockOff:   b.counter(MetricClockOff),
 		logBreaks:  b.counter(MetricLogBreaks),
 		legs:       b.counter(MetricLegs),
-		tokenize:   b.counter(MetricTokenize), firstEvents: b.counter(MetricFirstEvents), proofs: b.counter(MetricProofs), pairCounts: b.counter(MetricPairCounts), blame: b.counter(MetricBlame),
+		tokenize:   b.counter(MetricTokenize), firstEvents: b.counter(MetricFirstEvents), targets: b.counter(MetricTargets), proofs: b.counter(MetricProofs), pairCounts: b.counter(MetricPairCounts), blame: b.counter(MetricBlame),
 		kvEvents:   b.counter(MetricKVEvents),
 		kvRefused:  b.counter(MetricKVRefused),
 		kvGaps:     b.counter(MetricKVGaps),

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"maps"
 	"strings"
 	"sync"
@@ -94,6 +95,9 @@ type Served struct {
 	FirstByte, FirstToken, Whole time.Duration
 	PerToken                     time.Duration // mean time of each token after the first
 
+	Target time.Duration // within which the first token was wanted; 0: there was none
+	Late   bool          // nobody was believed to keep it
+
 	HandOff    string        // the kind of hand-off, where decode needs prefill's answer
 	HandOffAge time.Duration // at the first token, else the first byte; 0: there was none
 }
@@ -105,6 +109,10 @@ func (i *Instruments) Took(s *Served) {
 	i.firstTokenSeconds.observe(s.FirstToken, s.Operation, s.Model)
 	i.perToken.observe(s.PerToken, s.Operation, s.Model)
 	i.handOffAge.observe(s.HandOffAge, s.HandOff)
+	if first := cmp.Or(s.FirstToken, s.FirstByte); s.Target > 0 && first > 0 {
+		kept := map[bool]string{true: "kept", false: "missed"}
+		i.targets.add(1, labels{s.Model, kept[!s.Late], kept[first <= s.Target]})
+	}
 }
 
 // Expected measures how long a rank of the role took for a prompt, over what was expected.

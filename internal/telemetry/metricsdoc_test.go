@@ -128,6 +128,8 @@ func labelDefs() []labelDef {
 		{LabelSeen, "the first column of the blame table in ARCHITECTURE.md"},
 		{LabelCharge, "the blame table's fourth column, with `_` for spaces; `held`: a mate has not shown yet, or has disproved, that the worker is at fault; `handoff_failed`: charged to both workers of a pair"},
 		{LabelFinding, "`token`, `error`, `end`, `other`"},
+		{LabelExpected, "`kept`, `missed`: what the pick believed of a target"},
+		{LabelResult, "`kept`, `missed`: what came of a target"},
 		{LabelKind, "`asked`, `available`, `predicted`, `delivered`, `told`, `told_predicted`: below; of hand-offs: `nixl_pull`, `context_first`"},
 		{LabelOperation, "`chat`, `text_completion`, `generate` (SGLang's own); `none` if only headers were read"},
 		{LabelGenAIModel, "as model"},

@@ -36,6 +36,7 @@ const (
 	MetricLegs               = "baton_prefill_legs_total"
 	MetricPrefillWaitSeconds = "baton_prefill_wait_seconds"
 	MetricExpectedRatio      = "baton_prompt_expected_ratio"
+	MetricTargets            = "baton_ttft_targets_total"
 	MetricHandOffAge         = "baton_handoff_age_seconds"
 
 	MetricTokenize        = "baton_tokenize_total"
@@ -102,6 +103,8 @@ const (
 	LabelLeg         = "leg"
 	LabelWhere       = "where"
 	LabelFinding     = "finding"
+	LabelExpected    = "expected"
+	LabelResult      = "result"
 	LabelSeen        = "seen"
 	LabelCharge      = "charge"
 	LabelKind        = "kind"
@@ -176,7 +179,7 @@ func requestMetrics() []Metric {
 		{MetricWorkerAttempts, Counter, "{attempt}", l(LabelWorker, LabelRole, LabelOutcome), "Attempts that have ended, by the worker picked to answer (`ok`, `rejected`, `failed` …) and, with role prefill, to prefill (`well`, `failed`). From the 257th on, workers count together as `other`.", nil},
 		{MetricWorkerCharges, Counter, "{charge}", l(LabelWorker, LabelCharge), "Charges to workers, by the blame table of ARCHITECTURE.md. From the 257th on, workers count together as `other`.", nil},
 		{MetricDecisions, Counter, "{decision}", l(LabelRole, LabelMode, LabelReason, LabelTokenSource), "Picks made, by role.", nil},
-		{MetricServedAlone, Counter, "{request}", l(LabelReason), "Requests served by one worker although prefill workers are known: routing.conditional (`short_prompt`, `prefill_busy`), `fallback`, a gateway's `one_leg`, vLLM's `cut_prompt` and `one_token`.", nil},
+		{MetricServedAlone, Counter, "{request}", l(LabelReason), "Requests served by one worker although prefill workers are known: `lower_cost`, `short_prompt`, `prefill_busy` (routing.conditional), `fallback`, `one_leg` (a gateway's), `cut_prompt`, `one_token`.", nil},
 		{MetricServedElsewhere, Counter, "{request}", l(LabelWhere), "Requests that, by a gateway's report, another endpoint has answered than the picked one: `other`, a worker of ours, which then has the booking; or `unknown`.", nil},
 		{MetricSubsetFaults, Counter, "{request}", l(LabelReason), "Requests whose subset hint breaks the endpoint picker protocol. A part that cannot be read allows no endpoint.", nil},
 		{MetricDecisionSeconds, Histogram, "s", nil, "Time from the complete request to the decision, tokenizing and queueing included.", fastBuckets()},
@@ -198,6 +201,7 @@ func requestMetrics() []Metric {
 		{MetricPromptTokens, Counter, "{token}", l(LabelModel, LabelRole, LabelKind), "Prompt tokens of requests that were served, by how far caches held them.", nil},
 		{MetricHandOffAge, Histogram, "s", l(LabelKind), "Age of prefill's hand-off at decode's first token, or its head where first tokens are not read, where decode needs prefill's answer ([hand-off-age](behaviour.md#hand-off-age)).", requestBuckets()},
 		{MetricExpectedRatio, Histogram, "1", l(LabelRole), "Time from a pick until the prompt is computed, over what the pick expected, where its cost is in seconds ([cost](config.md#cost)); 1: as expected.", ratioBuckets()},
+		{MetricTargets, Counter, "{request}", l(LabelModel, LabelExpected, LabelResult), "Requests with a target for the first token, by what the pick expected and by what came of it: `kept` or `missed` ([targets](config.md#targets)).", nil},
 		{MetricPrefillWaitSeconds, Histogram, "s", nil, "Time that response headers were held back until prefill was well.", slowBuckets()},
 
 		{MetricTokenize, Counter, "{request}", l(LabelSource, LabelOutcome), "Attempts to get the token ids of a request.", nil},

@@ -58,7 +58,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.PairCounted(true)
 	i.Seen("decode", "served")
 	i.Expected("prefill", 1.05)
-	i.Took(&Served{Operation: "chat", Model: "m", FirstByte: time.Millisecond, FirstToken: time.Second, PerToken: time.Millisecond, Whole: 2 * time.Second, HandOff: "nixl_pull", HandOffAge: time.Second})
+	i.Took(&Served{Operation: "chat", Model: "m", Target: time.Second, Late: true, FirstByte: time.Millisecond, FirstToken: time.Second, PerToken: time.Millisecond, Whole: 2 * time.Second, HandOff: "nixl_pull", HandOffAge: time.Second})
 	i.Prompt(&PromptTokens{Model: "m", Role: "prefill", Prompt: 10, Available: 8, Predicted: 4})
 	i.Charged(9, "refused")
 	i.PrefillWaited(20 * time.Millisecond)

@@ -139,6 +139,8 @@ func (h *Headers) field(key []byte, timeoutHeader string) *string {
 		return &h.AttemptCount
 	case prefill.HeaderStart:
 		return &h.Start
+	case prefill.HeaderTarget, prefill.HeaderTargetLLMD:
+		return &h.Target
 	case prefill.HeaderLeg:
 		return &h.Leg
 	case prefill.HeaderDebug:

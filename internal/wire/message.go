@@ -43,6 +43,7 @@ type Headers struct {
 	Length                             Length
 	RequestID, Traceparent, Tracestate string
 	Start, AttemptCount, Timeout       string
+	Target                             string // prefill.HeaderTarget, or that of llm-d
 	Authorization                      string
 	Leg, Debug                         string
 	Status, LocalReply, RetryAfter     string

@@ -19,6 +19,8 @@ const (
 	HeaderCachedTokens    = "x-baton-cached-tokens" // on the client's answer, if it is configured
 	HeaderDecision        = "x-baton-decision"      // on the client's answer, if the client has sent HeaderDebug
 	HeaderDebug           = "x-debug-decision"      // from a client that wants to see the decision
+	HeaderTarget          = "x-ttft-target-ms"      // from a client: within which time it wants the first token
+	HeaderTargetLLMD      = "x-llm-d-slo-ttft-ms"   // the same in llm-d's words
 	HeaderAnsweredBy      = "x-answered-by"         // on what we answer without a worker, for whoever takes us for one
 )
 

@@ -78,7 +78,7 @@ func blocks(n, tokens int) time.Duration {
 // kv: each conversation returns to its rank, and its second turn computes one
 // block. So does the repeated one: the block of the last token is always computed.
 func TestATinyTraceHasTheFiguresWorkedOutByHandInKVMode(t *testing.T) {
-	for _, name := range []string{"kv", "kv-decay", "estimate", "estimate-full"} {
+	for _, name := range []string{"kv", "kv-blocks", "estimate", "estimate-full"} {
 		for seed := range uint64(5) {
 			s := sample(t, read(t, tiny), oneBlockASecond(2, 4), name, seed+1)
 			require.Equal(t, []time.Duration{blocks(2, 0), blocks(2, 6), blocks(1, 0), blocks(1, 0), blocks(1, 0)}, s.ttft, name)
@@ -283,9 +283,7 @@ func TestEachModeHasTheParametersThatItsNameSays(t *testing.T) {
 	require.Equal(t, picker.DefaultParamsFor(worker.Aggregated), by["kv"].plugin.Whole)
 	require.InDelta(t, 0.5, by["estimate"].plugin.Prefill.EstimatedOverlapWeight, 0)
 	require.InDelta(t, 1, by["estimate-full"].plugin.Prefill.EstimatedOverlapWeight, 0)
-	require.Zero(t, by["kv"].plugin.Prefill.PrefillTokensPerSecond)
-	require.InDelta(t, 8000, by["kv-decay"].plugin.Prefill.PrefillTokensPerSecond, 0)
-	require.False(t, by["kv"].plugin.Estimated || by["kv-decay"].plugin.Estimated)
+	require.False(t, by["kv"].plugin.Estimated || by["kv-blocks"].plugin.Estimated)
 	require.True(t, by["estimate"].plugin.Estimated && by["estimate-full"].plugin.Estimated)
 	require.True(t, by["kv"].plugin.Predicted && !by["kv-told"].plugin.Predicted && !by["estimate"].plugin.Predicted)
 }
@@ -312,7 +310,6 @@ func TestTheModesHaveTheFiguresOfTheSimulatorBefore(t *testing.T) {
 		mean, p99 time.Duration
 	}{
 		{"kv-blocks", 1, 0.137728, 2229365176, 11976125000},
-		{"kv-decay", 1, 0.156049, 1923982519, 11448413461},
 		{"least-loaded", 1, 0.054243, 3030552781, 15508038461},
 		{"power-of-two", 1, 0.054546, 3911740182, 16868336539},
 		{"round-robin", 1, 0.059432, 6347638358, 25262048076},
