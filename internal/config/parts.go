@@ -22,7 +22,7 @@ func (c *Config) Server() (extproc.Config, error) {
 		Namespace:       policy.Namespace, EnforceDisagg: policy.Rules.Enforced, NeverSplit: policy.NeverSplit,
 		Targets: c.targets(),
 		Gateway: c.gateway(), Sidecar: c.Routing.sidecar(),
-		Conditional: c.Routing.Conditional.conditional(), FallbackAggregated: policy.Rules.Fallback,
+		Conditional: extproc.Conditional(c.Routing.Conditional), FallbackAggregated: policy.Rules.Fallback,
 		PrefillCluster: c.Prefill.Cluster, PrefillListener: c.prefillListener(), TimeoutHeader: c.Request.TimeoutHeader,
 		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout, MaxWait: c.Request.MaxWait,
 		MaxBodyBytes: c.Request.MaxBodyBytes, MaxAttempts: c.Request.MaxAttempts,

@@ -99,25 +99,25 @@ var (
 func TestAQuestionIsAnsweredWithOneWorkerWhereOneWouldServe(t *testing.T) {
 	t.Parallel()
 	both(t, layout{
-		prefill: 1, decode: 1, decodeArgs: []string{"--accepts-aggregated"}, envoy: trusting("prerouted"),
-		config: "routing: {conditional: {enabled: true, policy: isl}}\n",
+		prefill: 1, decode: 1, decodeArgs: []string{"--accepts-aggregated", "--decode-us-per-token", "20000"}, envoy: trusting("prerouted"),
+		config: "routing: {conditional: {enabled: true}}\n",
 	}, func(t *testing.T, f *fleet) {
 		history := strings.Repeat("what was said before ", 60)
 		f.knownAtDecode(history)
 		f.await("it to be off the books", func() bool { return f.metric("baton_worker_decode_requests") == 0 })
-		f.forget()
+		f.answers()
+		prefilled, alone := len(f.gotAll(f.prefill)), f.metric("baton_served_alone_total")
 		decisions := f.metric("baton_decisions_total")
 		require.Equal(t, aloneAt200, f.asked(history+"and a little"))
 		require.Equal(t, pairOf100, f.asked(strings.Repeat("nothing of this is known ", 60)))
 		require.Equal(t, pairOf100, f.asked(history+"and a little", "x-prefill-instance-id", "100"), "who names a worker is split")
-		require.Empty(t, f.gotAll(f.workers), "nothing runs")
 		require.Equal(t, decisions, f.metric("baton_decisions_total"))
-		require.Zero(t, f.metric("baton_served_alone_total"))
-		require.Zero(t, f.metric("baton_worker_decode_requests"))
+		require.Equal(t, alone, f.metric("baton_served_alone_total"))
+		require.EqualValues(t, 1, f.metric("baton_worker_decode_requests"), "nothing else runs")
 		// The request itself goes where the answer said.
 		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(history+"and a little", 3, true)), history+"and a little", 3)
-		require.Empty(t, f.gotAll(f.prefill))
-		require.EqualValues(t, 1, f.metric("baton_served_alone_total", `reason="short_prompt"`))
+		require.Len(t, f.gotAll(f.prefill), prefilled)
+		require.Equal(t, alone+1, f.metric("baton_served_alone_total", `reason="lower_cost"`))
 	})
 }
 

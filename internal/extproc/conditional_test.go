@@ -17,9 +17,7 @@ import (
 func TestARequestThatNamesAWorkerIsNotMovedToOne(t *testing.T) {
 	for _, header := range []string{"x-worker-instance-id", "x-prefill-instance-id"} {
 		id := map[string]string{"x-worker-instance-id": "3", "x-prefill-instance-id": "2"}[header]
-		r := newReplicaOf(t, "a", fixed(routetest.AbleAlone()), func(c *Config) {
-			c.Conditional = Conditional{ByISL: true, ISLTokens: 100, ISLRatio: 1}
-		})
+		r := newReplicaOf(t, "a", fixed(routetest.AbleAlone()), inSeconds)
 		r.holds(worker.Rank{ID: 3}, sixteenTokens, 3)
 		p := r.through(routingKey, "prerouted")
 		set, _ := routed(t, p.ask(sixteenTokens, header, id))
@@ -39,14 +37,14 @@ func TestARequestThatNamesAWorkerIsNotMovedToOne(t *testing.T) {
 	r.requireIdle()
 }
 
-// A full queue is a 429 (docs/behaviour.md#full-queue), also if by load one worker could serve
-// the request. A fresh attempt is not refused.
-func TestByLoadIsNoWayAroundBackPressure(t *testing.T) {
+// A full queue is a 429 (docs/behaviour.md#full-queue), also if one worker could serve
+// the request at a lower cost. A fresh attempt is not refused.
+func TestALowerCostIsNoWayAroundBackPressure(t *testing.T) {
 	for limit, want := range map[int64]int{0: 0, 25: 0, 24: 429, 12: 429} {
 		for attempt, want := range map[string]int{"1": want, "2": 0} {
 			r := newReplicaOf(t, "a", fixed(routetest.AbleAlone()), func(c *Config) {
 				c.MaxQueuedISLTokens = limit
-				c.Conditional = Conditional{ByLoad: true, PrefillBusyTokens: 8}
+				inSeconds(c)
 			})
 			held := r.queue(12, 12)
 			p := r.open(filterMain)

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -214,88 +215,73 @@ func (r *replica) holds(rank worker.Rank, body string, blocks int) {
 
 const sixteenTokens = `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}`
 
-// docs/behaviour.md#conditional, by ISL: how little is left to prefill.
-func TestWhatHasLittleLeftToPrefillIsServedByOneWorker(t *testing.T) {
+// inSeconds has one worker serve where that costs less.
+func inSeconds(c *Config) {
+	c.Conditional = Conditional{Enabled: true}
+	c.Prefill, c.Aggregated = picker.DefaultParamsFor(worker.Prefill), picker.DefaultParamsFor(worker.Aggregated)
+}
+
+// docs/behaviour.md#conditional: by what the request costs alone, and apart.
+func TestARequestIsServedByOneWorkerWhereThatCostsLess(t *testing.T) {
 	for _, row := range []struct {
 		name             string
-		tokens           int64
-		ratio            float64
 		held             int // of four blocks with four tokens each
+		queued           int // prompt tokens at the worker that could serve alone
+		busy             int // at both that prefill
 		enforced, banned bool
 		alone            bool
 	}{
-		{name: "little is left", tokens: 9, ratio: 0.7, held: 2, alone: true},
-		{name: "as many tokens as the threshold are not few", tokens: 8, ratio: 0.7, held: 2},
-		{name: "too great a share is left", tokens: 100, ratio: 0.7, held: 1},
-		{name: "a share of just the ratio is too great", tokens: 100, ratio: 0.5, held: 2},
-		{name: "nothing is held", tokens: 100, ratio: 1, held: 0},
-		{name: "disaggregation is enforced", tokens: 100, ratio: 1, held: 3, enforced: true},
-		{name: "nobody can do without a prefill", tokens: 100, ratio: 1, held: 3, banned: true},
+		{name: "nothing is held, and no hand-off is needed", alone: true},
+		{name: "another prompt is computed there", queued: 100},
+		{name: "… and it is worth to wait for what it holds", held: 3, queued: 1, busy: 500, alone: true},
+		{name: "prefill is busy", queued: 10, busy: 100, alone: true},
+		{name: "both are, alone more", queued: 200, busy: 100},
+		{name: "disaggregation is enforced", held: 3, enforced: true},
+		{name: "nobody can do without a prefill", held: 3, banned: true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			ws := routetest.AbleAlone()
 			ws[2].AcceptsAggregated = !row.banned
 			r := newReplicaOf(t, "a", fixed(ws), func(c *Config) {
 				c.EnforceDisagg = row.enforced
-				c.Conditional = Conditional{ByISL: true, ISLTokens: row.tokens, ISLRatio: row.ratio}
+				inSeconds(c)
 			})
 			r.holds(worker.Rank{ID: 3}, sixteenTokens, row.held)
+			params := r.srv.cfg.Prefill
+			params.BlockSize = 4
+			booked := 0
+			for id, b := range map[worker.ID]load.Request{
+				1: {Pick: picker.Request{Role: worker.Prefill, ISLTokens: row.busy}}, 2: {Pick: picker.Request{Role: worker.Prefill, ISLTokens: row.busy}},
+				3: {Pick: picker.Request{Role: worker.Aggregated, ISLTokens: row.queued}},
+			} {
+				if b.Pick.ISLTokens == 0 {
+					continue
+				}
+				res := new(load.Reservation)
+				b.Params = &params
+				require.NoError(t, r.book.Reserve(&b, worker.Rank{ID: id}, 0, res))
+				defer res.Release(time.Now())
+				booked++
+			}
 			rec := r.explain(sixteenTokens)
-			require.Equal(t, !row.alone, rec.Prefill.Made())
+			require.Equal(t, !row.alone, rec.Prefill.Made(), rec.Split)
 			p := r.open(filterMain)
 			defer p.cancel()
 			p.requestHeaders()
 			p.recv()
 			p.requestBody(sixteenTokens)
 			require.Nil(t, p.recv().GetImmediateResponse())
-			totals := r.book.Totals()
 			if row.alone {
 				require.Equal(t, worker.ID(3), rec.Decode.Rank.ID)
-				require.Equal(t, "one worker: 8 tokens of the prompt are not cached there, fewer than 9", rec.Split)
-				require.Equal(t, 1, totals.Held)
-				require.EqualValues(t, 8, totals.PrefillTokens, "what is left to prefill")
+				require.Contains(t, rec.Split, "one worker: it costs less than 0.")
+				require.Equal(t, booked+1, r.book.Totals().Held)
 				return
 			}
 			require.NotContains(t, rec.Split, "one worker")
 			require.Equal(t, !row.enforced && !row.banned, rec.Split != "", rec.Split)
-			require.Equal(t, 2, totals.Held, "prefill's and decode's, none of the worker that was looked at")
+			require.Equal(t, booked+2, r.book.Totals().Held, "prefill's and decode's, none of the worker that was looked at")
 		})
 	}
-}
-
-// docs/behaviour.md#conditional, by load: prefill is busy if its least busy rank is.
-func TestWhilePrefillIsBusyARequestIsServedByOneWorker(t *testing.T) {
-	r := newReplicaOf(t, "a", fixed(routetest.AbleAlone()), func(c *Config) {
-		c.Conditional = Conditional{ByLoad: true, PrefillBusyTokens: 10}
-	})
-	params := r.srv.cfg.Prefill
-	params.BlockSize = 4
-	book := func(id worker.ID, role worker.Role, tokens int) *load.Reservation {
-		req, res := &load.Request{Params: &params}, new(load.Reservation)
-		req.Pick.Role, req.Pick.ISLTokens = role, tokens
-		require.NoError(t, r.book.Reserve(req, worker.Rank{ID: id}, 0, res))
-		return res
-	}
-	apart := func(want bool, why string) {
-		t.Helper()
-		rec := r.explain(sixteenTokens)
-		require.Equal(t, want, rec.Prefill.Made(), why)
-		require.Equal(t, want, strings.HasPrefix(rec.Split, "prefill apart"), rec.Split)
-	}
-	apart(true, "nobody is busy")
-	first := book(1, worker.Prefill, 1000)
-	apart(true, "one is free")
-	second := book(2, worker.Prefill, 10)
-	apart(true, "as much as the threshold is not more")
-	third := book(2, worker.Prefill, 1)
-	apart(false, "both are busy")
-	require.Equal(t, "one worker: every prefill rank has at least 11 prompt tokens queued", r.explain(sixteenTokens).Split)
-	fourth := book(3, worker.Aggregated, 11)
-	apart(true, "so is the only one that could do without")
-	for _, b := range []*load.Reservation{first, second, third, fourth} {
-		b.Release(time.Now())
-	}
-	r.requireIdle()
 }
 
 // One worker serves alone only if that is configured (docs/behaviour.md#nobody-eligible).
@@ -372,13 +358,10 @@ func TestTheCursorMovesOnceForEachRequestThatLeaves(t *testing.T) {
 }
 
 func TestConditionalSettingsOutOfRangeAreNamed(t *testing.T) {
-	for want, c := range map[string]Conditional{
-		"isl_tokens": {ByISL: true, ISLRatio: 1}, "isl_ratio": {ByISL: true, ISLTokens: 1, ISLRatio: 1.5},
-		"prefill_busy_tokens": {ByLoad: true}, "decode_busy_blocks": {DecodeBusyBlocks: -1},
-	} {
-		errs := c.Faults()
+	for _, bad := range []float64{-1, 1.5, math.NaN()} {
+		errs := Conditional{DecodeBusyBlocks: bad}.Faults()
 		require.Len(t, errs, 1)
-		require.ErrorContains(t, errs[0], "conditional."+want)
+		require.ErrorContains(t, errs[0], "conditional.decode_busy_blocks")
 	}
 	require.Empty(t, Conditional{}.Faults())
 }

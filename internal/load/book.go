@@ -19,10 +19,6 @@ var (
 	// ErrUnknownRank: the rank has left or is not known yet.
 	ErrUnknownRank = errors.New("load: unknown rank")
 
-	// ErrUncached: the picked rank would have to prefill
-	// Request.MaxUncachedTokens or more.
-	ErrUncached = errors.New("load: too much of the prompt is not cached there")
-
 	// ErrCost: the pick would cost Request.MaxCost or more.
 	ErrCost = errors.New("load: it would cost too much")
 
@@ -293,22 +289,6 @@ func (b *Book) Totals() Totals {
 		t.add(&b.entries[i].load, 1)
 	}
 	return t
-}
-
-// LeastQueuedISLTokens returns the lowest number of prompt tokens that are booked on one
-// of the ranks and not done at the given time. Only ranks count that the book knows and f
-// allows. False means that there is none.
-func (b *Book) LeastQueuedISLTokens(ranks []worker.Rank, f Filter, now time.Time) (int64, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(ranks) == 0 {
-		return 0, false
-	}
-	b.tellLocked(now)
-	t := b.tableLocked(ranks)
-	t.refresh(b.now)
-	t.bar(b, &Request{Filter: f}, false)
-	return picker.LeastQueuedTokens(&t.cols)
 }
 
 // QueuedISLTokens returns the sum of prompt tokens that are booked on the ranks and not

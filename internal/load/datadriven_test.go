@@ -23,7 +23,7 @@ import (
 //	                           [domain=value …], its topology
 //	pick name=a role=prefill [mode=kv] isl=64 [grows=(1s,2,40)] [overlap=0,4]
 //	     [exclude=7/0] [deny=7] [within=(7/0,…)] [limit=100] [threshold=0] [preview]
-//	     [table] [require=(zone/a,…)] [prefer=(zone/a:0.5,…)] [uncached=16]
+//	     [table] [require=(zone/a,…)] [prefer=(zone/a:0.5,…)] [most=40]
 //	     picks and books under the name; overlap has a number for each rank of the pool;
 //	     table prints what the pick saw;
 //	     require and prefer are taints of the topology
@@ -36,7 +36,6 @@ import (
 //	release name=a             ReleaseIfHeld
 //	cancel name=a              Cancel
 //	move name=a rank=7/0       Move: this rank serves the request
-//	least role=prefill         prompt tokens queued at the least busy rank
 //	queued role=prefill
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
@@ -155,11 +154,6 @@ func (s *scenario) do(d *datadriven.TestData) string {
 			return err.Error() + "\n"
 		}
 		return fmt.Sprintf("now %s\n", res.Rank())
-	case "least":
-		role, err := worker.ParseRole(arg("role"))
-		require.NoError(s.t, err)
-		n, known := s.b.LeastQueuedISLTokens(s.snap.Pool(key).Ranks(role), s.denied(arg("deny")), s.now)
-		return fmt.Sprintf("least %d %t\n", n, known)
 	case "queued":
 		role, err := worker.ParseRole(arg("role"))
 		require.NoError(s.t, err)
@@ -196,7 +190,7 @@ func (s *scenario) pick(d *datadriven.TestData, arg func(string) string, num fun
 		Pick:   picker.Request{Role: role, ISLTokens: isl, RequestBlocks: isl / 16},
 		Growth: s.growth(arg("grows")), MaxQueuedISLTokens: num("limit"), Now: s.now,
 	}
-	req.Constraints, req.MaxUncachedTokens = s.constraints(arg("require"), arg("prefer")), num("uncached")
+	req.Constraints, req.MaxCost = s.constraints(arg("require"), arg("prefer")), float64(num("most"))
 	p.PrefillTokensThreshold = num("threshold")
 	if d.HasArg("table") {
 		req.Explain = new(Explanation)

@@ -60,10 +60,6 @@ type Request struct {
 	// preferred.
 	Constraints *picker.Constraints
 
-	// MaxUncachedTokens refuses the pick, with ErrUncached, if the picked rank would have
-	// to prefill at least so many tokens of the prompt. 0: no limit.
-	MaxUncachedTokens int64
-
 	// MaxCost refuses the pick, with ErrCost, if it would cost so much. 0: no limit.
 	MaxCost float64
 
@@ -92,7 +88,7 @@ type Request struct {
 // Explain must grow.
 //
 // Errors: picker.ErrNoCandidate (also a *picker.TaintError is one),
-// *picker.OverloadedError, *picker.SaturatedError, ErrUncached, ErrCost, ErrHeld.
+// *picker.OverloadedError, *picker.SaturatedError, ErrCost, ErrHeld.
 func (b *Book) PickAndReserve(req *Request, into *Reservation) (picker.Decision, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -214,9 +210,6 @@ func (b *Book) pickOfLocked(req *Request, wide bool) (picker.Decision, error) {
 		c.Farther = nil
 	}
 	c.Estimated, c.Near, c.Taint, c.Starved = nil, nil, nil, nil
-	if err == nil && req.MaxUncachedTokens > 0 && d.UncachedTokens >= req.MaxUncachedTokens {
-		err = ErrUncached
-	}
 	if err == nil && req.MaxCost > 0 && d.Cost >= req.MaxCost {
 		err = ErrCost
 	}

@@ -22,7 +22,6 @@ type choice struct {
 	made     bool
 	growth   load.Growth            // of decode's answer
 	most     float64                // with such a cost the pick is declined; 0: no limit
-	limit    int64                  // with so many uncached tokens the pick is declined; 0: no limit
 	others   []worker.Rank          // to try after the picked one, best first
 	missing  string                 // the required taint that is shown in place of noTaint
 	without  string                 // why a rank was not among those to pick from
@@ -110,7 +109,7 @@ func (d *decider) choose(c *choice, role worker.Role, params picker.Params) erro
 	q, v := d.q, &d.v
 	into := v.bookings.of(role)
 	params.BlockSize = v.size
-	*c = choice{limit: c.limit, most: c.most, role: role, params: params}
+	*c = choice{most: c.most, role: role, params: params}
 	r := d.offer(c)
 	if at := q.placeOf(role); at != nil {
 		c.named = q.req.Trust
@@ -201,7 +200,7 @@ func (d *decider) offer(c *choice) load.Request {
 	r := load.Request{
 		Key: q.pool.Key, Ranks: d.ranks(role), Params: &c.params, Now: q.now,
 		Pick:   picker.Request{Role: role, ISLTokens: v.prompt.ISLTokens, RequestBlocks: v.blocks, Estimated: v.prompt.Estimated},
-		Filter: d.cfg.Health, Exclude: q.req.Failed, MaxUncachedTokens: c.limit, MaxCost: c.most,
+		Filter: d.cfg.Health, Exclude: q.req.Failed, MaxCost: c.most,
 		Constraints: q.bound(&sc.bound, role, v.prefill.decision.Rank.ID),
 	}
 	if role != worker.Decode {

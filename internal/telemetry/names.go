@@ -179,7 +179,7 @@ func requestMetrics() []Metric {
 		{MetricWorkerAttempts, Counter, "{attempt}", l(LabelWorker, LabelRole, LabelOutcome), "Attempts that have ended, by the worker picked to answer (`ok`, `rejected`, `failed` …) and, with role prefill, to prefill (`well`, `failed`). From the 257th on, workers count together as `other`.", nil},
 		{MetricWorkerCharges, Counter, "{charge}", l(LabelWorker, LabelCharge), "Charges to workers, by the blame table of ARCHITECTURE.md. From the 257th on, workers count together as `other`.", nil},
 		{MetricDecisions, Counter, "{decision}", l(LabelRole, LabelMode, LabelReason, LabelTokenSource), "Picks made, by role.", nil},
-		{MetricServedAlone, Counter, "{request}", l(LabelReason), "Requests served by one worker although prefill workers are known: `lower_cost`, `short_prompt`, `prefill_busy` (routing.conditional), `fallback`, `one_leg` (a gateway's), `cut_prompt`, `one_token`.", nil},
+		{MetricServedAlone, Counter, "{request}", l(LabelReason), "Requests served by one worker although prefill workers are known: `lower_cost` (routing.conditional), `fallback`, `one_leg` (a gateway's), `cut_prompt`, `one_token`.", nil},
 		{MetricServedElsewhere, Counter, "{request}", l(LabelWhere), "Requests that, by a gateway's report, another endpoint has answered than the picked one: `other`, a worker of ours, which then has the booking; or `unknown`.", nil},
 		{MetricSubsetFaults, Counter, "{request}", l(LabelReason), "Requests whose subset hint breaks the endpoint picker protocol. A part that cannot be read allows no endpoint.", nil},
 		{MetricDecisionSeconds, Histogram, "s", nil, "Time from the complete request to the decision, tokenizing and queueing included.", fastBuckets()},

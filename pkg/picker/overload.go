@@ -127,15 +127,16 @@ func (c *Candidates) overloadedWord(w int, p *Params) uint64 {
 
 // overloaded returns the error for a pick in which all candidates are overloaded.
 func (c *Candidates) overloaded(p *Params) error {
-	n := c.admit()
-	least, _ := c.leastQueued()
 	e := &OverloadedError{
-		Candidates: n, LeastPrefill: least,
+		Candidates: c.admit(), LeastPrefill: math.MaxInt64,
 		PrefillThreshold: p.PrefillTokensThreshold, DecodeThreshold: p.DecodeBlocksThreshold,
 	}
 	for i := range c.Ranks {
 		if !c.in.Has(i) {
 			continue
+		}
+		if !c.LoadUnknown.Has(i) {
+			e.LeastPrefill = min(e.LeastPrefill, int64(c.Prefill[i]))
 		}
 		if c.overPrefill(i, p) {
 			e.ByPrefillTokens++
@@ -190,27 +191,6 @@ func QueuedTokens(c *Candidates) int64 {
 		}
 	}
 	return int64(queued)
-}
-
-// LeastQueuedTokens returns the fewest prompt tokens that any candidate of c has
-// booked, apart from candidates that are Out. False means that there is none, or that
-// no load is known.
-func LeastQueuedTokens(c *Candidates) (int64, bool) {
-	c.admit()
-	return c.leastQueued()
-}
-
-func (c *Candidates) leastQueued() (int64, bool) {
-	least := int64(math.MaxInt64)
-	for w, in := range c.in {
-		for in &^= c.LoadUnknown.word(w); in != 0; in &= in - 1 {
-			least = min(least, int64(c.Prefill[w*chunk+bits.TrailingZeros64(in)]))
-		}
-	}
-	if least == math.MaxInt64 {
-		return 0, false
-	}
-	return least, true
 }
 
 // sum adds in four independent sums, which a processor computes in parallel. Since the
