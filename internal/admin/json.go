@@ -113,6 +113,7 @@ type rankJSON struct {
 	IndexBlocks    int64         `json:"index_blocks"`
 	ShedBlocks     int64         `json:"index_shed_blocks,omitempty"`
 	CapacityBlocks int64         `json:"capacity_blocks,omitempty"`
+	Pace           Pace          `json:"believed"`
 	Events         *streamJSON   `json:"kv_events,omitempty"`
 }
 
@@ -206,7 +207,7 @@ func newWorkerJSON(w *WorkerRow) workerJSON {
 	for _, r := range w.Ranks {
 		rj := rankJSON{
 			DPRank: r.DPRank, State: string(r.Health), Reason: r.Reason, Requests: r.Requests, PrefillTokens: r.PrefillTokens,
-			DecodeBlocks: r.DecodeBlocks, IndexBlocks: r.IndexBlocks, ShedBlocks: r.ShedBlocks, CapacityBlocks: r.CapacityBlocks,
+			DecodeBlocks: r.DecodeBlocks, IndexBlocks: r.IndexBlocks, ShedBlocks: r.ShedBlocks, CapacityBlocks: r.CapacityBlocks, Pace: r.Pace,
 		}
 		if e := r.Events; e.State != NoStream {
 			rj.Events = &streamJSON{State: string(e.State), Since: moment(e.Since), Degraded: e.Degraded, Reason: e.Reason, Via: e.Via, Refused: e.Refused, AsOf: moment(e.AsOf)}

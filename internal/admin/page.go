@@ -64,8 +64,8 @@ type workerView struct {
 }
 
 type rankView struct {
-	Name, Requests, PrefillTokens, DecodeBlocks, IndexBlocks, Capacity, Shed string
-	Stream                                                                   streamView
+	Name, Requests, PrefillTokens, DecodeBlocks, IndexBlocks, Capacity, Shed, Pace string
+	Stream                                                                         streamView
 }
 
 type streamView struct {
@@ -215,6 +215,7 @@ func newWorkerView(w *WorkerRow, now time.Time) workerView {
 	v.Total = newRankView("", &total, now)
 	if len(w.Ranks) == 1 {
 		v.Total.Stream = newStreamView(&w.Ranks[0].Events, now)
+		v.Total.Pace = w.Ranks[0].Pace.text(w.Role == worker.Decode)
 		return v
 	}
 	for i := range w.Ranks {
@@ -223,7 +224,9 @@ func newWorkerView(w *WorkerRow, now time.Time) workerView {
 		if r.Health != "" {
 			name += fmt.Sprintf(" (%s%s)", r.Health, because(r.Reason))
 		}
-		v.Ranks = append(v.Ranks, newRankView(name, r, now))
+		row := newRankView(name, r, now)
+		row.Pace = r.Pace.text(w.Role == worker.Decode)
+		v.Ranks = append(v.Ranks, row)
 	}
 	return v
 }

@@ -136,6 +136,28 @@ type RankRow struct {
 	ShedBlocks     int64  // blocks that the index has dropped for lack of memory
 	CapacityBlocks int64  // 0: unknown
 	Events         EventStream
+	Pace           Pace
+}
+
+// Pace is what is believed of how long a rank takes, in seconds: of a prompt's token and of a request, or, if it
+// decodes, of a token of its answers for each block that it holds, and beside that.
+type Pace struct {
+	Token   float64 `json:"seconds_per_token"`   // decode: for each KV block held
+	Request float64 `json:"seconds_per_request"` // decode: of a token, whatever is held
+	Legs    float64 `json:"legs"`                // on which it rests, older ones counting less; 0: on those of other ranks
+	Wait    float64 `json:"wait_seconds"`        // until the rank has computed the prompts that are booked
+}
+
+// text says it to people; decodes: the rank answers only.
+func (p *Pace) text(decodes bool) string {
+	switch {
+	case p.Token == 0 && p.Request == 0:
+		return "how fast it is has not been learned"
+	case decodes:
+		return fmt.Sprintf("believed to take %.3g ms for a token and %.3g µs more for each block that it holds, by %.0f answers", 1e3*p.Request, 1e6*p.Token, p.Legs)
+	default:
+		return fmt.Sprintf("believed to take %.3g ms for a token and %.3g ms for a prompt, by %.0f legs; busy for %.1f s", 1e3*p.Token, 1e3*p.Request, p.Legs, p.Wait)
+	}
 }
 
 // StreamState is the state of a stream of KV events.

@@ -1,6 +1,8 @@
 package extproc
 
 import (
+	"encoding/json"
+	"io"
 	"sync"
 	"time"
 
@@ -38,7 +40,7 @@ type pairPace struct {
 }
 
 // legRanks are the ranks of a request's legs.
-type legRanks struct{ prefill, decode worker.Rank }
+type legRanks struct{ Prefill, Decode worker.Rank }
 
 // tellAll is how often all ranks of a pool are told, which have the fleet's values as long as their own
 // are not known. So often the book is told of pairs.
@@ -150,11 +152,11 @@ func (p *paces) handedOver(c *Config, of worker.Key, pair legRanks, took time.Du
 	usual, known := f.Mean()
 	h := load.HandOffs{Usual: picker.Pace(usual), Far: make(map[worker.Rank][]load.FarHandOff)}
 	f.Keep(func(r legRanks) bool {
-		if view.Worker(r.prefill.ID) == nil || view.Worker(r.decode.ID) == nil {
+		if view.Worker(r.Prefill.ID) == nil || view.Worker(r.Decode.ID) == nil {
 			return false
 		}
 		if s, _ := f.Of(r); known && s != usual {
-			h.Far[r.prefill] = append(h.Far[r.prefill], load.FarHandOff{To: r.decode, Pace: picker.Pace(s)})
+			h.Far[r.Prefill] = append(h.Far[r.Prefill], load.FarHandOff{To: r.Decode, Pace: picker.Pace(s)})
 		}
 		return true
 	})
@@ -165,3 +167,89 @@ func (p *paces) handedOver(c *Config, of worker.Key, pair legRanks, took time.Du
 
 // mostPairs bounds the pairs of a model of which something is known, each about 300 bytes.
 const mostPairs = 1 << 14
+
+// Believed is what is believed of a rank: of its prompts, or, if it decodes, of a token of its answers by the
+// blocks that it holds. legs is on how many it rests, older ones counting less; 0: on those of other ranks.
+func (srv *Server) Believed(w *worker.Worker, r worker.Rank) (s pace.Speed, legs float64, known bool) {
+	p := &srv.paces
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, model := range w.Models {
+		if f := p.fleets[paced{worker.Key{Model: model, Namespace: w.Namespace}, w.Role}]; f != nil {
+			s, known = f.Of(r)
+			return s, f.Legs(r), known
+		}
+	}
+	return s, 0, false
+}
+
+// tellPaces tells the book what is believed of the ranks of the present view. It is for ranks that are new.
+func (srv *Server) tellPaces() {
+	p, view := &srv.paces, srv.cfg.Board.Load()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for of, f := range p.fleets {
+		if pool := view.Pool(of.of); pool != nil {
+			for _, r := range pool.Ranks(of.role) {
+				setPace(srv.cfg.Book, of.role, &f.Fleet, r)
+			}
+		}
+	}
+}
+
+// keptPaces are the paces as JSON.
+type keptPaces struct {
+	Fleets []keptFleet
+	Pairs  []keptPair
+}
+
+type keptFleet struct {
+	Of    worker.Key
+	Role  worker.Role
+	Fleet *pace.Fleet[worker.Rank]
+}
+
+type keptPair struct {
+	Of    worker.Key
+	Fleet *pace.Fleet[legRanks]
+}
+
+// WritePaces writes what is believed of ranks and pairs.
+func (srv *Server) WritePaces(w io.Writer) error {
+	var out keptPaces
+	p := &srv.paces
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for of, f := range p.fleets {
+		out.Fleets = append(out.Fleets, keptFleet{of.of, of.role, &f.Fleet})
+	}
+	for of, f := range p.pairs {
+		out.Pairs = append(out.Pairs, keptPair{of, &f.Fleet})
+	}
+	return json.NewEncoder(w).Encode(&out)
+}
+
+// ReadPaces takes what an earlier process has written. After an error nothing is believed.
+func (srv *Server) ReadPaces(r io.Reader) error {
+	var in keptPaces
+	if err := json.NewDecoder(r).Decode(&in); err != nil {
+		return err
+	}
+	p := &srv.paces
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fleets, p.pairs = make(map[paced]*fleetPace), make(map[worker.Key]*pairPace)
+	for _, k := range in.Fleets {
+		if k.Fleet == nil {
+			continue
+		}
+		p.fleets[paced{k.Of, k.Role}] = &fleetPace{Fleet: *k.Fleet}
+	}
+	for _, k := range in.Pairs {
+		if k.Fleet == nil {
+			continue
+		}
+		p.pairs[k.Of] = &pairPace{Fleet: *k.Fleet}
+	}
+	return nil
+}

@@ -344,6 +344,7 @@ func (srv *Server) OnChange(old *worker.Snapshot, c discovery.Change) {
 		srv.attempts.gone(c.Left, c.Moved)
 		srv.patience.Forget(c.Left)
 	}
+	srv.tellPaces()
 	srv.pairs.do(func(b *sides.Book) { b.Keep(idsOf(srv.cfg.Board.Load().Workers()), c.Changed) })
 	err := srv.CheckListener()
 	if err != nil && !srv.unheard {

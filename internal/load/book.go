@@ -114,6 +114,7 @@ type entry struct {
 	load       Load
 	queue      queue
 	pace       picker.Pace
+	foreign    foreign
 	writing    picker.Writing
 	lately     float64 // seconds of work that have come, older ones counting less; see computesLocked
 	answers    answers // of the held bookings

@@ -246,6 +246,7 @@ func (b *Book) bookLocked(into *Reservation, slot int32, req *Request, uncached 
 		into.expected = e.wait(b.now) + e.pace.Seconds(float64(uncached))
 	}
 	e.load.add(&d, 1)
+	e.foreign.unused = 0
 	if d.PrefillTokens > 0 {
 		e.queue.push(into, b.now)
 	}

@@ -37,6 +37,56 @@ func (f *flow) over(now time.Duration, n int) picker.Flow {
 	return picker.Flow{Arrivals: f.arrivals / seconds, Busy: f.work / seconds}
 }
 
+// foreign is what a rank's engine has said to have of prompts that the book does not know, such as those
+// that other routers send.
+type foreign struct {
+	seconds float64       // of work
+	at      time.Duration // when it was said
+	unused  int           // reports since the rank was last picked
+}
+
+const (
+	// mostForeign bounds what is believed of a report, in seconds of work.
+	mostForeign = 30
+	// A prompt that the book does not know is taken for one like those that it knows, or, if it knows none,
+	// for one of so many tokens.
+	foreignTokens = 1000
+)
+
+// until returns when the work is believed to be done, in seconds. A rank that is not picked is believed less
+// with each report, so that one which says for ever that it is busy gets requests
+// within two minutes of reports each 2 s.
+func (f *foreign) until() float64 { return f.seconds/float64(max(f.unused, 1)) + f.at.Seconds() }
+
+// ReportQueue says that the rank's engine had so many prompts at a time, those of the book's included.
+// Unknown ranks are ignored.
+func (b *Book) ReportQueue(r worker.Rank, prompts int64, at time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.grownLocked(r, at)
+	if e == nil {
+		return
+	}
+	each := e.pace.Seconds(foreignTokens)
+	if f := b.flows[cursorKey{e.key(), e.worker.Role}]; f != nil && f.arrivals > 0 {
+		each = f.work / f.arrivals
+	}
+	more, unused := float64(prompts)-float64(e.queue.n), e.foreign.unused+1
+	if e.queue.n > 0 {
+		unused = 1
+	}
+	e.foreign = foreign{min(max(0, more)*each, mostForeign), b.now, unused}
+	b.writeLocked(e)
+}
+
+// key is the first model of the entry's worker.
+func (e *entry) key() worker.Key {
+	if len(e.worker.Models) == 0 {
+		return worker.Key{Model: worker.NoModel, Namespace: e.worker.Namespace}
+	}
+	return worker.Key{Model: e.worker.Models[0], Namespace: e.worker.Namespace}
+}
+
 // SetPace says how long a rank takes to compute prompts. Unknown ranks are ignored.
 func (b *Book) SetPace(r worker.Rank, p picker.Pace) {
 	if !(p.PerToken >= 0 && p.PerRequest >= 0 && p.PerToken+p.PerRequest > 0 && p.PerToken < 1 && p.PerRequest < 3600) {
@@ -143,11 +193,10 @@ func (e *entry) wait(now time.Duration) float64 {
 
 // busy returns for how long a rank has work: at a time t in seconds the greater of floor and top - t.
 func (e *entry) busy() (top, floor float64) {
-	q := &e.queue
+	q, p := &e.queue, e.pace
 	if q.head == nil {
-		return 0, 0
+		return e.foreign.until(), 0
 	}
-	p := e.pace
 	all := p.PerToken*float64(e.load.PrefillTokens) + p.PerRequest*float64(q.n)
 	k, left := q.sides(), 0.0
 	for r, i := q.head, 0; i < k; r, i = r.after, i+1 {
@@ -156,7 +205,8 @@ func (e *entry) busy() (top, floor float64) {
 		all -= had
 		left += whole - had
 	}
-	return all + q.until.Seconds(), max(0, all-left)
+	now := q.until.Seconds()
+	return all + max(now, e.foreign.until()), max(0, all-left)
 }
 
 // computesLocked notes that work for so many tokens has come to a rank of the pool.

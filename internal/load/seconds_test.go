@@ -186,3 +186,58 @@ func TestDecodeIsPickedByWhatIsBelievedOfRanksAndPairs(t *testing.T) {
 	b.Update(nil)
 	require.Empty(t, b.handOffs)
 }
+
+// TestWhatOthersSendIsWaitedFor: an engine's page tells of prompts that the book does not know, which keep the
+// rank busy as well. They pass with time, and a rank that is never picked is not believed for ever.
+func TestWhatOthersSendIsWaitedFor(t *testing.T) {
+	s := fleet(t, 2, 1)
+	b := New(1)
+	b.Update(s)
+	first, second := worker.Rank{ID: 1}, worker.Rank{ID: 2}
+	for _, r := range []worker.Rank{first, second} {
+		b.SetPace(r, picker.Pace{PerToken: 0.001})
+	}
+	now := later
+	b.ReportQueue(first, 5, now) // 5 of 1,000 tokens
+	require.InDelta(t, 5, b.Wait(first, now), 1e-9)
+	require.InDelta(t, 3, b.Wait(first, now.Add(2*time.Second)), 1e-9)
+	require.Zero(t, b.Wait(first, now.Add(time.Minute)))
+
+	p := picker.DefaultParamsFor(worker.Prefill)
+	p.BlockSize = 16
+	var r Reservation
+	pick := func() worker.Rank {
+		req := prefillRequest(s, 500, &p)
+		req.Now = now
+		d, err := b.PickAndReserve(req, &r)
+		require.NoError(t, err)
+		return d.Rank
+	}
+	require.Equal(t, second, pick())
+	require.InDelta(t, 0.5, b.Wait(second, now), 1e-9)
+	b.ReportQueue(second, 1, now)
+	require.InDelta(t, 0.5, b.Wait(second, now), 1e-9, "it is the book's own")
+	b.ReportQueue(second, 3, now)
+	require.InDelta(t, 1.5, b.Wait(second, now), 1e-9, "two more like those that have come")
+	r.Release(now)
+
+	// The first one says again and again that it has a million: 60 reports later half a second is believed.
+	for after := 2 * time.Second; ; after += 2 * time.Second {
+		require.LessOrEqual(t, after, 2*time.Minute)
+		now = later.Add(after)
+		b.ReportQueue(first, 1e6, now)
+		b.ReportQueue(second, -1, now)
+		require.LessOrEqual(t, b.Wait(first, now), 30.0)
+		if at := pick(); at == first {
+			break
+		}
+		for range 2 { // the other has half a second of work for each second
+			now = now.Add(time.Second)
+			r.Release(now)
+			if at := pick(); at == first {
+				return
+			}
+		}
+		r.Release(now)
+	}
+}

@@ -2,12 +2,11 @@
 //
 // # Contract
 //
-// A [Poller] asks the decode and aggregated workers of the latest snapshot
+// A [Poller] asks the workers of the latest snapshot
 // ([Poller.Update]), each every [Config].Interval, give or take a tenth, over HTTP:
 // SGLang at /v1/loads, vLLM at /metrics. Their reports go to [Config].Heard, one for each
 // rank, with the time at which the answer had come. TensorRT-LLM has no such page and is
-// not asked. vLLM's prefill workers are asked as well, only for [Config].Asleep: their
-// page says when vLLM sleeps, which empties its KV cache.
+// not asked. vLLM's page also says when vLLM sleeps, which empties its KV cache ([Config].Asleep).
 //
 // The same page may count hand-offs that went wrong: [Poller.Losses] lists those of the last
 // [lossKept], and [Config].Lost gets them as they come.

@@ -54,7 +54,7 @@ func TestWhoIsAskedAndWhere(t *testing.T) {
 	}{
 		{"decode", worker.VLLM, nil, []string{"10.0.0.8:8000 0+1"}},
 		{"aggregated", worker.SGLang, func(w *worker.Worker) { w.Role = worker.Aggregated }, []string{"10.0.0.8:8000 0+1"}},
-		{"prefill holds no answers", worker.SGLang, func(w *worker.Worker) { w.Role = worker.Prefill }, nil},
+		{"prefill has prompts that wait", worker.SGLang, func(w *worker.Worker) { w.Role = worker.Prefill }, []string{"10.0.0.8:8000 0+1"}},
 		{"prefill may sleep", worker.VLLM, func(w *worker.Worker) { w.Role = worker.Prefill }, []string{"10.0.0.8:8000 0+1"}},
 		{"no page", worker.TensorRTLLM, nil, nil},
 		{"no HTTP", worker.VLLM, func(w *worker.Worker) { w.Fronted = true }, nil},
@@ -108,7 +108,7 @@ func TestAPageTellsOfTheRanksBehindItsAddressAlone(t *testing.T) {
 		require.NoError(t, err, row.what)
 		var got []worker.DPRank
 		for _, r := range reports {
-			require.Equal(t, Report{worker.Rank{ID: 7, DPRank: r.Rank.DPRank}, 500, 2, false}, r)
+			require.Equal(t, Report{worker.Rank{ID: 7, DPRank: r.Rank.DPRank}, 500, 2, 0, false, false}, r)
 			got = append(got, r.Rank.DPRank)
 		}
 		require.ElementsMatch(t, row.want, got, row.what)
@@ -229,7 +229,7 @@ func TestEachWorkerIsAskedOnceAnInterval(t *testing.T) {
 		for _, host := range []string{"10.0.0.8:8000", "10.0.0.9:8000"} {
 			require.InDelta(t, 30, w.count(host), 4, host)
 		}
-		require.Equal(t, Report{worker.Rank{ID: 7}, 10, 3, false}, h.told()[len(h.told())-1].with(7))
+		require.Equal(t, Report{worker.Rank{ID: 7}, 10, 3, 0, false, false}, h.told()[len(h.told())-1].with(7))
 		// Who has left is not asked any more, and who stays is asked as before.
 		p.Update(snapshot(t, eight))
 		left, stays := w.count("10.0.0.8:8000"), w.count("10.0.0.9:8000")
@@ -375,7 +375,7 @@ func TestWhoIsLeavingTellsOfNobody(t *testing.T) {
 	})
 }
 
-// Of a prefill worker nothing is heard but that: what it runs are no answers.
+// What a prefill worker runs are no answers, and its report says so.
 func TestAnEngineThatSleepsIsTold(t *testing.T) {
 	page := func(sleep string) string {
 		return "vllm:num_requests_running{engine=\"0\"} 2\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n" +
@@ -399,7 +399,7 @@ func TestAnEngineThatSleepsIsTold(t *testing.T) {
 		require.Equal(t, map[worker.Rank]bool{{ID: 7}: true, {ID: 8}: true}, asleep)
 		require.NotEmpty(t, h.told())
 		for _, r := range h.told() {
-			require.NotEqual(t, worker.ID(7), r.Rank.ID)
+			require.Equal(t, r.Rank.ID == 7, r.Prefills)
 		}
 	})
 }

@@ -40,8 +40,7 @@ type Config struct {
 	// Transport carries the questions. Default: a transport of the Poller's own, without
 	// proxies.
 	Transport http.RoundTripper
-	// Heard gets each report of a worker that decodes, and the time at which the answer
-	// had come.
+	// Heard gets each report, and the time at which the answer had come.
 	Heard func(Report, time.Time)
 	// Asleep gets each rank that is reported to have given up its KV cache, again with
 	// each such report. Default: nothing is called.
@@ -168,9 +167,7 @@ func (p *Poller) ask(ctx context.Context, x *asked) {
 	}
 	now := time.Now()
 	for _, r := range reports {
-		if !x.prefills {
-			p.cfg.Heard(r, now)
-		}
+		p.cfg.Heard(r, now)
 		if r.Asleep {
 			p.cfg.Asleep(r.Rank)
 		}

@@ -13,6 +13,9 @@ type Report struct {
 	Rank     worker.Rank
 	Blocks   int64 // KV blocks that running requests hold
 	Requests int64 // running requests that hold them
+	Waiting  int64 // requests whose prompts are not begun yet
+	// Prefills says that the worker only prefills: what it runs are prompts, and no answers.
+	Prefills bool
 	// Asleep says that the rank has given up its KV cache, which its events may not say.
 	Asleep bool
 }
@@ -30,12 +33,10 @@ type place struct {
 }
 
 // placesOf lists the addresses at which a worker is asked: one, or one for each rank with
-// a port of its own. There is none if the worker speaks no HTTP or has no such page, or
-// if it only prefills and its page does not say whether it sleeps.
+// a port of its own. There is none if the worker speaks no HTTP or has no such page.
 func placesOf(w *worker.Worker) (out []place) {
 	page := engines.Of(w.Engine).Pages.Running
-	prefills := w.Role == worker.Prefill
-	if w.Fronted || page == nil || prefills && !page.TellsSleep {
+	if w.Fronted || page == nil {
 		return nil
 	}
 	each := w.RanksPerPort()
@@ -43,7 +44,7 @@ func placesOf(w *worker.Worker) (out []place) {
 		if at := w.EndpointOf(worker.DPRank(first)); !at.IsZero() {
 			out = append(out, place{
 				id: w.ID, page: page, address: at.String(), first: worker.DPRank(first), ranks: each,
-				blockSize: w.BlockSize, capacity: w.CapacityBlocks, prefills: prefills,
+				blockSize: w.BlockSize, capacity: w.CapacityBlocks, prefills: w.Role == worker.Prefill,
 			})
 		}
 	}
@@ -67,7 +68,7 @@ func (p *place) read(page []byte) ([]Report, error) {
 		if dp < int(p.first) || dp >= int(p.first)+int(p.ranks) {
 			continue
 		}
-		out = append(out, Report{worker.Rank{ID: p.id, DPRank: worker.DPRank(dp)}, r.Blocks, r.Requests, r.Asleep})
+		out = append(out, Report{worker.Rank{ID: p.id, DPRank: worker.DPRank(dp)}, r.Blocks, r.Requests, r.Waiting, p.prefills, r.Asleep})
 	}
 	if len(out) == 0 {
 		return nil, fmt.Errorf("%w: it tells of %d ranks, and of none of %d to %d",

@@ -1,6 +1,8 @@
 package pace
 
 import (
+	"encoding/json"
+	"errors"
 	"math"
 	"time"
 )
@@ -27,38 +29,38 @@ const (
 )
 
 // sums are those of a regression, over weighted legs.
-type sums struct{ n, x, t, xx, xt float64 }
+type sums struct{ N, X, T, XX, XT float64 }
 
 func (s *sums) add(x, t float64) {
-	s.n, s.x, s.t = s.n+1, s.x+x, s.t+t
-	s.xx, s.xt = s.xx+x*x, s.xt+x*t
+	s.N, s.X, s.T = s.N+1, s.X+x, s.T+t
+	s.XX, s.XT = s.XX+x*x, s.XT+x*t
 }
 
 func (s *sums) scale(by float64) {
-	s.n, s.x, s.t, s.xx, s.xt = s.n*by, s.x*by, s.t*by, s.xx*by, s.xt*by
+	s.N, s.X, s.T, s.XX, s.XT = s.N*by, s.X*by, s.T*by, s.XX*by, s.XT*by
 }
 
 func (s sums) plus(o sums, by float64) sums {
 	o.scale(by)
-	return sums{s.n + o.n, s.x + o.x, s.t + o.t, s.xx + o.xx, s.xt + o.xt}
+	return sums{s.N + o.N, s.X + o.X, s.T + o.T, s.XX + o.XX, s.XT + o.XT}
 }
 
 // fit solves for the speed. Lengths that are alike say nothing of what a request costs beside its
 // tokens, and a slope or an offset below zero is chance.
 func (s *sums) fit() Speed {
-	if s.n <= 0 || s.x <= 0 || s.t <= 0 {
+	if s.N <= 0 || s.X <= 0 || s.T <= 0 {
 		return Speed{}
 	}
-	whole := Speed{PerToken: s.t / s.x}
-	d := s.n*s.xx - s.x*s.x
-	if d <= 1e-6*s.x*s.x {
+	whole := Speed{PerToken: s.T / s.X}
+	d := s.N*s.XX - s.X*s.X
+	if d <= 1e-6*s.X*s.X {
 		return whole
 	}
-	a := (s.n*s.xt - s.x*s.t) / d
-	b := (s.t - a*s.x) / s.n
+	a := (s.N*s.XT - s.X*s.T) / d
+	b := (s.T - a*s.X) / s.N
 	switch {
 	case a <= 0:
-		return Speed{PerRequest: s.t / s.n}
+		return Speed{PerRequest: s.T / s.N}
 	case b < 0:
 		return whole
 	}
@@ -130,7 +132,7 @@ func (f *Fleet[K]) Ended(at K, spent time.Duration, tokens int64) (expected floa
 	x := float64(tokens)
 	own := f.own(r)
 	expected = own.Seconds(x)
-	if expected > 0 && r.all.n+f.all.n >= enough {
+	if expected > 0 && r.all.N+f.all.N >= enough {
 		for _, c := range [...]struct {
 			*change
 			sign float64
@@ -142,7 +144,7 @@ func (f *Fleet[K]) Ended(at K, spent time.Duration, tokens int64) (expected floa
 		}
 	}
 	counted := took
-	if expected > 0 && r.all.n >= enough {
+	if expected > 0 && r.all.N >= enough {
 		counted = min(took, outlier*expected)
 	}
 	f.age += 1 / float64(len(f.ranks))
@@ -157,8 +159,8 @@ func (f *Fleet[K]) Ended(at K, spent time.Duration, tokens int64) (expected floa
 // own returns a rank's speed by its own legs, with the fleet's for those that it lacks.
 func (f *Fleet[K]) own(r *rank) Speed {
 	s := f.fade(r)
-	if f.all.n > 0 {
-		s = s.plus(f.all, asFleet/f.all.n*max(0, 1-s.n/(4*asFleet)))
+	if f.all.N > 0 {
+		s = s.plus(f.all, asFleet/f.all.N*max(0, 1-s.N/(4*asFleet)))
 	}
 	return s.fit()
 }
@@ -167,10 +169,10 @@ func (f *Fleet[K]) own(r *rank) Speed {
 func (f *Fleet[K]) Of(at K) (s Speed, known bool) {
 	mean, known := f.Mean()
 	r := f.ranks[at]
-	if !known || r == nil || f.fade(r).n < enough {
+	if !known || r == nil || f.fade(r).N < enough {
 		return mean, known
 	}
-	own, x := f.own(r), f.all.x/f.all.n
+	own, x := f.own(r), f.all.X/f.all.N
 	ratio := own.Seconds(x) / mean.Seconds(x)
 	if ratio < deadBand && ratio > 1/deadBand {
 		return mean, true
@@ -180,7 +182,7 @@ func (f *Fleet[K]) Of(at K) (s Speed, known bool) {
 
 // Mean returns what is believed of the fleet; known is false if too few legs have ended.
 func (f *Fleet[K]) Mean() (s Speed, known bool) {
-	if f.all.n < enough {
+	if f.all.N < enough {
 		return Speed{}, false
 	}
 	return f.all.fit(), true
@@ -189,7 +191,7 @@ func (f *Fleet[K]) Mean() (s Speed, known bool) {
 // Legs returns how many legs what is known of a rank rests on, older ones counting less.
 func (f *Fleet[K]) Legs(at K) float64 {
 	if r := f.ranks[at]; r != nil {
-		return f.fade(r).n
+		return f.fade(r).N
 	}
 	return 0
 }
@@ -204,4 +206,43 @@ func (f *Fleet[K]) Keep(keep func(K) bool) {
 			delete(f.ranks, at)
 		}
 	}
+}
+
+// kept is a Fleet as JSON.
+type kept[K comparable] struct {
+	All   sums
+	Ranks []keptRank[K]
+}
+
+type keptRank[K comparable] struct {
+	At   K
+	Legs sums
+}
+
+// MarshalJSON writes what is believed, so that a later process begins with it.
+func (f *Fleet[K]) MarshalJSON() ([]byte, error) {
+	out := kept[K]{All: f.all}
+	for at, r := range f.ranks {
+		out.Ranks = append(out.Ranks, keptRank[K]{at, f.fade(r)})
+	}
+	return json.Marshal(out)
+}
+
+// UnmarshalJSON reads what MarshalJSON has written. Numbers below zero are an error.
+func (f *Fleet[K]) UnmarshalJSON(b []byte) error {
+	var in kept[K]
+	if err := json.Unmarshal(b, &in); err != nil {
+		return err
+	}
+	*f = Fleet[K]{all: in.All, ranks: make(map[K]*rank)}
+	wrong := func(s sums) bool { return min(s.N, s.X, s.T, s.XX, s.XT) < 0 }
+	bad := wrong(in.All)
+	for _, r := range in.Ranks {
+		f.ranks[r.At] = &rank{all: r.Legs}
+		bad = bad || wrong(r.Legs)
+	}
+	if bad {
+		return errors.New("pace: a sum below zero")
+	}
+	return nil
 }

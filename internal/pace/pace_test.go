@@ -1,6 +1,7 @@
 package pace
 
 import (
+	"encoding/json"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -168,4 +169,27 @@ func TestARankThatGetsNoLegsIsNotSlowForEver(t *testing.T) {
 	}
 	p.leg(all[0], slow)
 	require.Greater(t, p.slowdown(all[0]), 5.0, "one leg tells that it still is")
+}
+
+// TestWhatIsKnownIsKept: another process believes the same.
+func TestWhatIsKnownIsKept(t *testing.T) {
+	p := newPlayer(7, 0.1)
+	all := ranks(4)
+	for i := range 400 {
+		p.leg(all[i%4], Speed{PerToken: 1e-4 * float64(1+i%4/3), PerRequest: 0.01}) // the last is half as fast
+	}
+	b, err := json.Marshal(&p.f)
+	require.NoError(t, err)
+	var later Fleet[worker.Rank]
+	require.NoError(t, json.Unmarshal(b, &later))
+	for _, r := range all {
+		is, _ := p.f.Of(r)
+		got, known := later.Of(r)
+		require.True(t, known)
+		require.InEpsilon(t, is.PerToken, got.PerToken, 1e-9)
+		require.InEpsilon(t, p.f.Legs(r), later.Legs(r), 1e-9)
+	}
+	for _, bad := range []string{`{`, `[]`, `{"All":{"N":-1}}`, `{"Ranks":[{"At":{"ID":1},"Legs":{"XX":-1}}]}`} {
+		require.Error(t, json.Unmarshal([]byte(bad), &later), bad)
+	}
 }

@@ -43,7 +43,13 @@ func (p *plugin) newReports(keyed func(http.RoundTripper) http.RoundTripper) *lo
 	return loads.New(loads.Config{
 		Interval: p.cfg.Engines.ReportInterval, Around: keyed, Log: p.log,
 		Heard: func(r loads.Report, at time.Time) {
-			p.book.Report(r.Rank, load.Report{Blocks: r.Blocks, Requests: r.Requests}, at)
+			prompts := r.Waiting
+			if r.Prefills {
+				prompts += r.Requests
+			} else {
+				p.book.Report(r.Rank, load.Report{Blocks: r.Blocks, Requests: r.Requests}, at)
+			}
+			p.book.ReportQueue(r.Rank, prompts, at)
 		},
 		Lost:    func(l ask.Loss, n uint64) { p.tele.Instruments.HandOffsLost(string(l), n) },
 		Asleep:  func(r worker.Rank) { p.events.Emptied(r) },

@@ -125,7 +125,6 @@ func TestABareAddressBecomesAWorker(t *testing.T) {
 func TestThePluginIsReadyOnceEnginesHaveBeenAsked(t *testing.T) {
 	sim, _ := simulated(t, enginesim.Config{Engine: worker.VLLM, Role: worker.Aggregated, Models: []string{"m"}, PageSize: 16})
 	dead, stop := simulated(t, enginesim.Config{Engine: worker.VLLM, Role: worker.Aggregated})
-	stop()
 	engine, err := url.Parse("http://" + sim.Addr())
 	require.NoError(t, err)
 	open, asked := make(chan struct{}), make(chan struct{}, 100)
@@ -139,6 +138,7 @@ func TestThePluginIsReadyOnceEnginesHaveBeenAsked(t *testing.T) {
 		}
 	}))
 	t.Cleanup(gate.Close)
+	stop() // only now, so that the gate cannot have its port
 	r := startPlugin(t, "listen: unix://"+filepath.Join(t.TempDir(), "x.sock")+"\n")
 	r.writeWorkers("workers:\n  - {endpoint: \"" + strings.TrimPrefix(gate.URL, "http://") + "\", facts: true}\n  - {endpoint: \"" + dead.Addr() + "\", facts: true}\n")
 	<-asked

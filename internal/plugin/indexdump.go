@@ -22,6 +22,7 @@ func (p *plugin) resumeIndex() {
 	if path == "" {
 		return
 	}
+	p.resumePaces(path + pacesSuffix)
 	removeTorn(path)
 	d, err := ReadDump(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -38,6 +39,22 @@ func (p *plugin) resumeIndex() {
 	}
 	p.log.Info("a dump of the index waits for its ranks' streams", logkey.Path, path, logkey.Ranks, ranks, logkey.Of, len(d.Ranks()),
 		logkey.Blocks, d.Blocks())
+}
+
+// pacesSuffix is what the name of the file with learned paces has beside that of the dump.
+const pacesSuffix = ".paces"
+
+// resumePaces begins with what an earlier process has learned of ranks. If the file is missing or damaged,
+// they are learned anew.
+func (p *plugin) resumePaces(path string) {
+	f, err := os.Open(path)
+	if err == nil {
+		defer f.Close() //nolint:errcheck // nothing was written to it
+		err = p.server.ReadPaces(f)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		p.log.Warn("what was learned of how fast workers are cannot be used, and is learned anew: nothing has to be done", logkey.Path, path, logkey.Err, err)
+	}
 }
 
 // removeTorn removes the partial files of processes that were killed during a dump.
@@ -95,6 +112,9 @@ func (p *plugin) saveIndex() (took time.Duration) {
 	defer func() { <-p.dumping }()
 	began := time.Now()
 	err := wholefile.ReplaceWith(path, 0o600, p.writeIndex)
+	if e := wholefile.ReplaceWith(path+pacesSuffix, 0o600, p.server.WritePaces); err == nil {
+		err = e
+	}
 	took = time.Since(began)
 	if err != nil {
 		p.tele.Instruments.IndexDump("failed")

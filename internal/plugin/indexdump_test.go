@@ -21,6 +21,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/extproc"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
@@ -193,11 +194,14 @@ func TestAfterARestartThePluginKnowsWhatTheEngineHolds(t *testing.T) {
 			info, err := os.Stat(dump)
 			require.NoError(t, err)
 			require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+			require.FileExists(t, dump+pacesSuffix)
+			require.NoError(t, os.WriteFile(dump+pacesSuffix, []byte("{"), 0o600))
 
 			x.down(e)
 			second := startPlugin(t, config)
 			second.writeWorkers(e.yaml())
 			s := second.inStep(e)
+			require.Contains(t, second.log.String(), "is learned anew")
 			if x.mayBeLacking {
 				require.Equal(t, kvevents.StateDegraded, s.State)
 				require.LessOrEqual(t, s.Blocks, e.State(false).Ranks[0].CachedBlocks)
@@ -261,7 +265,7 @@ func TestASlowReaderOfADumpDoesNotStretchThePauseBetweenDumps(t *testing.T) {
 		require.NoError(t, err)
 		path := filepath.Join(t.TempDir(), "index.dump")
 		p := &plugin{
-			cfg: config.Config{Index: config.IndexConfig{Dump: path, DumpInterval: time.Minute}}, events: events, dumping: make(chan struct{}, 1),
+			cfg: config.Config{Index: config.IndexConfig{Dump: path, DumpInterval: time.Minute}}, events: events, dumping: make(chan struct{}, 1), server: new(extproc.Server),
 			log: slog.New(slog.DiscardHandler), tele: &telemetry.Telemetry{Instruments: new(telemetry.Instruments)},
 		}
 		ctx, cancel := context.WithCancel(t.Context())

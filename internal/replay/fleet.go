@@ -69,7 +69,7 @@ type Fleet struct {
 	FetchesLacking bool          // decode fetches only the blocks that its cache lacks
 	EventDelay     time.Duration // of KV events
 	LegDelay       time.Duration // of what legs tell
-	ReportEvery    time.Duration // how often each rank with answers reports what it runs; 0: never
+	ReportEvery    time.Duration // how often each rank reports what it runs; 0: never
 }
 
 // Of returns the numbers of the ranks of a role.

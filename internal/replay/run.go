@@ -61,7 +61,7 @@ func Run(f *Fleet, w *Workload, c Chooser) (*Result, error) {
 		e.finish = func() error { return s.finished(e) }
 		s.engines = append(s.engines, e)
 		s.result.caches = append(s.result.caches, e.cache)
-		if f.ReportEvery > 0 && e.Role != Prefill {
+		if f.ReportEvery > 0 {
 			s.after(f.ReportEvery, func() error { return s.report(e) })
 		}
 	}

@@ -331,6 +331,10 @@ func engineHash(b replay.Block) kvindex.EngineHash { return kvindex.EngineHash(^
 // Report implements replay.Chooser.
 func (p *Plugin) Report(now time.Duration, r replay.Report) error {
 	for _, by := range p.replicas {
+		by.book.ReportQueue(idOf(r.Rank), int64(r.Waiting), clock(now))
+		if p.fleet.Ranks[r.Rank].Role == replay.Prefill {
+			continue
+		}
 		by.book.Report(idOf(r.Rank), load.Report{Blocks: int64(r.Blocks), Requests: int64(r.Running)}, clock(now))
 	}
 	return nil

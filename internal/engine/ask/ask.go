@@ -74,8 +74,7 @@ func (p *RunningPage) Lost(page []byte) map[Loss]float64 {
 
 // RunningPage is a page that says what an engine runs.
 type RunningPage struct {
-	Path       string
-	TellsSleep bool // it says that the engine sleeps
+	Path string
 	// Read reads the page. blockSize and capacity are known facts of a rank; a capacity on the page
 	// is used instead. Ranks without the numbers on the page are left out. The error wraps
 	// [ErrNotTold] if no rank is left.
@@ -90,6 +89,8 @@ type Running struct {
 	Blocks int64 // KV blocks that running requests hold
 	// Requests are the requests that hold blocks: they run, or wait for KV to come.
 	Requests int64
+	// Waiting are the requests whose prompts are not begun yet.
+	Waiting int64
 	// Asleep says that the rank has given up its KV cache.
 	Asleep bool
 }

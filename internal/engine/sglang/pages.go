@@ -226,7 +226,7 @@ func running(page []byte, blockSize uint32) (out []ask.Running, err error) {
 		if l.Running == nil || l.Used == nil || *l.Used < 0 || *l.Running < 0 {
 			continue
 		}
-		r := ask.Running{Rank: l.Rank, Blocks: (*l.Used + size - 1) / size, Requests: int64(*l.Running)}
+		r := ask.Running{Rank: l.Rank, Blocks: (*l.Used + size - 1) / size, Requests: int64(*l.Running), Waiting: int64(max(l.Waiting, 0))}
 		if l.Disagg != nil {
 			r.Requests += int64(max(l.Disagg.DecodeTransfer, 0))
 		}

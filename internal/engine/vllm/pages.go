@@ -19,7 +19,7 @@ var Pages = ask.Reader{
 	Title: "vLLM", Facts: Facts, Gauges: gauges,
 	Count: func(ctx context.Context, p ask.Pages) (int, error) { return ask.Sum(ctx, p, gauges) },
 	Running: &ask.RunningPage{
-		Path: "/metrics", TellsSleep: true,
+		Path: "/metrics",
 		Read: func(page []byte, _ uint32, capacity uint64) ([]ask.Running, error) { return running(page, capacity) },
 		Losses: []ask.LossCounter{ // docs/engines.md#vllm-losses
 			{Name: "vllm:nixl_num_kv_expired_reqs_total", Of: ask.Expired},
@@ -141,7 +141,7 @@ const sleep = "vllm:engine_sleep_state"
 var usage = []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"}
 
 func running(page []byte, capacity uint64) (out []ask.Running, err error) {
-	const running, info = "vllm:num_requests_running", "vllm:cache_config_info"
+	const running, waiting, info = "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:cache_config_info"
 	at := map[int]*rankRuns{}
 	rank := func(s ask.Sample) *rankRuns {
 		n, _ := strconv.Atoi(s.Label("engine")) // an older vLLM has no such label
@@ -151,12 +151,14 @@ func running(page []byte, capacity uint64) (out []ask.Running, err error) {
 		return at[n]
 	}
 	wanted := func(name string) bool {
-		return name == running || name == info || name == sleep || name == usage[0] || name == usage[1]
+		return name == running || name == waiting || name == info || name == sleep || name == usage[0] || name == usage[1]
 	}
 	ask.Samples(page, wanted, func(s ask.Sample) {
 		switch s.Name {
 		case running:
 			rank(s).running = s.Value
+		case waiting:
+			rank(s).waiting = s.Value
 		case sleep:
 			// Only these two states mean that the KV cache is gone. The state awake is 0
 			// also if the engine is only paused.
@@ -173,7 +175,7 @@ func running(page []byte, capacity uint64) (out []ask.Running, err error) {
 	})
 	for n, r := range at {
 		if r.usage >= 0 && r.usage <= 1 && r.running >= 0 && r.running <= 1<<31 && r.blocks > 0 {
-			out = append(out, ask.Running{Rank: n, Blocks: int64(math.Round(r.usage * r.blocks)), Requests: int64(r.running), Asleep: r.asleep})
+			out = append(out, ask.Running{Rank: n, Blocks: int64(math.Round(r.usage * r.blocks)), Requests: int64(r.running), Waiting: int64(min(max(r.waiting, 0), 1<<31)), Asleep: r.asleep})
 		}
 	}
 	if len(out) == 0 {
@@ -185,5 +187,6 @@ func running(page []byte, capacity uint64) (out []ask.Running, err error) {
 // rankRuns is what the page says of one rank; NaN: not on the page.
 type rankRuns struct {
 	usage, running, blocks float64
+	waiting                float64 // 0 also if it is not on the page
 	asleep                 bool
 }

@@ -17,7 +17,7 @@ func TestWhatAnEngineRunsIsReadFromItsPage(t *testing.T) {
 		{"dp_rank":2,"num_running_reqs":1},{"dp_rank":3,"num_used_tokens":5},{"dp_rank":4,"num_running_reqs":1,"num_used_tokens":-5}]}`
 	got, err := engines.Of(SGLang).Pages.Running.Read([]byte(loads), 16, 0)
 	require.NoError(t, err)
-	require.Equal(t, []Running{{Rank: 0, Blocks: 11, Requests: 5, Asleep: false}, {Rank: 1, Blocks: 0, Requests: 0, Asleep: false}}, got)
+	require.Equal(t, []Running{{Rank: 0, Blocks: 11, Requests: 5, Waiting: 9}, {Rank: 1, Blocks: 0, Requests: 0, Asleep: false}}, got)
 
 	page := `
 vllm:num_requests_running{engine="0",model_name="m"} 2.0
@@ -38,7 +38,7 @@ vllm:engine_sleep_state{engine="2",model_name="m",sleep_state="discard_all"} 1.0
 	got, err = engines.Of(VLLM).Pages.Running.Read([]byte(page), 16, 1000)
 	require.NoError(t, err)
 	slices.SortFunc(got, func(a, b Running) int { return cmp.Compare(a.Rank, b.Rank) })
-	require.Equal(t, []Running{{Rank: 0, Blocks: 100, Requests: 2, Asleep: false}, {Rank: 2, Blocks: 500, Requests: 0, Asleep: true}}, got, "the page's own count of blocks before ours")
+	require.Equal(t, []Running{{Rank: 0, Blocks: 100, Requests: 2, Waiting: 5}, {Rank: 2, Blocks: 500, Requests: 0, Asleep: true}}, got, "the page's own count of blocks before ours")
 
 	got, err = engines.Of(VLLMMooncake).Pages.Running.Read([]byte("vllm:num_requests_running 1\nvllm:gpu_cache_usage_perc 0.1\n"), 16, 50)
 	require.NoError(t, err)

@@ -1,0 +1,50 @@
+package extproc
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// TestWhatWasLearnedOutlivesTheProcess: another one believes it of the same workers, and the book knows it before
+// the first leg has ended.
+func TestWhatWasLearnedOutlivesTheProcess(t *testing.T) {
+	first, second := newReplica(t, "a", nil), newReplica(t, "b", nil)
+	key, slow, now := worker.Key{Model: "m"}, worker.Rank{ID: 2}, time.Now()
+	pair := legRanks{worker.Rank{ID: 1}, worker.Rank{ID: 3}}
+	for i := range 40 {
+		c, size := &first.srv.cfg, int64(1000+100*i)
+		now = now.Add(time.Second)
+		first.srv.paces.took(c, paced{key, worker.Prefill}, worker.Rank{ID: 1}, time.Duration(size)*time.Millisecond, now, size)
+		first.srv.paces.took(c, paced{key, worker.Prefill}, slow, 3*time.Duration(size)*time.Millisecond, now, size)
+		first.srv.paces.handedOver(c, key, pair, time.Duration(size)*time.Microsecond, now, size)
+	}
+	var kept bytes.Buffer
+	require.NoError(t, first.srv.WritePaces(&kept))
+	for _, bad := range []string{"", "{", `{"Fleets":[{"Fleet":{"All":{"N":-1}}}]}`} {
+		require.Error(t, second.srv.ReadPaces(strings.NewReader(bad)))
+	}
+	require.NoError(t, second.srv.ReadPaces(strings.NewReader(`{"Fleets":[{}],"Pairs":[{}]}`)))
+	require.NoError(t, second.srv.ReadPaces(&kept))
+	second.srv.tellPaces()
+	for _, r := range []*replica{first, second} {
+		w := r.srv.view.Load().Worker(slow.ID)
+		s, legs, known := r.srv.Believed(w, slow)
+		require.True(t, known)
+		require.Greater(t, s.Seconds(1000), 2.0)
+		require.Greater(t, legs, 5.0)
+		p, held := picker.DefaultParamsFor(worker.Prefill), new(load.Reservation)
+		req := &load.Request{Params: &p, Now: now, Pick: picker.Request{Role: worker.Prefill, ISLTokens: 1000}}
+		require.NoError(t, r.book.Reserve(req, slow, 0, held))
+		require.Greater(t, r.book.Wait(slow, now), 2.0)
+		held.Release(now)
+	}
+	require.InDelta(t, 0.001, first.book.HandOff(key, 1000), 1e-4)
+}
