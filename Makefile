@@ -312,8 +312,8 @@ bench: tools ## a decision at 10, 100 and 1,000 workers; what the plugin adds on
 bench-first-token: tools ## what reading a streamed answer's first events costs in time to first token
 	go build -o .run/bench-path ./internal/bench/path && exec .run/bench-path -servers baton-stream-unread,baton-stream -only 2KB $(BENCH_ARGS)
 
-# SGLang's gateway and vLLM's router, as their packages are.
-RIVALS := sglang-router==0.3.2 vllm-router==0.1.17
+# SGLang's gateways and vLLM's router, as their packages are.
+RIVALS := sglang-router==0.3.2 smg==1.13 vllm-router==0.1.17
 .tools/rivals/.whole:
 	$(PYTHON) -m venv .tools/rivals && .tools/rivals/bin/pip install -q $(RIVALS) && touch $@
 
@@ -334,6 +334,10 @@ bench-peers: ## the index beside its rivals on their traces (../shared/peers/kvi
 
 bench-routing: tools ## hit rate and time to first token on a real conversation trace, by mode; with -fleet, what users of whole answers feel
 	go build -o .run/bench-routing ./internal/bench/routing && exec .run/bench-routing $(BENCH_ARGS)
+
+bench-rivals: tools .tools/rivals/.whole ## whole requests through Baton, SGLang's gateways, vLLM's router and Envoy, on one trace and the same workers: ten minutes
+	go build -o .run/bench-routing ./internal/bench/routing && exec .run/bench-routing -live-fleet whole -rate 1.35 -capacity 4000 -python .tools/rivals/bin/python -modes kv,kv-blocks,cache-aware,least-request -repeats 1 \
+	  -live-modes kv,kv-blocks,envoy-least-request,sglang-gateway,smg,vllm-cache-aware,vllm-kv-aware $(BENCH_ARGS)
 
 bench-tokens: tokenizers real-tools ## first sight of 220 KB beside Hugging Face's tokenizers, a conversation's next turn, and both beside a real vLLM's /tokenize
 	go build -o .run/bench-tokens ./internal/bench/tokens && exec .run/bench-tokens $(BENCH_ARGS)

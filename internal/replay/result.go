@@ -65,6 +65,28 @@ func TimesOf(all []time.Duration) Times {
 	}
 }
 
+// Times returns t with each time multiplied.
+func (t Times) Times(by float64) Times {
+	of := func(d time.Duration) time.Duration { return time.Duration(by * float64(d)) }
+	return Times{of(t.Mean), of(t.P50), of(t.P90), of(t.P95), of(t.P99)}
+}
+
+// MedianTimes returns the median of each.
+func MedianTimes(all []Times) (out Times) {
+	for _, of := range []func(*Times) *time.Duration{
+		func(t *Times) *time.Duration { return &t.Mean }, func(t *Times) *time.Duration { return &t.P50 },
+		func(t *Times) *time.Duration { return &t.P90 }, func(t *Times) *time.Duration { return &t.P95 },
+		func(t *Times) *time.Duration { return &t.P99 },
+	} {
+		var v []time.Duration
+		for i := range all {
+			v = append(v, *of(&all[i]))
+		}
+		*of(&out) = stats.Median(v)
+	}
+	return out
+}
+
 // Target is what a request has to keep to count as good.
 type Target struct {
 	FirstToken time.Duration

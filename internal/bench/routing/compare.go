@@ -51,17 +51,18 @@ func (c *comparison) markdown() string {
 	if o.published != nil {
 		fmt.Fprintf(&b, "\nRequests are chats. Their tokens are those of %s's published tokenizer and template, as SGLang's own code and Hugging Face's tokenizers make them.\n", o.published.family)
 	}
-	b.WriteString("\n| mode | | hit | believed | exact prompts | TTFT mean | p50 | p90 | p99 | busiest | errors |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
+	b.WriteString("\n| mode | | hit | believed | exact prompts | TTFT mean | p50 | p90 | p99 | busiest | errors | at the workers: mean | p50 | p90 | p99 |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
 	for i := range c.Live {
 		l := &c.Live[i]
 		how, rows := c.lines(l)
 		for k, r := range rows {
-			name, errs, exact := "", "", ""
+			name, errs, exact, at := "", "", "", r.First
 			if k == 0 {
-				name, errs, exact = l.Mode, fmt.Sprint(l.Errors), share(l.Exact)
+				name, errs, exact, at = l.Mode, fmt.Sprint(l.Errors), share(l.Exact), l.Workers
 			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %.2f | %s |\n", name, how[k], r.hitRange(), share(r.Believed), exact,
-				seconds(r.First.Mean), seconds(r.First.P50), seconds(r.First.P90), seconds(r.First.P99), r.Busiest, errs)
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %.2f | %s | %s | %s | %s | %s |\n", name, how[k], r.hitRange(), share(r.Believed), exact,
+				seconds(r.First.Mean), seconds(r.First.P50), seconds(r.First.P90), seconds(r.First.P99), r.Busiest, errs,
+				seconds(at.Mean), seconds(at.P50), seconds(at.P90), seconds(at.P99))
 		}
 	}
 	b.WriteString("\n" + c.agreement() + "\n\n")

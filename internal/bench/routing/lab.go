@@ -25,7 +25,7 @@ import (
 )
 
 // parts are the programs that a lab runs.
-type parts struct{ bin, envoy string }
+type parts struct{ bin, envoy, python string }
 
 // build compiles the commands below out and finds Envoy.
 func build(out string) (p parts, err error) {
@@ -50,6 +50,8 @@ type lab struct {
 	decode  []*stack.Worker
 	plugins []*stack.Plugin // replicas
 	envoy   *stack.Envoy
+	rival   *stack.Process // in the place of the plugins, and maybe of Envoy; nil: none
+	url     string         // where requests are sent
 }
 
 // openLab starts everything and returns when every replica of the plugin knows all workers
@@ -70,7 +72,7 @@ func openLab(ctx context.Context, p parts, o *liveOptions, m *liveMode) (*lab, e
 }
 
 func (l *lab) open(ctx context.Context, p parts, o *liveOptions, m *liveMode) error {
-	l.prefill, l.decode = make([]*stack.Worker, o.fleet.Ranks), make([]*stack.Worker, o.decode)
+	l.prefill, l.decode = make([]*stack.Worker, o.fleet.Ranks), make([]*stack.Worker, o.decodes())
 	var g errgroup.Group
 	g.SetLimit(2)
 	start := func(to **stack.Worker, args []string) {
@@ -84,6 +86,9 @@ func (l *lab) open(ctx context.Context, p parts, o *liveOptions, m *liveMode) er
 	}
 	if err := g.Wait(); err != nil {
 		return err
+	}
+	if m.rival != nil {
+		return l.startRival(ctx, p, o, m.rival)
 	}
 	var infos []*worker.Worker
 	for _, w := range slices.Concat(l.prefill, l.decode) {
@@ -106,6 +111,7 @@ func (l *lab) open(ctx context.Context, p parts, o *liveOptions, m *liveMode) er
 	if err != nil {
 		return err
 	}
+	l.url = l.envoy.URL
 	return l.settle(ctx, m)
 }
 
@@ -176,7 +182,7 @@ func (l *lab) follows(ctx context.Context, p *stack.Plugin, m *liveMode) bool {
 // try sends a request to each replica, with which it begins to try the model's files, and waits
 // until all use them.
 func (l *lab) try(ctx context.Context, sc scale) error {
-	c := newClient(l.envoy.URL + sc.path())
+	c := newClient(l.url + sc.path())
 	defer c.close()
 	for range l.plugins {
 		if h := c.send(ctx, sc.warmUps()[0], time.Now()); h.err != nil {
@@ -235,6 +241,9 @@ func (l *lab) processes() []*stack.Process {
 	for _, p := range l.plugins {
 		out = append(out, p.Process)
 	}
+	if l.rival != nil {
+		out = append(out, l.rival)
+	}
 	for _, w := range slices.Concat(l.prefill, l.decode) {
 		if w != nil {
 			out = append(out, w.Process)
@@ -276,12 +285,22 @@ func (l *lab) engines() []*enginesim.Client {
 // prefillArgs are the flags of a prefill worker: one prompt at a time, as the
 // simulation has it.
 func (o *liveOptions) prefillArgs(m *liveMode, id int) []string {
+	role, slow := "prefill", 1.0
+	if o.whole {
+		role = "aggregated"
+	}
+	if id <= o.slow {
+		slow = 2
+	}
 	args := []string{
-		"--role", "prefill", "--id", strconv.Itoa(id), "--model", modelName, "--max-running", "1",
+		"--role", role, "--id", strconv.Itoa(id), "--model", modelName, "--max-running", "1",
 		"--page-size", strconv.Itoa(o.scale.Page), "--capacity-blocks", strconv.Itoa(o.fleet.Capacity), "--evict-blocks",
-		"--prefill-base-us", number(o.fleet.Overhead.Seconds() * 1e6 / o.scale.Speedup),
-		"--prefill-us-per-token", number(1e6 / o.tokensPerSecond()),
-		"--log-requests", "16", "--log-body-bytes", "-1",
+		"--prefill-base-us", number(slow * o.fleet.Overhead.Seconds() * 1e6 / o.scale.Speedup),
+		"--prefill-us-per-token", number(slow * 1e6 / o.tokensPerSecond()),
+		"--decode-us-per-token", "0", "--log-requests", strconv.Itoa(o.requests + 2*warmUps), "--log-body-bytes", "-1",
+	}
+	if m.rival != nil {
+		args = append(args, "--engine", string(m.rival.engine))
 	}
 	args = append(args, o.tokenArgs(m)...)
 	if !m.events {
@@ -327,7 +346,8 @@ routing:
   predicted_ttl: %s
   prefill: {%s}
   decode: {mode: round-robin}
-`, o.requests+warmUps, m.tokens, o.live(o.fleet.RoutedTTL), o.live(o.fleet.PredictedTTL), m.prefill)
+  aggregated: {%s}
+`, o.requests+warmUps, m.tokens, o.live(o.fleet.RoutedTTL), o.live(o.fleet.PredictedTTL), m.prefill, m.prefill)
 }
 
 // live returns how long something of the trace lasts live.

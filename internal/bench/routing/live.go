@@ -24,6 +24,9 @@ type liveOptions struct {
 	requests int
 	repeats  int
 	modes    []liveMode
+	whole    bool   // the workers serve requests alone
+	slow     int    // so many of them are half as fast
+	python   string // with the rivals' packages; "": none
 
 	published      *published // nil: the simulated workers' own tokenizer
 	asked, refused string     // files for the workers, with its tokens
@@ -37,6 +40,14 @@ func (o *liveOptions) check() error {
 		return errors.New("-decode, -live-requests and -live-repeats: expected above 0")
 	}
 	return nil
+}
+
+// decodes is how many workers only decode.
+func (o *liveOptions) decodes() int {
+	if o.whole {
+		return 0
+	}
+	return o.decode
 }
 
 // tokensPerSecond is how fast a live worker prefills.
@@ -54,6 +65,8 @@ type liveMode struct {
 	events  bool   // prefill workers publish KV events
 	files   bool   // the plugin has the model's files, and /tokenize answers 503
 
+	rival *rivalMode // in the place of Envoy and the plugin
+
 	replicas int // of the plugin, each of which knows what it has picked itself
 }
 
@@ -69,20 +82,28 @@ func (m *liveMode) source() decision.TokenSource {
 	}
 }
 
-// liveModes are all of them; published: with those that need a published tokenizer.
-func liveModes(tokensPerSecond float64, published bool) []liveMode {
+// liveModes are all of them; published: with those that need a published tokenizer; whole: with the rivals.
+func liveModes(published, whole bool) []liveMode {
 	all := []liveMode{
-		{"kv", "KV events, tokens asked of an engine", "kv", "mode: kv", "auto", true, false, 1},
-		{"estimate", "kv by the byte estimate", "estimate", "mode: kv", "estimate", true, false, 1},
-		{"no-events", "kv with exact tokens over workers that publish no events", "estimate", "mode: kv", "auto", false, false, 1},
-		{"least-loaded", "fewest requests in flight", "least-loaded", "mode: least-loaded", "off", false, false, 1},
-		{"power-of-two", "the less loaded of two drawn", "power-of-two", "mode: power-of-two", "off", false, false, 1},
-		{"round-robin", "in turn", "round-robin", "mode: round-robin", "off", false, false, 1},
-		{"random", "drawn", "random", "mode: random", "off", false, false, 1},
-		{"kv-blocks", "kv with the cost in blocks", "kv-blocks", "mode: kv, cost: blocks", "auto", true, false, 1},
+		{name: "kv", what: "KV events, tokens asked of an engine", like: "kv", prefill: "mode: kv", tokens: "auto", events: true},
+		{name: "kv-blocks", what: "kv with the cost in blocks", like: "kv-blocks", prefill: "mode: kv, cost: blocks", tokens: "auto", events: true},
+		{name: "estimate", what: "kv by the byte estimate", like: "estimate", prefill: "mode: kv", tokens: "estimate", events: true},
+		{name: "no-events", what: "kv with exact tokens over workers that publish no events", like: "estimate", prefill: "mode: kv", tokens: "auto"},
+		{name: "least-loaded", what: "fewest requests in flight", like: "least-loaded", prefill: "mode: least-loaded", tokens: "off"},
+		{name: "power-of-two", what: "the less loaded of two drawn", like: "power-of-two", prefill: "mode: power-of-two", tokens: "off"},
+		{name: "round-robin", what: "in turn", like: "round-robin", prefill: "mode: round-robin", tokens: "off"},
+		{name: "random", what: "drawn", like: "random", prefill: "mode: random", tokens: "off"},
 	}
 	if published {
-		all = slices.Insert(all, 1, liveMode{"kv-files", "KV events, tokens made from the model's files; the workers' /tokenize answers 503", "kv", "mode: kv", "auto", true, true, 1})
+		all = slices.Insert(all, 1, liveMode{name: "kv-files", what: "KV events, tokens made from the model's files; the workers' /tokenize answers 503", like: "kv", prefill: "mode: kv", tokens: "auto", events: true, files: true})
+	}
+	if whole {
+		for _, r := range rivals() {
+			all = append(all, liveMode{name: r.name, what: "another's: " + r.what, like: r.like, events: r.events, rival: &r})
+		}
+	}
+	for i := range all {
+		all[i].replicas = 1
 	}
 	return all
 }
@@ -92,6 +113,9 @@ func replicatedLive(all []liveMode, counts []int) []liveMode {
 	var out []liveMode
 	for _, m := range all {
 		for _, n := range counts {
+			if m.rival != nil && n > 1 {
+				continue
+			}
 			r := m
 			r.name, r.what, r.like, r.replicas = nameOf(m.name, n), whatOf(m.what, n), nameOf(m.like, n), n
 			out = append(out, r)
@@ -101,10 +125,10 @@ func replicatedLive(all []liveMode, counts []int) []liveMode {
 }
 
 // chosenLive returns the modes of a comma-separated list; "" means all.
-func chosenLive(names string, tokensPerSecond float64, published bool) ([]liveMode, error) {
-	all := liveModes(tokensPerSecond, published)
+func chosenLive(names string, published, whole bool) ([]liveMode, error) {
+	all := liveModes(published, whole)
 	if names == "" {
-		return all, nil
+		return slices.DeleteFunc(all, func(m liveMode) bool { return m.rival != nil }), nil
 	}
 	var out []liveMode
 	for name := range strings.SplitSeq(names, ",") {
@@ -123,11 +147,12 @@ func chosenLive(names string, tokensPerSecond float64, published bool) ([]liveMo
 
 // liveRun is one mode once.
 type liveRun struct {
-	replay.Figures         // in the trace's time
-	idle, late     float64 // ms that passed: the path alone, and p99 of what requests were sent late
-	cpu            float64 // share of all processors that the parts used together; NaN: not known
-	exact          float64 // share of prompts whose tokens came from where the mode has them from
-	estimated      int     // picks by an estimate where exact tokens were expected
+	replay.Figures              // in the trace's time
+	workers        replay.Times // to the first token at the workers, in the trace's time
+	idle, late     float64      // ms that passed: the path alone, and p99 of what requests were sent late
+	cpu            float64      // share of all processors that the parts used together; NaN: not known
+	exact          float64      // share of prompts whose tokens came from where the mode has them from
+	estimated      int          // picks by an estimate where exact tokens were expected
 	errors         int
 	faults         []string
 }
@@ -149,7 +174,7 @@ func runLive(ctx context.Context, p parts, o *liveOptions, m *liveMode, trace []
 	}
 	before, _ := l.cpu() // what is wrong with it shows below
 	start := time.Now()
-	got, err := play(ctx, l.envoy.URL, l.engines(), trace, o.scale)
+	got, err := play(ctx, l.url, l.engines(), trace, o.scale)
 	if err != nil {
 		return liveRun{}, fmt.Errorf("%w\n%s", err, l.logs())
 	}
@@ -162,11 +187,19 @@ func runLive(ctx context.Context, p parts, o *liveOptions, m *liveMode, trace []
 	if err != nil {
 		r.cpu = math.NaN()
 	}
+	at, err := l.atWorkers(ctx)
+	if err != nil {
+		return liveRun{}, err
+	}
+	r.workers = replay.TimesOf(at).Times(o.scale.Speedup)
+	if m.rival != nil {
+		return r, nil
+	}
 	list, parts, err := l.decisions(ctx, len(trace))
 	if err != nil {
 		return liveRun{}, err
 	}
-	r.judge(list, m)
+	r.judge(list, m, o.whole)
 	if slices.Max(parts)-slices.Min(parts) > 1 {
 		r.faults = append(r.faults, fmt.Sprintf("the replicas picked for %v requests: expected equal parts", parts))
 	}
@@ -177,7 +210,7 @@ func runLive(ctx context.Context, p parts, o *liveOptions, m *liveMode, trace []
 }
 
 // judge adds what the plugin says of its decisions.
-func (r *liveRun) judge(list []decision.Record, m *liveMode) {
+func (r *liveRun) judge(list []decision.Record, m *liveMode, whole bool) {
 	var believed, tokens int64
 	again, alone := 0, 0
 	for i := range list {
@@ -188,17 +221,21 @@ func (r *liveRun) judge(list []decision.Record, m *liveMode) {
 		if from := m.source(); from != "" && d.TokenSource != from {
 			r.estimated++
 		}
-		if !d.Prefill.Made() {
+		computes := &d.Prefill
+		if whole {
+			computes = &d.Decode
+		}
+		if !computes.Made() || whole && d.Prefill.Made() {
 			alone++
 			continue
 		}
-		believed, tokens = believed+d.Prefill.OverlapBlocks*int64(d.BlockSize), tokens+d.ISLTokens
+		believed, tokens = believed+computes.OverlapBlocks*int64(d.BlockSize), tokens+d.ISLTokens
 	}
 	if again > 0 {
 		r.faults = append(r.faults, fmt.Sprintf("%d attempts were fresh: expected none", again))
 	}
 	if alone > 0 {
-		r.faults = append(r.faults, fmt.Sprintf("%d attempts had no prefill worker: expected none", alone))
+		r.faults = append(r.faults, fmt.Sprintf("%d attempts were served by other roles than they should", alone))
 	}
 	if m.source() != "" {
 		r.exact = 1 - float64(r.estimated)/float64(max(len(list), 1))
@@ -233,6 +270,7 @@ func measureLive(ctx context.Context, p parts, o *liveOptions, trace []replay.Re
 type liveRow struct {
 	row
 	Like      string
+	Workers   replay.Times
 	Idle      float64 // ms
 	Late      float64 // ms
 	CPU       float64
@@ -245,13 +283,16 @@ type liveRow struct {
 func summariseLive(m *liveMode, runs []liveRun) liveRow {
 	out := liveRow{Like: m.like}
 	var f []replay.Figures
+	var at []replay.Times
 	var idle, cpu, exact []float64
 	for _, r := range runs {
+		at = append(at, r.workers)
 		f, idle, cpu, exact = append(f, r.Figures), append(idle, r.idle), append(cpu, r.cpu), append(exact, r.exact)
 		out.Late = max(out.Late, r.late)
 		out.Estimated, out.Errors = out.Estimated+r.estimated, out.Errors+r.errors
 		out.Faults = append(out.Faults, r.faults...)
 	}
+	out.Workers = replay.MedianTimes(at)
 	out.row, out.Idle, out.CPU, out.Exact = summarise(m.name, f), stats.Median(idle), stats.Median(cpu), stats.Median(exact)
 	return out
 }

@@ -248,12 +248,12 @@ func TestThePluginsDecisionsAreJudged(t *testing.T) {
 		{"attempt":1,"token_source":"engine tokenize","isl_tokens":10,"block_size":16}]`), &list))
 	require.Equal(t, "engine tokenize", string(decision.EngineTokenize))
 	var r liveRun
-	r.judge(list, &liveMode{tokens: "auto"})
+	r.judge(list, &liveMode{tokens: "auto"}, false)
 	require.InDelta(t, 0.5, r.Believed, 1e-12)
 	require.Equal(t, 1, r.estimated)
-	require.Equal(t, []string{"1 attempts were fresh: expected none", "1 attempts had no prefill worker: expected none"}, r.faults)
+	require.Equal(t, []string{"1 attempts were fresh: expected none", "1 attempts were served by other roles than they should"}, r.faults)
 	r = liveRun{}
-	r.judge(list, &liveMode{tokens: "estimate"})
+	r.judge(list, &liveMode{tokens: "estimate"}, false)
 	require.Zero(t, r.estimated)
 }
 
@@ -307,9 +307,13 @@ func TestEnvoyAsksTheReplicasForRequestsInTurnWhateverElseItAsks(t *testing.T) {
 }
 
 func TestEachLiveModeIsComparedWithASimulatedOne(t *testing.T) {
-	for _, m := range liveModes(2500, false) {
+	for _, m := range liveModes(false, true) {
 		like, err := chosen(m.like, 8000)
 		require.NoError(t, err)
+		if m.rival != nil {
+			require.NotEmpty(t, m.rival.engine)
+			continue
+		}
 		require.Contains(t, m.prefill, "mode: "+like[0].plugin.Prefill.Mode.String())
 		require.Equal(t, like[0].plugin.Estimated, strings.HasPrefix(m.prefill, "mode: kv") && (!m.events || m.source() == ""), m.name)
 	}
@@ -320,7 +324,7 @@ func TestAWorkersSpeedFollowsFromTheScale(t *testing.T) {
 	require.NoError(t, err)
 	l := &o.played
 	require.InDelta(t, 2500, l.tokensPerSecond(), 1e-9)
-	m := liveModes(2500, false)
+	m := liveModes(false, true)
 	args := strings.Join(l.prefillArgs(&m[0], 3), " ")
 	for _, want := range []string{"--id 3", "--prefill-us-per-token 400", "--prefill-base-us 2000", "--capacity-blocks 7", "--page-size 16", "--max-running 1"} {
 		require.Contains(t, args+" ", want+" ")
@@ -329,6 +333,27 @@ func TestAWorkersSpeedFollowsFromTheScale(t *testing.T) {
 	require.Contains(t, strings.Join(l.prefillArgs(&m[3], 3), " "), "--kv-events-port -1")
 	require.Contains(t, l.pluginConfig(&m[0]), "routed_ttl: 12s\n")
 	require.Contains(t, l.pluginConfig(&m[0]), "predicted_ttl: 1s\n")
+}
+
+func TestLiveFleetsByName(t *testing.T) {
+	o, err := parse([]string{"-live-fleet", "whole+two-slow", "-live-modes", "kv,vllm-kv-aware"}, io.Discard)
+	require.NoError(t, err)
+	l := &o.played
+	require.Zero(t, l.decodes())
+	for id, want := range map[int]string{1: "--prefill-us-per-token 800", 2: "--prefill-base-us 4000", 3: "--prefill-us-per-token 400"} {
+		args := strings.Join(l.prefillArgs(&l.modes[1], id), " ")
+		require.Contains(t, args+" ", want+" ")
+		require.Contains(t, args, "--role aggregated")
+		require.Contains(t, args, "--engine vllm")
+	}
+	f := l.simulated()
+	require.Equal(t, replay.Whole, f.Ranks[0].Role)
+	require.Len(t, f.Ranks[1].Speeds, 1)
+	require.Empty(t, f.Ranks[2].Speeds)
+	_, err = parse([]string{"-live-fleet", "halves"}, io.Discard)
+	require.ErrorContains(t, err, "halves")
+	_, err = parse([]string{"-live-modes", "vllm-kv-aware"}, io.Discard)
+	require.ErrorContains(t, err, "live mode", "they are for whole requests")
 }
 
 func TestAQuickRunIsShortButForWhatWasSet(t *testing.T) {
@@ -360,7 +385,7 @@ func beside() *comparison {
 		return liveRow{row: row{Mode: name, Figures: fs}, Like: name, Idle: 6, Late: 1, CPU: 0.25}
 	}
 	c := &comparison{
-		options: liveOptions{fleet: fleet{Ranks: 8, Capacity: 1000, Speed: 8000, Overhead: 20 * time.Millisecond}, scale: scale{Speedup: 10, Page: 16}, decode: 2, modes: liveModes(2500, false)[:1]},
+		options: liveOptions{fleet: fleet{Ranks: 8, Capacity: 1000, Speed: 8000, Overhead: 20 * time.Millisecond}, scale: scale{Speedup: 10, Page: 16}, decode: 2, modes: liveModes(false, true)[:1]},
 		Trace:   "x.jsonl", Requests: 1500, Bound: 0.4, Demand: 0.65, Span: 51 * time.Second, All: 12031,
 		Live:  []liveRow{live("kv", f(0.30, 1.1)), live("least-loaded", f(0.10, 1.4)), live("random", f(0.12, 3))},
 		Slice: map[string]row{"kv": {Figures: f(0.335, 1), LowHit: 0.3, HighHit: 0.34}, "least-loaded": {Figures: f(0.11, 1.3)}, "random": {Figures: f(0.10, 2.8)}},
@@ -419,7 +444,7 @@ func TestLatenessEstimatesAndFaultsAreWarnings(t *testing.T) {
 }
 
 func TestLiveRepeatsAreSummedUpAsMediansWithTheWorstOfWhatShouldNotBe(t *testing.T) {
-	m := liveModes(1, false)[0]
+	m := liveModes(false, false)[0]
 	got := summariseLive(&m, []liveRun{
 		{Figures: replay.Figures{Hit: 0.3, First: replay.Times{P95: 3}}, idle: 5, late: 9, cpu: 0.2, errors: 1, faults: []string{"a"}},
 		{Figures: replay.Figures{Hit: 0.1, First: replay.Times{P95: 1}}, idle: 7, late: 2, cpu: 0.4, estimated: 2},

@@ -44,6 +44,7 @@ type options struct {
 	seed       uint64
 	spread     bool
 	quick      bool
+	bursts     bool
 	out        string
 	live       bool
 	tokenizer  string
@@ -84,6 +85,9 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.IntVar(&o.played.scale.Page, "page", 16, "tokens of a live block, which stands for 512: more makes prompts longer, and their bytes dearer")
 	fs.StringVar(&o.tokenizer, "tokenizer", "", "a `family` of make tokenizers, as qwen3: live prompts are chats of its words, workers take Python's tokens for them (make real-tools), and the live mode kv-files is there; default: the simulated workers' own")
 	fs.IntVar(&o.played.decode, "decode", 2, "live decode workers")
+	liveFleet := fs.String("live-fleet", "apart", "what is played live: apart, or whole: the workers serve requests alone, and live modes may be others' programs (live-modes: envoy-least-request, sglang-gateway, smg, vllm-cache-aware, vllm-kv-aware); with +two-slow two of them are half as fast")
+	fs.BoolVar(&o.bursts, "bursts", false, "live, and in the slice's simulation: bunch what arrives in 20 s into the first 10")
+	fs.StringVar(&o.played.python, "python", "", "a Python `program` with the packages of others' programs (make bench-rivals)")
 	fs.StringVar(&o.fleets, "fleet", "", "play whole answers over fleets by name, with commas between them: whole or apart, and any of +two-slow, +halved, +throttled, +four. Simulates only, with the first -capacity")
 	fs.StringVar(&o.traffics, "traffic", "", "with -fleet: loads in percent of the fleet's time if nothing were cached, bursts, or agents, with commas between them; default 65")
 	fs.DurationVar(&o.target.FirstToken, "target-first", 4*time.Second, "with -fleet: the latest first token of a request that counts as good")
@@ -104,12 +108,21 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		fs.Visit(func(f *flag.Flag) { set[f.Name] = true })
 		o.hurry(set, liveNames)
 	}
+	switch *liveFleet {
+	case "apart", "whole", "apart+two-slow", "whole+two-slow":
+		o.played.whole = strings.HasPrefix(*liveFleet, "whole")
+		if strings.HasSuffix(*liveFleet, "+two-slow") {
+			o.played.slow = 2
+		}
+	default:
+		return nil, fmt.Errorf("-live-fleet %q: expected apart or whole, with or without +two-slow", *liveFleet)
+	}
 	o.played.fleet = o.fleet
 	o.played.fleet.Capacity = o.capacities[0]
 	if err := o.played.check(); err != nil {
 		return nil, err
 	}
-	live, err := chosenLive(*liveNames, o.played.tokensPerSecond(), o.tokenizer != "")
+	live, err := chosenLive(*liveNames, o.tokenizer != "", o.played.whole)
 	o.played.modes = replicatedLive(live, o.replicas)
 	return o, err
 }
@@ -198,6 +211,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if p, err = build(o.out); err != nil {
 			return err
 		}
+		p.python = o.played.python
 	}
 	if err := o.publish(stderr); err != nil {
 		return err
@@ -283,16 +297,20 @@ func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Wri
 	if err != nil {
 		return nil, err
 	}
+	if o.bursts {
+		replay.Bunch(trace, 20*time.Second, 10*time.Second)
+	}
 	trace = o.played.scale.shrink(trace)
+	sim := o.played.simulated()
 	c := &comparison{
-		options: o.played, Trace: r.Trace, Requests: len(trace), Bound: workloadOf(trace).Bound(), Demand: workloadOf(trace).Demand(o.played.fleet.simulated()),
+		options: o.played, Trace: r.Trace, Requests: len(trace), Bound: workloadOf(trace).Bound(), Demand: workloadOf(trace).Demand(sim),
 		Span: time.Duration(float64(trace[len(trace)-1].At) / o.played.scale.Speedup), Slice: map[string]row{}, All: len(r.Cells[0].Load.Requests), Whole: map[string]row{},
 	}
 	for _, row := range r.Cells[0].Rows {
 		c.Whole[row.Mode] = row
 	}
 	for _, m := range replicated(modes(o.Speed), o.replicas) {
-		if c.Slice[m.name], err = o.simulate(o.played.fleet.simulated(), workloadOf(trace), m, sliceSeeds); err != nil {
+		if c.Slice[m.name], err = o.simulate(sim, workloadOf(trace), m, sliceSeeds); err != nil {
 			return nil, err
 		}
 	}

@@ -32,6 +32,20 @@ func (f *fleet) simulated() *replay.Fleet {
 	return out
 }
 
+// simulated returns the live workers that compute prompts as internal/replay has them.
+func (o *liveOptions) simulated() *replay.Fleet {
+	f := o.fleet.simulated()
+	for i := range f.Ranks {
+		if o.whole {
+			f.Ranks[i].Role = replay.Whole
+		}
+		if i < o.slow {
+			f.Ranks[i].Speeds = []replay.Speed{{Factor: 0.5}}
+		}
+	}
+	return f
+}
+
 // workloadOf is requests of the trace as a workload.
 func workloadOf(trace []replay.Request) *replay.Workload {
 	return &replay.Workload{BlockTokens: traceBlock, Requests: trace}
