@@ -68,6 +68,10 @@ func (b *Book) Report(r worker.Rank, rep Report, at time.Time) (v Verdict, known
 	told := min(max(float64(rep.Blocks), 0), e.mostHeld())
 	var over int64
 	n := int64(e.load.DecodeRequests)
+	if n == 0 {
+		unused := float64(max(e.foreign.unused, 1))
+		told /= unused * unused // as of its queue, but sooner: a rank that is full makes nobody wait
+	}
 	if n > 0 {
 		missing := max(0, n-max(rep.Requests, 0))
 		over = max(0, missing-int64(e.answers.waiting))
