@@ -134,6 +134,9 @@ func (a *answer) stream() error {
 			return err
 		}
 		a.appendRound(sent, upto)
+		if sent == 0 {
+			c.s.log.firstToken(c.rec)
+		}
 		sent = upto
 		if perToken > 0 && sent < a.out {
 			c.grows(sent)

@@ -38,7 +38,8 @@ type Request struct {
 	Outcome       string      `json:"outcome"`
 	Status        int         `json:"status,omitempty"`
 	Error         string      `json:"error,omitempty"`
-	TTFTMicros    int64       `json:"ttft_us"` // from arrival to the first byte of the answer; 0: no byte was sent
+	TTFTMicros    int64       `json:"ttft_us"`                  // from arrival to the first byte of the answer; 0: no byte was sent
+	TokenMicros   int64       `json:"first_token_us,omitempty"` // from arrival to the first token of a streamed answer
 	Started       time.Time   `json:"started"`
 	Ended         time.Time   `json:"ended,omitzero"`
 }
@@ -148,6 +149,14 @@ func (l *requestLog) handedOver(rec *record, id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	rec.req.Handoff = id
+}
+
+func (l *requestLog) firstToken(rec *record) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if rec.req.TokenMicros == 0 {
+		rec.req.TokenMicros = max(time.Since(rec.req.Started).Microseconds(), 1)
+	}
 }
 
 func (l *requestLog) firstByte(rec *record) {

@@ -351,8 +351,6 @@ func TestTheShortFormsGiveTheSameBits(t *testing.T) {
 		if rng.IntN(2) == 0 {
 			p.DecodeActiveRequestWeight = 0
 		}
-		if rng.IntN(2) == 0 {
-		}
 		req := &Request{
 			Role: worker.Role(1 + rng.IntN(3)), ISLTokens: rng.IntN(2000), RequestBlocks: rng.IntN(99), NewBlocks: rng.IntN(9),
 			Estimated: rng.IntN(4) == 0, FetchesLacking: seed%5 == 0,

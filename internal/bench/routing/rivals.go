@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
+
 	"path/filepath"
 	"strconv"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -100,8 +101,8 @@ func (l *lab) atWorkers(ctx context.Context) (out []time.Duration, err error) {
 			return nil, err
 		}
 		for _, r := range list {
-			if r.Status == http.StatusOK && r.PromptTokens > 1 { // the warm-ups have one
-				out = append(out, time.Duration(r.TTFTMicros)*time.Microsecond)
+			if r.Outcome == enginesim.OutcomeOK && r.PromptTokens != 1 { // the warm-ups have one
+				out = append(out, time.Duration(max(r.TTFTMicros, r.TokenMicros))*time.Microsecond)
 			}
 		}
 	}
