@@ -241,3 +241,32 @@ func TestWhatOthersSendIsWaitedFor(t *testing.T) {
 		r.Release(now)
 	}
 }
+
+// TestOfTenThousandWorkersHalfUnknownEachIsPicked: one after the other while all are idle, and the cost is finite
+// for a prompt of a million tokens, too. A fleet that was restarted whole is like one that is new.
+func TestOfTenThousandWorkersHalfUnknownEachIsPicked(t *testing.T) {
+	const n = 10_000
+	s := fleet(t, n, 1)
+	b := New(1)
+	b.Update(s)
+	for i := range n / 2 {
+		b.SetPace(worker.Rank{ID: worker.ID(i + 1)}, picker.Unlearned())
+	}
+	p := picker.DefaultParamsFor(worker.Prefill)
+	for round, picks := range []int{n, 100} {
+		picked := map[worker.Rank]int{}
+		for i := range picks {
+			req := prefillRequest(s, 1_000_000, &p)
+			req.Now = later.Add(time.Duration(round*n+i) * time.Second)
+			var r Reservation
+			d, err := b.PickAndReserve(req, &r)
+			require.NoError(t, err)
+			require.InDelta(t, 100, d.Cost, 200)
+			r.Release(req.Now.Add(time.Millisecond))
+			picked[d.Rank]++
+		}
+		require.Len(t, picked, picks, "each once")
+		b.Update(nil)
+		b.Update(s)
+	}
+}

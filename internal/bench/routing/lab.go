@@ -331,6 +331,9 @@ func (o *liveOptions) tokenArgs(m *liveMode) []string {
 	}
 }
 
+// reportEvery is how often workers are asked for what they run, in the trace's time: the plugin's default.
+const reportEvery = 2 * time.Second
+
 // pluginConfig is the plugin's configuration for a mode. Time-outs that a busy
 // machine could run into are long: a request is to wait, not to be retried.
 func (o *liveOptions) pluginConfig(m *liveMode) string {
@@ -341,13 +344,14 @@ func (o *liveOptions) pluginConfig(m *liveMode) string {
 	return models + fmt.Sprintf(`journal: %d
 tokens: {mode: %s, wait: 4s}
 prefill: {start_timeout: 10s, overdue_base: 60s}
+engines: {report_interval: %s}
 routing:
   routed_ttl: %s
   predicted_ttl: %s
   prefill: {%s}
   decode: {mode: round-robin}
   aggregated: {%s}
-`, o.requests+warmUps, m.tokens, o.live(o.fleet.RoutedTTL), o.live(o.fleet.PredictedTTL), m.prefill, m.prefill)
+`, o.requests+warmUps, m.tokens, o.live(reportEvery), o.live(o.fleet.RoutedTTL), o.live(o.fleet.PredictedTTL), m.prefill, m.prefill)
 }
 
 // live returns how long something of the trace lasts live.

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -45,6 +46,7 @@ type options struct {
 	spread     bool
 	quick      bool
 	bursts     bool
+	agents     bool
 	out        string
 	live       bool
 	tokenizer  string
@@ -87,6 +89,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.IntVar(&o.played.decode, "decode", 2, "live decode workers")
 	liveFleet := fs.String("live-fleet", "apart", "what is played live: apart, or whole: the workers serve requests alone, and live modes may be others' programs (live-modes: envoy-least-request, sglang-gateway, smg, vllm-cache-aware, vllm-kv-aware); with +two-slow two of them are half as fast")
 	fs.BoolVar(&o.bursts, "bursts", false, "live, and in the slice's simulation: bunch what arrives in 20 s into the first 10")
+	fs.BoolVar(&o.agents, "agents", false, "live, and in the slice's simulation: agents' traffic in the place of the trace")
 	fs.StringVar(&o.played.python, "python", "", "a Python `program` with the packages of others' programs (make bench-rivals)")
 	fs.StringVar(&o.fleets, "fleet", "", "play whole answers over fleets by name, with commas between them: whole or apart, and any of +two-slow, +halved, +throttled, +four. Simulates only, with the first -capacity")
 	fs.StringVar(&o.traffics, "traffic", "", "with -fleet: loads in percent of the fleet's time if nothing were cached, bursts, or agents, with commas between them; default 65")
@@ -291,9 +294,33 @@ func (o *options) read(limit int, rate float64) ([]replay.Request, error) {
 // differ by chance alone, of which a live run is one.
 const sliceSeeds = 20
 
+// sliceOf returns the requests that are played live: of the trace, or agents'. What an agent sends next, it sends
+// a pause after an answer; live it comes when it would if the plugin's defaults picked.
+func (o *options) sliceOf() ([]replay.Request, error) {
+	if !o.agents {
+		return o.read(o.played.requests, o.rates[0])
+	}
+	a := replay.DefaultAgents()
+	a.Seed, a.BlockTokens, a.Requests = o.seed, traceBlock, 2*o.played.requests // sessions overlap: the first half is dense
+	w, f := a.Workload(), o.played.simulated()
+	p, err := policies.NewPlugin(f, w.BlockTokens, policies.Default())
+	if err != nil {
+		return nil, err
+	}
+	r, err := replay.Run(f, w, p)
+	if err != nil {
+		return nil, err
+	}
+	for i := range w.Requests {
+		w.Requests[i].At, w.Requests[i].Follows = time.Duration(float64(r.Outcomes[i].At)/o.rates[0]), 0
+	}
+	slices.SortStableFunc(w.Requests, func(a, b replay.Request) int { return cmp.Compare(a.At, b.At) })
+	return w.Requests[:min(len(w.Requests), o.played.requests)], nil
+}
+
 // compare plays the slice live, and simulates it.
 func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Writer) (*comparison, error) {
-	trace, err := o.read(o.played.requests, o.rates[0])
+	trace, err := o.sliceOf()
 	if err != nil {
 		return nil, err
 	}

@@ -44,6 +44,10 @@ func modes(speed float64) []mode {
 		{"kv", "exact overlap from KV events, and what was routed until they come; default parameters", with(picker.KV, predicted), nil},
 		{"kv-told", "exact overlap from KV events alone", with(picker.KV, nil), nil},
 		{"kv-blocks", "kv with the cost in blocks, as before it was in seconds", with(picker.KV, func(c *policies.Config) { predicted(c); blocks(c) }), nil},
+		{"dynamo", "NVIDIA Dynamo's default: kv-blocks with all weights 1", with(picker.KV, func(c *policies.Config) {
+			predicted(c)
+			c.Prefill, c.Decode, c.Whole = picker.DefaultParams(), picker.DefaultParams(), picker.DefaultParams()
+		}), nil},
 		{"estimate", "kv by the byte estimate: what was routed lately, at half weight", with(picker.KV, estimated), nil},
 		{"estimate-full", "the same at full weight", with(picker.KV, func(c *policies.Config) {
 			estimated(c)

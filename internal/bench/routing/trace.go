@@ -25,7 +25,7 @@ type fleet struct {
 
 // simulated returns the fleet as internal/replay has it: prefill ranks alone.
 func (f *fleet) simulated() *replay.Fleet {
-	out := &replay.Fleet{EventDelay: f.EventDelay}
+	out := &replay.Fleet{EventDelay: f.EventDelay, ReportEvery: reportEvery}
 	for range f.Ranks {
 		out.Ranks = append(out.Ranks, replay.Rank{PerToken: 1 / f.Speed, PerPrompt: f.Overhead.Seconds(), CacheBlocks: f.Capacity})
 	}
