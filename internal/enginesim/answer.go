@@ -134,9 +134,6 @@ func (a *answer) stream() error {
 			return err
 		}
 		a.appendRound(sent, upto)
-		if sent == 0 {
-			c.s.log.firstToken(c.rec)
-		}
 		sent = upto
 		if perToken > 0 && sent < a.out {
 			c.grows(sent)
@@ -160,6 +157,9 @@ func (a *answer) stream() error {
 
 // appendRound appends the tokens from one to another of each item.
 func (a *answer) appendRound(from, upto int) {
+	if from == 0 {
+		a.c.s.log.firstToken(a.c.rec)
+	}
 	for i := range a.c.items {
 		a.appendTokens(i, from, upto)
 	}

@@ -80,17 +80,12 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.Uint64Var(&o.seed, "seed", 1, "the first seed")
 	fs.BoolVar(&o.spread, "spread", true, "let requests of one timestamp arrive evenly until the next one: the trace tells times in steps of 3 s")
 	fs.BoolVar(&o.live, "live", true, "play a slice live too, with the first -capacity and the first -rate; false needs no Envoy")
-	fs.IntVar(&o.played.requests, "live-requests", 1500, "how long the slice is, from the trace's beginning")
-	fs.IntVar(&o.played.repeats, "live-repeats", 1, "runs of each live mode, in turns, of which medians are printed")
 	liveNames := fs.String("live-modes", "", "live modes with commas between them; default all")
 	fs.Float64Var(&o.played.scale.Speedup, "speedup", 10, "how many times as fast as in the trace live time goes: more is sooner done, and the path weighs more")
 	fs.IntVar(&o.played.scale.Page, "page", 16, "tokens of a live block, which stands for 512: more makes prompts longer, and their bytes dearer")
 	fs.StringVar(&o.tokenizer, "tokenizer", "", "a `family` of make tokenizers, as qwen3: live prompts are chats of its words, workers take Python's tokens for them (make real-tools), and the live mode kv-files is there; default: the simulated workers' own")
 	fs.IntVar(&o.played.decode, "decode", 2, "live decode workers")
-	liveFleet := fs.String("live-fleet", "apart", "what is played live: apart, or whole: the workers serve requests alone, and live modes may be others' programs (live-modes: envoy-least-request, sglang-gateway, smg, vllm-cache-aware, vllm-kv-aware); with +two-slow two of them are half as fast")
-	fs.BoolVar(&o.bursts, "bursts", false, "live, and in the slice's simulation: bunch what arrives in 20 s into the first 10")
-	fs.BoolVar(&o.agents, "agents", false, "live, and in the slice's simulation: agents' traffic in the place of the trace")
-	fs.StringVar(&o.played.python, "python", "", "a Python `program` with the packages of others' programs (make bench-rivals)")
+	liveFleet := o.liveFlags(fs)
 	fs.StringVar(&o.fleets, "fleet", "", "play whole answers over fleets by name, with commas between them: whole or apart, and any of +two-slow, +halved, +throttled, +four. Simulates only, with the first -capacity")
 	fs.StringVar(&o.traffics, "traffic", "", "with -fleet: loads in percent of the fleet's time if nothing were cached, bursts, or agents, with commas between them; default 65")
 	fs.DurationVar(&o.target.FirstToken, "target-first", 4*time.Second, "with -fleet: the latest first token of a request that counts as good")
@@ -111,14 +106,8 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		fs.Visit(func(f *flag.Flag) { set[f.Name] = true })
 		o.hurry(set, liveNames)
 	}
-	switch *liveFleet {
-	case "apart", "whole", "apart+two-slow", "whole+two-slow":
-		o.played.whole = strings.HasPrefix(*liveFleet, "whole")
-		if strings.HasSuffix(*liveFleet, "+two-slow") {
-			o.played.slow = 2
-		}
-	default:
-		return nil, fmt.Errorf("-live-fleet %q: expected apart or whole, with or without +two-slow", *liveFleet)
+	if err := o.played.named(*liveFleet); err != nil {
+		return nil, err
 	}
 	o.played.fleet = o.fleet
 	o.played.fleet.Capacity = o.capacities[0]
@@ -128,6 +117,29 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	live, err := chosenLive(*liveNames, o.tokenizer != "", o.played.whole)
 	o.played.modes = replicatedLive(live, o.replicas)
 	return o, err
+}
+
+// liveFlags adds the flags of what is played live, beside the trace's slice over pairs.
+func (o *options) liveFlags(fs *flag.FlagSet) (fleet *string) {
+	fs.IntVar(&o.played.requests, "live-requests", 1500, "how long the slice is, from the trace's beginning")
+	fs.IntVar(&o.played.repeats, "live-repeats", 1, "runs of each live mode, in turns, of which medians are printed")
+	fleet = fs.String("live-fleet", "apart", "what is played live: apart, or whole: the workers serve requests alone, and live modes may be others' programs (live-modes: envoy-least-request, sglang-gateway, smg, vllm-cache-aware, vllm-kv-aware); with +two-slow two of them are half as fast")
+	fs.BoolVar(&o.bursts, "bursts", false, "live, and in the slice's simulation: bunch what arrives in 20 s into the first 10")
+	fs.BoolVar(&o.agents, "agents", false, "live, and in the slice's simulation: agents' traffic in the place of the trace")
+	fs.StringVar(&o.played.python, "python", "", "a Python `program` with the packages of others' programs (make bench-rivals)")
+	return fleet
+}
+
+// named sets the live fleet by its name.
+func (o *liveOptions) named(fleet string) error {
+	base, slow := strings.CutSuffix(fleet, "+two-slow")
+	if base != "apart" && base != "whole" {
+		return fmt.Errorf("-live-fleet %q: expected apart or whole, with or without +two-slow", fleet)
+	}
+	if o.whole = base == "whole"; slow {
+		o.slow = 2
+	}
+	return nil
 }
 
 // hurry makes a run short, but for what was set.
