@@ -53,10 +53,13 @@ const (
 	foreignTokens = 1000
 )
 
-// until returns when the work is believed to be done, in seconds. A rank that is not picked is believed less
-// with each report, so that one which says for ever that it is busy gets requests
+// left returns how much of the work is believed to be left at a time, in seconds. A rank that is not picked is
+// believed less with each report, so that one which says for ever that it is busy gets requests
 // within two minutes of reports each 2 s.
-func (f *foreign) until() float64 { return f.seconds/float64(max(f.unused, 1)) + f.at.Seconds() }
+func (f *foreign) left(at time.Duration) float64 {
+	all := f.seconds / float64(max(f.unused, 1))
+	return max(0, all-max(0, (at-f.at).Seconds()))
+}
 
 // ReportQueue says that the rank's engine had so many prompts at a time, those of the book's included.
 // Unknown ranks are ignored.
@@ -195,7 +198,7 @@ func (e *entry) wait(now time.Duration) float64 {
 func (e *entry) busy() (top, floor float64) {
 	q, p := &e.queue, e.pace
 	if q.head == nil {
-		return e.foreign.until(), 0
+		return e.foreign.left(e.foreign.at) + e.foreign.at.Seconds(), 0
 	}
 	all := p.PerToken*float64(e.load.PrefillTokens) + p.PerRequest*float64(q.n)
 	k, left := q.sides(), 0.0
@@ -205,8 +208,7 @@ func (e *entry) busy() (top, floor float64) {
 		all -= had
 		left += whole - had
 	}
-	now := q.until.Seconds()
-	return all + max(now, e.foreign.until()), max(0, all-left)
+	return all + q.until.Seconds() + e.foreign.left(q.until), max(0, all-left)
 }
 
 // computesLocked notes that work for so many tokens has come to a rank of the pool.

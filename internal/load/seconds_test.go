@@ -201,7 +201,8 @@ func TestWhatOthersSendIsWaitedFor(t *testing.T) {
 	b.ReportQueue(first, 5, now) // 5 of 1,000 tokens
 	require.InDelta(t, 5, b.Wait(first, now), 1e-9)
 	require.InDelta(t, 3, b.Wait(first, now.Add(2*time.Second)), 1e-9)
-	require.Zero(t, b.Wait(first, now.Add(time.Minute)))
+	now = now.Add(time.Minute)
+	require.Zero(t, b.Wait(first, now))
 
 	p := picker.DefaultParamsFor(worker.Prefill)
 	p.BlockSize = 16
@@ -217,14 +218,17 @@ func TestWhatOthersSendIsWaitedFor(t *testing.T) {
 	require.InDelta(t, 0.5, b.Wait(second, now), 1e-9)
 	b.ReportQueue(second, 1, now)
 	require.InDelta(t, 0.5, b.Wait(second, now), 1e-9, "it is the book's own")
-	b.ReportQueue(second, 3, now)
-	require.InDelta(t, 1.5, b.Wait(second, now), 1e-9, "two more like those that have come")
+	b.ReportQueue(second, 1, now.Add(300*time.Millisecond))
+	require.InDelta(t, 0.1, b.Wait(second, now.Add(400*time.Millisecond)), 1e-9, "a report that says nothing new changes nothing")
+	b.ReportQueue(second, 3, now.Add(400*time.Millisecond))
+	require.InDelta(t, 1.1, b.Wait(second, now.Add(400*time.Millisecond)), 1e-9, "two more like those that have come")
 	r.Release(now)
 
 	// The first one says again and again that it has a million: 60 reports later half a second is believed.
+	start := now
 	for after := 2 * time.Second; ; after += 2 * time.Second {
 		require.LessOrEqual(t, after, 2*time.Minute)
-		now = later.Add(after)
+		now = start.Add(after)
 		b.ReportQueue(first, 1e6, now)
 		b.ReportQueue(second, -1, now)
 		require.LessOrEqual(t, b.Wait(first, now), 30.0)

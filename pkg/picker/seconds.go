@@ -34,7 +34,7 @@ const (
 	runningBlock = 0.002
 	// beside is what a second of this prompt's work costs each request that the rank has, in seconds: while
 	// it is computed, their answers come slower.
-	beside = 0.03
+	beside = 0.02
 	// tooLate is added to the cost of a candidate that is believed to miss the request's target, so that any
 	// one that keeps it costs less.
 	tooLate = 1e9
