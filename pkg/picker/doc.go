@@ -22,7 +22,23 @@
 //
 // # Cost
 //
-// A cost is in blocks of KV cache; the lowest wins. For one candidate, with b the block
+// The lowest cost wins. By default it is in seconds (Params.InSeconds, seconds.go). For a rank that
+// computes the prompt, with W the seconds until it is free, O the seconds of what it does not hold of this
+// prompt, λ the arrivals a second and rank, and ρ the seconds of work booked a second and rank:
+//
+//	cost  W + O + O × 0.5 × λ / (1 - ρ) × (W + O)
+//	      + 0.002 × blocks of running answers + 0.02 × O × requests
+//
+// For a rank that decodes what was prefilled elsewhere, with A the seconds that the answer takes there,
+// F the seconds until the prompt is there, and p the seconds that a block adds to a token:
+//
+//	cost  0.1 × A + 0.01 × tokens × p × the prompt's blocks × requests + F
+//	      + A × blocks too many now / blocks held + 0.0001 × tokens that will be computed again
+//
+// A rank of which nothing is known is taken for [Unlearned] and [UnlearnedWriting]. A candidate that is
+// believed to miss Request.Target is picked only if all are.
+//
+// With InSeconds false a cost is in blocks of KV cache. For one candidate, with b the block
 // size:
 //
 //	overlap       leading blocks of the prompt on the device, times the estimate
