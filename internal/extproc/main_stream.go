@@ -354,7 +354,7 @@ func (s *mainStream) relay(now time.Time, e *leg.Effect) {
 	}
 	if s.m.ServesSoFar() {
 		if !s.m.Plan().Disaggregated {
-			s.srv.paces.prompt(s, worker.Aggregated, computing(s.m.Plan()), s.decodeBooking, now)
+			s.srv.Paces.prompt(s, worker.Aggregated, computing(s.m.Plan()), s.decodeBooking, now)
 		}
 		s.decodeLimit.learn(&s.srv.patience, now)
 		s.srv.cfg.Health.Began(s.m.Plan().Decode, now)

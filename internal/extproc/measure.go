@@ -72,7 +72,7 @@ func (s *mainStream) measure(now time.Time, e *leg.Effect) {
 	s.srv.cfg.Telemetry.Took(&t)
 	s.learn(&t)
 	if t.Error == "" {
-		s.srv.paces.answer(s, &t, now)
+		s.srv.Paces.answer(s, &t, now)
 	}
 	if t.Error != "" || s.prompt.Prompt == 0 {
 		return

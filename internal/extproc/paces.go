@@ -13,10 +13,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// paces learn how long ranks take to compute prompts, of each model and role apart, how long decode takes
+// Paces learn how long ranks take to compute prompts, of each model and role apart, how long decode takes
 // for a token, and how long pairs take to hand a prompt over. They tell the load book. Safe for concurrent
 // use.
-type paces struct {
+type Paces struct {
 	mu     sync.Mutex
 	fleets map[paced]*fleetPace
 	pairs  map[worker.Key]*pairPace
@@ -48,7 +48,7 @@ const tellAll = time.Second
 
 // took tells that a rank has spent so long on so many tokens of a prompt, or, in decode, on a token while it
 // held so many blocks.
-func (p *paces) took(c *Config, of paced, at worker.Rank, spent time.Duration, ended time.Time, size int64) {
+func (p *Paces) took(c *Config, of paced, at worker.Rank, spent time.Duration, ended time.Time, size int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.fleets == nil {
@@ -88,7 +88,7 @@ func setPace(book *load.Book, role worker.Role, f *pace.Fleet[worker.Rank], r wo
 }
 
 // forget drops the fleets of pools that are there no more.
-func (p *paces) forget(pool func(worker.Key) *worker.Pool) {
+func (p *Paces) forget(pool func(worker.Key) *worker.Pool) {
 	for of := range p.fleets {
 		if pool(of.of) == nil {
 			delete(p.fleets, of)
@@ -98,7 +98,7 @@ func (p *paces) forget(pool func(worker.Key) *worker.Pool) {
 }
 
 // prompt tells of the prompt of a request, which a rank has computed as it was booked.
-func (p *paces) prompt(s *mainStream, role worker.Role, at worker.Rank, booked *load.Reservation, now time.Time) {
+func (p *Paces) prompt(s *mainStream, role worker.Role, at worker.Rank, booked *load.Reservation, now time.Time) {
 	if at.ID == 0 || s.asked.Parallel != 1 {
 		return
 	}
@@ -114,7 +114,7 @@ func (p *paces) prompt(s *mainStream, role worker.Role, at worker.Rank, booked *
 }
 
 // answer tells of the answer of a pair that served, and of its hand-off.
-func (p *paces) answer(s *mainStream, t *telemetry.Served, now time.Time) {
+func (p *Paces) answer(s *mainStream, t *telemetry.Served, now time.Time) {
 	plan, c := s.m.Plan(), &s.srv.cfg
 	if !plan.Disaggregated || s.asked.Parallel != 1 {
 		return
@@ -128,7 +128,7 @@ func (p *paces) answer(s *mainStream, t *telemetry.Served, now time.Time) {
 }
 
 // handedOver tells how long it took from the end of a prefill until decode had the prompt.
-func (p *paces) handedOver(c *Config, of worker.Key, pair legRanks, took time.Duration, now time.Time, tokens int64) {
+func (p *Paces) handedOver(c *Config, of worker.Key, pair legRanks, took time.Duration, now time.Time, tokens int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.pairs == nil {
@@ -170,8 +170,7 @@ const mostPairs = 1 << 14
 
 // Believed is what is believed of a rank: of its prompts, or, if it decodes, of a token of its answers by the
 // blocks that it holds. legs is on how many it rests, older ones counting less; 0: on those of other ranks.
-func (srv *Server) Believed(w *worker.Worker, r worker.Rank) (s pace.Speed, legs float64, known bool) {
-	p := &srv.paces
+func (p *Paces) Believed(w *worker.Worker, r worker.Rank) (s pace.Speed, legs float64, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, model := range w.Models {
@@ -183,15 +182,15 @@ func (srv *Server) Believed(w *worker.Worker, r worker.Rank) (s pace.Speed, legs
 	return s, 0, false
 }
 
-// tellPaces tells the book what is believed of the ranks of the present view. It is for ranks that are new.
-func (srv *Server) tellPaces() {
-	p, view := &srv.paces, srv.cfg.Board.Load()
+// tell tells the book what is believed of the ranks of the present view. It is for ranks that are new.
+func (p *Paces) tell(c *Config) {
+	view := c.Board.Load()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for of, f := range p.fleets {
 		if pool := view.Pool(of.of); pool != nil {
 			for _, r := range pool.Ranks(of.role) {
-				setPace(srv.cfg.Book, of.role, &f.Fleet, r)
+				setPace(c.Book, of.role, &f.Fleet, r)
 			}
 		}
 	}
@@ -214,10 +213,9 @@ type keptPair struct {
 	Fleet *pace.Fleet[legRanks]
 }
 
-// WritePaces writes what is believed of ranks and pairs.
-func (srv *Server) WritePaces(w io.Writer) error {
+// Write writes what is believed of ranks and pairs.
+func (p *Paces) Write(w io.Writer) error {
 	var out keptPaces
-	p := &srv.paces
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for of, f := range p.fleets {
@@ -229,13 +227,12 @@ func (srv *Server) WritePaces(w io.Writer) error {
 	return json.NewEncoder(w).Encode(&out)
 }
 
-// ReadPaces takes what an earlier process has written. After an error nothing is believed.
-func (srv *Server) ReadPaces(r io.Reader) error {
+// Read takes what an earlier process has written. After an error nothing has changed.
+func (p *Paces) Read(r io.Reader) error {
 	var in keptPaces
 	if err := json.NewDecoder(r).Decode(&in); err != nil {
 		return err
 	}
-	p := &srv.paces
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fleets, p.pairs = make(map[paced]*fleetPace), make(map[worker.Key]*pairPace)

@@ -22,21 +22,21 @@ func TestWhatWasLearnedOutlivesTheProcess(t *testing.T) {
 	for i := range 40 {
 		c, size := &first.srv.cfg, int64(1000+100*i)
 		now = now.Add(time.Second)
-		first.srv.paces.took(c, paced{key, worker.Prefill}, worker.Rank{ID: 1}, time.Duration(size)*time.Millisecond, now, size)
-		first.srv.paces.took(c, paced{key, worker.Prefill}, slow, 3*time.Duration(size)*time.Millisecond, now, size)
-		first.srv.paces.handedOver(c, key, pair, time.Duration(size)*time.Microsecond, now, size)
+		first.srv.Paces.took(c, paced{key, worker.Prefill}, worker.Rank{ID: 1}, time.Duration(size)*time.Millisecond, now, size)
+		first.srv.Paces.took(c, paced{key, worker.Prefill}, slow, 3*time.Duration(size)*time.Millisecond, now, size)
+		first.srv.Paces.handedOver(c, key, pair, time.Duration(size)*time.Microsecond, now, size)
 	}
 	var kept bytes.Buffer
-	require.NoError(t, first.srv.WritePaces(&kept))
+	require.NoError(t, first.srv.Paces.Write(&kept))
 	for _, bad := range []string{"", "{", `{"Fleets":[{"Fleet":{"All":{"N":-1}}}]}`} {
-		require.Error(t, second.srv.ReadPaces(strings.NewReader(bad)))
+		require.Error(t, second.srv.Paces.Read(strings.NewReader(bad)))
 	}
-	require.NoError(t, second.srv.ReadPaces(strings.NewReader(`{"Fleets":[{}],"Pairs":[{}]}`)))
-	require.NoError(t, second.srv.ReadPaces(&kept))
-	second.srv.tellPaces()
+	require.NoError(t, second.srv.Paces.Read(strings.NewReader(`{"Fleets":[{}],"Pairs":[{}]}`)))
+	require.NoError(t, second.srv.Paces.Read(&kept))
+	second.srv.Paces.tell(&second.srv.cfg)
 	for _, r := range []*replica{first, second} {
 		w := r.srv.view.Load().Worker(slow.ID)
-		s, legs, known := r.srv.Believed(w, slow)
+		s, legs, known := r.srv.Paces.Believed(w, slow)
 		require.True(t, known)
 		require.Greater(t, s.Seconds(1000), 2.0)
 		require.Greater(t, legs, 5.0)

@@ -81,20 +81,21 @@ type Server struct {
 	owner   string
 	view    *discovery.View
 
-	bodies    *budget.Budget
-	router    *route.Router
-	lately    outlen.Lately // how long and how fast answers have been of late
-	attempts  *registry
-	unrouted  unrouted
-	avoid     *avoidList
-	doubts    doubts
-	pairs     pairs
-	shapes    *shapes
-	retries   sync.Once // the log was told what a gateway's own retries do
-	clocks    clocks
-	tellers   tellers
-	patience  patience.Limits
-	paces     paces
+	bodies   *budget.Budget
+	router   *route.Router
+	lately   outlen.Lately // how long and how fast answers have been of late
+	attempts *registry
+	unrouted unrouted
+	avoid    *avoidList
+	doubts   doubts
+	pairs    pairs
+	shapes   *shapes
+	retries  sync.Once // the log was told what a gateway's own retries do
+	clocks   clocks
+	tellers  tellers
+	patience patience.Limits
+	// Paces are what is learned of how long workers take.
+	Paces     Paces
 	leavers   leavers
 	collected once
 	peers     *peers
@@ -344,7 +345,7 @@ func (srv *Server) OnChange(old *worker.Snapshot, c discovery.Change) {
 		srv.attempts.gone(c.Left, c.Moved)
 		srv.patience.Forget(c.Left)
 	}
-	srv.tellPaces()
+	srv.Paces.tell(&srv.cfg)
 	srv.pairs.do(func(b *sides.Book) { b.Keep(idsOf(srv.cfg.Board.Load().Workers()), c.Changed) })
 	err := srv.CheckListener()
 	if err != nil && !srv.unheard {

@@ -46,8 +46,8 @@ type foreign struct {
 }
 
 const (
-	// mostForeign bounds what is believed of a report, in seconds of work.
-	mostForeign = 30
+	// mostForeign bounds what is believed of a report.
+	mostForeign = 30 * time.Second
 	// A prompt that the book does not know is taken for one like those that it knows, or, if it knows none,
 	// for one of so many tokens.
 	foreignTokens = 1000
@@ -78,7 +78,7 @@ func (b *Book) ReportQueue(r worker.Rank, prompts int64, at time.Time) {
 	if e.queue.n > 0 {
 		unused = 1
 	}
-	e.foreign = foreign{min(max(0, more)*each, mostForeign), b.now, unused}
+	e.foreign = foreign{min(max(0, more)*each, mostForeign.Seconds()), b.now, unused}
 	b.writeLocked(e)
 }
 

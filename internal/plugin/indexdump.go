@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/extproc"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/internal/wholefile"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
@@ -22,7 +24,7 @@ func (p *plugin) resumeIndex() {
 	if path == "" {
 		return
 	}
-	p.resumePaces(path + pacesSuffix)
+	resumePaces(p.server, path+pacesSuffix, p.log)
 	removeTorn(path)
 	d, err := ReadDump(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -46,14 +48,14 @@ const pacesSuffix = ".paces"
 
 // resumePaces begins with what an earlier process has learned of ranks. If the file is missing or damaged,
 // they are learned anew.
-func (p *plugin) resumePaces(path string) {
+func resumePaces(srv *extproc.Server, path string, log *slog.Logger) {
 	f, err := os.Open(path)
 	if err == nil {
 		defer f.Close() //nolint:errcheck // nothing was written to it
-		err = p.server.ReadPaces(f)
+		err = srv.Paces.Read(f)
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		p.log.Warn("what was learned of how fast workers are cannot be used, and is learned anew: nothing has to be done", logkey.Path, path, logkey.Err, err)
+		log.Warn("what was learned of how fast workers are cannot be used, and is learned anew: nothing has to be done", logkey.Path, path, logkey.Err, err)
 	}
 }
 
@@ -112,7 +114,7 @@ func (p *plugin) saveIndex() (took time.Duration) {
 	defer func() { <-p.dumping }()
 	began := time.Now()
 	err := wholefile.ReplaceWith(path, 0o600, p.writeIndex)
-	if e := wholefile.ReplaceWith(path+pacesSuffix, 0o600, p.server.WritePaces); err == nil {
+	if e := wholefile.ReplaceWith(path+pacesSuffix, 0o600, p.server.Paces.Write); err == nil {
 		err = e
 	}
 	took = time.Since(began)

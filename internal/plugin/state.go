@@ -186,7 +186,7 @@ func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map
 		stream := streams[r]
 		events := eventStream(&stream)
 		events.Late = late(&stream, now) && expected(w, &s, &f)
-		speed, legs, _ := p.server.Believed(w, r)
+		speed, legs, _ := p.server.Paces.Believed(w, r)
 		row.Ranks = append(row.Ranks, admin.RankRow{
 			Pace:   admin.Pace{Token: speed.PerToken, Request: speed.PerRequest, Legs: legs, Wait: p.book.Wait(r, now)},
 			DPRank: dp, Health: own.Health, Reason: own.why, Requests: int(l.PrefillRequests + l.DecodeRequests), PrefillTokens: l.PrefillTokens,
