@@ -279,7 +279,6 @@ func Default() Config {
 		Routing: RoutingConfig{
 			Prefill: PickConfig{Mode: "kv", Cost: "seconds"}, Decode: PickConfig{Mode: "kv", Cost: "seconds"}, Aggregated: PickConfig{Mode: "kv", Cost: "seconds"},
 			Headers: prefill.DialectPlain, RequestOverrides: &yes, RoutedTTL: 2 * time.Minute,
-			Conditional:  ConditionalConfig{DecodeBusyBlocks: 0.8},
 			PredictedTTL: 10 * time.Second, PredictedWeight: 1,
 		},
 		Prefill: PrefillConfig{

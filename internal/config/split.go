@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/seed-60ae5743/baton/internal/extproc"
+	"github.com/seed-60ae5743/baton/pkg/picker"
 )
 
 const (
@@ -15,18 +15,17 @@ const (
 // ConditionalConfig says when one worker serves a request, its prompt included, although
 // the model has prefill workers; see extproc.Conditional.
 type ConditionalConfig struct {
-	Enabled          bool    `yaml:"enabled"`            // default false
-	DecodeBusyBlocks float64 `yaml:"decode_busy_blocks"` // default 0.8
+	Enabled bool `yaml:"enabled"` // default false
 }
 
 // validateSplit returns the faults of the settings by which one worker serves alone.
 func (c *Config) validateSplit() (errs []error) {
 	k := &c.Routing
-	for _, err := range extproc.Conditional(k.Conditional).Faults() { // a setting that is off must be right, too
-		errs = append(errs, fmt.Errorf("routing.%w", err))
+	inSeconds := func(p *PickConfig) bool {
+		return p.Cost != costIn[false] && (p.Mode == "" || p.Mode == picker.KV.String())
 	}
-	if k.Conditional.Enabled && (k.Prefill.Cost == costIn[false] || k.Aggregated.Cost == costIn[false]) {
-		errs = append(errs, errors.New("routing.conditional.enabled: expected cost: seconds of routing.prefill and routing.aggregated, which it compares"))
+	if k.Conditional.Enabled && !(inSeconds(&k.Prefill) && inSeconds(&k.Aggregated)) {
+		errs = append(errs, errors.New("routing.conditional.enabled: expected mode: kv and cost: seconds of routing.prefill and routing.aggregated, whose costs it compares"))
 	}
 	switch {
 	case c.Fallback != fallbackNone && c.Fallback != fallbackAggregated:

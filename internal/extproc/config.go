@@ -239,7 +239,6 @@ func (c Config) Validate() error {
 			errs = append(errs, err)
 		}
 	}
-	errs = append(errs, c.Conditional.Faults()...)
 	errs = append(errs, c.Gateway.faults()...)
 	if c.FallbackAggregated && c.EnforceDisagg {
 		bad("fallback aggregated: expected it without enforced disaggregation")

@@ -32,6 +32,7 @@ func (s *mainStream) mark(now time.Time, r leg.Report) {
 	case leg.Well:
 		j.Mark(s.note, decision.PrefillWell, now)
 		s.srv.cfg.Telemetry.WorkerAttempt(s.prefillLimit.subject.Worker, worker.Prefill, r.State.String())
+		s.wellAt = now
 		s.srv.Paces.prompt(s, worker.Prefill, s.m.Plan().Prefill, s.prefillBooking, now)
 		s.prefillLimit.learn(&s.srv.patience, now)
 		s.decodeLimit.from = now

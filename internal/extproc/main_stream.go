@@ -53,6 +53,8 @@ type mainStream struct {
 	claim          tokens.Claim // of the prompt's tokens
 	compared       *comparison  // of what its two workers count; nil: of nothing
 	asked          route.Answer
+	wellAt         time.Time // when prefill was well
+	heldBlocks     int64     // KV blocks of decode's rank when the answer began, its own included
 	others         []route.Destination
 	again          *route.Again
 	counts         tokenCounts // as engines tell them
@@ -353,6 +355,7 @@ func (s *mainStream) relay(now time.Time, e *leg.Effect) {
 		s.decodeBooking.PrefillDone(math.MaxInt64, now) // the answer has begun, so the prompt is computed
 	}
 	if s.m.ServesSoFar() {
+		s.heldBlocks, _ = s.srv.cfg.Book.DecodingBlocks(s.m.Plan().Decode, now)
 		if !s.m.Plan().Disaggregated {
 			s.srv.Paces.prompt(s, worker.Aggregated, computing(s.m.Plan()), s.decodeBooking, now)
 		}

@@ -3,6 +3,7 @@ package extproc
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ type Paces struct {
 	mu     sync.Mutex
 	fleets map[paced]*fleetPace
 	pairs  map[worker.Key]*pairPace
+	kept   time.Time // until then nobody is forgotten: workers that were known may still join
 }
 
 // paced is a model's ranks of a role. Those of decode are learned by what a token takes, over the KV blocks
@@ -66,7 +68,11 @@ func (p *Paces) took(c *Config, of paced, at worker.Rank, spent time.Duration, e
 	}
 	f.told = ended
 	view := c.Board.Load()
-	p.forget(view.Pool)
+	if ended.After(p.kept) {
+		maps.DeleteFunc(p.fleets, func(of paced, _ *fleetPace) bool { return view.Pool(of.of) == nil })
+		maps.DeleteFunc(p.pairs, func(of worker.Key, _ *pairPace) bool { return view.Pool(of) == nil })
+		f.Keep(func(r worker.Rank) bool { return view.Worker(r.ID) != nil })
+	}
 	pool := view.Pool(of.of)
 	if pool == nil {
 		return
@@ -74,7 +80,6 @@ func (p *Paces) took(c *Config, of paced, at worker.Rank, spent time.Duration, e
 	for _, r := range pool.Ranks(of.role) {
 		setPace(c.Book, of.role, &f.Fleet, r)
 	}
-	f.Keep(func(r worker.Rank) bool { return view.Worker(r.ID) != nil })
 }
 
 func setPace(book *load.Book, role worker.Role, f *pace.Fleet[worker.Rank], r worker.Rank) {
@@ -84,16 +89,6 @@ func setPace(book *load.Book, role worker.Role, f *pace.Fleet[worker.Rank], r wo
 		book.SetWriting(r, picker.Writing{Base: s.PerRequest, PerBlock: s.PerToken})
 	default:
 		book.SetPace(r, picker.Pace(s))
-	}
-}
-
-// forget drops the fleets of pools that are there no more.
-func (p *Paces) forget(pool func(worker.Key) *worker.Pool) {
-	for of := range p.fleets {
-		if pool(of.of) == nil {
-			delete(p.fleets, of)
-			delete(p.pairs, of.of)
-		}
 	}
 }
 
@@ -119,11 +114,13 @@ func (p *Paces) answer(s *mainStream, t *telemetry.Served, now time.Time) {
 	if !plan.Disaggregated || s.asked.Parallel != 1 {
 		return
 	}
-	if blocks, known := c.Book.DecodingBlocks(plan.Decode, now); known && t.PerToken > 0 {
-		p.took(c, paced{s.asked.Key, worker.Decode}, plan.Decode, t.PerToken, now, max(1, blocks))
+	if s.heldBlocks > 0 && t.PerToken > 0 {
+		p.took(c, paced{s.asked.Key, worker.Decode}, plan.Decode, t.PerToken, now, s.heldBlocks)
 	}
-	if t.FirstToken > 0 && t.HandOffAge > t.PerToken {
-		p.handedOver(c, s.asked.Key, legRanks{plan.Prefill, plan.Decode}, t.HandOffAge-t.PerToken, now, s.prompt.Prompt)
+	// The hand-off's own time is of no use: engines tell it in whole seconds.
+	took := s.m.Request().Start.Add(t.FirstToken).Sub(s.wellAt) - t.PerToken
+	if plan.Kind.PrefillFirst() && t.FirstToken > 0 && !s.wellAt.IsZero() && took > 0 {
+		p.handedOver(c, s.asked.Key, legRanks{plan.Prefill, plan.Decode}, took, now, s.prompt.Prompt)
 	}
 }
 
@@ -148,21 +145,26 @@ func (p *Paces) handedOver(c *Config, of worker.Key, pair legRanks, took time.Du
 		f = &pairPace{told: now} // of a fleet in which pairs hardly meet twice, the mean says as much
 		p.pairs[of] = f
 	}
-	view := c.Board.Load()
+	if view := c.Board.Load(); now.After(p.kept) {
+		f.Keep(func(r legRanks) bool { return view.Worker(r.Prefill.ID) != nil && view.Worker(r.Decode.ID) != nil })
+	}
+	f.tell(c.Book, of)
+}
+
+// tell tells the book of the pairs.
+func (f *pairPace) tell(book *load.Book, of worker.Key) {
 	usual, known := f.Mean()
+	if !known {
+		return
+	}
 	h := load.HandOffs{Usual: picker.Pace(usual), Far: make(map[worker.Rank][]load.FarHandOff)}
 	f.Keep(func(r legRanks) bool {
-		if view.Worker(r.Prefill.ID) == nil || view.Worker(r.Decode.ID) == nil {
-			return false
-		}
-		if s, _ := f.Of(r); known && s != usual {
+		if s, _ := f.Of(r); s != usual {
 			h.Far[r.Prefill] = append(h.Far[r.Prefill], load.FarHandOff{To: r.Decode, Pace: picker.Pace(s)})
 		}
 		return true
 	})
-	if known {
-		c.Book.SetHandOffs(of, h)
-	}
+	book.SetHandOffs(of, h)
 }
 
 // mostPairs bounds the pairs of a model of which something is known, each about 300 bytes.
@@ -194,6 +196,11 @@ func (p *Paces) tell(c *Config) {
 			}
 		}
 	}
+	for of, f := range p.pairs {
+		if view.Pool(of) != nil {
+			f.tell(c.Book, of)
+		}
+	}
 }
 
 // keptPaces are the paces as JSON.
@@ -217,25 +224,32 @@ type keptPair struct {
 func (p *Paces) Write(w io.Writer) error {
 	var out keptPaces
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	for of, f := range p.fleets {
 		out.Fleets = append(out.Fleets, keptFleet{of.of, of.role, &f.Fleet})
 	}
 	for of, f := range p.pairs {
 		out.Pairs = append(out.Pairs, keptPair{of, &f.Fleet})
 	}
-	return json.NewEncoder(w).Encode(&out)
+	text, err := json.Marshal(&out)
+	p.mu.Unlock()
+	if err == nil {
+		_, err = w.Write(text)
+	}
+	return err
 }
 
+// keepFor is how long what an earlier process has learned is kept of workers that are not there.
+const keepFor = 10 * time.Minute
+
 // Read takes what an earlier process has written. After an error nothing has changed.
-func (p *Paces) Read(r io.Reader) error {
+func (p *Paces) Read(r io.Reader, now time.Time) error {
 	var in keptPaces
 	if err := json.NewDecoder(r).Decode(&in); err != nil {
 		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.fleets, p.pairs = make(map[paced]*fleetPace), make(map[worker.Key]*pairPace)
+	p.fleets, p.pairs, p.kept = make(map[paced]*fleetPace), make(map[worker.Key]*pairPace), now.Add(keepFor)
 	for _, k := range in.Fleets {
 		if k.Fleet == nil {
 			continue

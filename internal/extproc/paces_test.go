@@ -29,10 +29,10 @@ func TestWhatWasLearnedOutlivesTheProcess(t *testing.T) {
 	var kept bytes.Buffer
 	require.NoError(t, first.srv.Paces.Write(&kept))
 	for _, bad := range []string{"", "{", `{"Fleets":[{"Fleet":{"All":{"N":-1}}}]}`} {
-		require.Error(t, second.srv.Paces.Read(strings.NewReader(bad)))
+		require.Error(t, second.srv.Paces.Read(strings.NewReader(bad), now))
 	}
-	require.NoError(t, second.srv.Paces.Read(strings.NewReader(`{"Fleets":[{}],"Pairs":[{}]}`)))
-	require.NoError(t, second.srv.Paces.Read(&kept))
+	require.NoError(t, second.srv.Paces.Read(strings.NewReader(`{"Fleets":[{}],"Pairs":[{}]}`), now))
+	require.NoError(t, second.srv.Paces.Read(&kept, now))
 	second.srv.Paces.tell(&second.srv.cfg)
 	for _, r := range []*replica{first, second} {
 		w := r.srv.view.Load().Worker(slow.ID)

@@ -1,7 +1,6 @@
 package extproc
 
 import (
-	"math"
 	"strings"
 	"testing"
 	"time"
@@ -355,13 +354,4 @@ func TestTheCursorMovesOnceForEachRequestThatLeaves(t *testing.T) {
 	}
 	r.forgetLegs()
 	r.requireIdle()
-}
-
-func TestConditionalSettingsOutOfRangeAreNamed(t *testing.T) {
-	for _, bad := range []float64{-1, 1.5, math.NaN()} {
-		errs := Conditional{DecodeBusyBlocks: bad}.Faults()
-		require.Len(t, errs, 1)
-		require.ErrorContains(t, errs[0], "conditional.decode_busy_blocks")
-	}
-	require.Empty(t, Conditional{}.Faults())
 }

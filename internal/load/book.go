@@ -115,6 +115,7 @@ type entry struct {
 	queue      queue
 	pace       picker.Pace
 	foreign    foreign
+	flow       *flow // what has come to the pool of its last pick; nil: none
 	writing    picker.Writing
 	lately     float64 // seconds of work that have come, older ones counting less; see computesLocked
 	answers    answers // of the held bookings

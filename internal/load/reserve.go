@@ -60,7 +60,7 @@ type Request struct {
 	// preferred.
 	Constraints *picker.Constraints
 
-	// MaxCost refuses the pick, with ErrCost, if it would cost so much. 0: no limit.
+	// MaxCost refuses the pick, with ErrCost, if its [picker.Decision.Ranked] is so much. 0: no limit.
 	MaxCost float64
 
 	// Growth is the expected growth of the answer, in addition to the prompt's blocks. It
@@ -210,7 +210,7 @@ func (b *Book) pickOfLocked(req *Request, wide bool) (picker.Decision, error) {
 		c.Farther = nil
 	}
 	c.Estimated, c.Near, c.Taint, c.Starved = nil, nil, nil, nil
-	if err == nil && req.MaxCost > 0 && d.Cost >= req.MaxCost {
+	if err == nil && req.MaxCost > 0 && d.Ranked() >= req.MaxCost {
 		err = ErrCost
 	}
 	return d, err
@@ -246,7 +246,9 @@ func (b *Book) bookLocked(into *Reservation, slot int32, req *Request, uncached 
 		into.expected = e.wait(b.now) + e.pace.Seconds(float64(uncached))
 	}
 	e.load.add(&d, 1)
-	e.foreign.unused = 0
+	if e.queue.n == 0 {
+		e.foreign = foreign{seconds: e.foreign.left(b.now), at: b.now}
+	}
 	if d.PrefillTokens > 0 {
 		e.queue.push(into, b.now)
 	}

@@ -71,7 +71,7 @@ func (b *Book) ReportQueue(r worker.Rank, prompts int64, at time.Time) {
 		return
 	}
 	each := e.pace.Seconds(foreignTokens)
-	if f := b.flows[cursorKey{e.key(), e.worker.Role}]; f != nil && f.arrivals > 0 {
+	if f := e.flow; f != nil && f.arrivals > 0 {
 		each = f.work / f.arrivals
 	}
 	more, unused := float64(prompts)-float64(e.queue.n), e.foreign.unused+1
@@ -80,14 +80,6 @@ func (b *Book) ReportQueue(r worker.Rank, prompts int64, at time.Time) {
 	}
 	e.foreign = foreign{min(max(0, more)*each, mostForeign.Seconds()), b.now, unused}
 	b.writeLocked(e)
-}
-
-// key is the first model of the entry's worker.
-func (e *entry) key() worker.Key {
-	if len(e.worker.Models) == 0 {
-		return worker.Key{Model: worker.NoModel, Namespace: e.worker.Namespace}
-	}
-	return worker.Key{Model: e.worker.Models[0], Namespace: e.worker.Namespace}
 }
 
 // SetPace says how long a rank takes to compute prompts. Unknown ranks are ignored.
@@ -208,7 +200,8 @@ func (e *entry) busy() (top, floor float64) {
 		all -= had
 		left += whole - had
 	}
-	return all + q.until.Seconds() + e.foreign.left(q.until), max(0, all-left)
+	// What passes is taken off the queue's own work, so the rest stays.
+	return all + q.until.Seconds() + e.foreign.left(e.foreign.at), max(0, all-left)
 }
 
 // computesLocked notes that work for so many tokens has come to a rank of the pool.
@@ -218,6 +211,7 @@ func (b *Book) computesLocked(e *entry, key cursorKey, tokens int64) {
 		f = &flow{at: b.now, since: b.now}
 		b.flows[key] = f
 	}
+	e.flow = f
 	f.to(b.now)
 	work := e.pace.Seconds(float64(tokens))
 	f.arrivals++

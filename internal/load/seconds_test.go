@@ -222,7 +222,18 @@ func TestWhatOthersSendIsWaitedFor(t *testing.T) {
 	require.InDelta(t, 0.1, b.Wait(second, now.Add(400*time.Millisecond)), 1e-9, "a report that says nothing new changes nothing")
 	b.ReportQueue(second, 3, now.Add(400*time.Millisecond))
 	require.InDelta(t, 1.1, b.Wait(second, now.Add(400*time.Millisecond)), 1e-9, "two more like those that have come")
-	r.Release(now)
+	// A prompt that comes in addition makes the wait longer by itself, whatever others' work is there.
+	b.ReportQueue(second, 3, now)
+	before := b.Wait(second, now.Add(500*time.Millisecond))
+	var another Reservation
+	req := prefillRequest(s, 300, &p)
+	req.Now, req.Exclude = now.Add(500*time.Millisecond), []worker.Rank{first}
+	_, err := b.PickAndReserve(req, &another)
+	require.NoError(t, err)
+	require.InDelta(t, before+0.3, b.Wait(second, req.Now), 1e-9)
+	another.Release(req.Now)
+	r.Release(req.Now)
+	now = req.Now
 
 	// The first one says again and again that it has a million: 60 reports later half a second is believed.
 	start := now

@@ -26,6 +26,7 @@ func (p *plugin) resumeIndex() {
 	}
 	resumePaces(p.server, path+pacesSuffix, p.log)
 	removeTorn(path)
+	removeTorn(path + pacesSuffix)
 	d, err := ReadDump(path)
 	if errors.Is(err, os.ErrNotExist) {
 		p.log.Info("no dump of the index yet", logkey.Path, path)
@@ -52,7 +53,7 @@ func resumePaces(srv *extproc.Server, path string, log *slog.Logger) {
 	f, err := os.Open(path)
 	if err == nil {
 		defer f.Close() //nolint:errcheck // nothing was written to it
-		err = srv.Paces.Read(f)
+		err = srv.Paces.Read(f, time.Now())
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		log.Warn("what was learned of how fast workers are cannot be used, and is learned anew: nothing has to be done", logkey.Path, path, logkey.Err, err)

@@ -13,29 +13,7 @@ import (
 // one, or a decode worker that takes requests without a prefill. The zero value is off.
 // Enforced disaggregation turns it off.
 type Conditional struct {
-	// Enabled needs picks of both kinds with Params.InSeconds.
-	Enabled bool
-	// DecodeBusyBlocks is the share of a worker's KV blocks up to which the worker is
-	// given a prompt; 0: no limit. A higher share gives prompts to fuller workers.
-	DecodeBusyBlocks float64
-}
-
-// Faults returns an error for each value that is out of its range.
-func (c Conditional) Faults() []error {
-	if !(c.DecodeBusyBlocks >= 0 && c.DecodeBusyBlocks <= 1) {
-		return []error{fmt.Errorf("conditional.decode_busy_blocks %v: expected a number from 0 to 1", c.DecodeBusyBlocks)}
-	}
-	return nil
-}
-
-// spare returns p with the lower limit that holds for a worker that gets a prompt
-// although the model has prefill workers.
-func (c *Conditional) spare(p picker.Params) picker.Params {
-	if c.DecodeBusyBlocks > 0 && (p.DecodeBlocksThreshold == 0 || p.DecodeBlocksThreshold > c.DecodeBusyBlocks) {
-		p.DecodeBlocksThreshold = c.DecodeBusyBlocks
-	}
-	p.ServeOverloaded = false
-	return p
+	Enabled bool // needs picks of both kinds with Params.InSeconds
 }
 
 // SplitReason says why one worker served a request although its model's prefill workers
@@ -87,16 +65,18 @@ func (q *Question) named() bool { return q.places.Prefill != nil || q.places.Dec
 // it. False means that nothing is booked.
 func (d *decider) alone() bool {
 	q, v := d.q, &d.v
-	c := &d.cfg.Conditional
-	if !c.Enabled || d.cfg.Policy.Rules.Enforced || len(q.pool.AggregatedRanks) == 0 || q.named() {
+	if !d.cfg.Conditional.Enabled || d.cfg.Policy.Rules.Enforced || len(q.pool.AggregatedRanks) == 0 || q.named() {
 		return false
 	}
-	v.split.apart = d.costApart()
-	if v.split.apart == 0 {
+	params := q.override.Apply(d.cfg.Aggregated)
+	params.ServeOverloaded = false // its place is with prefill
+	apart, most := d.costApart()
+	if most == 0 || params.Mode != picker.KV {
 		return false
 	}
-	v.decode = choice{most: v.split.apart}
-	if d.choose(&v.decode, worker.Aggregated, c.spare(q.override.Apply(d.cfg.Aggregated))) != nil {
+	v.split.apart = apart
+	v.decode = choice{most: most}
+	if d.choose(&v.decode, worker.Aggregated, params) != nil {
 		v.decode = choice{}
 		return false
 	}
@@ -104,21 +84,28 @@ func (d *decider) alone() bool {
 	return true
 }
 
-// costApart returns what the cheapest prefill rank and the hand-off cost, in seconds; 0: there is none, the
-// queue is full, or the request has its picks weigh blocks.
-func (d *decider) costApart() float64 {
+// costApart returns what the cheapest prefill rank and the hand-off cost, in seconds, and by how much one
+// worker has to cost less (picker.Decision.Ranked); 0: there is no such rank, the queue is full, or the
+// request has its picks weigh blocks.
+func (d *decider) costApart() (cost, most float64) {
 	q := d.q
 	c := choice{role: worker.Prefill, params: q.override.Apply(d.cfg.Prefill)}
 	c.params.BlockSize = d.v.size
-	if !c.params.InSeconds || d.queueIsFull() {
-		return 0
+	if c.params.Mode != picker.KV || !c.params.InSeconds || d.queueIsFull() {
+		return 0, 0
 	}
 	r := d.offer(&c)
+	allowed, some := within(q.world.Snapshot, q.req.Subset, r.Ranks)
+	if !some {
+		return 0, 0
+	}
+	r.Within = allowed
 	picked, err := d.cfg.Book.Preview(&r)
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	return picked.Cost + d.cfg.Book.HandOff(q.pool.Key, d.v.prompt.ISLTokens)
+	handOff := d.cfg.Book.HandOff(q.pool.Key, d.v.prompt.ISLTokens)
+	return picked.Cost + handOff, picked.Ranked() + handOff
 }
 
 // queueIsFull reports whether a pick for prefill would be refused with 429.

@@ -12,14 +12,6 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// A worker that is given a prompt although others are there for prompts has room for it.
-func TestASpareWorkerHasRoom(t *testing.T) {
-	c := Conditional{DecodeBusyBlocks: 0.5}
-	require.Equal(t, picker.Params{DecodeBlocksThreshold: 0.5}, c.spare(picker.Params{ServeOverloaded: true}))
-	stricter := picker.Params{DecodeBlocksThreshold: 0.25}
-	require.Equal(t, stricter, c.spare(stricter))
-}
-
 // What a request asks of its picks holds for the pick of one worker, too.
 func TestOneWorkerIsPickedAsTheRequestAsks(t *testing.T) {
 	body := withExt(`"router_config_override":{"prefill_load_scale":7.5}`)

@@ -183,7 +183,7 @@ func (k *coster) of(i int, t *terms) {
 		k.inBlocks(i, overlap, lower, t)
 	}
 	if taint := at(k.c.Taint, i); taint != 0 {
-		t.cost *= k.taintFactor(taint)
+		t.cost = k.tainted(t.cost, taint)
 	}
 }
 
@@ -255,6 +255,16 @@ func (k *coster) heldMost() (most float64) {
 		}
 	}
 	return most
+}
+
+// tainted returns a cost with the taint weight. That of a candidate which misses the target stays beyond all that
+// keep it.
+func (k *coster) tainted(cost float64, weight float32) float64 {
+	f := k.taintFactor(weight)
+	if k.seconds && cost >= tooLate {
+		return float64((cost-tooLate)*f) + tooLate
+	}
+	return cost * f
 }
 
 // taintFactor returns the factor for a cost with the taint weight.

@@ -17,7 +17,7 @@ func (k *coster) fill(w int, dst *costs) int {
 		if c.Taint != nil {
 			for i, taint := range c.Taint[from : from+n] {
 				if taint != 0 {
-					dst[i] *= k.taintFactor(taint)
+					dst[i] = k.tainted(dst[i], taint)
 				}
 			}
 		}

@@ -62,7 +62,7 @@ func Pick(req *Request, c *Candidates, p *Params, cursor uint64, rng *rand.Rand)
 			var ties uint64
 			d.Index, d.Cost, ties = k.lowest(rng)
 			d.Reason = LowestCost
-			if d.Late = d.Cost >= tooLate; d.Late {
+			if d.Late = k.seconds && d.Cost >= tooLate; d.Late {
 				d.Cost -= tooLate
 			}
 			if ties > 1 {
@@ -106,7 +106,9 @@ func (k *coster) lowest(rng *rand.Rand) (best int, lowest float64, ties uint64) 
 		if in == 0 {
 			continue
 		}
-		k.bar = bar
+		if k.c.Taint == nil { // whose factor may make any cost lower
+			k.bar = bar
+		}
 		n := k.fill(w, &buf)
 		for j, cost := range buf[:n] {
 			if cost > bar || in>>j&1 == 0 {

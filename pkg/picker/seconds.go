@@ -40,6 +40,15 @@ const (
 	tooLate = 1e9
 )
 
+// Ranked is the cost by which decisions of several pools are compared: one that misses the target is
+// beyond any that keeps it.
+func (d *Decision) Ranked() float64 {
+	if d.Late {
+		return d.Cost + tooLate
+	}
+	return d.Cost
+}
+
 // pressure is what a second of this request's work costs those who come after it, for each second that
 // they would wait: later · λ / (1 − ρ).
 func (f *Flow) pressure() float64 {

@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -140,5 +141,46 @@ func TestWhoKeepsTheTargetIsPicked(t *testing.T) {
 		require.Equal(t, want.id, d.Rank.ID, target)
 		require.Equal(t, want.late, d.Late, target)
 		require.Less(t, d.Cost, 10.0)
+	}
+}
+
+// TestTaintsDoNotChangeWhoIsBelievedToBeWhat: a rank that a request prefers has a lower cost, of which no part may be
+// left out, and it keeps its target no better than it does.
+func TestTaintsDoNotChangeWhoIsBelievedToBeWhat(t *testing.T) {
+	rng := newRand(3)
+	p := DefaultParamsFor(worker.Aggregated)
+	for range 200 {
+		cands := randomCandidates(200, rng)
+		for i := range cands {
+			c := &cands[i]
+			c.Wait, c.Pace = rng.Float64(), Pace{rng.Float64() / 1000, 0.01}
+			if rng.IntN(3) == 0 {
+				c.TaintWeight = rng.Float32() * 2
+			}
+		}
+		c := NewCandidates(cands...)
+		c.Near = new(Shortlist)
+		for _, role := range []worker.Role{worker.Aggregated, worker.Decode} {
+			req := Request{Role: role, ISLTokens: 5000, NewBlocks: 300, AnswerTokens: 900, Target: []float64{0, 1e-9, 2}[rng.IntN(3)]}
+			d, err := Pick(&req, c, &p, 0, rng)
+			require.NoError(t, err)
+			k := newCoster(&req, c, &p)
+			best, late := math.Inf(1), 0
+			for i := range cands {
+				var tm terms
+				k.of(i, &tm)
+				best = min(best, tm.cost)
+				if tm.late {
+					late++
+				}
+			}
+			require.InDelta(t, best, d.Ranked(), 1e-6)
+			require.Equal(t, late == len(cands), d.Late)
+			require.Less(t, d.Cost, 1e6)
+			for _, r := range AppendNear(nil, &req, c, &p, &d) {
+				require.GreaterOrEqual(t, r.Cost, 0.0)
+				require.Less(t, r.Cost, 1e6)
+			}
+		}
 	}
 }
