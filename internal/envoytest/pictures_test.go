@@ -16,8 +16,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// askedOfPictures: what was routed predicts nothing, and engines are asked of pictures.
-const askedOfPictures = "tokens: {wait: 3s, pictures: auto}\nrouting: {predicted_weight: 0}\n"
+// askedOfPictures: what was routed predicts nothing, and engines are asked of pictures. How fast workers seem on a
+// busy machine decides nothing.
+const askedOfPictures = "tokens: {wait: 3s, pictures: auto}\nrouting: {predicted_weight: 0, prefill: {cost: blocks}}\n"
 
 // asking is a chat request about a picture, whose address is what it shows.
 func asking(before int, address, behind string) string {

@@ -53,9 +53,6 @@ const tellAll = time.Second
 func (p *Paces) took(c *Config, of paced, at worker.Rank, spent time.Duration, ended time.Time, size int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.fleets == nil {
-		p.fleets = make(map[paced]*fleetPace)
-	}
 	f := p.fleets[of]
 	if f == nil {
 		f = new(fleetPace)
@@ -128,9 +125,6 @@ func (p *Paces) answer(s *mainStream, t *telemetry.Served, now time.Time) {
 func (p *Paces) handedOver(c *Config, of worker.Key, pair legRanks, took time.Duration, now time.Time, tokens int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.pairs == nil {
-		p.pairs = make(map[worker.Key]*pairPace)
-	}
 	f := p.pairs[of]
 	if f == nil {
 		f = new(pairPace)

@@ -167,6 +167,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Advertise != "" {
 		srv.owner += "@" + cfg.Advertise
 	}
+	srv.Paces.fleets, srv.Paces.pairs = make(map[paced]*fleetPace), make(map[worker.Key]*pairPace)
 	srv.peers = newPeers(cfg.Advertise, strconv.FormatUint(newNonce(), 36), cfg.Logger, cfg.PeerCredentials, func() { cfg.Telemetry.Leg("report_lost", "") })
 	if token, err := sealer.Seal(prefill.Leg{Kind: prefill.SyncLeg, Owner: srv.owner}); err == nil { // else no leg can be sealed, which each request tells
 		srv.peers.token = token

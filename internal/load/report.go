@@ -68,10 +68,6 @@ func (b *Book) Report(r worker.Rank, rep Report, at time.Time) (v Verdict, known
 	told := min(max(float64(rep.Blocks), 0), e.mostHeld())
 	var over int64
 	n := int64(e.load.DecodeRequests)
-	if n == 0 {
-		unused := float64(max(e.foreign.unused, 1))
-		told /= unused * unused // as of its queue, but sooner: a rank that is full makes nobody wait
-	}
 	if n > 0 {
 		missing := max(0, n-max(rep.Requests, 0))
 		over = max(0, missing-int64(e.answers.waiting))
@@ -104,10 +100,11 @@ type held struct {
 	answers    answers
 	correction correction
 	off        offBy
+	doubt      float64 // by how many times less of it counts in a pick; 0: all of it does
 }
 
 func (e *entry) held() held {
-	return held{float64(e.load.DecodeBlocks), e.answers, e.correction, e.written.off}
+	return held{booked: float64(e.load.DecodeBlocks), answers: e.answers, correction: e.correction, off: e.written.off}
 }
 
 // changes reports whether the number changes with time.
@@ -116,7 +113,7 @@ func (h *held) changes() bool {
 }
 
 func (h *held) at(now time.Duration) float64 {
-	return max(0, h.booked+h.answers.at(now.Seconds())+h.correction.at(now)+h.off.at(now))
+	return max(0, h.booked+h.answers.at(now.Seconds())+h.correction.at(now)+h.off.at(now)) / max(1, h.doubt)
 }
 
 // whole returns the number of blocks at a time, rounded to whole blocks.

@@ -246,8 +246,9 @@ func (b *Book) bookLocked(into *Reservation, slot int32, req *Request, uncached 
 		into.expected = e.wait(b.now) + e.pace.Seconds(float64(uncached))
 	}
 	e.load.add(&d, 1)
+	e.foreign.since = b.now
 	if e.queue.n == 0 {
-		e.foreign = foreign{seconds: e.foreign.left(b.now), at: b.now}
+		e.foreign.seconds, e.foreign.at = e.foreign.left(b.now), b.now
 	}
 	if d.PrefillTokens > 0 {
 		e.queue.push(into, b.now)

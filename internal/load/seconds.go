@@ -42,23 +42,28 @@ func (f *flow) over(now time.Duration, n int) picker.Flow {
 type foreign struct {
 	seconds float64       // of work
 	at      time.Duration // when it was said
-	unused  int           // reports since the rank was last picked
+	since   time.Duration // when the rank was last picked, or had prompts
 }
 
 const (
 	// mostForeign bounds what is believed of a report.
 	mostForeign = 30 * time.Second
+	// believedFor is how long all of it is believed of a rank that is not picked.
+	believedFor = 2 * time.Second
 	// A prompt that the book does not know is taken for one like those that it knows, or, if it knows none,
 	// for one of so many tokens.
 	foreignTokens = 1000
 )
 
-// left returns how much of the work is believed to be left at a time, in seconds. A rank that is not picked is
-// believed less with each report, so that one which says for ever that it is busy gets requests
-// within two minutes of reports each 2 s.
+// left returns how much of the work is believed to be left at a time, in seconds.
 func (f *foreign) left(at time.Duration) float64 {
-	all := f.seconds / float64(max(f.unused, 1))
-	return max(0, all-max(0, (at-f.at).Seconds()))
+	return max(0, f.seconds-max(0, (at-f.at).Seconds()))
+}
+
+// doubt is by how many times less a rank's own words count. It grows while the rank is not picked, so that
+// one which says for ever that it is busy gets requests within two minutes, full of answers within four.
+func (f *foreign) doubt(now time.Duration) float64 {
+	return max(1, float64(now-f.since)/float64(believedFor))
 }
 
 // ReportQueue says that the rank's engine had so many prompts at a time, those of the book's included.
@@ -74,11 +79,12 @@ func (b *Book) ReportQueue(r worker.Rank, prompts int64, at time.Time) {
 	if f := e.flow; f != nil && f.arrivals > 0 {
 		each = f.work / f.arrivals
 	}
-	more, unused := float64(prompts)-float64(e.queue.n), e.foreign.unused+1
-	if e.queue.n > 0 {
-		unused = 1
+	f := &e.foreign
+	if e.queue.n > 0 || f.since == 0 {
+		f.since = b.now
 	}
-	e.foreign = foreign{min(max(0, more)*each, mostForeign.Seconds()), b.now, unused}
+	f.seconds = min(max(0, float64(prompts)-float64(e.queue.n))*each, mostForeign.Seconds()) / f.doubt(b.now)
+	f.at = b.now
 	b.writeLocked(e)
 }
 

@@ -145,6 +145,9 @@ func (t *table) setDegraded(i int, degraded bool) {
 func (t *table) write(i int, e *entry, now time.Duration) {
 	l := &e.load
 	t.held[i] = e.held()
+	if d := e.foreign.doubt(now); l.DecodeRequests == 0 {
+		t.held[i].doubt = d * d // a rank that is full makes nobody wait
+	}
 	t.cols.Decode[i] = t.held[i].whole(now)
 	t.cols.Requests[i] = float64(l.PrefillRequests + l.DecodeRequests)
 	t.cols.Prefill[i] = float64(l.PrefillTokens)
