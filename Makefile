@@ -314,8 +314,10 @@ bench-first-token: tools ## what reading a streamed answer's first events costs 
 
 # SGLang's gateways and vLLM's router, as their packages are.
 RIVALS := sglang-router==0.3.2 smg==1.13 vllm-router==0.1.17
+# Of NVIDIA Dynamo the runtime alone, which has its selection service.
+DYNAMO := ai-dynamo-runtime==1.6.1
 .tools/rivals/.whole:
-	$(PYTHON) -m venv .tools/rivals && .tools/rivals/bin/pip install -q $(RIVALS) && touch $@
+	$(PYTHON) -m venv .tools/rivals && .tools/rivals/bin/pip install -q $(RIVALS) && .tools/rivals/bin/pip install -q --no-deps $(DYNAMO) && touch $@
 
 bench-path-rivals: tools .tools/rivals/.whole ## what a request costs through Baton, SGLang's gateway, vLLM's router and plain Envoy: two minutes
 	go build -o .run/bench-rivals ./internal/bench/rivals && exec .run/bench-rivals -python .tools/rivals/bin/python $(BENCH_ARGS)
@@ -337,7 +339,7 @@ bench-routing: tools ## hit rate and time to first token on a real conversation 
 
 bench-rivals: tools .tools/rivals/.whole ## whole requests through Baton, SGLang's gateways, vLLM's router and Envoy, on one trace and the same workers: ten minutes
 	go build -o .run/bench-routing ./internal/bench/routing && exec .run/bench-routing -live-fleet whole -rate 1.35 -capacity 4000 -python .tools/rivals/bin/python -modes kv,kv-blocks,cache-aware,least-request -repeats 1 \
-	  -live-modes kv,kv-blocks,envoy-least-request,sglang-gateway,smg,vllm-cache-aware,vllm-kv-aware $(BENCH_ARGS)
+	  -live-modes kv,kv-blocks,dynamo,envoy-least-request,sglang-gateway,smg,vllm-cache-aware,vllm-kv-aware $(BENCH_ARGS)
 
 bench-tokens: tokenizers real-tools ## first sight of 220 KB beside Hugging Face's tokenizers, a conversation's next turn, and both beside a real vLLM's /tokenize
 	go build -o .run/bench-tokens ./internal/bench/tokens && exec .run/bench-tokens $(BENCH_ARGS)

@@ -123,7 +123,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 func (o *options) liveFlags(fs *flag.FlagSet) (fleet *string) {
 	fs.IntVar(&o.played.requests, "live-requests", 1500, "how long the slice is, from the trace's beginning")
 	fs.IntVar(&o.played.repeats, "live-repeats", 1, "runs of each live mode, in turns, of which medians are printed")
-	fleet = fs.String("live-fleet", "apart", "what is played live: apart, or whole: the workers serve requests alone, and live modes may be others' programs (live-modes: envoy-least-request, sglang-gateway, smg, vllm-cache-aware, vllm-kv-aware); with +two-slow two of them are half as fast")
+	fleet = fs.String("live-fleet", "apart", "what is played live: apart, or whole: the workers serve requests alone, and live modes may be others' programs (live-modes: dynamo, envoy-least-request, sglang-gateway, smg, vllm-cache-aware, vllm-kv-aware); with +two-slow two of them are half as fast")
 	fs.BoolVar(&o.bursts, "bursts", false, "live, and in the slice's simulation: bunch what arrives in 10 s into the first one")
 	fs.BoolVar(&o.agents, "agents", false, "live, and in the slice's simulation: agents' traffic in the place of the trace")
 	fs.StringVar(&o.played.python, "python", "", "a Python `program` with the packages of others' programs (make bench-rivals)")

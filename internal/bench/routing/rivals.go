@@ -33,6 +33,7 @@ func rivals() []rivalMode {
 		}
 	}
 	return []rivalMode{
+		{dynamoName, "NVIDIA Dynamo's selection service, and a bridge that carries", "dynamo", worker.VLLM, true, nil},
 		{"envoy-least-request", "Envoy alone, of two workers drawn the one with fewer requests", "least-request", worker.SGLang, false, nil},
 		{
 			"sglang-gateway", "SGLang's gateway, cache_aware", "cache-aware", worker.SGLang, false,
@@ -53,6 +54,8 @@ func rivals() []rivalMode {
 	}
 }
 
+const dynamoName = "dynamo"
+
 func urls(ws []*stack.Worker) (out []string) {
 	for _, w := range ws {
 		out = append(out, "http://"+w.Info.Endpoint.String())
@@ -67,6 +70,9 @@ func (l *lab) startRival(ctx context.Context, p parts, o *liveOptions, m *rivalM
 		return err
 	}
 	l.url = "http://127.0.0.1:" + strconv.Itoa(ports[0])
+	if m.name == dynamoName {
+		return l.startBridge(ctx, p.python, ports, o.scale.Page)
+	}
 	if m.args == nil {
 		var at []string
 		for _, w := range l.prefill {
