@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/pace"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
@@ -70,12 +71,17 @@ func (p *Paces) took(c *Config, of paced, at worker.Rank, spent time.Duration, e
 		maps.DeleteFunc(p.pairs, func(of worker.Key, _ *pairPace) bool { return view.Pool(of) == nil })
 		f.Keep(func(r worker.Rank) bool { return view.Worker(r.ID) != nil })
 	}
+	f.tell(c.Book, view, of)
+}
+
+// tell tells the book of all ranks that the view has.
+func (f *fleetPace) tell(book *load.Book, view *activation.World, of paced) {
 	pool := view.Pool(of.of)
 	if pool == nil {
 		return
 	}
 	for _, r := range pool.Ranks(of.role) {
-		setPace(c.Book, of.role, &f.Fleet, r)
+		setPace(book, of.role, &f.Fleet, r)
 	}
 }
 
@@ -184,11 +190,7 @@ func (p *Paces) tell(c *Config) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for of, f := range p.fleets {
-		if pool := view.Pool(of.of); pool != nil {
-			for _, r := range pool.Ranks(of.role) {
-				setPace(c.Book, of.role, &f.Fleet, r)
-			}
-		}
+		f.tell(c.Book, view, of)
 	}
 	for of, f := range p.pairs {
 		if view.Pool(of) != nil {

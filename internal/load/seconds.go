@@ -196,7 +196,7 @@ func (e *entry) wait(now time.Duration) float64 {
 func (e *entry) busy() (top, floor float64) {
 	q, p := &e.queue, e.pace
 	if q.head == nil {
-		return e.foreign.left(e.foreign.at) + e.foreign.at.Seconds(), 0
+		return e.foreign.seconds + e.foreign.at.Seconds(), 0
 	}
 	all := p.PerToken*float64(e.load.PrefillTokens) + p.PerRequest*float64(q.n)
 	k, left := q.sides(), 0.0
@@ -207,7 +207,7 @@ func (e *entry) busy() (top, floor float64) {
 		left += whole - had
 	}
 	// What passes is taken off the queue's own work, so the rest stays.
-	return all + q.until.Seconds() + e.foreign.left(e.foreign.at), max(0, all-left)
+	return all + q.until.Seconds() + e.foreign.seconds, max(0, all-left)
 }
 
 // computesLocked notes that work for so many tokens has come to a rank of the pool.

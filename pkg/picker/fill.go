@@ -111,8 +111,8 @@ func (k *coster) chunkWeight(w int) (weight float64, same bool) {
 	}
 }
 
-// tracked is the short form for overlaps that are known. In most chunks no candidate holds anything of the prompt, and requests seldom
-// have a weight: so each chunk is tested for these cases once.
+// tracked is the short form for overlaps that are known. In most chunks no candidate holds anything of the
+// prompt, and requests seldom have a weight: so each chunk is tested for these cases once.
 func (k *coster) tracked(dst *costs, overlap []uint32, prefill, decode, requests []float64) {
 	n := len(overlap)
 	if n > chunk || len(prefill) < n || len(decode) < n || len(requests) < n {
