@@ -108,6 +108,9 @@ func newLegClient(listener string, most int64, log *slog.Logger) (*legClient, er
 // has returned: the caller may write to its bytes only if Spent is set in the answer. Of an
 // answer longer than limit the bytes are dropped if limit is legAnswerRead, else it is ended.
 func (c *legClient) send(ctx context.Context, path string, set []wire.Header, src *legBody, limit int) *leg.OwnAnswer {
+	if src.tooOld() { // the transport sends the head before it reads the body
+		return &leg.OwnAnswer{Err: errTooOld, Why: whyOf(errTooOld)}
+	}
 	c.runs.Add(1)
 	defer c.runs.Add(-1)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, src)
@@ -193,7 +196,7 @@ type legBody struct {
 	r     *bytes.Reader
 	body  []byte
 	sent  func()      // is called once the whole body was read; nil: nobody wants to know
-	until time.Time   // it is not read after that, so that nothing of it is sent; zero: at any time
+	until time.Time   // it is not read after that, so that no worker computes it; zero: at any time
 	begun atomic.Bool // there is a connection, which reads the body
 	ended atomic.Bool // the body was read to its end
 	again atomic.Bool // the transport has asked for another reader, to send the body again
@@ -203,8 +206,10 @@ func newLegBody(body []byte, sent func()) *legBody {
 	return &legBody{r: bytes.NewReader(body), body: body, sent: sent}
 }
 
+func (b *legBody) tooOld() bool { return !b.until.IsZero() && time.Now().After(b.until) }
+
 func (b *legBody) Read(p []byte) (int, error) {
-	if !b.until.IsZero() && time.Now().After(b.until) {
+	if b.tooOld() {
 		return 0, errTooOld
 	}
 	b.begun.Store(true)

@@ -154,6 +154,18 @@ func TestALegsAnswerIsReadUpToItsLimit(t *testing.T) {
 	}
 }
 
+// A leg that is too old from its start opens no connection: the transport would send its head, and
+// Envoy may ask a worker by that alone.
+func TestALegThatIsTooOldIsNotBegun(t *testing.T) {
+	client, err := newLegClient("unix://"+t.TempDir()+"/nobody", 0, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	body := newLegBody([]byte("{}"), nil)
+	body.until = time.Now().Add(-time.Nanosecond)
+	a := client.send(t.Context(), "/v1/completions", nil, body, legAnswerLimit)
+	require.ErrorIs(t, a.Err, errTooOld)
+	require.False(t, a.Sent)
+}
+
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) {
