@@ -92,6 +92,13 @@ type Book struct {
 
 	turns turns // bookings of answers that grow
 
+	// Of several replicas; see others.go.
+	origins map[uint64]*origin // by the life of their process
+	stirred []int32            // entries whose own bookings have changed since they were told
+	ownSum  uint64             // of what was told
+	number  uint64             // of the newest booking
+	lasts   [2]lasting         // of prompts, and of answers
+
 	changed []worker.ID // working memory of one pick
 	work    int         // counted for tests; see workLocked
 }
@@ -123,6 +130,10 @@ type entry struct {
 	written    written
 	correction correction
 	places     []place
+
+	others  []other
+	stirred bool // it is in Book.stirred
+	told    Load // what Tell has told last
 }
 
 // place is the position of a rank in a table.
@@ -142,6 +153,7 @@ func New(seed uint64) *Book {
 		flows:    make(map[cursorKey]*flow),
 		handOffs: make(map[worker.Key]HandOffs),
 		slots:    make(map[worker.Rank]int32),
+		origins:  make(map[uint64]*origin),
 		seed:     maphash.MakeSeed(),
 	}
 }
@@ -197,7 +209,12 @@ func (b *Book) dropLocked(slot int32) {
 	for _, p := range e.places {
 		p.t.forget(int(p.at))
 	}
-	*e = entry{generation: e.generation + 1, places: e.places[:0]}
+	b.ownSum ^= checksum(e.rank, &e.told)
+	for i := range e.others {
+		k := &e.others[i]
+		b.origins[k.life].sum ^= checksum(e.rank, &k.told.Load)
+	}
+	*e = entry{generation: e.generation + 1, places: e.places[:0], stirred: e.stirred}
 	b.free = append(b.free, slot)
 }
 
@@ -271,7 +288,7 @@ func (b *Book) SetDegraded(r worker.Rank, degraded bool) {
 	}
 }
 
-// Load returns the load of one rank. False means that the book does not know the rank.
+// Load returns what this book itself has booked on a rank. False means that the book does not know the rank.
 func (b *Book) Load(r worker.Rank) (Load, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -279,16 +296,17 @@ func (b *Book) Load(r worker.Rank) (Load, bool) {
 	if slot < 0 {
 		return Load{}, false
 	}
-	return b.entries[slot].load, true
+	return b.entries[slot].own(), true
 }
 
-// Totals sums the whole book.
+// Totals sums what this book itself has booked.
 func (b *Book) Totals() Totals {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := Totals{Held: int(b.held), LateReleases: b.late, DoubleReleases: b.double}
 	for i := range b.entries {
-		t.add(&b.entries[i].load, 1)
+		own := b.entries[i].own()
+		t.add(&own, 1)
 	}
 	return t
 }

@@ -39,6 +39,12 @@ func (q *queue) share(now time.Duration) {
 	}
 }
 
+// ended is remove for a prompt that is over.
+func (q *queue) ended(r *Reservation, now time.Duration) {
+	q.ends(r)
+	q.remove(r, now)
+}
+
 // ends learns from where among the queue's prompts one ended how many are computed at once.
 func (q *queue) ends(r *Reservation) {
 	at := 0.0
@@ -56,21 +62,39 @@ func (q *queue) ends(r *Reservation) {
 }
 
 func (q *queue) push(r *Reservation, now time.Duration) {
-	q.share(now)
-	q.n++
-	r.had = 0
-	r.before, r.after = q.tail, nil
-	if q.tail == nil {
-		q.head = r
-	} else {
-		q.tail.after = r
-	}
-	q.tail = r
+	q.put(r, q.tail, 0, now)
 }
 
+// insert is push for a booking of another replica, of which is heard late: it goes before those that were
+// booked after it.
+func (q *queue) insert(r *Reservation, had, now time.Duration) {
+	after := q.tail
+	for after != nil && after.since > r.since {
+		after = after.before
+	}
+	q.put(r, after, had, now)
+}
+
+// put puts a booking behind another one, or, if that is nil, first.
+func (q *queue) put(r, behind *Reservation, had, now time.Duration) {
+	q.share(now)
+	q.n++
+	r.had, r.before = had, behind
+	if behind == nil {
+		r.after, q.head = q.head, r
+	} else {
+		r.after, behind.after = behind.after, r
+	}
+	if r.after == nil {
+		q.tail = r
+	} else {
+		r.after.before = r
+	}
+}
+
+// remove takes a booking out of the queue.
 func (q *queue) remove(r *Reservation, now time.Duration) {
 	q.share(now)
-	q.ends(r)
 	q.n--
 	if q.head == r {
 		q.head = r.after

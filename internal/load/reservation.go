@@ -18,6 +18,8 @@ type Reservation struct {
 	slot       int32
 	generation uint64
 	rank       worker.Rank
+	life       uint64 // of the replica that has booked; 0: this one
+	number     uint64 // of the booking, in its process
 	filter     Filter
 	trial      uint64
 
@@ -91,11 +93,13 @@ func (r *Reservation) ReleaseIfHeld(now time.Time) bool {
 	b.held--
 	e := b.entryLocked(r)
 	b.uprootLocked(r, e)
+	b.lastedLocked(r)
 	if e != nil {
 		if r.load.PrefillTokens > 0 {
-			e.queue.remove(r, b.now)
+			e.queue.ended(r, b.now)
 		}
 		e.settle(r, b.now)
+		b.stirLocked(r.slot)
 		b.writeLocked(e)
 		if e.load.negative() { // so that the arguments are built only if they are needed
 			invariants.Check(false, "load: rank %s has load %+v", r.rank, e.load)
@@ -152,9 +156,10 @@ func (r *Reservation) Move(to worker.Rank, now time.Time) error {
 	b.uprootLocked(r, old)
 	if old != nil {
 		if r.load.PrefillTokens > 0 {
-			old.queue.remove(r, b.now)
+			old.queue.ended(r, b.now)
 		}
 		old.settle(r, b.now)
+		b.stirLocked(r.slot)
 		b.writeLocked(old)
 	}
 	from, filter, trial := r.rank, r.filter, r.trial
@@ -165,6 +170,7 @@ func (r *Reservation) Move(to worker.Rank, now time.Time) error {
 		e.queue.push(r, b.now)
 	}
 	b.replantLocked(r, e)
+	b.stirLocked(slot)
 	b.writeLocked(e)
 	if filter != nil {
 		r.trial = filter.Begin(to)
@@ -205,7 +211,8 @@ func (r *Reservation) PrefillDone(tokens int64, now time.Time) {
 	}
 	e.load.PrefillTokens -= done
 	if had > 0 && r.load.PrefillTokens == 0 {
-		e.queue.remove(r, b.now)
+		e.queue.ended(r, b.now)
 	}
+	b.stirLocked(r.slot)
 	b.writeLocked(e)
 }

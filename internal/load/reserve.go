@@ -238,8 +238,9 @@ func (b *Book) bookLocked(into *Reservation, slot int32, req *Request, uncached 
 	default:
 		d = Load{PrefillTokens: uncached, DecodeBlocks: blocks, DecodeRequests: 1}
 	}
+	b.number++
 	*into = Reservation{
-		book: b, slot: slot, generation: e.generation, rank: e.rank,
+		book: b, number: b.number, slot: slot, generation: e.generation, rank: e.rank,
 		load: d, held: true, since: b.now, answer: growingAnswer{here: b.now.Seconds()},
 	}
 	if e.pace != picker.Unlearned() {
@@ -257,8 +258,10 @@ func (b *Book) bookLocked(into *Reservation, slot int32, req *Request, uncached 
 		b.plantLocked(into, e, req.Growth)
 	}
 	if req.Pick.Role != worker.Decode {
-		b.computesLocked(e, cursorKey{req.Key, req.Pick.Role}, uncached)
+		e.flow = b.flowLocked(cursorKey{req.Key, req.Pick.Role})
+		b.computesLocked(e, uncached)
 	}
+	b.stirLocked(slot)
 	b.writeLocked(e)
 	b.held++
 	if req.Filter != nil {

@@ -210,14 +210,18 @@ func (e *entry) busy() (top, floor float64) {
 	return all + q.until.Seconds() + e.foreign.seconds, max(0, all-left)
 }
 
-// computesLocked notes that work for so many tokens has come to a rank of the pool.
-func (b *Book) computesLocked(e *entry, key cursorKey, tokens int64) {
+func (b *Book) flowLocked(key cursorKey) *flow {
 	f := b.flows[key]
 	if f == nil {
 		f = &flow{at: b.now, since: b.now}
 		b.flows[key] = f
 	}
-	e.flow = f
+	return f
+}
+
+// computesLocked notes that work for so many tokens has come to a rank, and to the pool of its flow.
+func (b *Book) computesLocked(e *entry, tokens int64) {
+	f := e.flow
 	f.to(b.now)
 	work := e.pace.Seconds(float64(tokens))
 	f.arrivals++

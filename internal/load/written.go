@@ -80,11 +80,14 @@ func (b *Book) Wrote(r worker.Rank, blocks int, live bool, at time.Time) (w Writ
 	if counts && x.off.fresh(now) {
 		w, compared = Written{Blocks: x.blocks + float64(blocks), Seconds: seconds - x.seconds}, true
 		off = min(off+w.Blocks-(grown-x.from), e.mostHeld())
+		if all := e.load.DecodeRequests; all > 0 { // others' answers write, too
+			w.Blocks *= float64(e.own().DecodeRequests) / float64(all)
+		}
 		x.learn(w)
 	} else if off == 0 {
 		x.since = now
 	}
-	if e.load.DecodeRequests == 0 { // the blocks are of answers that other replicas have booked, or that are over
+	if e.load.DecodeRequests == 0 { // the blocks are of answers that nobody has booked, or that are over
 		off = 0
 	}
 	x.off = offBy{off, now}

@@ -19,6 +19,7 @@ const (
 	deadBand = 1.3  // a rank that differs by less is like the fleet
 	outlier  = 4    // a leg counts for at most so many times what was expected
 	enough   = 5    // legs before anything is believed
+	others   = 20   // legs up to which what other fleets have seen makes up for what is lacking
 
 	// Of the test for sudden changes. With logarithms that scatter by 0.3 around 0, a sum that loses
 	// slack with each leg comes to alarm by chance once in a billion legs; after a change by two times
@@ -104,7 +105,45 @@ type Fleet[K comparable] struct {
 	ranks map[K]*rank
 	all   sums
 	age   float64 // legs that have ended, for each rank
+
+	shared map[uint64]*Fleet[K]
 }
+
+// Share takes what another observer has learned of the same ranks, in place of what it said before. It
+// counts only where this fleet has seen little itself. nil forgets it. o is not changed any more.
+func (f *Fleet[K]) Share(by uint64, o *Fleet[K]) {
+	if o == nil {
+		delete(f.shared, by)
+		return
+	}
+	if f.shared == nil {
+		f.shared = make(map[uint64]*Fleet[K])
+	}
+	f.shared[by] = o
+}
+
+// with adds to s what others have seen, as far as it is lacking: of a rank, or, if that is nil, of all.
+func (f *Fleet[K]) with(s sums, at *K) sums {
+	if len(f.shared) == 0 || s.N >= others {
+		return s
+	}
+	var theirs sums
+	for _, o := range f.shared {
+		switch {
+		case at == nil:
+			theirs = theirs.plus(o.all, 1)
+		case o.ranks[*at] != nil:
+			theirs = theirs.plus(o.ranks[*at].all, 1)
+		}
+	}
+	if theirs.N == 0 {
+		return s
+	}
+	return s.plus(theirs, min(1, (others-s.N)/theirs.N))
+}
+
+// whole is what is known of all ranks.
+func (f *Fleet[K]) whole() sums { return f.with(f.all, nil) }
 
 // fade lets what is known of a rank count less, by what its mates have computed meanwhile. So a rank that is
 // not picked, since it was slow, is believed to be like the fleet after a while, and is picked again.
@@ -130,7 +169,7 @@ func (f *Fleet[K]) Ended(at K, spent time.Duration, tokens int64) (expected floa
 		return 0
 	}
 	x := float64(tokens)
-	own := f.own(r)
+	own := f.own(r, at)
 	expected = own.Seconds(x)
 	if expected > 0 && r.all.N+f.all.N >= enough {
 		for _, c := range [...]struct {
@@ -157,22 +196,31 @@ func (f *Fleet[K]) Ended(at K, spent time.Duration, tokens int64) (expected floa
 }
 
 // own returns a rank's speed by its own legs, with the fleet's for those that it lacks.
-func (f *Fleet[K]) own(r *rank) Speed {
-	s := f.fade(r)
-	if f.all.N > 0 {
-		s = s.plus(f.all, asFleet/f.all.N*max(0, 1-s.N/(4*asFleet)))
+func (f *Fleet[K]) own(r *rank, at K) Speed {
+	s := f.legs(r, at)
+	if all := f.whole(); all.N > 0 {
+		s = s.plus(all, asFleet/all.N*max(0, 1-s.N/(4*asFleet)))
 	}
 	return s.fit()
+}
+
+// legs are those on which what is known of a rank rests; r is nil if this fleet has seen none itself.
+func (f *Fleet[K]) legs(r *rank, at K) (s sums) {
+	if r != nil {
+		s = f.fade(r)
+	}
+	return f.with(s, &at)
 }
 
 // Of returns what is believed of a rank; known is false if nothing is.
 func (f *Fleet[K]) Of(at K) (s Speed, known bool) {
 	mean, known := f.Mean()
 	r := f.ranks[at]
-	if !known || r == nil || f.fade(r).N < enough {
+	if !known || f.legs(r, at).N < enough {
 		return mean, known
 	}
-	own, x := f.own(r), f.all.X/f.all.N
+	all := f.whole()
+	own, x := f.own(r, at), all.X/all.N
 	ratio := own.Seconds(x) / mean.Seconds(x)
 	if ratio < deadBand && ratio > 1/deadBand {
 		return mean, true
@@ -182,18 +230,16 @@ func (f *Fleet[K]) Of(at K) (s Speed, known bool) {
 
 // Mean returns what is believed of the fleet; known is false if too few legs have ended.
 func (f *Fleet[K]) Mean() (s Speed, known bool) {
-	if f.all.N < enough {
+	all := f.whole()
+	if all.N < enough {
 		return Speed{}, false
 	}
-	return f.all.fit(), true
+	return all.fit(), true
 }
 
 // Legs returns how many legs what is known of a rank rests on, older ones counting less.
 func (f *Fleet[K]) Legs(at K) float64 {
-	if r := f.ranks[at]; r != nil {
-		return f.fade(r).N
-	}
-	return 0
+	return f.legs(f.ranks[at], at).N
 }
 
 // Len returns of how many ranks or pairs something is known.

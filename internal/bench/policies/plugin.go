@@ -1,7 +1,9 @@
 package policies
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/load"
@@ -24,6 +26,11 @@ type Config struct {
 	PredictedTTL time.Duration // how long what was routed is believed in before events tell of it; 0: the same
 	Replicas     int           // of the plugin, asked in turn; each knows what it has picked itself. 0 counts as 1
 	Seed         uint64        // draws between equal costs
+
+	// Told lets replicas tell each other what they have booked, routed and learned, as the plugin's do: what
+	// has changed each 20 ms, which comes after Lag.
+	Told bool
+	Lag  time.Duration
 }
 
 // Default returns the plugin's defaults, with KV events.
@@ -45,6 +52,25 @@ type replica struct {
 	writes pace.Fleet[worker.Rank] // of the ranks that decode
 	pairs  pace.Fleet[[2]int]      // of hand-offs, by the ranks' numbers
 	off    []float64               // of each prompt, how long it took over what was expected
+
+	life, version uint64
+	stirred       bool
+	tells, told   time.Duration // when it tells the others next, and when it has
+	routed        []routed      // since it has told them
+}
+
+// routed is a prompt that was sent to a rank, as others are told.
+type routed struct {
+	at    worker.Rank
+	chain []kvindex.LocalHash
+}
+
+// mail is on its way between replicas.
+type mail struct {
+	due    time.Duration
+	from   *replica
+	told   load.Told
+	routed []routed
 }
 
 // flight is a request that has not ended.
@@ -70,6 +96,7 @@ type Plugin struct {
 	flights  map[int]*flight
 	answer   overlap.Answer
 	chain    []kvindex.LocalHash
+	mails    []mail // by when they are due
 }
 
 var key = worker.Key{Model: "m"}
@@ -114,6 +141,7 @@ func NewPlugin(f *replay.Fleet, blockTokens int, c Config) (*Plugin, error) {
 		if err != nil {
 			return nil, err
 		}
+		r.life = uint64(i) + 1
 		p.replicas = append(p.replicas, r)
 	}
 	return p, nil
@@ -160,9 +188,60 @@ func (p *Plugin) hashes(r *replay.Request) []kvindex.LocalHash {
 	return p.chain
 }
 
+// tellEvery is how often the plugin tells its replicas at most what has changed.
+const tellEvery = 20 * time.Millisecond
+
+// talk lets replicas tell each other, up to now.
+func (p *Plugin) talk(now time.Duration) {
+	for _, by := range p.replicas {
+		if by.stirred && by.tells <= now {
+			p.mails = append(p.mails, p.tell(by))
+		}
+	}
+	slices.SortStableFunc(p.mails, func(a, b mail) int { return cmp.Compare(a.due, b.due) })
+	for len(p.mails) > 0 && p.mails[0].due <= now {
+		m := &p.mails[0]
+		for _, by := range p.replicas {
+			if by != m.from {
+				by.hear(m)
+			}
+		}
+		p.mails = p.mails[1:]
+	}
+}
+
+// stir notes that a replica has something to tell.
+func (p *Plugin) stir(by *replica, now time.Duration) {
+	if !by.stirred && p.cfg.Told && len(p.replicas) > 1 {
+		by.stirred, by.tells = true, max(now, by.told+tellEvery)
+	}
+}
+
+func (p *Plugin) tell(by *replica) mail {
+	by.stirred, by.told = false, by.tells
+	by.version++
+	m := mail{due: by.tells + p.cfg.Lag, from: by, told: load.Told{Life: by.life, Version: by.version}, routed: by.routed}
+	m.told.Ranks, m.told.Sum = by.book.Tell(nil, false, clock(by.tells))
+	by.routed = nil
+	return m
+}
+
+func (by *replica) hear(m *mail) {
+	by.book.Hear(&m.told, clock(m.due))
+	for _, r := range m.routed {
+		by.index.Route(r.at, r.chain, kvindex.Estimated, clock(m.due))
+	}
+	by.paces.Share(m.from.life, &m.from.paces) // in the plugin: as it was some seconds ago
+	by.writes.Share(m.from.life, &m.from.writes)
+	by.pairs.Share(m.from.life, &m.from.pairs)
+}
+
 // Choose implements replay.Chooser.
 func (p *Plugin) Choose(now time.Duration, number int, r *replay.Request) (replay.Choice, error) {
-	f := &flight{by: p.replicas[p.asked%len(p.replicas)], at: now, prompt: r.Tokens, answer: max(r.Answer, 1)}
+	p.talk(now)
+	by := p.replicas[p.asked%len(p.replicas)]
+	defer p.stir(by, now)
+	f := &flight{by: by, at: now, prompt: r.Tokens, answer: max(r.Answer, 1)}
 	p.asked++
 	p.flights[number] = f
 	chain := p.hashes(r)
@@ -177,6 +256,9 @@ func (p *Plugin) Choose(now time.Duration, number int, r *replay.Request) (repla
 	switch {
 	case p.cfg.Estimated:
 		f.by.index.Route(d.Rank, chain, kvindex.Estimated, clock(now))
+		if p.cfg.Told && len(p.replicas) > 1 {
+			f.by.routed = append(f.by.routed, routed{d.Rank, slices.Clone(chain)})
+		}
 	case p.cfg.Predicted:
 		f.by.index.Route(d.Rank, chain, kvindex.Predicted, clock(now))
 	}
@@ -229,7 +311,9 @@ func (p *Plugin) pick(now time.Duration, f *flight, r *replay.Request, l *leg) (
 
 // Leg implements replay.Chooser.
 func (p *Plugin) Leg(now time.Duration, l replay.Leg) error {
+	p.talk(now)
 	f := p.flights[l.Request]
+	defer p.stir(f.by, now)
 	switch {
 	case l.Moment == replay.FirstToken:
 		f.first = now - f.at
@@ -330,6 +414,7 @@ func engineHash(b replay.Block) kvindex.EngineHash { return kvindex.EngineHash(^
 
 // Report implements replay.Chooser.
 func (p *Plugin) Report(now time.Duration, r replay.Report) error {
+	p.talk(now)
 	for _, by := range p.replicas {
 		by.book.ReportQueue(idOf(r.Rank), int64(r.Waiting), clock(now))
 		if p.fleet.Ranks[r.Rank].Role == replay.Prefill {

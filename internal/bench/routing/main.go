@@ -42,6 +42,7 @@ type options struct {
 	requests   int
 	repeats    int
 	replicas   []int
+	lag        time.Duration
 	seed       uint64
 	spread     bool
 	quick      bool
@@ -68,7 +69,8 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	names := fs.String("modes", "", "modes with commas between them; default all")
 	capacities := fs.String("capacity", "4000,1000", "sizes of each rank's cache in blocks of 512 tokens")
 	rates := fs.String("rate", "1,1.3", "how many times as fast as in the trace requests arrive")
-	replicas := fs.String("replicas", "1", "counts of the plugin's replicas with commas between them: each mode is played with each. Requests go to them in turn, and each knows of what it has picked itself, and of KV events")
+	replicas := fs.String("replicas", "1", "counts of the plugin's replicas with commas between them: each mode is played with each. Requests go to them in turn")
+	fs.DurationVar(&o.lag, "lag", time.Millisecond, "simulated: how late what a replica tells comes to the others, beside the 20 ms for which it is gathered; below 0: they tell each other nothing")
 	fs.IntVar(&o.Ranks, "ranks", 8, "prefill ranks")
 	fs.Float64Var(&o.Speed, "speed", 8000, "tokens a second that a rank prefills")
 	fs.DurationVar(&o.Overhead, "overhead", 20*time.Millisecond, "of each prefill, whatever its length")
@@ -179,7 +181,7 @@ func (o *options) check(names, capacities, rates, replicas string) (err error) {
 	if o.replicas, err = counts("replicas", replicas, 64); err != nil {
 		return err
 	}
-	o.modes = replicated(o.modes, o.replicas)
+	o.modes = replicated(o.modes, o.replicas, o.lag)
 	for s := range strings.SplitSeq(rates, ",") {
 		x, err := strconv.ParseFloat(s, 64)
 		if err != nil || !(x > 0) || x > 1e6 {
@@ -348,7 +350,7 @@ func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Wri
 	for _, row := range r.Cells[0].Rows {
 		c.Whole[row.Mode] = row
 	}
-	for _, m := range replicated(modes(o.Speed), o.replicas) {
+	for _, m := range replicated(modes(o.Speed), o.replicas, o.lag) {
 		if c.Slice[m.name], err = o.simulate(sim, workloadOf(trace), m, sliceSeeds); err != nil {
 			return nil, err
 		}

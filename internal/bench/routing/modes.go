@@ -87,7 +87,7 @@ func chosen(names string, speed float64) ([]mode, error) {
 
 // replicated returns each mode with each count of replicas, one after the other. Others' ways
 // have one.
-func replicated(all []mode, counts []int) []mode {
+func replicated(all []mode, counts []int, lag time.Duration) []mode {
 	var out []mode
 	for _, m := range all {
 		for _, n := range counts {
@@ -96,6 +96,7 @@ func replicated(all []mode, counts []int) []mode {
 			}
 			r := m
 			r.name, r.what, r.plugin.Replicas = nameOf(m.name, n), whatOf(m.what, n), n
+			r.plugin.Told, r.plugin.Lag = lag >= 0, lag
 			out = append(out, r)
 		}
 	}

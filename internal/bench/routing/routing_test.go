@@ -58,7 +58,7 @@ func sampleBy(t *testing.T, trace []replay.Request, f fleet, name string, replic
 	t.Helper()
 	m, err := chosen(name, f.Speed)
 	require.NoError(t, err)
-	m = replicated(m, []int{replicas})
+	m = replicated(m, []int{replicas}, -1)
 	m[0].plugin.RoutedTTL, m[0].plugin.PredictedTTL = f.RoutedTTL, f.PredictedTTL
 	r, err := m[0].play(f.simulated(), workloadOf(trace), seed)
 	require.NoError(t, err)

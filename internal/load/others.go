@@ -1,0 +1,373 @@
+package load
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// This file lets the books of several replicas be as one. A book tells what it has booked itself, as what
+// is there now and not as what has changed ([Book.Tell]), and takes what others tell ([Book.Hear]). So a
+// message that is lost, doubled or late is made good by the next.
+
+// Booked is what one replica has booked on a rank and has not finished.
+type Booked struct {
+	Rank worker.Rank
+	Load
+	// Queue are the oldest of the prompts that are still to be computed, oldest first; at most MostQueued.
+	Queue []Queued
+}
+
+// Queued is a prompt that is still to be computed.
+type Queued struct {
+	ID     uint64        // of the booking, in its process
+	Tokens int64         // still to be computed
+	Age    time.Duration // since it was booked
+	Had    time.Duration // what the rank is believed to have spent on it
+}
+
+// MostQueued bounds Booked.Queue. Of the prompts behind those the sums alone are told.
+const MostQueued = 16
+
+// Told is a message of one replica.
+type Told struct {
+	Life    uint64 // of the process that has booked
+	Version uint64 // greater in each message of a life
+	Whole   bool   // on ranks that are not in Ranks nothing is booked
+	Ranks   []Booked
+	// Sum is a checksum of all that the replica has booked, these ranks included.
+	Sum uint64
+}
+
+// other is what another replica has booked on a rank. Guarded by Book.mu.
+type other struct {
+	life    uint64
+	version uint64
+	told    Booked
+	load    Load           // what of it counts now; see Fade
+	queue   []*Reservation // in entry.queue
+}
+
+// origin is what is known of another replica. Guarded by Book.mu.
+type origin struct {
+	whole uint64 // the version of the newest whole message; older messages say nothing
+	sum   uint64 // of what is held here
+	fades bool
+}
+
+// stirLocked notes that what this book has booked on a rank has changed.
+func (b *Book) stirLocked(slot int32) {
+	if e := &b.entries[slot]; !e.stirred {
+		e.stirred = true
+		b.stirred = append(b.stirred, slot)
+	}
+}
+
+// own is what this book itself has booked on the rank.
+func (e *entry) own() Load {
+	l := e.load
+	for i := range e.others {
+		l.add(&e.others[i].load, -1)
+	}
+	return l
+}
+
+// Tell appends to dst what this book itself has booked on each rank where that has changed since the last
+// call, or, if whole, on each rank where something is booked, which leaves the changes for the next call. sum
+// is the checksum of all that is booked. The memory of dst's queues is used again.
+func (b *Book) Tell(dst []Booked, whole bool, now time.Time) (out []Booked, sum uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tellLocked(now)
+	if whole {
+		for i := range b.entries {
+			if e := &b.entries[i]; e.present {
+				dst = b.bookedLocked(dst, e)
+				if last := len(dst) - 1; dst[last].Load == (Load{}) {
+					dst = dst[:last]
+					continue
+				}
+				sum ^= checksum(e.rank, &dst[len(dst)-1].Load)
+			}
+		}
+		return dst, sum
+	}
+	for _, slot := range b.stirred {
+		e := &b.entries[slot]
+		if e.stirred = false; !e.present {
+			continue // its bookings went with it, here as everywhere
+		}
+		dst = b.bookedLocked(dst, e)
+		l := &dst[len(dst)-1].Load
+		b.ownSum ^= checksum(e.rank, &e.told) ^ checksum(e.rank, l)
+		e.told = *l
+	}
+	b.stirred = b.stirred[:0]
+	return dst, b.ownSum
+}
+
+func (b *Book) bookedLocked(dst []Booked, e *entry) []Booked {
+	if len(dst) < cap(dst) {
+		dst = dst[:len(dst)+1]
+	} else {
+		dst = append(dst, Booked{})
+	}
+	x := &dst[len(dst)-1]
+	*x = Booked{Rank: e.rank, Load: e.own(), Queue: x.Queue[:0]}
+	if x.PrefillTokens == 0 {
+		return dst
+	}
+	e.queue.share(b.now)
+	for r := e.queue.head; r != nil && len(x.Queue) < MostQueued; r = r.after {
+		if r.life == 0 {
+			x.Queue = append(x.Queue, Queued{ID: r.number, Tokens: r.load.PrefillTokens, Age: b.now - r.since, Had: r.had})
+		}
+	}
+	return dst
+}
+
+// checksum is of one rank; those of several are combined by exclusive or.
+func checksum(r worker.Rank, l *Load) uint64 {
+	if *l == (Load{}) {
+		return 0
+	}
+	h := uint64(14695981039346656037)
+	for _, x := range [...]uint64{
+		uint64(r.ID), uint64(r.DPRank), uint64(l.PrefillTokens), uint64(l.PrefillBlocks), uint64(l.PrefillRequests), uint64(l.DecodeBlocks), uint64(l.DecodeRequests), //nolint:gosec // bits
+	} {
+		h = (h ^ x) * 0x9e3779b97f4a7c15
+		h ^= h >> 29
+	}
+	return h
+}
+
+// Hear takes what another replica has told. It returns false if all of it is older than what is known. Ranks
+// that this book does not know are left out: the next whole message has them again.
+func (b *Book) Hear(m *Told, now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tellLocked(now)
+	b.growLocked()
+	o := b.origins[m.Life]
+	if o == nil {
+		o = new(origin)
+		b.origins[m.Life] = o
+	}
+	if m.Version <= o.whole {
+		return false
+	}
+	news := false
+	for i := range m.Ranks {
+		x := &m.Ranks[i]
+		slot := b.slotLocked(x.Rank)
+		if slot < 0 {
+			continue
+		}
+		e := &b.entries[slot]
+		at := e.other(m.Life)
+		if at < 0 {
+			at = len(e.others)
+			e.others = append(e.others, other{life: m.Life})
+		}
+		if k := &e.others[at]; k.version < m.Version {
+			k.version, news = m.Version, true
+			o.sum ^= checksum(x.Rank, &k.told.Load) ^ checksum(x.Rank, &x.Load)
+			k.told = Booked{x.Rank, x.Load, append(k.told.Queue[:0], x.Queue...)}
+			b.countLocked(e, k, &k.told, true)
+		}
+	}
+	if m.Whole {
+		o.whole, news = m.Version, true
+		b.clearLocked(m.Life, o, m.Version, true)
+	}
+	o.fades = false
+	return news
+}
+
+// clearLocked forgets what the origin had booked on ranks by messages before a version.
+func (b *Book) clearLocked(life uint64, o *origin, before uint64, ended bool) {
+	for i := range b.entries {
+		e := &b.entries[i]
+		at := e.other(life)
+		if at < 0 {
+			continue
+		}
+		k := &e.others[at]
+		if k.version < before {
+			o.sum ^= checksum(e.rank, &k.told.Load)
+			k.told = Booked{}
+		}
+		if k.told.Load == (Load{}) {
+			b.countLocked(e, k, &Booked{}, ended)
+			e.others = slices.Delete(e.others, at, at+1)
+		}
+	}
+}
+
+// Forget forgets all that a replica has booked.
+func (b *Book) Forget(life uint64, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if o := b.origins[life]; o != nil {
+		b.tellLocked(now)
+		b.clearLocked(life, o, math.MaxUint64, false)
+		delete(b.origins, life)
+	}
+}
+
+// Fade lets what a silent replica has told count less: it may go on, so its bookings neither stay for ever
+// nor end at once. silent is for how long it has not been heard. Its prompts and answers become less over the
+// time that those of this book lately took. The next message of the replica makes all of it count again.
+func (b *Book) Fade(life uint64, silent time.Duration, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	o := b.origins[life]
+	if o == nil {
+		return
+	}
+	o.fades = true
+	b.tellLocked(now)
+	b.growLocked()
+	prompts, answers := b.lasts[0].part(silent), b.lasts[1].part(silent)
+	less := func(n int64, part float64) int64 { return int64(float64(n) * part) }
+	for i := range b.entries {
+		e := &b.entries[i]
+		at := e.other(life)
+		if at < 0 {
+			continue
+		}
+		k := &e.others[at]
+		x := Booked{Rank: e.rank, Load: Load{
+			PrefillTokens: less(k.told.PrefillTokens, prompts), PrefillBlocks: less(k.told.PrefillBlocks, prompts),
+			PrefillRequests: int32(less(int64(k.told.PrefillRequests), prompts)),
+			DecodeBlocks:    less(k.told.DecodeBlocks, answers), DecodeRequests: int32(less(int64(k.told.DecodeRequests), answers)),
+		}}
+		for _, q := range k.told.Queue {
+			if q.Tokens = less(q.Tokens, prompts); q.Tokens > 0 {
+				x.Queue = append(x.Queue, q)
+			}
+		}
+		b.countLocked(e, k, &x, false)
+	}
+}
+
+// Heard is what is known of another replica's bookings.
+type Heard struct {
+	Load
+	Sum   uint64 // of what it has told
+	Fades bool
+}
+
+// Heard returns what the replica has booked, as far as it counts here.
+func (b *Book) Heard(life uint64) (h Heard) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	o := b.origins[life]
+	if o == nil {
+		return h
+	}
+	h.Sum, h.Fades = o.sum, o.fades
+	for i := range b.entries {
+		if at := b.entries[i].other(life); at >= 0 {
+			h.add(&b.entries[i].others[at].load, 1)
+		}
+	}
+	return h
+}
+
+func (e *entry) other(life uint64) int {
+	for i := range e.others {
+		if e.others[i].life == life {
+			return i
+		}
+	}
+	return -1
+}
+
+// countLocked makes x what counts of another replica's bookings on a rank. ended says that what is not in x
+// any more has ended, and is not only believed less.
+func (b *Book) countLocked(e *entry, k *other, x *Booked, ended bool) {
+	if left := k.load.DecodeRequests - x.DecodeRequests; left > 0 {
+		e.correction.leave(int64(left))
+	}
+	e.load.add(&k.load, -1)
+	k.load = x.Load
+	e.load.add(&k.load, 1)
+	if e.load.DecodeRequests == 0 {
+		e.correction = correction{}
+		e.agree(b.now)
+	}
+	has := func(id uint64) int { return slices.IndexFunc(x.Queue, func(q Queued) bool { return q.ID == id }) }
+	k.queue = slices.DeleteFunc(k.queue, func(r *Reservation) bool {
+		at := has(r.number)
+		if at >= 0 {
+			r.load.PrefillTokens = x.Queue[at].Tokens
+			return false
+		}
+		if ended && len(x.Queue) < MostQueued { // else it may only be told no more
+			e.queue.ended(r, b.now)
+		} else {
+			e.queue.remove(r, b.now)
+		}
+		return true
+	})
+	for i := range x.Queue {
+		q := &x.Queue[i]
+		if slices.ContainsFunc(k.queue, func(r *Reservation) bool { return r.number == q.ID }) {
+			continue
+		}
+		r := &Reservation{life: k.life, number: q.ID, since: b.now - q.Age, load: Load{PrefillTokens: q.Tokens}}
+		e.queue.insert(r, q.Had, b.now)
+		k.queue = append(k.queue, r)
+		if w := e.worker; e.flow == nil && len(w.Models) > 0 { // it was not picked here: the first model stands for all
+			e.flow = b.flowLocked(cursorKey{worker.Key{Model: w.Models[0], Namespace: w.Namespace}, w.Role})
+		}
+		if e.flow != nil {
+			b.computesLocked(e, q.Tokens)
+		}
+	}
+	b.writeLocked(e)
+}
+
+// lastedLocked notes for how long a booking was held.
+func (b *Book) lastedLocked(r *Reservation) {
+	kind := 0
+	if r.load.DecodeRequests > 0 {
+		kind = 1
+	}
+	b.lasts[kind].ended(b.now - r.since)
+}
+
+// leave takes the part of the correction that came with n answers which have ended.
+func (c *correction) leave(n int64) {
+	if c.of <= n {
+		*c = correction{}
+		return
+	}
+	c.blocks *= float64(c.of-n) / float64(c.of)
+	c.of -= n
+}
+
+// lasting is how long bookings of one kind lately were held, in seconds; 0: not known.
+type lasting float64
+
+const (
+	lastingMemory = 32   // bookings over which it is averaged
+	lastingAtOnce = 30.0 // what is believed before the first has ended
+)
+
+func (l *lasting) ended(after time.Duration) {
+	if s := lasting(after.Seconds()); *l == 0 {
+		*l = s
+	} else {
+		*l += (s - *l) / lastingMemory
+	}
+}
+
+// part is how much is left after a time.
+func (l lasting) part(after time.Duration) float64 {
+	return math.Exp(-after.Seconds() / max(cmp.Or(float64(l), lastingAtOnce), 0.1))
+}
