@@ -42,6 +42,8 @@ type stateDoc struct {
 	Keys           []keyJSON        `json:"keys"`
 	Workers        []workerJSON     `json:"workers"`
 	Channels       []channelJSON    `json:"kv_event_channels,omitempty"`
+	Replicas       []replicaJSON    `json:"replicas,omitempty"`
+	OwnSum         string           `json:"booked_checksum,omitempty"`
 	Transitions    []transitionJSON `json:"transitions"`
 	Failures       []failureJSON    `json:"failures"`
 	BodyBytes      int64            `json:"body_bytes_in_flight"`
@@ -142,6 +144,22 @@ type channelJSON struct {
 	MaxWaiting int `json:"max_waiting_peers,omitempty"`
 }
 
+type replicaJSON struct {
+	Address       string     `json:"address"`
+	Name          string     `json:"name,omitempty"`
+	State         string     `json:"state"`
+	Since         time.Time  `json:"since"`
+	Heard         *time.Time `json:"heard,omitempty"`
+	LateSeconds   float64    `json:"late_seconds"`
+	Told          bool       `json:"told"`
+	Error         string     `json:"error,omitempty"`
+	Legs          int64      `json:"legs"`
+	PrefillTokens int64      `json:"prefill_tokens"`
+	DecodeBlocks  int64      `json:"decode_blocks"`
+	Sum           string     `json:"booked_checksum"`
+	DiffersSince  *time.Time `json:"differs_since,omitempty"`
+}
+
 type transitionJSON struct {
 	At    time.Time `json:"at"`
 	What  string    `json:"what"`
@@ -179,6 +197,12 @@ func stateJSON(s *State) *stateDoc {
 	}
 	for _, c := range s.Channels {
 		d.Channels = append(d.Channels, channelJSON{c.Name, c.Up, moment(c.Since), c.Messages, c.Refused, c.Reason, c.Waiting, c.MaxWaiting})
+	}
+	d.OwnSum = s.OwnSum
+	for _, r := range s.Replicas {
+		d.Replicas = append(d.Replicas, replicaJSON{
+			r.Address, r.Name, r.State, r.Since.UTC(), moment(r.Heard), r.Late, r.Told, r.Error, r.Legs, r.PrefillTokens, r.DecodeBlocks, r.Sum, moment(r.DiffersSince),
+		})
 	}
 	for _, t := range s.Transitions {
 		d.Transitions = append(d.Transitions, transitionJSON{t.At.UTC(), t.What, t.From, t.To, t.Why})

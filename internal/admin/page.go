@@ -33,6 +33,8 @@ type pageView struct {
 	Keys                          []keyView
 	Workers                       []workerView
 	Channels                      []channelView
+	Replicas                      []replicaView
+	OwnSum                        string
 	WorkersAll, WorkersLeft       int
 	Counts                        []countView
 	Decisions                     []decision.Record
@@ -46,6 +48,32 @@ type keyView struct {
 	KeyRow
 	Name, Queued string
 	Full         bool
+}
+
+type replicaView struct {
+	Address, Name, State, Class, Heard, Late, Legs, Tokens, Blocks, Sum, Why string
+}
+
+func newReplicaView(r *ReplicaRow, now time.Time) replicaView {
+	v := replicaView{
+		Address: r.Address, Name: r.Name, State: r.State, Class: "good", Heard: "–", Late: "–", Sum: "equal", Why: r.Error,
+		Legs: grouped(r.Legs), Tokens: grouped(r.PrefillTokens), Blocks: grouped(r.DecodeBlocks),
+	}
+	if r.State != "sharing" {
+		v.Class = "bad"
+		v.State += forTime(r.Since, now)
+	}
+	if !r.Heard.IsZero() {
+		v.Heard = duration(now.Sub(r.Heard)) + " ago"
+	}
+	if r.Late > 0 {
+		v.Late = duration(time.Duration(r.Late * float64(time.Second)))
+	}
+	if !r.DiffersSince.IsZero() {
+		v.Sum = "differs" + forTime(r.DiffersSince, now)
+	}
+	v.Sum += ", " + r.Sum
+	return v
 }
 
 type countView struct {
@@ -133,6 +161,10 @@ func newPageView(s *State, recs []decision.Record, size int) *pageView {
 			v.State = fmt.Sprintf("up, %d of at most %d peers have not said whose they are", c.Waiting, c.MaxWaiting)
 		}
 		p.Channels = append(p.Channels, v)
+	}
+	p.OwnSum = s.OwnSum
+	for i := range s.Replicas {
+		p.Replicas = append(p.Replicas, newReplicaView(&s.Replicas[i], s.Now))
 	}
 	for _, t := range s.Transitions {
 		p.Transitions = append(p.Transitions, transitionView{clock(t.At), full(t.At), t.What, t.From, t.To, t.Why})

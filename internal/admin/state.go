@@ -26,6 +26,8 @@ type State struct {
 	Keys        []KeyRow
 	Workers     []WorkerRow
 	Channels    []ChannelRow // of KV events
+	Replicas    []ReplicaRow // the others
+	OwnSum      string       // checksum of what this process has booked; "" if nothing is shared
 	Transitions []Transition // newest first
 	Failures    []FailureRow
 	Config      string // effective configuration as text, without secrets
@@ -201,6 +203,22 @@ type ChannelRow struct {
 	// Waiting is how many peers have dialed and not yet said to which worker they belong,
 	// and MaxWaiting how many may; 0 if nothing dials the channel.
 	Waiting, MaxWaiting int
+}
+
+// ReplicaRow is another replica, and what is held here of its bookings.
+type ReplicaRow struct {
+	Address, Name string
+	State         string
+	Since         time.Time // of State
+	Heard         time.Time // when its newest message came
+	Late          float64   // seconds that it took to answer a message of ours; 0: it has not
+	Told          bool      // messages of ours reach it
+	Error         string    // why not
+	Legs          int64
+	PrefillTokens int64
+	DecodeBlocks  int64
+	Sum           string    // checksum of what it has booked
+	DiffersSince  time.Time // from what it says itself; zero: it is equal
 }
 
 // Transition is one change of state, as the page shows it.

@@ -258,6 +258,14 @@ type LegConfig struct {
 	Instance string `yaml:"instance"`
 	// Advertise is the address at which other replicas reach this one.
 	Advertise string `yaml:"advertise"`
+	// Share says that replicas tell each other what they have booked. Default true; it
+	// takes KeyFile and Advertise.
+	Share *bool `yaml:"share"`
+	// Replicas are addresses of the others; a name stands for all that it resolves to.
+	// Default: none. Those in discovery's etcd are known without.
+	Replicas []string `yaml:"replicas"`
+	// ReplicasService is a headless Service of the namespace, whose pods are replicas.
+	ReplicasService string `yaml:"replicas_service"`
 }
 
 // Default returns the configuration without a file and flags.
@@ -293,6 +301,7 @@ func Default() Config {
 		Tokens:       TokensConfig{Mode: "auto", Pictures: "estimate", Wait: 100 * time.Millisecond, BytesPerToken: 4, CacheBytes: 64 << 20},
 		Engines:      EnginesConfig{ReportInterval: 2 * time.Second},
 		Health:       HealthConfig{ServerErrors: 3, MaxShare: 0.5, ProbeInterval: time.Second, ProbeTimeout: 5 * time.Second, ProbePath: "/health", MaxProbes: 200},
+		Leg:          LegConfig{Share: &yes},
 		Journal:      256,
 		DrainTimeout: 30 * time.Second,
 	}

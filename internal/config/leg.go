@@ -18,6 +18,27 @@ func (c *LegConfig) advertised() string {
 	return net.JoinHostPort(host, port)
 }
 
+// Shares reports whether this process shares with other replicas what it has booked.
+func (c *LegConfig) Shares() bool {
+	return c.Advertise != "" && c.KeyFile != "" && unlessFalse(c.Share)
+}
+
+// Self is Advertise in the one form that all replicas use.
+func (c *LegConfig) Self() string { return c.advertised() }
+
+// checkReplicas returns the faults of the settings that name other replicas.
+func (c *LegConfig) checkReplicas() (errs []error) {
+	for i, r := range c.Replicas {
+		if !HostPort(r) {
+			errs = append(errs, fmt.Errorf("leg.replicas[%d] (--leg-replicas) %q: expected host:port", i, r))
+		}
+	}
+	if (len(c.Replicas) > 0 || c.ReplicasService != "") && (c.Advertise == "" || c.KeyFile == "") {
+		errs = append(errs, errors.New("leg.replicas and leg.replicas_service: expected leg.advertise (--leg-advertise) and leg.key_file, too: replicas call each other there, and know each other by that key"))
+	}
+	return errs
+}
+
 // LegKey reads the key that seals leg tokens; without a file it draws one.
 func LegKey(file string) ([]byte, error) {
 	if file == "" {

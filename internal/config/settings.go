@@ -61,6 +61,7 @@ func settings() []setting[Config] {
 		{"discovery-cache", "discovery.cache", "`file` that keeps the last set of workers from etcd, for a start while etcd cannot be reached (discovery.cache)", func(c *Config) any { return &c.Discovery.Cache }},
 		{"discovery-networks", "discovery.networks", "`networks`, separated by commas, in which workers from etcd and Kubernetes may be (discovery.networks)", func(c *Config) any { return &c.Discovery.Networks }},
 		{"leg-advertise", "leg.advertise", "`address` at which other replicas reach this one (leg.advertise)", func(c *Config) any { return &c.Leg.Advertise }},
+		{"leg-replicas", "leg.replicas", "`addresses` of the other replicas, separated by commas; a name stands for all that it resolves to (leg.replicas)", func(c *Config) any { return &c.Leg.Replicas }},
 		{"enforce-disagg", "enforce_disagg", "refuse what cannot be served by separate prefill and decode workers", func(c *Config) any { return &c.EnforceDisagg }},
 	}
 }

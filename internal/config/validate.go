@@ -89,6 +89,7 @@ func (c *Config) validateAddresses() (errs []error) {
 	if c.Leg.Advertise != "" && strings.HasPrefix(c.Listen, "unix://") {
 		errs = append(errs, fmt.Errorf("leg.advertise (--leg-advertise) %q: other replicas cannot reach a unix socket: listen on host:port", c.Leg.Advertise))
 	}
+	errs = append(errs, c.Leg.checkReplicas()...)
 	if !HostPort(c.Admin.Listen) {
 		errs = append(errs, fmt.Errorf("admin.listen (--admin) %q: expected host:port, with a port of 0 to 65535", c.Admin.Listen))
 	}

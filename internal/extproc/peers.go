@@ -93,6 +93,8 @@ type peers struct {
 	ctx  context.Context //nolint:containedctx // ends ask
 	stop context.CancelFunc
 
+	met   func(addr string) // guarded by mu; see Server.OnReplica
+
 	calls chan struct{} // a slot for each report on its way
 	wg    sync.WaitGroup
 	lost  func()
@@ -245,6 +247,9 @@ func (p *peers) conn(addr string) (*grpc.ClientConn, error) {
 		return nil, fmt.Errorf("extproc: peer %q: %w", addr, err)
 	}
 	p.conns[addr] = &peerConn{ClientConn: c, used: now}
+	if p.met != nil {
+		p.met(addr)
+	}
 	if p.asked == nil && p.self != "" && p.ctx.Err() == nil {
 		asked := make(chan struct{})
 		p.asked = asked

@@ -94,6 +94,7 @@ type Book struct {
 
 	// Of several replicas; see others.go.
 	origins map[uint64]*origin // by the life of their process
+	kick    chan struct{}      // see Stirred
 	stirred []int32            // entries whose own bookings have changed since they were told
 	ownSum  uint64             // of what was told
 	number  uint64             // of the newest booking
@@ -154,6 +155,7 @@ func New(seed uint64) *Book {
 		handOffs: make(map[worker.Key]HandOffs),
 		slots:    make(map[worker.Rank]int32),
 		origins:  make(map[uint64]*origin),
+		kick:     make(chan struct{}, 1),
 		seed:     maphash.MakeSeed(),
 	}
 }

@@ -63,6 +63,10 @@ func (b *Book) stirLocked(slot int32) {
 	if e := &b.entries[slot]; !e.stirred {
 		e.stirred = true
 		b.stirred = append(b.stirred, slot)
+		select {
+		case b.kick <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -253,6 +257,32 @@ func (b *Book) Fade(life uint64, silent time.Duration, now time.Time) {
 		b.countLocked(e, k, &x, false)
 	}
 }
+
+// Sum returns the checksum of all that the replica has told, as it is held here.
+func (b *Book) Sum(life uint64) uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if o := b.origins[life]; o != nil {
+		return o.sum
+	}
+	return 0
+}
+
+// OwnSum returns the checksum of all that this book itself has booked.
+func (b *Book) OwnSum() (sum uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range b.entries {
+		if e := &b.entries[i]; e.present {
+			own := e.own()
+			sum ^= checksum(e.rank, &own)
+		}
+	}
+	return sum
+}
+
+// Stirred gets a value when something is there for Tell to tell.
+func (b *Book) Stirred() <-chan struct{} { return b.kick }
 
 // Heard is what is known of another replica's bookings.
 type Heard struct {

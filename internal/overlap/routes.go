@@ -23,7 +23,11 @@ type Routes struct {
 	index kvindex.Index
 	next  atomic.Int64  // when Run sweeps next, in nanoseconds of Unix time
 	kick  chan struct{} // a prompt's time is over before that
+	told  func(worker.Rank, []kvindex.LocalHash)
 }
+
+// Tell has estimated prompts told to f, too, which must not keep the chain. Call it before Note.
+func (r *Routes) Tell(f func(worker.Rank, []kvindex.LocalHash)) { r.told = f }
 
 // NewRoutes returns Routes for an index. The index forgets nothing before Run runs.
 func NewRoutes(index kvindex.Index) *Routes {
@@ -35,6 +39,14 @@ func NewRoutes(index kvindex.Index) *Routes {
 // Note tells the index that a prompt with the chain was sent to the rank at the time now.
 // It does not keep chain.
 func (r *Routes) Note(rank worker.Rank, chain []kvindex.LocalHash, g kvindex.Guess, now time.Time) {
+	if r.told != nil && g == kvindex.Estimated {
+		r.told(rank, chain)
+	}
+	r.Heard(rank, chain, g, now)
+}
+
+// Heard is Note for a prompt that another replica has sent.
+func (r *Routes) Heard(rank worker.Rank, chain []kvindex.LocalHash, g kvindex.Guess, now time.Time) {
 	next := r.index.Route(rank, chain, g, now)
 	if next.IsZero() || next.UnixNano() >= r.next.Load() {
 		return

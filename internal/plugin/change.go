@@ -176,6 +176,9 @@ func (p *plugin) onHealth(t health.Transition) {
 		level, at = slog.LevelWarn, append(at, logkey.Problem, leadsBack)
 	}
 	p.log.Log(context.Background(), level, "worker "+t.To.String(), at...)
+	if p.mesh != nil {
+		p.mesh.NoteHealth()
+	}
 	p.server.Away(&t)
 	if t.From == health.Aside { // what answers there again may be another process
 		p.askAgain(t.Rank.ID)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/replicas"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -25,6 +26,15 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	o.Facts = make(map[string]int64)
 	for _, r := range p.factRows() {
 		o.Facts[r.State]++
+	}
+	if p.mesh != nil {
+		o.Replicas = map[string]int64{}
+		for _, h := range replicas.Hearings() {
+			o.Replicas[h.String()] = 0
+		}
+		for _, m := range p.mesh.Mates() {
+			o.Replicas[m.Hearing.String()]++
+		}
 	}
 	o.Streams = streamCounts(p.events.Status())
 	keys := make(map[telemetry.StandingCount]int64)

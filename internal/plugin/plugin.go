@@ -28,6 +28,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/loads"
+	"github.com/seed-60ae5743/baton/internal/mesh"
 	"github.com/seed-60ae5743/baton/internal/modelfiles"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/sources"
@@ -62,6 +63,7 @@ type plugin struct {
 	tokens  *tokens.Resolver
 	files   *modelfiles.Follower
 	server  *extproc.Server
+	mesh    *mesh.Hub                        // nil: other replicas cannot reach this one
 	creds   credentials.TransportCredentials // nil: plain text
 	memory  memory
 	grpc    *grpc.Server
@@ -202,6 +204,9 @@ func (p *plugin) newServer() error {
 	if err != nil {
 		return err
 	}
+	if err := p.newMesh(&conf); err != nil {
+		return err
+	}
 	p.grpc = p.newGRPC()
 	return nil
 }
@@ -239,6 +244,9 @@ func (p *plugin) newGRPC() *grpc.Server {
 	}
 	s := grpc.NewServer(options...)
 	p.server.Register(s)
+	if p.mesh != nil {
+		p.mesh.Register(s)
+	}
 	healthv1.RegisterHealthServer(s, p.probes.health)
 	return s
 }
@@ -314,6 +322,7 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 		g.Go(func() error { return p.serveMetrics(world, d.metrics) })
 	}
 	g.Go(func() error { return p.awaitView(world) })
+	leave := p.join(ctx)
 	select {
 	case <-ctx.Done():
 		p.drain(main)
@@ -321,6 +330,7 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 		p.grpc.Stop()
 		_ = main.Close()
 	}
+	leave()
 	p.server.Close()
 	p.tokens.Close()
 	endWorld()
@@ -348,6 +358,7 @@ func (p *plugin) awaitView(ctx context.Context) error {
 	select {
 	case <-p.board.Ready():
 		awaitAnswers(ctx, p.board, p.facts, p.log)
+		p.awaitReplicas(ctx)
 		p.waiting.Store(false)
 		p.probes.becomeReady()
 		p.log.Info("ready", logkey.Workers, len(p.board.Load().Workers()))

@@ -31,7 +31,7 @@ type Instruments struct {
 	// Set at construction, read-only.
 	requests, attempts, workerAttempts, charges, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
 	legs, tokenize, firstEvents, targets, proofs, pairCounts, promptTokens, blame, clockOff, logBreaks                               *counter
-	kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                                 *counter
+	replicas, kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                       *counter
 	kvRestores, indexDumps                                                                                                           *counter
 	aside, activation, traceFailures, engineReports, handOffLosses, factReadings, modelFiles, compared                               *counter
 
@@ -156,6 +156,9 @@ func (i *Instruments) KVRefused(reason string, n uint64) {
 	}
 }
 
+// Replica counts a message of what replicas share.
+func (i *Instruments) Replica(outcome string) { i.replicas.add(1, labels{outcome}) }
+
 // KVGap counts a gap in the sequence numbers of a stream.
 func (i *Instruments) KVGap() { i.kvGaps.add(1, labels{}) }
 
@@ -229,6 +232,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		logBreaks:  b.counter(MetricLogBreaks),
 		legs:       b.counter(MetricLegs),
 		tokenize:   b.counter(MetricTokenize), firstEvents: b.counter(MetricFirstEvents), targets: b.counter(MetricTargets), proofs: b.counter(MetricProofs), pairCounts: b.counter(MetricPairCounts), blame: b.counter(MetricBlame),
+		replicas:   b.counter(MetricReplicaMessages),
 		kvEvents:   b.counter(MetricKVEvents),
 		kvRefused:  b.counter(MetricKVRefused),
 		kvGaps:     b.counter(MetricKVGaps),

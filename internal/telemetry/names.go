@@ -59,6 +59,9 @@ const (
 	MetricCompared      = "baton_tokens_compared_total"
 	MetricFacts         = "baton_worker_facts"
 
+	MetricReplicas        = "baton_replicas"
+	MetricReplicaMessages = "baton_replica_messages_total"
+
 	MetricAside      = "baton_aside_transitions_total"
 	MetricActivation = "baton_activation_transitions_total"
 
@@ -207,6 +210,8 @@ func requestMetrics() []Metric {
 		{MetricTokenize, Counter, "{request}", l(LabelSource, LabelOutcome), "Attempts to get the token ids of a request.", nil},
 		{MetricTokenizeSeconds, Histogram, "s", nil, "Time that an engine took to tokenize.", slowBuckets()},
 
+		{MetricReplicaMessages, Counter, "{message}", l(LabelOutcome), "Messages of what replicas share: `sent`, `taken`; `stale`: older than what is known, or of a process that has ended; `garbage`; `refused`: without the replicas' key; `dropped`: to a slow replica, which got all again; `cut_off`: routed prompts that were too many.", nil},
+
 		{MetricKVEvents, Counter, "{event}", nil, "KV events applied to the index.", nil},
 		{MetricKVRefused, Counter, "{event}", l(LabelReason), "KV events or batches that could not be used.", nil},
 		{MetricKVGaps, Counter, "{gap}", nil, "Gaps seen in the sequence numbers of KV event streams.", nil},
@@ -220,6 +225,7 @@ func requestMetrics() []Metric {
 // stateMetrics are those of workers, models and the process.
 func stateMetrics() []Metric {
 	return []Metric{
+		{MetricReplicas, Gauge, "{replica}", l(LabelState), "Other replicas by how far they are heard: `sharing`, `silent`, `away`, `not shared` (of a version before 0.2), `not met`.", nil},
 		{MetricHandOffLosses, Counter, "{handoff}", l(LabelReason), "Hand-offs that went wrong, as engines count them: `expired`, `read_late`, `failed` ([handoff-losses](behaviour.md#handoff-losses)).", nil},
 		{MetricEngineReports, Counter, "{report}", l(LabelOutcome), "Times an engine was asked what it runs (engines.report_interval).", nil},
 		{MetricFactReadings, Counter, "{reading}", l(LabelOutcome), "Times an engine was asked for the facts that discovery leaves open: `ok`, `failed`.", nil},

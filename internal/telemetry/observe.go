@@ -58,6 +58,7 @@ type Observation struct {
 	Problems int64
 	Expired  int64            // workers that are served although their records have expired
 	Facts    map[string]int64 // workers whose engines are asked for facts, by state
+	Replicas map[string]int64 // other replicas, by how far they are heard
 	Streams  map[string]int64 // ranks, by the state of their KV events
 
 	BodyBytes, BodyLimit int64 // of request bodies: in flight, and the most that may be
@@ -77,7 +78,7 @@ func (b *builder) observables() observables {
 	o := observables{meter: b.meter, age: b.floatGauge(MetricViewAge), whole: map[string]metric.Int64Observable{}}
 	for _, name := range []string{
 		MetricReady, MetricViewRevision, MetricViewStale, MetricWorkers, MetricStaleWorkers, MetricKeys, MetricProblems,
-		MetricFacts, MetricKVStreams, MetricQueuedTokens, MetricQueueLimit, MetricBodyBytes, MetricBodyLimit,
+		MetricFacts, MetricReplicas, MetricKVStreams, MetricQueuedTokens, MetricQueueLimit, MetricBodyBytes, MetricBodyLimit,
 		MetricWaiting, MetricStill, MetricPrefillTokens, MetricPrefillRequests, MetricDecodeBlocks, MetricDecodingBlocks,
 		MetricDecodeRequests, MetricIndexBlocks,
 	} {
@@ -126,6 +127,9 @@ func (g *observables) show(w metric.Observer, o *Observation) {
 	w.ObserveFloat64(g.age, o.Age.Seconds())
 	for state, n := range o.Facts {
 		w.ObserveInt64(g.whole[MetricFacts], n, with(labels{state}, LabelState))
+	}
+	for state, n := range o.Replicas {
+		w.ObserveInt64(g.whole[MetricReplicas], n, with(labels{state}, LabelState))
 	}
 	for state, n := range o.Streams {
 		w.ObserveInt64(g.whole[MetricKVStreams], n, with(labels{state}, LabelState))

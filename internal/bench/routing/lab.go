@@ -125,15 +125,18 @@ func (l *lab) startPlugins(ctx context.Context, p parts, o *liveOptions, m *live
 	if ports, err = stack.FreePorts(ctx, m.replicas); err != nil {
 		return nil, err
 	}
+	all := make([]string, len(ports))
 	for i, port := range ports {
+		all[i] = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	}
+	for i, listen := range all {
 		dir := filepath.Join(l.dir, strconv.Itoa(i))
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return nil, err
 		}
-		listen := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 		plugin, err := stack.StartPlugin(ctx, stack.PluginOptions{
 			BinDir: p.bin, Dir: dir, Workers: workers, Listen: listen,
-			Config: o.pluginConfig(m) + fmt.Sprintf("leg: {key_file: %q, advertise: %q}\n", key, listen),
+			Config: o.pluginConfig(m) + fmt.Sprintf("leg: {key_file: %q, advertise: %q, replicas: [%s], share: %t}\n", key, listen, strings.Join(all, ", "), o.shared),
 		})
 		if err != nil {
 			return nil, fmt.Errorf("replica %d: %w", i, err)

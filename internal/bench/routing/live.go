@@ -27,6 +27,7 @@ type liveOptions struct {
 	whole    bool   // the workers serve requests alone
 	slow     int    // so many of them are half as fast
 	python   string // with the rivals' packages; "": none
+	shared   bool   // replicas tell each other what they have booked
 
 	published      *published // nil: the simulated workers' own tokenizer
 	asked, refused string     // files for the workers, with its tokens

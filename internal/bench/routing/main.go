@@ -70,7 +70,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	capacities := fs.String("capacity", "4000,1000", "sizes of each rank's cache in blocks of 512 tokens")
 	rates := fs.String("rate", "1,1.3", "how many times as fast as in the trace requests arrive")
 	replicas := fs.String("replicas", "1", "counts of the plugin's replicas with commas between them: each mode is played with each. Requests go to them in turn")
-	fs.DurationVar(&o.lag, "lag", time.Millisecond, "simulated: how late what a replica tells comes to the others, beside the 20 ms for which it is gathered; below 0: they tell each other nothing")
+	fs.DurationVar(&o.lag, "lag", time.Millisecond, "how late, simulated, what a replica tells comes to the others, beside the 20 ms for which it is gathered; below 0, live, too: they tell each other nothing")
 	fs.IntVar(&o.Ranks, "ranks", 8, "prefill ranks")
 	fs.Float64Var(&o.Speed, "speed", 8000, "tokens a second that a rank prefills")
 	fs.DurationVar(&o.Overhead, "overhead", 20*time.Millisecond, "of each prefill, whatever its length")
@@ -111,7 +111,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	if err := o.played.named(*liveFleet); err != nil {
 		return nil, err
 	}
-	o.played.fleet = o.fleet
+	o.played.fleet, o.played.shared = o.fleet, o.lag >= 0
 	o.played.fleet.Capacity = o.capacities[0]
 	if err := o.played.check(); err != nil {
 		return nil, err

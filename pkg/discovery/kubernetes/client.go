@@ -132,9 +132,16 @@ func (c *Client) unread(ctx context.Context) (out []string) {
 
 // get reads a page of the API.
 func (c *Client) get(ctx context.Context, path string, into any) error {
+	return c.getBy(ctx, path, nil, into)
+}
+
+// getBy is get with a query.
+func (c *Client) getBy(ctx context.Context, path string, query url.Values, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.JoinPath(path).String(), nil)
+	at := c.base.JoinPath(path)
+	at.RawQuery = query.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
 		return err
 	}

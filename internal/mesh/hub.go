@@ -1,0 +1,455 @@
+package mesh
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/replicas"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// Lister returns the addresses of replicas; this process may be among them.
+type Lister func(ctx context.Context) ([]string, error)
+
+// Config is what a hub works with. All fields are needed, but for Credentials.
+type Config struct {
+	Self        string // the address of this process, as the others reach it
+	Life        uint64
+	Token       string                                            // names this process to the others
+	Open        func(token string) (name, addr string, err error) // reads a token
+	Credentials credentials.TransportCredentials                  // nil: plain text
+	LifeAt      func(ctx context.Context, addr string) (life uint64, answers bool)
+	Listers     map[string]Lister // by what they are, for logs
+
+	Book    *load.Book
+	Routed  func(worker.Rank, []kvindex.LocalHash) // another replica has sent this prompt there
+	Aside   func() []worker.Rank                   // whom this process has set aside; never nil
+	Suspect func(worker.Rank)                      // another replica has set the rank aside
+	Learned func() (json.RawMessage, error)        // what this process has learned
+	Learn   func(life uint64, learned json.RawMessage) error
+
+	Counted func(outcome string) // of a message
+	Log     *slog.Logger
+}
+
+// The outcomes of messages.
+const (
+	Sent    = "sent"
+	Taken   = "taken"
+	Stale   = "stale"   // of an old life, or older than what is known
+	Garbage = "garbage" // it cannot be read
+	Refused = "refused" // whoever called has no token of ours
+	Dropped = "dropped" // its receiver was too slow: it gets all again
+	CutOff  = "cut_off" // routed prompts that were left out
+)
+
+const (
+	listEvery    = 2 * time.Second
+	listWithin   = 5 * time.Second
+	learnedEvery = 10 * time.Second
+	checkWithin  = 500 * time.Millisecond
+)
+
+// Hub is the process's part of the mesh. Safe for concurrent use.
+type Hub struct {
+	cfg Config
+
+	mu      sync.Mutex
+	roster  *replicas.Roster
+	links   map[string]*link
+	version uint64
+	theirs  map[uint64][]worker.Rank // who is aside there, by life
+	listed  map[string][]string      // by Lister
+	faults  map[string]string        // of Listers
+	ended   bool
+
+	notes notes
+	kick  chan struct{} // something beside the book has changed
+	wg    sync.WaitGroup
+}
+
+// notes are what is to be told beside the book. Its lock is taken last, and by callers that hold others.
+type notes struct {
+	sync.Mutex
+
+	alone  bool // there is nobody to be told
+	routed []replicas.Routed
+	blocks int  // of routed
+	news   bool // who is aside has changed since it was told
+}
+
+// New returns a hub.
+func New(c Config) *Hub {
+	return &Hub{
+		cfg: c, roster: replicas.NewRoster(c.Self, time.Now()), links: map[string]*link{}, notes: notes{alone: true},
+		theirs: map[uint64][]worker.Rank{}, listed: map[string][]string{}, faults: map[string]string{}, kick: make(chan struct{}, 1),
+	}
+}
+
+// Meet says that there is a replica at an address, as far as legs tell.
+func (h *Hub) Meet(addr string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.roster.Meet(addr, time.Now())
+}
+
+// NoteRouted notes that a prompt was sent to a rank that tells of no KV events. It does not keep chain.
+func (h *Hub) NoteRouted(r worker.Rank, chain []kvindex.LocalHash) {
+	n := &h.notes
+	n.Lock()
+	defer n.Unlock()
+	chain = chain[:min(len(chain), replicas.MostChain)]
+	if n.alone || len(chain) == 0 {
+		return
+	}
+	if n.blocks+len(chain) > replicas.MostRouted {
+		h.cfg.Counted(CutOff)
+		return
+	}
+	n.routed, n.blocks = append(n.routed, replicas.Routed{Rank: r, Chain: slices.Clone(chain)}), n.blocks+len(chain)
+	h.nudge()
+}
+
+// NoteHealth notes that this process has set somebody aside, or does so no more.
+func (h *Hub) NoteHealth() {
+	h.notes.Lock()
+	defer h.notes.Unlock()
+	h.notes.news = true
+	h.nudge()
+}
+
+// take returns what is to be told, and whether who is aside has changed.
+func (n *notes) take() (routed []replicas.Routed, news bool) {
+	n.Lock()
+	defer n.Unlock()
+	routed, news = n.routed, n.news
+	n.routed, n.blocks, n.news = nil, 0, false
+	return routed, news
+}
+
+func (h *Hub) nudge() {
+	select {
+	case h.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Ready reports whether a start need not wait for the other replicas any longer.
+func (h *Hub) Ready() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.roster.Late(time.Now()) || len(h.listed) == len(h.cfg.Listers) && h.roster.Ready()
+}
+
+// Mate is what is known of another replica, and of what it has booked.
+type Mate struct {
+	replicas.Mate
+	Booked load.Heard
+}
+
+// Mates returns the other replicas, by address.
+func (h *Hub) Mates() []Mate {
+	h.mu.Lock()
+	mates := h.roster.Mates()
+	h.mu.Unlock()
+	out := make([]Mate, 0, len(mates))
+	for _, m := range mates {
+		out = append(out, Mate{m, h.cfg.Book.Heard(m.Life)})
+	}
+	return out
+}
+
+// Faults returns why replicas could not be listed, by who was asked.
+func (h *Hub) Faults() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []string
+	for of, why := range h.faults {
+		out = append(out, of+": "+why)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Run tells and hears until ctx ends. It then tells the others that this process leaves.
+func (h *Hub) Run(ctx context.Context) error {
+	for of, list := range h.cfg.Listers {
+		h.wg.Go(func() { h.list(ctx, of, list) })
+	}
+	pulse := time.NewTicker(replicas.PulseEvery)
+	defer pulse.Stop()
+	gathered := time.NewTimer(0)
+	defer gathered.Stop()
+	var told, whole, learned time.Time
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-h.cfg.Book.Stirred():
+			gathered.Reset(max(0, replicas.TellEvery-time.Since(told)))
+		case <-h.kick:
+			gathered.Reset(max(0, replicas.TellEvery-time.Since(told)))
+		case <-gathered.C:
+			told = time.Now()
+			h.tell(false)
+		case now := <-pulse.C:
+			h.tick(ctx, now)
+			told = now
+			if now.Sub(whole) < replicas.WholeEvery {
+				h.tell(true)
+				continue
+			}
+			whole = now
+			h.wholly(now.Sub(learned) >= learnedEvery)
+			if now.Sub(learned) >= learnedEvery {
+				learned = now
+			}
+		}
+	}
+	h.mu.Lock()
+	h.ended = true
+	for _, l := range h.links {
+		l.stop()
+	}
+	h.mu.Unlock()
+	h.wg.Wait()
+	return ctx.Err()
+}
+
+// list asks a lister again and again.
+func (h *Hub) list(ctx context.Context, of string, list Lister) {
+	tick := time.NewTicker(listEvery)
+	defer tick.Stop()
+	for {
+		within, cancel := context.WithTimeout(ctx, listWithin)
+		addrs, err := list(within)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		h.took(ctx, of, addrs, err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (h *Hub) took(ctx context.Context, of string, addrs []string, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before := h.faults[of]
+	if err != nil {
+		if h.faults[of] = err.Error(); before == "" {
+			h.cfg.Log.Warn("replicas cannot be listed: those that are known stay known; logged once", logkey.Source, of, logkey.Err, err)
+		}
+		if h.listed[of] == nil {
+			h.listed[of] = []string{}
+		}
+		return
+	}
+	if delete(h.faults, of); before != "" {
+		h.cfg.Log.Info("replicas are listed again", logkey.Source, of)
+	}
+	h.listed[of] = append([]string{}, addrs...)
+	var all []string
+	for _, some := range h.listed {
+		all = append(all, some...)
+	}
+	h.roster.List(all, time.Now())
+	h.linkLocked(ctx)
+}
+
+// linkLocked makes a link to each replica that is known, and ends the others.
+func (h *Hub) linkLocked(ctx context.Context) {
+	if h.ended || ctx.Err() != nil {
+		return
+	}
+	addrs := h.roster.Addresses()
+	for addr, l := range h.links {
+		if !slices.Contains(addrs, addr) {
+			l.stop()
+			delete(h.links, addr)
+		}
+	}
+	for _, addr := range addrs {
+		if h.links[addr] == nil {
+			l := newLink(h, addr)
+			h.links[addr] = l
+			h.wg.Go(l.run)
+		}
+	}
+	h.notes.Lock()
+	h.notes.alone = len(h.links) == 0
+	h.notes.Unlock()
+}
+
+// tick does what time demands.
+func (h *Hub) tick(ctx context.Context, now time.Time) {
+	h.mu.Lock()
+	do := h.roster.Tick(now)
+	h.linkLocked(ctx)
+	h.mu.Unlock()
+	h.do(ctx, do, now)
+}
+
+func (h *Hub) do(ctx context.Context, actions []replicas.Action, now time.Time) {
+	for _, a := range actions {
+		switch a.Do {
+		case replicas.Forget:
+			h.cfg.Book.Forget(a.Life, now)
+			_ = h.cfg.Learn(a.Life, nil)
+			h.mu.Lock()
+			delete(h.theirs, a.Life)
+			h.mu.Unlock()
+			h.cfg.Log.Info("a replica has ended: what it had booked is over", logkey.Replica, a.Address)
+		case replicas.Fade:
+			if a.Begins {
+				h.cfg.Log.Warn("a replica is not heard: what it has booked counts less and less", logkey.Replica, a.Address)
+			}
+			h.cfg.Book.Fade(a.Life, a.For, now)
+		case replicas.Check:
+			h.wg.Go(func() { h.check(ctx, a) })
+		}
+	}
+}
+
+// check finds out what is at the address of a replica whose messages have ended.
+func (h *Hub) check(ctx context.Context, a replicas.Action) {
+	ctx, cancel := context.WithTimeout(ctx, checkWithin)
+	defer cancel()
+	found := replicas.Nothing
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", a.Address)
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		found = replicas.Refused
+	case err == nil:
+		_ = conn.Close()
+		if life, answers := h.cfg.LifeAt(ctx, a.Address); answers && life == a.Life {
+			found = replicas.Same
+		} else if answers {
+			found = replicas.Another
+		}
+	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return
+	}
+	h.mu.Lock()
+	do := h.roster.Checked(a.Address, a.Life, found, time.Now())
+	h.mu.Unlock()
+	h.do(ctx, do, time.Now())
+}
+
+// tell sends what has changed, or, with always, that nothing has.
+func (h *Hub) tell(always bool) {
+	m := replicas.Message{Told: load.Told{Life: h.cfg.Life}}
+	routed, news := h.notes.take()
+	if m.Routed = routed; news {
+		m.Aside = h.cfg.Aside()
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m.Ranks, m.Sum = h.cfg.Book.Tell(nil, false, time.Now())
+	if len(h.links) == 0 || !always && len(m.Ranks) == 0 && len(m.Routed) == 0 && m.Aside == nil {
+		return
+	}
+	h.version++
+	m.Version = h.version
+	b := h.encode(&m)
+	for _, l := range h.links {
+		l.offer(b)
+	}
+}
+
+// wholly sends all that is booked, and, if asked to, what is learned.
+func (h *Hub) wholly(learned bool) {
+	b := h.whole(learned)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.links {
+		l.offer(b)
+	}
+}
+
+// whole returns a message with all that is booked.
+func (h *Hub) whole(learned bool) []byte {
+	m := replicas.Message{Aside: h.cfg.Aside()}
+	if learned {
+		var err error
+		if m.Learned, err = h.cfg.Learned(); err != nil {
+			h.cfg.Log.Error("what is learned cannot be told", logkey.Err, err)
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.version++
+	m.Told = load.Told{Life: h.cfg.Life, Version: h.version, Whole: true}
+	m.Ranks, m.Sum = h.cfg.Book.Tell(nil, true, time.Now())
+	return h.encode(&m)
+}
+
+func (h *Hub) encode(m *replicas.Message) []byte {
+	b, err := m.Encode()
+	if err != nil { // only if what is learned is no JSON
+		h.cfg.Log.Error("what is booked cannot be told", logkey.Err, err)
+	}
+	return b
+}
+
+// hear takes a message of a replica. It returns false if its life is over.
+func (h *Hub) hear(addr string, m *replicas.Message) bool {
+	now := time.Now()
+	fresh := h.cfg.Book.Hear(&m.Told, now)
+	held := h.cfg.Book.Sum(m.Life)
+	h.mu.Lock()
+	known, back := h.roster.Took(addr, m.Life, m.Whole, fresh && held != m.Sum, now)
+	var suspects []worker.Rank
+	if known && m.Aside != nil {
+		for _, r := range m.Aside {
+			if !slices.Contains(h.theirs[m.Life], r) {
+				suspects = append(suspects, r)
+			}
+		}
+		h.theirs[m.Life] = m.Aside
+	}
+	h.mu.Unlock()
+	if back {
+		h.cfg.Log.Info("a replica is heard again", logkey.Replica, addr)
+	}
+	if !known || !fresh && len(m.Ranks) > 0 {
+		h.cfg.Counted(Stale)
+	} else {
+		h.cfg.Counted(Taken)
+	}
+	if !known {
+		h.cfg.Book.Forget(m.Life, now)
+		return false
+	}
+	for _, r := range suspects {
+		h.cfg.Suspect(r)
+	}
+	for _, r := range m.Routed {
+		h.cfg.Routed(r.Rank, r.Chain)
+	}
+	if m.Learned != nil {
+		if err := h.cfg.Learn(m.Life, m.Learned); err != nil {
+			h.cfg.Log.Debug("what a replica has learned cannot be read", logkey.Replica, addr, logkey.Err, err)
+		}
+	}
+	return true
+}
+
+// errSelf ends a link to an address at which this process itself answers.
+var errSelf = errors.New("this process itself answers there")

@@ -1,0 +1,300 @@
+package mesh
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/seed-60ae5743/baton/internal/replicas"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
+)
+
+const (
+	service  = "baton.v1.Replicas"
+	tell     = "/" + service + "/Tell"
+	tokenKey = "x-baton-replica" // of a stream's metadata
+
+	// answerWithin is how long a replica may take to answer a message until its connection is given up.
+	answerWithin = 2 * time.Second
+	// againAfter is when a stream that has ended is begun anew, and unknownAgain when a replica that does not
+	// know the service is asked again: it may have been updated.
+	againAfter   = 200 * time.Millisecond
+	unknownAgain = 5 * time.Second
+	boxSize      = 64 // messages that wait for a slow replica
+)
+
+var tellDesc = grpc.StreamDesc{StreamName: "Tell", ClientStreams: true, ServerStreams: true}
+
+// link sends the messages of this process to one other.
+type link struct {
+	hub    *Hub
+	addr   string
+	box    chan []byte
+	behind atomic.Bool     // messages were dropped: the next one has to be whole
+	ctx    context.Context //nolint:containedctx // ends run
+	stop   context.CancelFunc
+}
+
+func newLink(h *Hub, addr string) *link {
+	ctx, stop := context.WithCancel(context.Background())
+	return &link{hub: h, addr: addr, box: make(chan []byte, boxSize), ctx: ctx, stop: stop}
+}
+
+func (l *link) offer(b []byte) {
+	select {
+	case l.box <- b:
+	default:
+		l.behind.Store(true)
+		l.hub.cfg.Counted(Dropped)
+	}
+}
+
+func (l *link) run() {
+	said := ""
+	for l.ctx.Err() == nil {
+		err := l.send()
+		if l.ctx.Err() != nil {
+			return
+		}
+		unknown := status.Code(err) == codes.Unimplemented
+		text := "the stream has ended"
+		switch {
+		case unknown:
+			text = "it does not know how to share what is booked: it is of a version before 0.2"
+		case err != nil:
+			text = status.Convert(err).Message()
+		}
+		h := l.hub
+		h.mu.Lock()
+		if errors.Is(err, errSelf) {
+			h.roster.Self(l.addr)
+			delete(h.links, l.addr)
+			h.mu.Unlock()
+			return
+		}
+		h.roster.Sent(l.addr, text, unknown, time.Now())
+		h.mu.Unlock()
+		if text != said {
+			h.cfg.Log.Info("a replica is not told what is booked; it is tried again", logkey.Replica, l.addr, logkey.Reason, text)
+			said = text
+		}
+		wait := againAfter
+		if unknown {
+			wait = unknownAgain
+		}
+		select {
+		case <-l.ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
+
+// send opens a stream and sends messages until it ends.
+func (l *link) send() error {
+	creds := l.hub.cfg.Credentials
+	if creds == nil {
+		creds = insecure.NewCredentials()
+	}
+	conn, err := grpc.NewClient(l.addr, grpc.WithTransportCredentials(creds),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: answerWithin}))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(context.Background()) // not l.ctx: a process that leaves says so
+	defer cancel()
+	silence := time.AfterFunc(answerWithin, cancel)
+	defer silence.Stop()
+	stream, err := conn.NewStream(metadata.AppendToOutgoingContext(ctx, tokenKey, l.hub.cfg.Token), &tellDesc, tell)
+	if err != nil {
+		return err
+	}
+	answers := make(chan error, 1)
+	sent := new(sendings)
+	go func() { answers <- l.answers(stream, sent, silence) }()
+	l.behind.Store(true)
+	for {
+		if l.behind.Swap(false) {
+			for len(l.box) > 0 {
+				<-l.box
+			}
+			if err := l.put(stream, l.hub.whole(true), sent); err != nil {
+				return cause(err, answers)
+			}
+			continue
+		}
+		select {
+		case b := <-l.box:
+			if err := l.put(stream, b, sent); err != nil {
+				return cause(err, answers)
+			}
+		case err := <-answers:
+			return err
+		case <-l.ctx.Done():
+			_ = stream.CloseSend()
+			select {
+			case <-answers:
+			case <-time.After(againAfter):
+			}
+			return nil
+		}
+	}
+}
+
+func (l *link) put(s grpc.ClientStream, b []byte, sent *sendings) error {
+	sent.add(time.Now())
+	if err := s.SendMsg(wrapperspb.Bytes(b)); err != nil {
+		return err
+	}
+	l.hub.cfg.Counted(Sent)
+	return nil
+}
+
+// cause returns why sending has failed, which gRPC says to who receives.
+func cause(err error, answers <-chan error) error {
+	if errors.Is(err, io.EOF) {
+		return <-answers
+	}
+	return err
+}
+
+// answers reads what the replica answers: how many messages it has had, and the life of its process.
+func (l *link) answers(s grpc.ClientStream, sent *sendings, silence *time.Timer) error {
+	for first := true; ; first = false {
+		v := new(wrapperspb.BytesValue)
+		if err := s.RecvMsg(v); err != nil {
+			return err
+		}
+		silence.Reset(answerWithin)
+		b := v.GetValue()
+		if len(b) != 16 {
+			return status.Error(codes.InvalidArgument, "it answers what is no answer")
+		}
+		if binary.LittleEndian.Uint64(b[8:]) == l.hub.cfg.Life {
+			return errSelf
+		}
+		took, known := sent.since(binary.LittleEndian.Uint64(b), time.Now())
+		h := l.hub
+		h.mu.Lock()
+		if first {
+			h.roster.Sent(l.addr, "", false, time.Now())
+		}
+		if known {
+			h.roster.Answered(l.addr, took)
+		}
+		h.mu.Unlock()
+	}
+}
+
+// sendings are when the newest messages of a stream were sent. One goroutine adds, another reads.
+type sendings struct {
+	n  atomic.Uint64
+	at [64]atomic.Int64
+}
+
+func (s *sendings) add(now time.Time) {
+	n := s.n.Load() + 1
+	s.at[n%uint64(len(s.at))].Store(now.UnixNano())
+	s.n.Store(n)
+}
+
+// since returns how long ago message n was sent, counted from 1; false if that is not known any more.
+func (s *sendings) since(n uint64, now time.Time) (time.Duration, bool) {
+	if last := s.n.Load(); n == 0 || n > last || last-n >= uint64(len(s.at)) {
+		return 0, false
+	}
+	return time.Duration(now.UnixNano() - s.at[n%uint64(len(s.at))].Load()), true
+}
+
+// answerEvery is how often messages are answered at most.
+const answerEvery = replicas.PulseEvery / 2
+
+// Register adds the service to a gRPC server.
+func (h *Hub) Register(s grpc.ServiceRegistrar) {
+	d := tellDesc
+	d.Handler = func(_ any, s grpc.ServerStream) error { return h.serve(s) }
+	s.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{d}}, h)
+}
+
+// serve takes the messages of one replica.
+func (h *Hub) serve(s grpc.ServerStream) error {
+	md, _ := metadata.FromIncomingContext(s.Context())
+	token := md.Get(tokenKey)
+	if len(token) != 1 {
+		h.cfg.Counted(Refused)
+		return status.Error(codes.PermissionDenied, "expected the token of a replica")
+	}
+	name, addr, err := h.cfg.Open(token[0])
+	if err != nil || addr == "" {
+		h.cfg.Counted(Refused)
+		return status.Error(codes.PermissionDenied, "the token is not sealed with this replica's key (leg.key_file), or names no address (leg.advertise)")
+	}
+	var life, n uint64
+	var answered time.Time
+	left := false
+	defer func() {
+		if life == 0 {
+			return
+		}
+		h.mu.Lock()
+		do := h.roster.Closed(addr, life, left, time.Now())
+		h.mu.Unlock()
+		h.do(context.Background(), do, time.Now())
+	}()
+	for {
+		v := new(wrapperspb.BytesValue)
+		if err := s.RecvMsg(v); err != nil {
+			if left = errors.Is(err, io.EOF); left {
+				return nil
+			}
+			return err
+		}
+		n++
+		m, err := replicas.Decode(v.GetValue())
+		if err != nil || life != 0 && m.Life != life {
+			h.cfg.Counted(Garbage)
+			return status.Errorf(codes.InvalidArgument, "a message cannot be read: %v", err)
+		}
+		if m.Life == h.cfg.Life {
+			_ = s.SendMsg(wrapperspb.Bytes(h.answer(n)))
+			return nil
+		}
+		if life == 0 {
+			now := time.Now()
+			h.mu.Lock()
+			do, ok := h.roster.Opened(addr, name, m.Life, now)
+			h.mu.Unlock()
+			h.do(s.Context(), do, now)
+			if !ok {
+				h.cfg.Counted(Stale)
+				return status.Error(codes.FailedPrecondition, "another process has come after this one at its address, or there are too many replicas")
+			}
+			life = m.Life
+		}
+		if !h.hear(addr, m) {
+			return status.Error(codes.FailedPrecondition, "another process has come after this one at its address")
+		}
+		if now := time.Now(); now.Sub(answered) >= answerEvery {
+			answered = now
+			if err := s.SendMsg(wrapperspb.Bytes(h.answer(n))); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// answer says how many messages of a stream have come, and which process this is.
+func (h *Hub) answer(n uint64) []byte {
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, n), h.cfg.Life)
+}
