@@ -72,7 +72,7 @@ TOKENIZERS    := qwen3 llama2 llama3_1 deepseek_v3
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-routing bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar test-kube kube-demo test-kube-api test-kube-istio test-kube-direct charts FORCE
+.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar test-kube kube-demo test-kube-api test-kube-istio test-kube-direct charts FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -340,6 +340,9 @@ bench-routing: tools ## hit rate and time to first token on a real conversation 
 bench-rivals: tools .tools/rivals/.whole ## whole requests through Baton, SGLang's gateways, vLLM's router and Envoy, on one trace and the same workers: ten minutes
 	go build -o .run/bench-routing ./internal/bench/routing && exec .run/bench-routing -live-fleet whole -rate 1.35 -capacity 4000 -python .tools/rivals/bin/python -modes kv,kv-blocks,cache-aware,least-request -repeats 1 \
 	  -live-modes kv,kv-blocks,dynamo,envoy-least-request,sglang-gateway,smg,vllm-cache-aware,vllm-kv-aware $(BENCH_ARGS)
+
+bench-shared: ## what it costs that replicas share what they have booked, and how late they know
+	go build -o .run/bench-shared ./internal/bench/shared && exec .run/bench-shared $(BENCH_ARGS)
 
 bench-tokens: tokenizers real-tools ## first sight of 220 KB beside Hugging Face's tokenizers, a conversation's next turn, and both beside a real vLLM's /tokenize
 	go build -o .run/bench-tokens ./internal/bench/tokens && exec .run/bench-tokens $(BENCH_ARGS)

@@ -47,7 +47,9 @@ var pods = []string{"--set", "router.modelServers.matchLabels.app=llama"}
 func variants() map[string][]string {
 	return map[string][]string{
 		"as it is":        pods,
-		"two replicas":    append([]string{"--set", "router.epp.replicas=2"}, pods...),
+		"one replica":     append([]string{"--set", "router.epp.replicas=1"}, pods...),
+		"a key of yours":  append([]string{"--set", "router.epp.keySecret=theirs"}, pods...),
+		"not shared":      append([]string{"--set", "router.epp.config.leg.share=false,router.epp.config.leg.replicas_service="}, pods...),
 		"a pool of yours": {"--set", "router.inferencePool.create=false,router.inferencePool.name=theirs"},
 		"no pool":         append([]string{"--set", "router.inferencePool.create=false"}, pods...),
 		"istio, one leg":  append([]string{"--set", "provider.name=istio,provider.istio.twoLegs.enabled=false"}, pods...),
@@ -150,7 +152,7 @@ func TestWhatIsWrongIsNotAccepted(t *testing.T) {
 	objects := rendered(t, pods...)
 	require.NoError(t, judged(t, k, objects))
 	for from, to := range map[string]struct{ text, fault string }{
-		"replicas: 1":            {"replica: 1", ".spec.replica: field not declared in schema"},
+		"replicas: 2":            {"replica: 2", ".spec.replica: field not declared in schema"},
 		"failureMode: FailClose": {"failureMode: Never", "supported values"},
 		"number: 8000":           {"number: 0", "greater than or equal to 1"},
 	} {
@@ -162,11 +164,17 @@ func TestWhatIsWrongIsNotAccepted(t *testing.T) {
 
 func TestValuesDecideWhatIsRendered(t *testing.T) {
 	for name, tt := range map[string]struct{ has, lacks []string }{
-		"as it is":        {[]string{"replicas: 1", `"--pool-name=llama"`, "kind: InferencePool", "terminationGracePeriodSeconds: 135", "debug_header: false"}, []string{"PodDisruptionBudget", "DestinationRule", "endpoint-selector", "sidecar.istio.io"}},
-		"two replicas":    {[]string{"replicas: 2", "kind: PodDisruptionBudget"}, nil},
+		"as it is": {[]string{
+			"replicas: 2", "kind: PodDisruptionBudget", `"--pool-name=llama"`, "kind: InferencePool", "terminationGracePeriodSeconds: 135", "debug_header: false",
+			"name: llama-epp-pods", "clusterIP: None", "replicas_service: llama-epp-pods", "key_file: /etc/baton-leg/key", "--leg-advertise=[$(POD_IP)]:9002",
+			"kind: Secret", "name: llama-epp-legs", `secretName: "llama-epp-legs"`, "resources: [endpointslices]",
+		}, []string{"DestinationRule", "endpoint-selector", "sidecar.istio.io"}},
+		"one replica":     {[]string{"replicas: 1", "replicas_service: llama-epp-pods", "--leg-advertise=", `secretName: "llama-epp-legs"`}, []string{"PodDisruptionBudget"}},
+		"a key of yours":  {[]string{`secretName: "theirs"`, "key_file: /etc/baton-leg/key"}, []string{"kind: Secret"}},
+		"not shared":      {[]string{"share: false", `replicas_service: ""`, "key_file: /etc/baton-leg/key"}, nil},
 		"a pool of yours": {[]string{`"--pool-name=theirs"`}, []string{"kind: InferencePool"}},
 		"no pool":         {[]string{`"--endpoint-selector=app=llama"`, `"--endpoint-target-ports=8000"`}, []string{"pool-name", "kind: InferencePool"}},
-		"istio, one leg":  {[]string{"host: llama-epp", `sidecar.istio.io/inject: "false"`}, []string{"EnvoyFilter", "kind: Secret", "leg-"}},
+		"istio, one leg":  {[]string{"host: llama-epp", `sidecar.istio.io/inject: "false"`, "kind: Secret"}, []string{"EnvoyFilter", "listener:"}},
 		"istio": {[]string{
 			"kind: EnvoyFilter", `gateway.networking.k8s.io/gateway-name: "models"`, `{name: "infra.llama-epp.0"}`, "listener: http://llama-epp-infra-legs.prod.svc:9005",
 			"kind: Secret", "name: llama-epp-legs", `secretName: "llama-epp-legs"`,
@@ -245,7 +253,8 @@ func TestWhereGatewaysAreNamedNobodyElseReachesThePicker(t *testing.T) {
 	require.Empty(t, policy("networkPolicy.create=false,"+named))
 	on := policy(named)
 	require.Regexp(t, `- from:\s+- podSelector:\s+matchLabels:\s+app: gateway\s+ports: \[\{port: grpc-ext-proc\}\]`, on)
-	require.Equal(t, 1, strings.Count(on, "port: grpc-ext-proc"), "by no other rule")
+	require.Regexp(t, `- from:\s+- podSelector:\s+matchLabels:\s+app.kubernetes.io/name: baton\s+app.kubernetes.io/instance: "llama"\s+ports: \[\{port: grpc-ext-proc\}\]`, on, "the other replicas")
+	require.Equal(t, 2, strings.Count(on, "port: grpc-ext-proc"), "by no other rule")
 }
 
 func TestBadValuesAreRefusedByName(t *testing.T) {
@@ -285,7 +294,7 @@ func TestBadValuesAreRefusedByName(t *testing.T) {
 	}
 }
 
-// The picker may read pods and pools of its namespace, and nothing else.
+// The picker may read pods and pools of its namespace, and list the addresses of Services, and nothing else.
 func TestTheRightsAreExactlyThose(t *testing.T) {
 	k := definitions(t)
 	kubectl(t, k, rendered(t, append([]string{"--show-only", "templates/account.yaml"}, pods...)...), "apply", "--server-side", "-f", "-")
@@ -305,6 +314,12 @@ func TestTheRightsAreExactlyThose(t *testing.T) {
 			require.False(t, may(verb, resource, "infra"), "%s %s", verb, resource)
 		}
 	}
+	const slices = "endpointslices.discovery.k8s.io"
+	await(t, "list "+slices, func() bool { return may("list", slices, "infra") })
+	require.False(t, may("list", slices, "default"), "of another namespace")
+	for _, verb := range []string{"get", "watch", "create", "update", "patch", "delete", "deletecollection"} {
+		require.False(t, may(verb, slices, "infra"), "%s %s", verb, slices)
+	}
 	for _, resource := range []string{"pods/log", "pods/exec", "secrets", "configmaps", "events", "services", "leases.coordination.k8s.io"} {
 		for _, verb := range []string{"get", "create"} {
 			require.False(t, may(verb, resource, "infra"), "%s %s", verb, resource)
@@ -312,10 +327,11 @@ func TestTheRightsAreExactlyThose(t *testing.T) {
 	}
 }
 
-// examples/kubernetes is what the chart renders, and its overlay names one namespace.
+// examples/kubernetes is what the chart renders for a Secret of who applies it, and its overlay names one
+// namespace.
 func TestTheBaseIsTheCharts(t *testing.T) {
 	k := definitions(t)
-	out, err := kubetest.Helm(t, append([]string{"template", "baton", "baton", "--namespace", "default"}, pods...)...)
+	out, err := kubetest.Helm(t, append([]string{"template", "baton", "baton", "--namespace", "default", "--set", "router.epp.keySecret=baton-epp-legs"}, pods...)...)
 	require.NoError(t, err)
 	want := base(t, out)
 	if *rewrite {
@@ -386,13 +402,15 @@ func TestThePickerServesWithTheChartsArguments(t *testing.T) {
 	require.Equal(t, []string{"/extproc", "epp"}, made.container.Command)
 
 	dir := t.TempDir()
-	kubeconfig, token, config := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "token"), filepath.Join(dir, "baton.yaml")
+	kubeconfig, token := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "token")
+	config, key := filepath.Join(dir, "baton.yaml"), filepath.Join(dir, "key")
 	require.NoError(t, os.WriteFile(token, []byte(strings.TrimSpace(kubectl(t, k, "", "create", "token", made.account, "--namespace=infra"))), 0o600))
 	require.NoError(t, os.WriteFile(kubeconfig, kubetest.Kubeconfig(k, token), 0o600))
-	require.NoError(t, os.WriteFile(config, []byte(made.config), 0o600))
+	require.NoError(t, os.WriteFile(key, []byte(made.key), 0o600))
+	require.NoError(t, os.WriteFile(config, []byte(strings.Replace(made.config, "/etc/baton-leg/key", key, 1)), 0o600))
 	args := append([]string{"epp"}, made.container.Args...)
 	for i, a := range args {
-		args[i] = strings.Replace(a, "/etc/baton/baton.yaml", config, 1)
+		args[i] = strings.NewReplacer("/etc/baton/baton.yaml", config, "$(POD_IP)", "127.0.0.1").Replace(a)
 	}
 	p, err := stack.StartProgram(t.Context(), stack.ProgramOptions{
 		Name: "extproc", Path: filepath.Join(bin, "extproc"), Args: append(args, "--kubeconfig="+kubeconfig), Env: []string{"NAMESPACE=infra"},
@@ -418,7 +436,14 @@ func TestThePickerServesWithTheChartsArguments(t *testing.T) {
 		"metadata": map[string]any{"namespace": "infra", "name": "llama-0", "labels": map[string]any{"app": "llama"}},
 		"status":   map[string]any{"phase": "Running", "podIP": "127.0.0.1", "conditions": []any{map[string]any{"type": "Ready", "status": "True"}}},
 	})
-	await(t, "the pod to be a worker", func() bool { return strings.Contains(metrics(ports[2]), `state="healthy"} 1`) })
+	await(t, "the pod to be a worker", func() bool { return strings.Contains(get(ports[2], "/metrics"), `state="healthy"} 1`) })
+
+	// The Service's other pod is one where nobody listens.
+	kubectl(t, k, fmt.Sprintf(`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, endpoints: [{addresses: [192.0.2.1]}],
+		metadata: {name: %[1]s-1, namespace: infra, labels: {kubernetes.io/service-name: %[1]s}}}`, made.replicas), "apply", "--server-side", "-f", "-")
+	await(t, "the other replica to be listed", func() bool {
+		return strings.Contains(get(ports[3], "/debug/state"), fmt.Sprintf(`"address": "192.0.2.1:%d"`, ports[0]))
+	})
 }
 
 // dial asks for the health of a service, as the kubelet does; "" is an error.
@@ -435,9 +460,9 @@ func dial(t *testing.T, port int) func(service string) string {
 	}
 }
 
-func metrics(port int) string {
+func get(port int, path string) string {
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := c.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
+	resp, err := c.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
 	if err != nil {
 		return ""
 	}
@@ -461,15 +486,19 @@ type pod struct {
 	container container
 	account   string
 	config    string
+	key       string // of the replicas
+	replicas  string // the Service whose pods they are
 }
 
 func read(t *testing.T, objects string) (out pod) {
 	for _, text := range strings.Split(objects, "\n---\n") {
 		var d struct {
-			Kind string
-			Data map[string]string
-			Spec struct {
-				Template struct {
+			Kind     string
+			Metadata struct{ Name string }
+			Data     map[string]string
+			Spec     struct {
+				ClusterIP string
+				Template  struct {
 					Spec struct {
 						ServiceAccountName string
 						Containers         []container
@@ -483,6 +512,12 @@ func read(t *testing.T, objects string) (out pod) {
 			out.container, out.account = d.Spec.Template.Spec.Containers[0], d.Spec.Template.Spec.ServiceAccountName
 		case "ConfigMap":
 			out.config = d.Data["baton.yaml"]
+		case "Secret":
+			out.key = d.Data["key"]
+		case "Service":
+			if d.Spec.ClusterIP == "None" {
+				out.replicas = d.Metadata.Name
+			}
 		}
 	}
 	return out

@@ -24,7 +24,7 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	c, err := given()
-	c.Discovery.In(plugin.Namespace(os.Getenv("NAMESPACE")))
+	c.In(plugin.Namespace(os.Getenv("NAMESPACE")))
 	if err == nil {
 		err = plugin.Check(c)
 	}

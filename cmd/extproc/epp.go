@@ -19,6 +19,6 @@ func eppCommand(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	c.Discovery.In(plugin.Namespace(os.Getenv("NAMESPACE")))
+	c.In(plugin.Namespace(os.Getenv("NAMESPACE")))
 	return serve(ctx, c, notes, stderr)
 }

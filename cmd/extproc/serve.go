@@ -20,7 +20,7 @@ func serveCommand(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	c.Discovery.In(plugin.Namespace(os.Getenv("NAMESPACE")))
+	c.In(plugin.Namespace(os.Getenv("NAMESPACE")))
 	return serve(ctx, c, nil, stderr)
 }
 

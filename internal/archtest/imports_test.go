@@ -147,6 +147,16 @@ var bans = []ban{
 		why: "it reads the text that it is given; what follows for Baton's own keys is internal/config's business",
 	},
 	{
+		pkg: "internal/replicas", not: []string{
+			"internal/extproc", "internal/plugin", "internal/config", "internal/admin", "pkg/discovery", grpcModule, otelModule, etcdModule, k8sModules,
+		},
+		why: "what is believed of a replica follows from what is told of it: connections and clocks are internal/mesh's",
+	},
+	{
+		pkg: "internal/mesh", not: []string{"internal/extproc", "internal/plugin", "internal/config", "internal/admin", "pkg/discovery", otelModule, etcdModule, k8sModules, envoyModule},
+		why: "it carries messages; who lists replicas, and what follows from what they tell, is given to it",
+	},
+	{
 		pkg: "internal/pace", not: []string{"internal", "pkg", grpcModule, otelModule, "net", "os", "sync", "log/slog"},
 		may: []string{"pkg/worker"},
 		why: "what it believes follows from the legs that it is told alone",

@@ -82,7 +82,7 @@ func TestTheChart(t *testing.T) {
 		r := r.with(t)
 		key := func() string { return r.kubectl("get", "secret", "llama-epp-legs", "--output=jsonpath={.data.key}") }
 		before := key()
-		r.helm("upgrade") // to the default, which is one replica
+		r.helm("upgrade", "--set=router.epp.replicas=1")
 		require.Equal(t, before, key(), "an upgrade keeps the replicas' key")
 		r.await("one picker to be left", func() bool { return len(r.anyPods("app.kubernetes.io/name=baton")) == 1 })
 		r.awaitGone("app.kubernetes.io/name=baton")

@@ -264,7 +264,7 @@ type LegConfig struct {
 	// Replicas are addresses of the others; a name stands for all that it resolves to.
 	// Default: none. Those in discovery's etcd are known without.
 	Replicas []string `yaml:"replicas"`
-	// ReplicasService is a headless Service of the namespace, whose pods are replicas.
+	// ReplicasService is a headless Service, as name or namespace/name, whose pods are replicas.
 	ReplicasService string `yaml:"replicas_service"`
 }
 

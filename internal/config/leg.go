@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 )
 
 // advertised is the address in the one form that an owner's name has: ports of Kubernetes'
@@ -23,6 +24,14 @@ func (c *LegConfig) Shares() bool {
 	return c.Advertise != "" && c.KeyFile != "" && unlessFalse(c.Share)
 }
 
+// In sets the namespace of what names none: pools, and the Service of replicas.
+func (c *Config) In(namespace string) {
+	c.Discovery.In(namespace)
+	if s := &c.Leg.ReplicasService; *s != "" && !strings.Contains(*s, "/") {
+		*s = namespace + "/" + *s
+	}
+}
+
 // Self is Advertise in the one form that all replicas use.
 func (c *LegConfig) Self() string { return c.advertised() }
 
@@ -32,6 +41,9 @@ func (c *LegConfig) checkReplicas() (errs []error) {
 		if !HostPort(r) {
 			errs = append(errs, fmt.Errorf("leg.replicas[%d] (--leg-replicas) %q: expected host:port", i, r))
 		}
+	}
+	if n := strings.Count(c.ReplicasService, "/"); n > 1 || strings.HasPrefix(c.ReplicasService, "/") || strings.HasSuffix(c.ReplicasService, "/") {
+		errs = append(errs, fmt.Errorf("leg.replicas_service %q: expected the name of a Service, or namespace/name", c.ReplicasService))
 	}
 	if (len(c.Replicas) > 0 || c.ReplicasService != "") && (c.Advertise == "" || c.KeyFile == "") {
 		errs = append(errs, errors.New("leg.replicas and leg.replicas_service: expected leg.advertise (--leg-advertise) and leg.key_file, too: replicas call each other there, and know each other by that key"))

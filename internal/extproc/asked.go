@@ -12,7 +12,7 @@ import (
 // Wrote notes how much the answers on a rank of the worker have written, and in how long: so
 // fast are later answers expected to be.
 func (srv *Server) Wrote(w *worker.Worker, told load.Written) {
-	if srv.cfg.Advertise != "" {
+	if srv.cfg.Advertise != "" && !srv.cfg.Shares {
 		return // the blocks count every replica's answers, the seconds only this one's
 	}
 	for _, model := range w.Models {

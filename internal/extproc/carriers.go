@@ -24,6 +24,24 @@ const (
 	carrierMisses  = 2 // questions in a row without an answer; found within 8 s of a death
 )
 
+// alive answers a replica that asks whether this one is alive. The question has a token with its
+// name, so that nobody else can have this process call an address.
+func (in inbox) alive(token string) string {
+	sealed, err := in.srv.sealer.Open(token)
+	if err == nil {
+		in.srv.peers.meet(sealed.Owner)
+	}
+	return in.srv.peers.life
+}
+
+// meet notes that who asks is another replica.
+func (p *peers) meet(owner string) {
+	addr := addressOf(owner)
+	if addr != "" && addr != p.self {
+		_, _ = p.conn(addr)
+	}
+}
+
 // guests are the prefill legs of other replicas' requests that run here, by their
 // tokens. The zero value is ready. Safe for concurrent use.
 type guests struct {

@@ -164,6 +164,8 @@ type Config struct {
 	MaxQueuedISLTokens int64
 	// OrphanGrace is how long a prefill leg may outlive its client; 0: not at all.
 	OrphanGrace time.Duration
+	// Shares says that Book has what the other replicas have booked, too.
+	Shares bool
 	// HandOffLease is how long engines that free held KV after a while hold it; 0: what they
 	// have by default (handoff.Protocol.Lease). A shorter one costs fresh attempts; with a longer
 	// one than the engines' a decode may read the KV of another prompt.

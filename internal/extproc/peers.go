@@ -72,9 +72,7 @@ var peerConnect = grpc.ConnectParams{
 // peerConn is the connection to a replica. Its fields are guarded by peers.mu.
 type peerConn struct {
 	*grpc.ClientConn
-	used   time.Time // when conn last returned it
-	misses int       // questions in a row without an answer, see replicas.go
-	silent time.Time // when the first of them was asked
+	used time.Time // when conn last returned it
 }
 
 // peers makes the calls to other replicas: it tells them how legs and answers of their
@@ -88,12 +86,8 @@ type peers struct {
 
 	mu    sync.Mutex
 	conns map[string]*peerConn // guarded by mu; by address
-	asked chan struct{}        // guarded by mu: closes when ask has ended; nil: it does not run
 
-	ctx  context.Context //nolint:containedctx // ends ask
-	stop context.CancelFunc
-
-	met   func(addr string) // guarded by mu; see Server.OnReplica
+	met func(addr string) // guarded by mu; see AsReplica.OnOther
 
 	calls chan struct{} // a slot for each report on its way
 	wg    sync.WaitGroup
@@ -104,8 +98,7 @@ func newPeers(self, life string, log *slog.Logger, creds credentials.TransportCr
 	if creds == nil {
 		creds = insecure.NewCredentials()
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	return &peers{self: self, life: life, log: log, creds: creds, conns: make(map[string]*peerConn), ctx: ctx, stop: stop, calls: make(chan struct{}, maxPeerReports), lost: lost}
+	return &peers{self: self, life: life, log: log, creds: creds, conns: make(map[string]*peerConn), calls: make(chan struct{}, maxPeerReports), lost: lost}
 }
 
 // addressOf returns the address in an owner's name: "instance@host:port".
@@ -250,14 +243,6 @@ func (p *peers) conn(addr string) (*grpc.ClientConn, error) {
 	if p.met != nil {
 		p.met(addr)
 	}
-	if p.asked == nil && p.self != "" && p.ctx.Err() == nil {
-		asked := make(chan struct{})
-		p.asked = asked
-		go func() {
-			defer close(asked)
-			p.ask()
-		}()
-	}
 	return c, nil
 }
 
@@ -274,13 +259,6 @@ func (p *peers) forgetLocked(now time.Time) {
 
 // close waits for the calls on their way and closes the connections.
 func (p *peers) close() {
-	p.stop()
-	p.mu.Lock()
-	asked := p.asked
-	p.mu.Unlock()
-	if asked != nil {
-		<-asked
-	}
 	p.wg.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()

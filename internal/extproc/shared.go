@@ -12,41 +12,48 @@ import (
 // This file is what internal/mesh needs of the server: who this process is to the other replicas, and what
 // it has learned.
 
+// AsReplica is a server as other replicas see it.
+type AsReplica struct{ srv *Server }
+
+// ReplicaOf returns how other replicas see a server.
+func ReplicaOf(srv *Server) AsReplica { return AsReplica{srv} }
+
 // Life tells this process from another at the same address.
-func (srv *Server) Life() uint64 { return lifeOf(srv.peers.life) }
+func (r AsReplica) Life() uint64 { return lifeOf(r.srv.peers.life) }
 
 func lifeOf(text string) uint64 {
 	life, _ := strconv.ParseUint(text, 36, 64)
 	return life
 }
 
-// ReplicaToken names this process to other replicas, and proves that it has their key.
-func (srv *Server) ReplicaToken() string { return srv.peers.token }
+// Token names this process to other replicas, and proves that it has their key.
+func (r AsReplica) Token() string { return r.srv.peers.token }
 
-// Replica reads another replica's token.
-func (srv *Server) Replica(token string) (name, addr string, err error) {
-	sealed, err := srv.sealer.Open(token)
+// Open reads another replica's token.
+func (r AsReplica) Open(token string) (name, addr string, err error) {
+	sealed, err := r.srv.sealer.Open(token)
 	if err != nil {
 		return "", "", err
 	}
 	return sealed.Owner, addressOf(sealed.Owner), nil
 }
 
-// OnReplica has f called with the address of each other replica that legs make known. f must not block, nor
+// OnOther has f called with the address of each other replica that legs make known. f must not block, nor
 // call the server. Call it before requests come.
-func (srv *Server) OnReplica(f func(addr string)) {
-	srv.peers.mu.Lock()
-	defer srv.peers.mu.Unlock()
-	srv.peers.met = f
+func (r AsReplica) OnOther(f func(addr string)) {
+	p := r.srv.peers
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.met = f
 }
 
 // LifeAt asks the replica at an address which process it is.
-func (srv *Server) LifeAt(ctx context.Context, addr string) (life uint64, answers bool) {
-	conn, err := srv.peers.conn(addr)
+func (r AsReplica) LifeAt(ctx context.Context, addr string) (life uint64, answers bool) {
+	conn, err := r.srv.peers.conn(addr)
 	if err != nil {
 		return 0, false
 	}
-	text, answers := srv.peers.lifeOf(ctx, conn)
+	text, answers := r.srv.peers.lifeOf(ctx, conn)
 	return lifeOf(text), answers && text != ""
 }
 

@@ -44,11 +44,14 @@ type link struct {
 	behind atomic.Bool     // messages were dropped: the next one has to be whole
 	ctx    context.Context //nolint:containedctx // ends run
 	stop   context.CancelFunc
+	cut    context.CancelFunc // ends the stream without a word
+	wire   context.Context    //nolint:containedctx // of the stream
 }
 
 func newLink(h *Hub, addr string) *link {
 	ctx, stop := context.WithCancel(context.Background())
-	return &link{hub: h, addr: addr, box: make(chan []byte, boxSize), ctx: ctx, stop: stop}
+	wire, cut := context.WithCancel(context.Background()) // not of ctx: a process that leaves says so
+	return &link{hub: h, addr: addr, box: make(chan []byte, boxSize), ctx: ctx, stop: stop, wire: wire, cut: cut}
 }
 
 func (l *link) offer(b []byte) {
@@ -61,6 +64,7 @@ func (l *link) offer(b []byte) {
 }
 
 func (l *link) run() {
+	defer l.cut()
 	said := ""
 	for l.ctx.Err() == nil {
 		err := l.send()
@@ -112,7 +116,7 @@ func (l *link) send() error {
 		return err
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithCancel(context.Background()) // not l.ctx: a process that leaves says so
+	ctx, cancel := context.WithCancel(l.wire)
 	defer cancel()
 	silence := time.AfterFunc(answerWithin, cancel)
 	defer silence.Stop()
@@ -229,16 +233,10 @@ func (h *Hub) Register(s grpc.ServiceRegistrar) {
 
 // serve takes the messages of one replica.
 func (h *Hub) serve(s grpc.ServerStream) error {
-	md, _ := metadata.FromIncomingContext(s.Context())
-	token := md.Get(tokenKey)
-	if len(token) != 1 {
+	name, addr, err := h.caller(s.Context())
+	if err != nil {
 		h.cfg.Counted(Refused)
-		return status.Error(codes.PermissionDenied, "expected the token of a replica")
-	}
-	name, addr, err := h.cfg.Open(token[0])
-	if err != nil || addr == "" {
-		h.cfg.Counted(Refused)
-		return status.Error(codes.PermissionDenied, "the token is not sealed with this replica's key (leg.key_file), or names no address (leg.advertise)")
+		return err
 	}
 	var life, n uint64
 	var answered time.Time
@@ -292,6 +290,20 @@ func (h *Hub) serve(s grpc.ServerStream) error {
 			}
 		}
 	}
+}
+
+// caller returns who has opened a stream.
+func (h *Hub) caller(ctx context.Context) (name, addr string, err error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	token := md.Get(tokenKey)
+	if len(token) != 1 {
+		return "", "", status.Error(codes.PermissionDenied, "expected the token of a replica")
+	}
+	name, addr, err = h.cfg.Open(token[0])
+	if err != nil || addr == "" {
+		return "", "", status.Error(codes.PermissionDenied, "the token is not sealed with this replica's key (leg.key_file), or names no address (leg.advertise)")
+	}
+	return name, addr, nil
 }
 
 // answer says how many messages of a stream have come, and which process this is.

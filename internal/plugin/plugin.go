@@ -204,7 +204,7 @@ func (p *plugin) newServer() error {
 	if err != nil {
 		return err
 	}
-	if err := p.newMesh(&conf); err != nil {
+	if err := newMesh(p, &conf); err != nil {
 		return err
 	}
 	p.grpc = p.newGRPC()
@@ -308,12 +308,7 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	main := inTurns(d.main)
 	defer main.Close()
 	g.Go(func() error { return serveGRPC(p.grpc, main.turn()) })
-	if network, path, _ := config.ListenAddress(p.cfg.Listen); network == "unix" {
-		mode, _ := p.cfg.SocketMode.Bits() // Validate has checked it before
-		look := time.NewTicker(socketEvery)
-		defer look.Stop()
-		g.Go(func() error { return keepSocket(world, path, mode, main, p.log, look.C) })
-	}
+	g.Go(func() error { return keepOwnSocket(world, p, main) })
 	probing := newProbeServer(p.probes)
 	if d.probes != nil {
 		g.Go(func() error { return serveGRPC(probing, d.probes) })
@@ -322,7 +317,7 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 		g.Go(func() error { return p.serveMetrics(world, d.metrics) })
 	}
 	g.Go(func() error { return p.awaitView(world) })
-	leave := p.join(ctx)
+	leave := join(ctx, p.mesh)
 	select {
 	case <-ctx.Done():
 		p.drain(main)
@@ -358,7 +353,7 @@ func (p *plugin) awaitView(ctx context.Context) error {
 	select {
 	case <-p.board.Ready():
 		awaitAnswers(ctx, p.board, p.facts, p.log)
-		p.awaitReplicas(ctx)
+		awaitReplicas(ctx, p.mesh)
 		p.waiting.Store(false)
 		p.probes.becomeReady()
 		p.log.Info("ready", logkey.Workers, len(p.board.Load().Workers()))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
@@ -12,35 +11,29 @@ import (
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/mesh"
 	"github.com/seed-60ae5743/baton/internal/replicas"
-	"github.com/seed-60ae5743/baton/internal/sources"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // newMesh makes the part that shares what is booked with other replicas; none if they cannot reach this one.
-func (p *plugin) newMesh(conf *extproc.Config) error {
+func newMesh(p *plugin, conf *extproc.Config) error {
 	leg := &p.cfg.Leg
 	if !leg.Shares() {
 		return nil
 	}
-	lists, closers, err := p.cfg.Discovery.Replicas(sources.ReplicasConfig{
-		Self: leg.Self(), Members: leg.Replicas, Service: leg.ReplicasService, Namespace: Namespace(os.Getenv("NAMESPACE")),
-	}, sources.World{Agent: "baton/" + Version(), Dry: p.dry})
+	listers, closers, err := listersOf(&p.cfg, p.dry)
 	p.closers = append(p.closers, closers...)
 	if err != nil {
 		return err
 	}
-	listers := make(map[string]mesh.Lister, len(lists))
-	for of, list := range lists {
-		listers[of] = list
-	}
+	self := extproc.ReplicaOf(p.server)
 	p.mesh = mesh.New(mesh.Config{
-		Self: leg.Self(), Life: p.server.Life(), Token: p.server.ReplicaToken(), Open: p.server.Replica, Credentials: conf.PeerCredentials,
-		LifeAt: p.server.LifeAt, Listers: listers, Book: p.book,
+		Self: leg.Self(), Life: self.Life(), Token: self.Token(), Open: self.Open, Credentials: conf.PeerCredentials,
+		LifeAt: self.LifeAt, Listers: listers, Book: p.book,
 		Routed: func(r worker.Rank, chain []kvindex.LocalHash) {
 			p.routes.Heard(r, chain, kvindex.Estimated, time.Now())
 		},
-		Aside:   p.aside,
+		Aside:   func() []worker.Rank { return setAside(p.health) },
 		Suspect: func(r worker.Rank) { p.health.Suspect(r, time.Now()) },
 		Learned: p.server.Paces.Learned,
 		Learn: func(life uint64, learned json.RawMessage) error {
@@ -49,20 +42,20 @@ func (p *plugin) newMesh(conf *extproc.Config) error {
 		Counted: p.tele.Instruments.Replica, Log: p.log,
 	})
 	p.routes.Tell(p.mesh.NoteRouted)
-	p.server.OnReplica(p.mesh.Meet)
+	self.OnOther(p.mesh.Meet)
 	return nil
 }
 
 // join shares what is booked with the other replicas until the function that it returns is called.
-func (p *plugin) join(ctx context.Context) (leave func()) {
-	if p.mesh == nil {
+func join(ctx context.Context, hub *mesh.Hub) (leave func()) {
+	if hub == nil {
 		return func() {}
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = p.mesh.Run(ctx)
+		_ = hub.Run(ctx)
 	}()
 	return func() {
 		stop()
@@ -71,13 +64,13 @@ func (p *plugin) join(ctx context.Context) (leave func()) {
 }
 
 // awaitReplicas waits until the other replicas have told what they have booked, for 2 s at most.
-func (p *plugin) awaitReplicas(ctx context.Context) {
-	if p.mesh == nil {
+func awaitReplicas(ctx context.Context, hub *mesh.Hub) {
+	if hub == nil {
 		return
 	}
 	tick := time.NewTicker(readyEvery)
 	defer tick.Stop()
-	for !p.mesh.Ready() {
+	for !hub.Ready() {
 		select {
 		case <-ctx.Done():
 			return
@@ -88,10 +81,10 @@ func (p *plugin) awaitReplicas(ctx context.Context) {
 
 const readyEvery = 20 * time.Millisecond
 
-// aside are the ranks that this process has set aside by what it has seen.
-func (p *plugin) aside() []worker.Rank {
+// setAside are the ranks that this process has set aside by what it has seen.
+func setAside(t *health.Tracker) []worker.Rank {
 	out := []worker.Rank{}
-	for _, h := range p.health.Status() {
+	for _, h := range t.Status() {
 		if h.State == health.Aside {
 			out = append(out, h.Rank)
 		}
@@ -100,14 +93,14 @@ func (p *plugin) aside() []worker.Rank {
 }
 
 // replicaRows are the other replicas, for the page.
-func (p *plugin) replicaRows(now time.Time) (rows []admin.ReplicaRow, warnings []admin.Warning) {
-	if p.mesh == nil {
+func replicaRows(hub *mesh.Hub, now time.Time) (rows []admin.ReplicaRow, warnings []admin.Warning) {
+	if hub == nil {
 		return nil, nil
 	}
 	warn := func(text string, args ...any) {
 		warnings = append(warnings, admin.Warning{Tag: "REPLICA", Text: fmt.Sprintf(text, args...)})
 	}
-	for _, m := range p.mesh.Mates() {
+	for _, m := range hub.Mates() {
 		row := admin.ReplicaRow{
 			Address: m.Address, Name: m.Name, State: m.Hearing.String(), Since: m.Since, Heard: m.Heard, Late: m.Late.Seconds(), Told: m.Told, Error: cut(m.Error),
 			Legs: int64(m.Booked.PrefillRequests + m.Booked.DecodeRequests), PrefillTokens: m.Booked.PrefillTokens, DecodeBlocks: m.Booked.DecodeBlocks,
@@ -128,7 +121,7 @@ func (p *plugin) replicaRows(now time.Time) (rows []admin.ReplicaRow, warnings [
 			warn("What is held here of the bookings of the replica at %s has differed from what it says for %s: the two know different workers", m.Address, now.Sub(m.Differs).Round(time.Second))
 		}
 	}
-	for _, why := range p.mesh.Faults() {
+	for _, why := range hub.Faults() {
 		warn("Replicas cannot be listed: %s. Those that are known stay known", cut(why))
 	}
 	return rows, warnings

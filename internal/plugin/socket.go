@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 )
 
@@ -48,6 +49,18 @@ func (s socket) Addr() net.Addr { return &s.at }
 
 // socketEvery is how often keepSocket looks for the socket's file.
 const socketEvery = 2 * time.Second
+
+// keepOwnSocket is keepSocket for the socket at which the plugin listens, if it is one.
+func keepOwnSocket(ctx context.Context, p *plugin, main *turns) error {
+	network, path, _ := config.ListenAddress(p.cfg.Listen)
+	if network != "unix" {
+		return nil
+	}
+	mode, _ := p.cfg.SocketMode.Bits() // Validate has checked it before
+	look := time.NewTicker(socketEvery)
+	defer look.Stop()
+	return keepSocket(ctx, path, mode, main, p.log, look.C)
+}
 
 // keepSocket looks at each tick for the socket's file, and makes it again if it was
 // deleted, by a program that clears temporary folders for example. Without the file, open

@@ -90,15 +90,11 @@ func (p *plugin) state() admin.State {
 		s.Warnings = append(s.Warnings, admin.Warning{Tag: "HELD", Text: text})
 	}
 	var shared []admin.Warning
-	if s.Replicas, shared = p.replicaRows(s.Now); p.mesh != nil {
+	s.Replicas, shared = replicaRows(p.mesh, s.Now)
+	if p.mesh != nil {
 		s.OwnSum = fmt.Sprintf("%016x", p.book.OwnSum())
 	}
 	s.Warnings = append(s.Warnings, shared...)
-	for _, r := range p.server.SilentReplicas() {
-		s.Warnings = append(s.Warnings, admin.Warning{Tag: "SILENT", Text: fmt.Sprintf(
-			"The replica at %s has not answered for %s: see whether it hangs, is cut off or was taken away. The others serve, if Envoy's cluster has health_checks",
-			r.Address, s.Now.Sub(r.Since).Round(time.Second))})
-	}
 	return s
 }
 

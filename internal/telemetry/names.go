@@ -210,7 +210,7 @@ func requestMetrics() []Metric {
 		{MetricTokenize, Counter, "{request}", l(LabelSource, LabelOutcome), "Attempts to get the token ids of a request.", nil},
 		{MetricTokenizeSeconds, Histogram, "s", nil, "Time that an engine took to tokenize.", slowBuckets()},
 
-		{MetricReplicaMessages, Counter, "{message}", l(LabelOutcome), "Messages of what replicas share: `sent`, `taken`; `stale`: older than what is known, or of a process that has ended; `garbage`; `refused`: without the replicas' key; `dropped`: to a slow replica, which got all again; `cut_off`: routed prompts that were too many.", nil},
+		{MetricReplicaMessages, Counter, "{message}", l(LabelOutcome), "Messages by which replicas share what they have booked ([outcomes](../ARCHITECTURE.md#replicas-messages)).", nil},
 
 		{MetricKVEvents, Counter, "{event}", nil, "KV events applied to the index.", nil},
 		{MetricKVRefused, Counter, "{event}", l(LabelReason), "KV events or batches that could not be used.", nil},

@@ -66,6 +66,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.KVEvents(3)
 	i.KVRefused("block_size", 3)
 	i.KVGap()
+	i.Replica("sent")
 	i.KVReplay("ok")
 	i.KVReset("gap")
 	i.KVRestored()
@@ -85,7 +86,7 @@ func useAll(t *testing.T, i *Instruments) {
 	_, err := i.Observe(func(o *Observation) {
 		o.Ready, o.Revision, o.Age, o.Problems = true, 12, 1500*time.Millisecond, 4
 		o.Workers = append(o.Workers, WorkerCount{worker.Prefill, "healthy", 2})
-		o.Facts, o.Streams = map[string]int64{"known": 2}, map[string]int64{"lost": 3}
+		o.Facts, o.Streams, o.Replicas = map[string]int64{"known": 2}, map[string]int64{"lost": 3}, map[string]int64{"sharing": 1}
 		o.Keys = append(o.Keys, StandingCount{"prefill-ready", true, 3})
 		o.Queues, o.QueueLimit = append(o.Queues, Queue{"m", 4096}), 9000
 		o.Ranks = append(o.Ranks, RankLoad{worker.Rank{ID: 1<<64 - 1, DPRank: 3}, worker.Prefill, 4096, 2, 7, 8, 1, 99, 5})

@@ -97,24 +97,38 @@ istio.io/dataplane-mode: none
 {{- end }}
 {{- end }}
 
-{{- /* The Secret with the key of several replicas' legs. */ -}}
-{{- define "baton.legSecret" -}}
-{{ .Values.provider.istio.twoLegs.keySecret | default (printf "%s-legs" (include "baton.name" .)) }}
+{{- /* The Secret of yours with the replicas' key; empty: the chart makes one. The second value had it
+while two legs alone needed a key. */ -}}
+{{- define "baton.keySecret" -}}
+{{ .Values.router.epp.keySecret | default .Values.provider.istio.twoLegs.keySecret }}
 {{- end }}
 
-{{- /* The configuration, with the collector of tracing, and with what two legs need. */ -}}
+{{- /* The Secret with the replicas' key. Releases have it by this name, and an upgrade keeps their key. */ -}}
+{{- define "baton.legSecret" -}}
+{{ include "baton.keySecret" . | default (printf "%s-legs" (include "baton.name" .)) }}
+{{- end }}
+
+{{- /* The Service whose pods are the replicas: at most 63 characters. */ -}}
+{{- define "baton.replicas" -}}
+{{ include "baton.name" . }}-pods
+{{- end }}
+
+{{- /* The configuration, with what replicas and two legs need, and with the collector of tracing. What a user
+says of legs wins, also if it is empty. */ -}}
 {{- define "baton.config" -}}
 {{- $c := deepCopy .Values.router.epp.config -}}
+{{- $leg := dict "key_file" "/etc/baton-leg/key" "replicas_service" (include "baton.replicas" .) -}}
+{{- range $key, $value := $c.leg }}{{ $_ := set $leg $key $value }}{{ end -}}
+{{- $_ := set $c "leg" $leg -}}
 {{- if include "baton.twoLegs" . }}{{ with .Values.provider.istio.twoLegs -}}
 {{- $at := printf "http://%s.%s.svc:%d" (include "baton.legs" $) (include "baton.gatewayOf" $ | fromYaml).namespace (int64 .prefillPort) -}}
 {{- $_ := set $c "prefill" (merge (default dict $c.prefill) (dict "listener" $at)) -}}
-{{- $_ := set $c "leg" (merge (default dict $c.leg) (dict "key_file" "/etc/baton-leg/key")) -}}
 {{- end }}{{ end -}}
 {{- with .Values.router.tracing }}{{ if .enabled -}}
 {{- $at := required "router.tracing.otelExporterEndpoint: expected an OTLP collector, such as http://collector:4317, since router.tracing.enabled is true" .otelExporterEndpoint -}}
 {{- $_ := set $c "trace" (merge (dict "endpoint" (regexReplaceAll "^https?://" $at "") "insecure" (hasPrefix "http://" $at)) (default dict $c.trace)) -}}
 {{- end }}{{ end -}}
-{{- if $c }}{{ toYaml $c }}{{ end -}}
+{{ toYaml $c }}
 {{- end }}
 
 {{- /* Numbers of values are floating-point: 1000000 is to be that, and not 1e+06. */ -}}
