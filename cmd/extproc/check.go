@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -44,6 +45,7 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 	if _, err := io.WriteString(stdout, text); err != nil {
 		return err
 	}
+	checkReplicas(context.Background(), &c, stdout)
 	return checkModels(c, stdout, stderr)
 }
 

@@ -76,6 +76,12 @@ func nightState() State {
 			{Name: "nats://10.0.0.2:4222 <all>", Since: ago(time.Minute), Messages: 3, Refused: map[string]uint64{"unknown_worker": 4}, Reason: "connection refused"},
 			{Name: "bind 0.0.0.0:5557", Up: true, Since: ago(time.Hour), Messages: 12, Refused: map[string]uint64{"too_many_peers": 3}, Waiting: 256, MaxWaiting: 256},
 		},
+		OwnSum: "00000000000000a1",
+		Replicas: []ReplicaRow{
+			{Address: "10.0.0.2:9002", Name: "b@10.0.0.2:9002", State: "sharing", Since: ago(time.Hour), Heard: ago(400 * time.Millisecond), Late: 0.0013, Told: true, Legs: 12, PrefillTokens: 18000, DecodeBlocks: 900, Sum: "00000000000000b2"},
+			{Address: "10.0.0.3:9002", Name: "c@10.0.0.3:9002", State: "silent", Since: ago(9 * time.Second), Heard: ago(11 * time.Second), Error: "<no answer>", Legs: 2, Sum: "00000000000000c3", DiffersSince: ago(30 * time.Second)},
+			{Address: "10.0.0.4:9002", State: "not shared", Since: ago(time.Minute), Error: "it is of a version before 0.2", Sum: "0000000000000000"},
+		},
 		Transitions: []Transition{{At: ago(4*time.Minute + 11*time.Second), What: "worker 8", From: "healthy", To: "aside", Why: "connection refused"}},
 		Failures:    []FailureRow{{Code: "no_worker", Status: 503, Count: 3, Last: ago(2 * time.Minute)}, {Code: "not_json", Status: 400}},
 		Config:      "admin:\n  address: 127.0.0.1:9902 # <loopback>\n",

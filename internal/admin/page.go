@@ -56,7 +56,7 @@ type replicaView struct {
 
 func newReplicaView(r *ReplicaRow, now time.Time) replicaView {
 	v := replicaView{
-		Address: r.Address, Name: r.Name, State: r.State, Class: "good", Heard: "–", Late: "–", Sum: "equal", Why: r.Error,
+		Address: r.Address, Name: r.Name, State: r.State, Class: "good", Heard: "–", Late: "–", Why: r.Error,
 		Legs: grouped(r.Legs), Tokens: grouped(r.PrefillTokens), Blocks: grouped(r.DecodeBlocks),
 	}
 	if r.State != "sharing" {
@@ -69,10 +69,14 @@ func newReplicaView(r *ReplicaRow, now time.Time) replicaView {
 	if r.Late > 0 {
 		v.Late = duration(time.Duration(r.Late * float64(time.Second)))
 	}
-	if !r.DiffersSince.IsZero() {
-		v.Sum = "differs" + forTime(r.DiffersSince, now)
+	switch {
+	case r.State != "sharing" && r.State != "silent":
+		v.Sum = "–"
+	case !r.DiffersSince.IsZero():
+		v.Sum = "differ" + forTime(r.DiffersSince, now) + ", " + r.Sum
+	default:
+		v.Sum = "equal, " + r.Sum
 	}
-	v.Sum += ", " + r.Sum
 	return v
 }
 

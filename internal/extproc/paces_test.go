@@ -48,3 +48,35 @@ func TestWhatWasLearnedOutlivesTheProcess(t *testing.T) {
 	}
 	require.InDelta(t, 0.001, first.book.HandOff(key, 1000), 1e-4)
 }
+
+// TestWhatAnotherReplicaHasLearnedIsBelieved where this one has seen nothing, until that one is gone.
+func TestWhatAnotherReplicaHasLearnedIsBelieved(t *testing.T) {
+	first, second := newReplica(t, "a", nil), newReplica(t, "b", nil)
+	key, now := worker.Key{Model: "m"}, time.Now()
+	pair := legRanks{worker.Rank{ID: 1}, worker.Rank{ID: 3}}
+	for i := range 40 {
+		c, size := &first.srv.cfg, int64(1000+100*i)
+		now = now.Add(time.Second)
+		first.srv.Paces.took(c, paced{key, worker.Prefill}, worker.Rank{ID: 1}, time.Duration(size)*time.Millisecond, now, size)
+		first.srv.Paces.handedOver(c, key, pair, time.Duration(size)*time.Microsecond, now, size)
+	}
+	learned, err := first.srv.Paces.Learned()
+	require.NoError(t, err)
+	c := &second.srv.cfg
+	for _, bad := range []string{"{", `{"Fleets":[{"Fleet":{"All":{"N":-1}}}]}`} {
+		require.Error(t, second.srv.Paces.Learn(c, 7, []byte(bad)))
+	}
+	require.NoError(t, second.srv.Paces.Learn(c, 7, []byte(`{"Fleets":[{},{"Of":{"Model":"nobody's"},"Fleet":{}}],"Pairs":[{}]}`)))
+	require.NoError(t, second.srv.Paces.Learn(c, 7, learned))
+	believed := func() float64 {
+		s, _, _ := second.srv.Paces.Believed(second.srv.view.Load().Worker(1), worker.Rank{ID: 1})
+		return s.Seconds(1000)
+	}
+	require.InDelta(t, 1, believed(), 0.2)
+	require.InDelta(t, 0.001, second.book.HandOff(key, 1000), 1e-4)
+	own, err := second.srv.Paces.Learned()
+	require.NoError(t, err)
+	require.NotContains(t, string(own), `"Ranks":[{`, "it is not passed on")
+	require.NoError(t, second.srv.Paces.Learn(c, 7, nil))
+	require.Zero(t, believed())
+}

@@ -107,3 +107,14 @@ func TestWhatIsNextAlreadyWakesNobodyAgain(t *testing.T) {
 	routes.Note(worker.Rank{ID: 1}, nil, kvindex.Predicted, time.Now())
 	require.NotEmpty(t, routes.kick, "what is over before that does")
 }
+
+// TestWhatNobodyWillConfirmIsTold: prompts on ranks that tell of no KV events, and not those that were heard of.
+func TestWhatNobodyWillConfirmIsTold(t *testing.T) {
+	routes := NewRoutes(&hourly{next: time.Now().Add(time.Hour)})
+	var told []worker.ID
+	routes.Tell(func(r worker.Rank, _ []kvindex.LocalHash) { told = append(told, r.ID) })
+	routes.Note(worker.Rank{ID: 1}, nil, kvindex.Estimated, time.Now())
+	routes.Note(worker.Rank{ID: 2}, nil, kvindex.Predicted, time.Now())
+	routes.Heard(worker.Rank{ID: 3}, nil, kvindex.Estimated, time.Now())
+	require.Equal(t, []worker.ID{1}, told)
+}

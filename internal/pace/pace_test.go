@@ -193,3 +193,39 @@ func TestWhatIsKnownIsKept(t *testing.T) {
 		require.Error(t, json.Unmarshal([]byte(bad), &later), bad)
 	}
 }
+
+// TestWhatOthersHaveSeenMakesUpForWhatIsLacking: a fleet that has seen nothing believes another's, and its own
+// legs count more and more.
+func TestWhatOthersHaveSeenMakesUpForWhatIsLacking(t *testing.T) {
+	usual, slow := Speed{1e-4, 0.02}, Speed{3e-4, 0.02}
+	other, own := newPlayer(1, 0.2), newPlayer(2, 0.2)
+	all := ranks(4)
+	for range 60 {
+		for _, r := range all[1:] {
+			other.leg(r, usual)
+		}
+		other.leg(all[0], slow)
+	}
+	own.f.Share(7, &other.f)
+	s, known := own.f.Of(all[0])
+	require.True(t, known)
+	require.InEpsilon(t, slow.Seconds(8000), s.Seconds(8000), 0.3)
+	require.Greater(t, own.f.Legs(all[0]), float64(enough))
+	s, _ = own.f.Of(all[1])
+	require.InEpsilon(t, usual.Seconds(8000), s.Seconds(8000), 0.3)
+	b, err := json.Marshal(&own.f)
+	require.NoError(t, err)
+	require.NotContains(t, string(b), `"Legs"`, "what others have seen is not passed on")
+
+	for range 60 { // it is slow no more
+		own.leg(all[0], usual)
+	}
+	s, _ = own.f.Of(all[0])
+	require.InEpsilon(t, usual.Seconds(8000), s.Seconds(8000), 0.3, "one's own legs count")
+	own.f.Share(7, nil)
+	fresh := newPlayer(3, 0)
+	fresh.f.Share(7, &own.f)
+	fresh.f.Share(7, nil)
+	_, known = fresh.f.Mean()
+	require.False(t, known)
+}

@@ -14,7 +14,8 @@ import (
 )
 
 // listersOf returns who lists the other replicas, and what has to be closed afterwards: a list of addresses,
-// etcd if workers come from there, and a Service of Kubernetes. A dry process reaches none.
+// etcd if workers come from there, and a Service of Kubernetes. A dry process reaches none. There may be
+// something to close after an error, too.
 func listersOf(c *config.Config, dry bool) (out map[string]mesh.Lister, closers []io.Closer, err error) {
 	leg, d := &c.Leg, &c.Discovery
 	out = make(map[string]mesh.Lister)
@@ -30,11 +31,12 @@ func listersOf(c *config.Config, dry bool) (out map[string]mesh.Lister, closers 
 		if err != nil {
 			return nil, nil, err
 		}
+		closers = append(closers, client)
 		list, err := etcd.NewReplicas(client, d.Etcd.Prefix, leg.Self())
 		if err != nil {
-			return nil, nil, err
+			return nil, closers, err
 		}
-		closers = append(closers, list, client)
+		closers = append([]io.Closer{list}, closers...)
 		out["etcd "+strings.Join(d.Etcd.Endpoints, ",")] = list.List
 	}
 	if leg.ReplicasService == "" {
@@ -46,7 +48,7 @@ func listersOf(c *config.Config, dry bool) (out map[string]mesh.Lister, closers 
 	}
 	client, err := kubernetes.Dial(kubernetes.ClientConfig{Kubeconfig: kubeconfig, Agent: "baton/" + Version(), Nowhere: dry})
 	if err != nil {
-		return nil, nil, fmt.Errorf("leg.replicas_service: %w", err)
+		return nil, closers, fmt.Errorf("leg.replicas_service: %w", err)
 	}
 	_, port, _ := net.SplitHostPort(leg.Self())
 	namespace, name, _ := strings.Cut(leg.ReplicasService, "/")

@@ -64,13 +64,13 @@ func (r *Replicas) List(ctx context.Context) ([]string, error) {
 // mostReplicas bounds what List reads.
 const mostReplicas = 1000
 
-// Close takes the key away, within a second.
+// Close takes the key away, within a second; if etcd is away it ends by itself.
 func (r *Replicas) Close() error {
 	if r.lease == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_, err := r.client.Revoke(ctx, r.lease)
-	return err
+	_, _ = r.client.Revoke(ctx, r.lease)
+	return nil
 }

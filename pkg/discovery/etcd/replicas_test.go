@@ -1,0 +1,59 @@
+package etcd
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+func TestReplicasFindEachOtherBesideTheWorkers(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	c := direct(t, s)
+	workers := watchPlain(t, c)
+	var all [2]*Replicas
+	for i, at := range []string{"10.0.0.1:9002", "10.0.0.2:9002"} {
+		var err error
+		all[i], err = NewReplicas(direct(t, s), DefaultPrefix, at)
+		require.NoError(t, err)
+	}
+	list := func(r *Replicas) []string {
+		got, err := r.List(t.Context())
+		require.NoError(t, err)
+		return got
+	}
+	require.Equal(t, []string{"10.0.0.1:9002"}, list(all[0]))
+	both := []string{"10.0.0.1:9002", "10.0.0.2:9002"}
+	require.Equal(t, both, list(all[1]))
+	require.Equal(t, both, list(all[0]))
+	workers.has() // the keys are no workers'
+
+	_, err := c.Revoke(t.Context(), all[0].lease) // as after a long cut
+	require.NoError(t, err)
+	require.Equal(t, both[1:], list(all[1]))
+	require.Equal(t, both, list(all[0]), "it is written again")
+	require.NoError(t, all[1].Close())
+	require.Equal(t, both[:1], list(all[0]))
+	got, err := c.Get(t.Context(), DefaultPrefix+"/replicas/", clientv3.WithPrefix())
+	require.NoError(t, err)
+	require.Len(t, got.Kvs, 1)
+	require.NotZero(t, got.Kvs[0].Lease, "it ends with its process")
+
+	s.stop()
+	_, err = all[0].List(shortly(t))
+	require.Error(t, err)
+	require.NoError(t, all[0].Close(), "a process ends all the same")
+	_, err = NewReplicas(c, "/wrong", "x")
+	require.ErrorContains(t, err, "prefix")
+}
+
+// shortly is a context for a call that must not be answered.
+func shortly(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
