@@ -109,7 +109,7 @@ func (a *asking) limit(p *leg.Plan, pool worker.Key, body []byte, now time.Time)
 		from: now,
 	}
 	p.StartWithin = srv.patience.Limit(a.startLimit.subject, a.startLimit.allowance)
-	queued, _ := srv.cfg.Book.Load(p.Prefill)
+	queued := srv.cfg.Book.LoadOfAll(p.Prefill)
 	a.prefillLimit = limited{
 		subject:   patience.Subject{Worker: p.Prefill.ID, Pool: pool, Leg: patience.Prefill, Kind: kind},
 		allowance: srv.cfg.overdueAfter(queued.PrefillTokens), from: now,

@@ -291,14 +291,25 @@ func (b *Book) SetDegraded(r worker.Rank, degraded bool) {
 }
 
 // Load returns what this book itself has booked on a rank. False means that the book does not know the rank.
-func (b *Book) Load(r worker.Rank) (Load, bool) {
+func (b *Book) Load(r worker.Rank) (own Load, known bool) {
+	own, _, known = b.loads(r)
+	return own, known
+}
+
+// LoadOfAll returns what is booked on a rank, as a pick counts it: what other replicas have booked included.
+func (b *Book) LoadOfAll(r worker.Rank) Load {
+	_, all, _ := b.loads(r)
+	return all
+}
+
+func (b *Book) loads(r worker.Rank) (own, all Load, known bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	slot := b.slotLocked(r)
 	if slot < 0 {
-		return Load{}, false
+		return own, all, false
 	}
-	return b.entries[slot].own(), true
+	return b.entries[slot].own(), b.entries[slot].load, true
 }
 
 // Totals sums what this book itself has booked.

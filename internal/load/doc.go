@@ -45,11 +45,17 @@
 // and releasing one of an older generation does no harm
 // (docs/behaviour.md#leaves-nothing).
 //
+// Several replicas pick as one if their books hear of each other (others.go). [Book.Tell]
+// returns what this book has booked, as it is now, and [Book.Hear] takes what another has
+// told: its prompts stand in the queues of ranks by when they were booked, and its answers
+// are in the sums. They count in picks like this book's own, and in nothing that is
+// called own: [Book.Load], [Book.Totals], gauges.
+//
 // # Invariants
 //
-//   - The load of a rank is the sum of the held bookings of its generation, and never
-//     negative. A column has the same values as the entry, and waits are at most a
-//     millisecond old.
+//   - The load of a rank is the sum of the held bookings of its generation and of what
+//     other replicas have told last, and never negative. A column has the same values as
+//     the entry, and waits are at most a millisecond old.
 //   - The cursor of a pool moves once for each round-robin pick that is booked, never for
 //     a preview or a failed pick. It moves back if that booking is cancelled before
 //     another pick (docs/behaviour.md#one-turn).

@@ -175,7 +175,7 @@ func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map
 	}
 	for dp := range worker.DPRank(w.DPSize) {
 		r := worker.Rank{ID: w.ID, DPRank: dp}
-		l, _ := p.book.Load(r)
+		l := p.book.LoadOfAll(r)
 		var own standing
 		if len(hs) > 1 && int(dp) < len(hs) {
 			own = standingOf(&hs[dp])

@@ -1,7 +1,9 @@
 package policies
 
 import (
+	"cmp"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -291,5 +293,48 @@ func TestPromptsTakeAsLongAsThePickExpected(t *testing.T) {
 		slices.Sort(off)
 		require.Less(t, off[len(off)/2], 0.15, fleet)
 		t.Logf("%s: half within %.1f %%, nine in ten within %.0f %%", fleet, 100*off[len(off)/2], 100*off[len(off)*9/10])
+	}
+}
+
+// TestReplicasThatTellEachOtherPickAsOne, and such that do not pick worse: on fleets whose prompts one or two
+// ranks compute, and whose decode is apart, with KV events and by what was routed.
+func TestReplicasThatTellEachOtherPickAsOne(t *testing.T) {
+	s := Scenarios{Ranks: 8, PerToken: 1.0 / 8000, PerPrompt: 0.02, CacheBlocks: 4000, EventDelay: 10 * time.Millisecond, Seed: 1}
+	rng := rand.New(rand.NewPCG(1, 1))
+	for i := range 1500 {
+		r := replay.Request{At: time.Duration(float64(i)*0.7*float64(time.Second) + rng.ExpFloat64()*float64(time.Second)), Tokens: 2000 + rng.IntN(14000), Answer: 30}
+		for k := range r.Tokens / 512 {
+			b := replay.Block(1 + i%60*1000 + k)
+			if k > 6 {
+				b = replay.Block(1_000_000 + 1000*i + k)
+			}
+			r.Blocks = append(r.Blocks, b)
+		}
+		s.Trace = append(s.Trace, r)
+	}
+	slices.SortFunc(s.Trace, func(a, b replay.Request) int { return cmp.Compare(a.At, b.At) })
+	for _, fleet := range []string{"whole", "whole+four", "apart"} {
+		for _, estimated := range []bool{false, true} {
+			f, w, err := s.Play(fleet, "88")
+			require.NoError(t, err)
+			play := func(replicas int, told bool) (replay.Figures, float64) {
+				c := Default()
+				c.Estimated, c.Predicted, c.Replicas, c.Told, c.Lag = estimated, !estimated, replicas, told, 20*time.Millisecond
+				p, err := NewPlugin(f, w.BlockTokens, c)
+				require.NoError(t, err)
+				r, err := replay.Run(f, w, p)
+				require.NoError(t, err)
+				require.NoError(t, p.Verify(w, r))
+				x := r.Figures(replay.Target{})
+				return x, x.First.Mean.Seconds()
+			}
+			one, first := play(1, false)
+			told, toldFirst := play(3, true)
+			_, aloneFirst := play(3, false)
+			t.Logf("%s, estimated %t: mean first token %.2f s by one, %.2f s by three, %.2f s untold", fleet, estimated, first, toldFirst, aloneFirst)
+			require.InDelta(t, one.Hit, told.Hit, 0.015, fleet)
+			require.Less(t, toldFirst, 1.06*first, fleet)
+			require.Greater(t, aloneFirst, 1.1*first, fleet)
+		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"bytes"
@@ -24,7 +24,7 @@ func TestCheckSaysWhichReplicasAreIn(t *testing.T) {
 	said := func(admin string) string {
 		var out bytes.Buffer
 		c.Admin.Listen = admin
-		checkReplicas(t.Context(), &c, &out)
+		CheckReplicas(t.Context(), &c, &out)
 		return out.String()
 	}
 	at := web.Listener.Addr().String()

@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"context"
@@ -12,10 +12,10 @@ import (
 	"github.com/seed-60ae5743/baton/internal/config"
 )
 
-// checkReplicas prints, if replicas share what they have booked, what the plugin that runs with this
+// CheckReplicas prints, if replicas share what they have booked, what the plugin that runs with this
 // configuration says of the others: who is in, how late they are, and what differs. The lines are comments in
 // the printed configuration.
-func checkReplicas(ctx context.Context, c *config.Config, stdout io.Writer) {
+func CheckReplicas(ctx context.Context, c *config.Config, stdout io.Writer) {
 	if !c.Leg.Shares() {
 		return
 	}
