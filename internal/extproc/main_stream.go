@@ -399,7 +399,9 @@ func (s *mainStream) abort() {
 		l.post(just(leg.Event{Kind: leg.EventAbort}))
 	}
 	if at.addr != "" {
-		s.srv.peers.abort(at.addr, s.m.Plan().Token)
+		s.srv.peers.abort(at.addr, s.m.Plan().Token, func() {
+			s.post(just(leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Ended, Reason: blame.Aborted}}))
+		})
 	}
 	if stop != nil {
 		stop(errLegAborted)

@@ -205,8 +205,9 @@ func (p *peers) logged(owner string, entries []peerEntry) {
 	})
 }
 
-// abort asks the replica at addr to end a leg of one of our attempts that runs there.
-func (p *peers) abort(addr, token string) {
+// abort asks the replica at addr to end a leg of one of our attempts that runs there. It calls over if that
+// answers that the leg has ended: its report of that was lost.
+func (p *peers) abort(addr, token string, over func()) {
 	p.wg.Go(func() {
 		conn, err := p.conn(addr)
 		if err == nil {
@@ -215,7 +216,10 @@ func (p *peers) abort(addr, token string) {
 			body, _ := json.Marshal(peerReport{Token: token})
 			err = conn.Invoke(ctx, legsAbort, wrapperspb.Bytes(body), new(wrapperspb.BytesValue))
 		}
-		if err != nil && status.Code(err) != codes.NotFound { // NotFound: the leg has ended
+		switch {
+		case status.Code(err) == codes.NotFound:
+			over()
+		case err != nil:
 			p.log.Debug("a leg that runs at another replica was not ended", logkey.Replica, addr, logkey.Err, err)
 			p.lost()
 		}

@@ -603,3 +603,33 @@ func TestAMessageThatCannotBeReadIsAnswered(t *testing.T) {
 	}
 	r.requireIdle()
 }
+
+// TestALegWhoseEndWasNotReportedIsAskedFor: the other replica's report was lost. Whoever aborts the leg
+// learns that it has ended, and its booking does not stay to the request's deadline.
+func TestALegWhoseEndWasNotReportedIsAskedFor(t *testing.T) {
+	owner, other := newReplica(t, "owner", func(c *Config) { c.OrphanGrace = time.Millisecond }), newReplica(t, "other", nil)
+	main := owner.open(filterMain)
+	set := main.route(someBody)
+	token := set[prefill.HeaderLeg]
+	leg := other.open(filterPrefill)
+	defer leg.cancel()
+	leg.requestHeaders(prefill.HeaderLeg, token)
+	leg.recv()
+	leg.requestBody(someBody)
+	leg.recv()
+	carried := func() bool {
+		for _, s := range owner.srv.attempts.all() {
+			s.mu.Lock()
+			known := s.carrier.addr != ""
+			s.mu.Unlock()
+			if known {
+				return true
+			}
+		}
+		return false
+	}
+	require.Eventually(t, carried, 20*time.Second, time.Millisecond)
+	other.srv.guests.remove(token)
+	main.cancel()
+	owner.requireIdle()
+}

@@ -318,7 +318,12 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 	newer, err := (&replicas.Message{Told: load.Told{Life: 7, Version: 1}}).Encode()
 	require.NoError(t, err)
-	go func() { _ = stranger(t, p, sealed+"x@127.0.0.1:1", newer) }()
+	conn, err := grpc.NewClient(p.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	s, err := conn.NewStream(metadata.AppendToOutgoingContext(t.Context(), tokenKey, sealed+"x@127.0.0.1:1"), &tellDesc, tell)
+	require.NoError(t, err)
+	require.NoError(t, s.SendMsg(wrapperspb.Bytes(newer)))
 	await(t, "the next life", func() bool { m := p.Mates(); return len(m) == 1 && m[0].Life == 7 })
 	require.Equal(t, codes.FailedPrecondition, status.Code(stranger(t, p, sealed+"x@127.0.0.1:1", booked)), "the life before")
 	require.Zero(t, p.cfg.Book.Heard(5))

@@ -105,7 +105,7 @@ func (l *link) run() {
 }
 
 // send opens a stream and sends messages until it ends.
-func (l *link) send() error {
+func (l *link) send() (err error) {
 	creds := l.hub.cfg.Credentials
 	if creds == nil {
 		creds = insecure.NewCredentials()
@@ -118,8 +118,14 @@ func (l *link) send() error {
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(l.wire)
 	defer cancel()
-	silence := time.AfterFunc(answerWithin, cancel)
+	var quiet atomic.Bool
+	silence := time.AfterFunc(answerWithin, func() { quiet.Store(true); cancel() })
 	defer silence.Stop()
+	defer func() {
+		if quiet.Load() {
+			err = errQuiet
+		}
+	}()
 	stream, err := conn.NewStream(metadata.AppendToOutgoingContext(ctx, tokenKey, l.hub.cfg.Token), &tellDesc, tell)
 	if err != nil {
 		return err
@@ -164,6 +170,9 @@ func (l *link) put(s grpc.ClientStream, b []byte, sent *sendings) error {
 	l.hub.cfg.Counted(Sent)
 	return nil
 }
+
+// errQuiet is why a stream is begun anew to a replica that may live.
+var errQuiet = status.Errorf(codes.DeadlineExceeded, "it has not answered for %v", answerWithin)
 
 // cause returns why sending has failed, which gRPC says to who receives.
 func cause(err error, answers <-chan error) error {
@@ -231,22 +240,28 @@ func (h *Hub) Register(s grpc.ServiceRegistrar) {
 	s.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{d}}, h)
 }
 
+// caller is a replica whose messages come on a stream.
+type caller struct {
+	name, addr string
+	life       uint64 // 0: no message has come yet
+	messages   uint64
+	answered   time.Time
+}
+
 // serve takes the messages of one replica.
 func (h *Hub) serve(s grpc.ServerStream) error {
-	name, addr, err := h.caller(s.Context())
+	c, err := h.caller(s.Context())
 	if err != nil {
 		h.cfg.Counted(Refused)
 		return err
 	}
-	var life, n uint64
-	var answered time.Time
 	left := false
 	defer func() {
-		if life == 0 {
+		if c.life == 0 {
 			return
 		}
 		h.mu.Lock()
-		do := h.roster.Closed(addr, life, left, time.Now())
+		do := h.roster.Closed(c.addr, c.life, left, time.Now())
 		h.mu.Unlock()
 		h.do(context.Background(), do, time.Now())
 	}()
@@ -258,52 +273,57 @@ func (h *Hub) serve(s grpc.ServerStream) error {
 			}
 			return err
 		}
-		n++
-		m, err := replicas.Decode(v.GetValue())
-		if err != nil || life != 0 && m.Life != life {
-			h.cfg.Counted(Garbage)
-			return status.Errorf(codes.InvalidArgument, "a message cannot be read: %v", err)
-		}
-		if m.Life == h.cfg.Life {
-			_ = s.SendMsg(wrapperspb.Bytes(h.answer(n)))
-			return nil
-		}
-		if life == 0 {
-			now := time.Now()
-			h.mu.Lock()
-			do, ok := h.roster.Opened(addr, name, m.Life, now)
-			h.mu.Unlock()
-			h.do(s.Context(), do, now)
-			if !ok {
-				h.cfg.Counted(Stale)
-				return status.Error(codes.FailedPrecondition, "another process has come after this one at its address, or there are too many replicas")
-			}
-			life = m.Life
-		}
-		if !h.hear(addr, m) {
-			return status.Error(codes.FailedPrecondition, "another process has come after this one at its address")
-		}
-		if now := time.Now(); now.Sub(answered) >= answerEvery {
-			answered = now
-			if err := s.SendMsg(wrapperspb.Bytes(h.answer(n))); err != nil {
-				return err
-			}
+		c.messages++
+		if more, err := h.take(s, c, v.GetValue()); !more {
+			return err
 		}
 	}
 }
 
+// take takes one message. It returns false if the stream is to end.
+func (h *Hub) take(s grpc.ServerStream, c *caller, b []byte) (more bool, err error) {
+	m, err := replicas.Decode(b)
+	now := time.Now()
+	switch {
+	case err != nil || c.life != 0 && m.Life != c.life:
+		h.cfg.Counted(Garbage)
+		return false, status.Errorf(codes.InvalidArgument, "a message cannot be read: %v", err)
+	case m.Life == h.cfg.Life: // the answer tells who it is
+		return false, s.SendMsg(wrapperspb.Bytes(h.answer(c.messages)))
+	case c.life == 0:
+		h.mu.Lock()
+		do, ok := h.roster.Opened(c.addr, c.name, m.Life, now)
+		h.mu.Unlock()
+		h.do(s.Context(), do, now)
+		if !ok {
+			h.cfg.Counted(Stale)
+			return false, status.Error(codes.FailedPrecondition, "another process has come after this one at its address, or there are too many replicas")
+		}
+		c.life = m.Life
+	}
+	if !h.hear(c.addr, m) {
+		return false, status.Error(codes.FailedPrecondition, "another process has come after this one at its address")
+	}
+	if now.Sub(c.answered) < answerEvery {
+		return true, nil
+	}
+	c.answered = now
+	err = s.SendMsg(wrapperspb.Bytes(h.answer(c.messages)))
+	return err == nil, err
+}
+
 // caller returns who has opened a stream.
-func (h *Hub) caller(ctx context.Context) (name, addr string, err error) {
+func (h *Hub) caller(ctx context.Context) (*caller, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	token := md.Get(tokenKey)
 	if len(token) != 1 {
-		return "", "", status.Error(codes.PermissionDenied, "expected the token of a replica")
+		return nil, status.Error(codes.PermissionDenied, "expected the token of a replica")
 	}
-	name, addr, err = h.cfg.Open(token[0])
+	name, addr, err := h.cfg.Open(token[0])
 	if err != nil || addr == "" {
-		return "", "", status.Error(codes.PermissionDenied, "the token is not sealed with this replica's key (leg.key_file), or names no address (leg.advertise)")
+		return nil, status.Error(codes.PermissionDenied, "the token is not sealed with this replica's key (leg.key_file), or names no address (leg.advertise)")
 	}
-	return name, addr, nil
+	return &caller{name: name, addr: addr}, nil
 }
 
 // answer says how many messages of a stream have come, and which process this is.

@@ -72,7 +72,6 @@ type Mate struct {
 	refused int       // connections in a row, since then
 	whole   bool      // a whole message of the life has come
 	tried   bool      // a message of ours was tried to be sent
-	asked   time.Time // when Check was last asked for
 }
 
 // Do is what is to be done about a replica.

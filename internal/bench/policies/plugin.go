@@ -226,14 +226,14 @@ func (p *Plugin) tell(by *replica) mail {
 	return m
 }
 
-func (by *replica) hear(m *mail) {
-	by.book.Hear(&m.told, clock(m.due))
+func (of *replica) hear(m *mail) {
+	of.book.Hear(&m.told, clock(m.due))
 	for _, r := range m.routed {
-		by.index.Route(r.at, r.chain, kvindex.Estimated, clock(m.due))
+		of.index.Route(r.at, r.chain, kvindex.Estimated, clock(m.due))
 	}
-	by.paces.Share(m.from.life, &m.from.paces) // in the plugin: as it was some seconds ago
-	by.writes.Share(m.from.life, &m.from.writes)
-	by.pairs.Share(m.from.life, &m.from.pairs)
+	of.paces.Share(m.from.life, &m.from.paces) // in the plugin: as it was some seconds ago
+	of.writes.Share(m.from.life, &m.from.writes)
+	of.pairs.Share(m.from.life, &m.from.pairs)
 }
 
 // Choose implements replay.Chooser.
