@@ -159,7 +159,9 @@ func (r *Roster) Opened(addr, name string, life uint64, now time.Time) (do []Act
 	m.Name, m.refused = name, 0
 	m.open++
 	m.Heard = now
-	m.be(Sharing, now)
+	if m.Hearing != Silent || len(do) > 0 { // else it is heard again with its first message
+		m.be(Sharing, now)
+	}
 	return do, true
 }
 

@@ -39,6 +39,12 @@ func TestAReplicaIsHeardFadesAndComesBack(t *testing.T) {
 	require.True(t, known)
 	require.True(t, back)
 	require.Empty(t, r.Tick(after(12)))
+
+	require.NotEmpty(t, r.Tick(after(14)))
+	_, ok = r.Opened("b:1", "b", 7, after(15)) // it has given its old connection up
+	require.True(t, ok)
+	_, back = r.Took("b:1", 7, true, false, after(15))
+	require.True(t, back)
 }
 
 func TestAReplicaIsDeadOnceItsAddressRefuses(t *testing.T) {
