@@ -395,7 +395,7 @@ func TestThePickerServesWithTheChartsArguments(t *testing.T) {
 	require.NoError(t, err)
 	objects := rendered(t, append([]string{
 		"--set", fmt.Sprintf("router.epp.extProcPort=%d,router.epp.grpcHealthPort=%d,router.epp.metricsPort=%d", ports[0], ports[1], ports[2]),
-		"--set", fmt.Sprintf("router.epp.flags.admin=127.0.0.1:%d,router.modelServers.targetPorts[0].number=%d", ports[3], ports[4]),
+		"--set", fmt.Sprintf("router.epp.flags.discovery-networks=127.0.0.0/8,router.epp.flags.admin=127.0.0.1:%d,router.modelServers.targetPorts[0].number=%d", ports[3], ports[4]),
 	}, pods...)...)
 	kubectl(t, k, objects, "apply", "--server-side", "-f", "-")
 	made := read(t, objects)
