@@ -24,8 +24,8 @@ const (
 	carrierMisses  = 2 // questions in a row without an answer; found within 8 s of a death
 )
 
-// alive answers a replica that asks whether this one is alive. The question has a token with its
-// name, so that nobody else can have this process call an address.
+// alive answers a replica that asks whether this one is alive, and which process it is. The question has a
+// token with its name, so that nobody else can make a replica known.
 func (in inbox) alive(token string) string {
 	sealed, err := in.srv.sealer.Open(token)
 	if err == nil {
@@ -34,11 +34,13 @@ func (in inbox) alive(token string) string {
 	return in.srv.peers.life
 }
 
-// meet notes that who asks is another replica.
+// meet says that who asks is another replica.
 func (p *peers) meet(owner string) {
 	addr := addressOf(owner)
-	if addr != "" && addr != p.self {
-		_, _ = p.conn(addr)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if addr != "" && addr != p.self && p.met != nil {
+		p.met(addr)
 	}
 }
 

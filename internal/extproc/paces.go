@@ -158,11 +158,10 @@ func (f *pairPace) tell(book *load.Book, of worker.Key) {
 		return
 	}
 	h := load.HandOffs{Usual: picker.Pace(usual), Far: make(map[worker.Rank][]load.FarHandOff)}
-	f.Keep(func(r legRanks) bool {
+	f.Each(func(r legRanks) {
 		if s, _ := f.Of(r); s != usual {
 			h.Far[r.Prefill] = append(h.Far[r.Prefill], load.FarHandOff{To: r.Decode, Pace: picker.Pace(s)})
 		}
-		return true
 	})
 	book.SetHandOffs(of, h)
 }

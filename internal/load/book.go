@@ -109,8 +109,8 @@ type cursorKey struct {
 	role worker.Role
 }
 
-// entry is one rank. Invariant: load is the sum of the held bookings of its generation,
-// and queue has the bookings among them with prompt tokens, oldest first.
+// entry is one rank. Invariant: load is the sum of the held bookings of its generation and of what others
+// have told, and queue has those among them with prompt tokens, oldest first, but for behind.
 type entry struct {
 	rank       worker.Rank
 	generation uint64 // increased whenever the entry's rank leaves
@@ -133,8 +133,9 @@ type entry struct {
 	places     []place
 
 	others  []other
-	stirred bool // it is in Book.stirred
-	told    Load // what Tell has told last
+	behind  int32 // prompts of others that are in load, and not in queue
+	stirred bool  // it is in Book.stirred
+	told    Load  // what Tell has told last
 }
 
 // place is the position of a rank in a table.

@@ -18,7 +18,11 @@ type Booked struct {
 	Rank worker.Rank
 	Load
 	// Queue are the oldest of the prompts that are still to be computed, oldest first; at most MostQueued.
-	Queue []Queued
+	// Behind counts those after them.
+	Queue  []Queued
+	Behind int32
+	// Waiting counts the answers whose first token is still to come.
+	Waiting int32
 }
 
 // Queued is a prompt that is still to be computed.
@@ -47,15 +51,20 @@ type other struct {
 	life    uint64
 	version uint64
 	told    Booked
-	load    Load           // what of it counts now; see Fade
 	queue   []*Reservation // in entry.queue
+	newest  uint64         // the highest number of a prompt that was in the queue
+
+	// What of it counts now; see Fade.
+	load            Load
+	behind, waiting int32
 }
 
 // origin is what is known of another replica. Guarded by Book.mu.
 type origin struct {
-	whole uint64 // the version of the newest whole message; older messages say nothing
-	sum   uint64 // of what is held here
-	fades bool
+	newest uint64 // version
+	whole  uint64 // the version of the newest whole message; older messages say nothing
+	sum    uint64 // of what is held here
+	fades  bool
 }
 
 // stirLocked notes that what this book has booked on a rank has changed.
@@ -81,28 +90,26 @@ func (e *entry) own() Load {
 
 // Tell appends to dst what this book itself has booked on each rank where that has changed since the last
 // call, or, if whole, on each rank where something is booked, which leaves the changes for the next call. sum
-// is the checksum of all that is booked. The memory of dst's queues is used again.
+// is the checksum of all that is booked; of a whole one, of what is returned. The memory of dst's queues is
+// used again. A whole message is told in parts, so that no pick waits for long: what changes meanwhile is told
+// by the next call.
 func (b *Book) Tell(dst []Booked, whole bool, now time.Time) (out []Booked, sum uint64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.tellLocked(now)
 	if whole {
-		for i := range b.entries {
-			if e := &b.entries[i]; e.present {
-				dst = b.bookedLocked(dst, e)
-				if last := len(dst) - 1; dst[last].Load == (Load{}) {
-					dst = dst[:last]
-					continue
-				}
-				sum ^= checksum(e.rank, &dst[len(dst)-1].Load)
-			}
+		for from := 0; from >= 0; {
+			dst, from = b.tellFrom(dst, from, now)
+		}
+		for i := range dst {
+			sum ^= checksum(dst[i].Rank, &dst[i].Load)
 		}
 		return dst, sum
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tellLocked(now)
 	for _, slot := range b.stirred {
 		e := &b.entries[slot]
 		if e.stirred = false; !e.present {
-			continue // its bookings went with it, here as everywhere
+			continue // its bookings went with it; others forget them with the rank, or by the next whole message
 		}
 		dst = b.bookedLocked(dst, e)
 		l := &dst[len(dst)-1].Load
@@ -113,6 +120,25 @@ func (b *Book) Tell(dst []Booked, whole bool, now time.Time) (out []Booked, sum 
 	return dst, b.ownSum
 }
 
+// tellAtOnce is of how many ranks a part of a whole message is.
+const tellAtOnce = 512
+
+// tellFrom appends what is booked on some ranks, and returns where the next part begins; -1: nowhere.
+func (b *Book) tellFrom(dst []Booked, from int, now time.Time) (out []Booked, next int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tellLocked(now)
+	for i := from; i < len(b.entries); i++ {
+		if i == from+tellAtOnce {
+			return dst, i
+		}
+		if e := &b.entries[i]; e.present && e.own() != (Load{}) {
+			dst = b.bookedLocked(dst, e)
+		}
+	}
+	return dst, -1
+}
+
 func (b *Book) bookedLocked(dst []Booked, e *entry) []Booked {
 	if len(dst) < cap(dst) {
 		dst = dst[:len(dst)+1]
@@ -121,15 +147,22 @@ func (b *Book) bookedLocked(dst []Booked, e *entry) []Booked {
 	}
 	x := &dst[len(dst)-1]
 	*x = Booked{Rank: e.rank, Load: e.own(), Queue: x.Queue[:0]}
+	x.Waiting = min(int32(e.answers.waiting), x.DecodeRequests) //nolint:gosec // as many as bookings
 	if x.PrefillTokens == 0 {
 		return dst
 	}
 	e.queue.share(b.now)
+	b.writeLocked(e)
+	own := e.queue.n
+	for i := range e.others {
+		own -= len(e.others[i].queue)
+	}
 	for r := e.queue.head; r != nil && len(x.Queue) < MostQueued; r = r.after {
 		if r.life == 0 {
 			x.Queue = append(x.Queue, Queued{ID: r.number, Tokens: r.load.PrefillTokens, Age: b.now - r.since, Had: r.had})
 		}
 	}
+	x.Behind = int32(max(0, own-len(x.Queue))) //nolint:gosec // as many as bookings
 	return dst
 }
 
@@ -148,9 +181,10 @@ func checksum(r worker.Rank, l *Load) uint64 {
 	return h
 }
 
-// Hear takes what another replica has told. It returns false if all of it is older than what is known. Ranks
+// Hear takes what another replica has told. fresh is false if the message is older than another one of that
+// life; of such a one nothing may be of use. sum is the checksum of what is held for the replica now. Ranks
 // that this book does not know are left out: the next whole message has them again.
-func (b *Book) Hear(m *Told, now time.Time) bool {
+func (b *Book) Hear(m *Told, now time.Time) (fresh bool, sum uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.tellLocked(now)
@@ -161,9 +195,12 @@ func (b *Book) Hear(m *Told, now time.Time) bool {
 		b.origins[m.Life] = o
 	}
 	if m.Version <= o.whole {
-		return false
+		return false, o.sum
 	}
-	news := false
+	if fresh = m.Version > o.newest; fresh {
+		o.newest = m.Version
+	}
+	b.reviveLocked(m.Life, o)
 	for i := range m.Ranks {
 		x := &m.Ranks[i]
 		slot := b.slotLocked(x.Rank)
@@ -177,22 +214,37 @@ func (b *Book) Hear(m *Told, now time.Time) bool {
 			e.others = append(e.others, other{life: m.Life})
 		}
 		if k := &e.others[at]; k.version < m.Version {
-			k.version, news = m.Version, true
+			k.version = m.Version
 			o.sum ^= checksum(x.Rank, &k.told.Load) ^ checksum(x.Rank, &x.Load)
-			k.told = Booked{x.Rank, x.Load, append(k.told.Queue[:0], x.Queue...)}
+			queue := append(k.told.Queue[:0], x.Queue...)
+			k.told = *x
+			k.told.Queue = queue
 			b.countLocked(e, k, &k.told, true)
 		}
 	}
 	if m.Whole {
-		o.whole, news = m.Version, true
-		b.clearLocked(m.Life, o, m.Version, true)
+		o.whole = m.Version
+		b.clearLocked(m.Life, o, func(k *other) bool { return k.version < m.Version }, true)
 	}
-	o.fades = false
-	return news
+	return fresh, o.sum
 }
 
-// clearLocked forgets what the origin had booked on ranks by messages before a version.
-func (b *Book) clearLocked(life uint64, o *origin, before uint64, ended bool) {
+// reviveLocked makes all count again that a replica has told, after it was silent.
+func (b *Book) reviveLocked(life uint64, o *origin) {
+	if !o.fades {
+		return
+	}
+	o.fades = false
+	for i := range b.entries {
+		e := &b.entries[i]
+		if at := e.other(life); at >= 0 {
+			b.countLocked(e, &e.others[at], &e.others[at].told, false)
+		}
+	}
+}
+
+// clearLocked forgets what the origin had booked on the ranks that are meant.
+func (b *Book) clearLocked(life uint64, o *origin, meant func(*other) bool, ended bool) {
 	for i := range b.entries {
 		e := &b.entries[i]
 		at := e.other(life)
@@ -200,7 +252,7 @@ func (b *Book) clearLocked(life uint64, o *origin, before uint64, ended bool) {
 			continue
 		}
 		k := &e.others[at]
-		if k.version < before {
+		if meant(k) {
 			o.sum ^= checksum(e.rank, &k.told.Load)
 			k.told = Booked{}
 		}
@@ -217,7 +269,7 @@ func (b *Book) Forget(life uint64, now time.Time) {
 	defer b.mu.Unlock()
 	if o := b.origins[life]; o != nil {
 		b.tellLocked(now)
-		b.clearLocked(life, o, math.MaxUint64, false)
+		b.clearLocked(life, o, func(*other) bool { return true }, false)
 		delete(b.origins, life)
 	}
 }
@@ -236,7 +288,7 @@ func (b *Book) Fade(life uint64, silent time.Duration, now time.Time) {
 	b.tellLocked(now)
 	b.growLocked()
 	prompts, answers := b.lasts[0].part(silent), b.lasts[1].part(silent)
-	less := func(n int64, part float64) int64 { return int64(float64(n) * part) }
+	less := func(n int64, part float64) int64 { return int64(math.Round(float64(n) * part)) }
 	for i := range b.entries {
 		e := &b.entries[i]
 		at := e.other(life)
@@ -248,24 +300,15 @@ func (b *Book) Fade(life uint64, silent time.Duration, now time.Time) {
 			PrefillTokens: less(k.told.PrefillTokens, prompts), PrefillBlocks: less(k.told.PrefillBlocks, prompts),
 			PrefillRequests: int32(less(int64(k.told.PrefillRequests), prompts)),
 			DecodeBlocks:    less(k.told.DecodeBlocks, answers), DecodeRequests: int32(less(int64(k.told.DecodeRequests), answers)),
-		}}
+		}, Behind: int32(less(int64(k.told.Behind), prompts)), Waiting: int32(less(int64(k.told.Waiting), answers))}
+		left := x.PrefillTokens
 		for _, q := range k.told.Queue {
-			if q.Tokens = less(q.Tokens, prompts); q.Tokens > 0 {
-				x.Queue = append(x.Queue, q)
+			if q.Tokens = min(less(q.Tokens, prompts), left); q.Tokens > 0 {
+				x.Queue, left = append(x.Queue, q), left-q.Tokens
 			}
 		}
 		b.countLocked(e, k, &x, false)
 	}
-}
-
-// Sum returns the checksum of all that the replica has told, as it is held here.
-func (b *Book) Sum(life uint64) uint64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if o := b.origins[life]; o != nil {
-		return o.sum
-	}
-	return 0
 }
 
 // OwnSum returns the checksum of all that this book itself has booked.
@@ -324,7 +367,8 @@ func (b *Book) countLocked(e *entry, k *other, x *Booked, ended bool) {
 		e.correction.leave(int64(left))
 	}
 	e.load.add(&k.load, -1)
-	k.load = x.Load
+	e.behind += x.Behind - k.behind
+	k.load, k.behind, k.waiting = x.Load, x.Behind, x.Waiting
 	e.load.add(&k.load, 1)
 	if e.load.DecodeRequests == 0 {
 		e.correction = correction{}
@@ -352,6 +396,10 @@ func (b *Book) countLocked(e *entry, k *other, x *Booked, ended bool) {
 		r := &Reservation{life: k.life, number: q.ID, since: b.now - q.Age, load: Load{PrefillTokens: q.Tokens}}
 		e.queue.insert(r, q.Had, b.now)
 		k.queue = append(k.queue, r)
+		if q.ID <= k.newest {
+			continue // it has come before
+		}
+		k.newest = q.ID
 		if w := e.worker; e.flow == nil && len(w.Models) > 0 { // it was not picked here: the first model stands for all
 			e.flow = b.flowLocked(cursorKey{worker.Key{Model: w.Models[0], Namespace: w.Namespace}, w.Role})
 		}
@@ -362,17 +410,13 @@ func (b *Book) countLocked(e *entry, k *other, x *Booked, ended bool) {
 	b.writeLocked(e)
 }
 
-// lastedLocked notes for how long a booking was held.
-func (b *Book) lastedLocked(r *Reservation) {
-	kind := 0
-	if r.load.DecodeRequests > 0 {
-		kind = 1
-	}
-	b.lasts[kind].ended(b.now - r.since)
-}
-
-// leave takes the part of the correction that came with n answers which have ended.
+// leave takes the part of the correction that came with n answers of other replicas which have ended, as far
+// as they ran when the report came.
 func (c *correction) leave(n int64) {
+	n = min(n, c.others)
+	if c.others -= n; n == 0 {
+		return
+	}
 	if c.of <= n {
 		*c = correction{}
 		return

@@ -140,8 +140,9 @@ func TestBooksOfReplicasBecomeEqual(t *testing.T) {
 				require.Equal(t, from.OwnSum(), m.Sum)
 				for _, to := range all {
 					if to != from {
-						require.True(t, to.Hear(&m, now))
-						require.Equal(t, m.Sum, to.Sum(from.life), "seed %d", seed)
+						fresh, sum := to.Hear(&m, now)
+						require.True(t, fresh)
+						require.Equal(t, m.Sum, sum, "seed %d", seed)
 					}
 				}
 			}
@@ -230,7 +231,8 @@ func TestWhatASilentReplicaHasBookedFades(t *testing.T) {
 	b.Update(s)
 	rank := worker.Rank{ID: 1}
 	m := Told{Life: 7, Version: 1, Ranks: []Booked{{Rank: rank, Load: Load{PrefillTokens: 1000, DecodeBlocks: 100, DecodeRequests: 10}, Queue: []Queued{{ID: 1, Tokens: 600}, {ID: 2, Tokens: 400}}}}}
-	require.True(t, b.Hear(&m, now))
+	_, sum := b.Hear(&m, now)
+	require.Equal(t, checksum(rank, &m.Ranks[0].Load), sum)
 	require.Equal(t, int64(1000), b.Heard(7).PrefillTokens)
 	blocks := func() int64 { n, _ := b.DecodingBlocks(rank, now); return n }
 	require.EqualValues(t, 100, blocks())
@@ -242,10 +244,14 @@ func TestWhatASilentReplicaHasBookedFades(t *testing.T) {
 	b.Fade(7, time.Hour, now)
 	require.Zero(t, b.Heard(7).Load)
 	require.Zero(t, blocks())
-	require.Equal(t, b.Sum(7), checksum(rank, &m.Ranks[0].Load), "what it has told is still known")
-	m.Version++
-	require.True(t, b.Hear(&m, now))
-	require.EqualValues(t, 100, blocks())
+	_, sum = b.Hear(&Told{Life: 7, Version: 2}, now)
+	require.Equal(t, checksum(rank, &m.Ranks[0].Load), sum, "what it has told is still known")
+	require.EqualValues(t, 100, blocks(), "a word of it makes all count again")
+	require.Equal(t, int64(1000), b.Heard(7).PrefillTokens)
+	b.Fade(7, time.Second, now)
+	require.EqualValues(t, 10, b.Heard(7).DecodeRequests, "one of ten is no half second's loss")
+	m.Version = 3
+	_, _ = b.Hear(&m, now)
 	require.Zero(t, b.Totals().Load, "none of it is this book's")
 	own, known := b.Load(rank)
 	require.True(t, known)
@@ -276,6 +282,10 @@ func TestALotOfPromptsIsToldInPart(t *testing.T) {
 	b.Hear(&m, now)
 	require.EqualValues(t, 160_000, b.Heard(1).PrefillTokens)
 	require.EqualValues(t, 160_000, b.QueuedISLTokens(s.Pool(key).PrefillRanks, nil, now))
+	before := b.Wait(worker.Rank{ID: 1}, now)
+	b.ReportQueue(worker.Rank{ID: 1}, 1000, now)
+	require.InDelta(t, before, b.Wait(worker.Rank{ID: 1}, now), 1e-6, "the engine has no other ones")
+	require.InDelta(t, a.Wait(worker.Rank{ID: 1}, now), before, 1e-6)
 	for _, r := range held[:990] {
 		r.Release(now)
 	}
@@ -309,11 +319,78 @@ func TestTheNewestMessageCounts(t *testing.T) {
 		{say(3, false, 2, 30), true, 20, 30},
 		{say(5, true, 2, 50), true, 0, 50}, // of rank 1 nothing is left, which a lost message has said
 		{say(4, false, 1, 40), false, 0, 50},
-		{say(6, false, 9, 60), false, 0, 50}, // a worker that is not known here
+		{say(6, false, 9, 60), true, 0, 50}, // a worker that is not known here
 		{say(7, true, 0, 0), true, 0, 0},
 	} {
-		require.Equal(t, c.fresh, b.Hear(&c.m, now), "%+v", c.m)
+		fresh, _ := b.Hear(&c.m, now)
+		require.Equal(t, c.fresh, fresh, "%+v", c.m)
 		require.Equal(t, c.one, b.entries[0].load.PrefillTokens, "%+v", c.m)
 		require.Equal(t, c.two, b.entries[1].load.PrefillTokens, "%+v", c.m)
 	}
+}
+
+// TestAReportKnowsWhoseAnswersAreStillToCome: an engine that does not run yet what another replica has just
+// sent takes nothing of it off, and what others' answers had in a report goes with those alone that it had.
+func TestAReportKnowsWhoseAnswersAreStillToCome(t *testing.T) {
+	now := time.Unix(1000, 0)
+	s := snapshot(t, testWorker(t, 1, worker.Decode, 1, 8000))
+	a, b, rank := New(1), New(2), worker.Rank{ID: 1}
+	a.Update(s)
+	b.Update(s)
+	var held []*Reservation
+	book := func(n int) {
+		for range n {
+			r := new(Reservation)
+			req := &Request{Key: key, Ranks: s.Pool(key).DecodeRanks, Params: params(), Now: now, Pick: picker.Request{Role: worker.Decode, ISLTokens: 1600}, Growth: Growth{After: time.Minute, PerSecond: 1, Most: 1}}
+			_, err := a.PickAndReserve(req, r)
+			require.NoError(t, err)
+			held = append(held, r)
+		}
+	}
+	version := uint64(0)
+	tell := func() {
+		version++
+		m := Told{Life: 1, Version: version}
+		m.Ranks, m.Sum = a.Tell(nil, false, now)
+		b.Hear(&m, now)
+	}
+	book(10)
+	tell()
+	for _, k := range []*Book{a, b} {
+		k.Report(rank, Report{}, now)
+		blocks, _ := k.DecodingBlocks(rank, now)
+		require.EqualValues(t, 1000, blocks)
+	}
+	b.Report(rank, Report{Blocks: 1200, Requests: 10}, now) // they run, and have grown
+	book(10)                                                // after the report
+	tell()
+	blocks, _ := b.DecodingBlocks(rank, now)
+	require.EqualValues(t, 2200, blocks)
+	for _, r := range held[:5] {
+		r.Release(now)
+	}
+	tell()
+	blocks, _ = b.DecodingBlocks(rank, now)
+	require.EqualValues(t, 1600, blocks, "five of those that had grown by 20")
+	for _, r := range held[5:] {
+		r.Release(now)
+	}
+	tell()
+	blocks, _ = b.DecodingBlocks(rank, now)
+	require.Zero(t, blocks)
+}
+
+// TestAPromptComesOnce: one that fades away and comes back is not counted as new work again.
+func TestAPromptComesOnce(t *testing.T) {
+	s, now := fleet(t, 1, 1), time.Unix(1000, 0)
+	b, rank := New(1), worker.Rank{ID: 1}
+	b.Update(s)
+	b.SetPace(rank, picker.Pace{PerToken: 1e-3})
+	m := Told{Life: 7, Version: 1, Ranks: []Booked{{Rank: rank, Load: Load{PrefillTokens: 1000, PrefillRequests: 1}, Queue: []Queued{{ID: 5, Tokens: 1000}}}}}
+	b.Hear(&m, now)
+	came := b.entries[0].flow.arrivals
+	b.Fade(7, time.Hour, now)
+	b.Hear(&Told{Life: 7, Version: 2}, now)
+	require.InDelta(t, came, b.entries[0].flow.arrivals, 1e-9)
+	require.Equal(t, 1, b.entries[0].queue.n)
 }

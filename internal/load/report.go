@@ -40,6 +40,8 @@ type correction struct {
 	// to be released are assumed to be these. Their whole bookings are in blocks, as a
 	// negative part.
 	over int64
+	// The field others counts those of them that other replicas have booked.
+	others int64
 }
 
 // has reports whether a booking existed when the report came. Later bookings have no part
@@ -70,18 +72,27 @@ func (b *Book) Report(r worker.Rank, rep Report, at time.Time) (v Verdict, known
 	n := int64(e.load.DecodeRequests)
 	if n > 0 {
 		missing := max(0, n-max(rep.Requests, 0))
-		over = max(0, missing-int64(e.answers.waiting))
+		over = max(0, missing-e.waiting())
 		told += float64(e.load.DecodeBlocks) / float64(n) * float64(missing-over)
 	}
 	h := e.held()
 	v = Verdict{Expected: int64(h.whole(b.now)), Told: int64(told + 0.5)}
 	e.correction = correction{
 		blocks: told - float64(e.load.DecodeBlocks) - e.answers.at(b.now.Seconds()), since: b.now,
-		of: max(n, rep.Requests), over: over,
+		of: max(n, rep.Requests), over: over, others: n - int64(e.own().DecodeRequests),
 	}
 	e.agree(b.now)
 	b.writeLocked(e)
 	return v, true
+}
+
+// waiting is how many answers of all replicas have their first token still to come.
+func (e *entry) waiting() int64 {
+	n := int64(e.answers.waiting)
+	for i := range e.others {
+		n += int64(e.others[i].waiting)
+	}
+	return n
 }
 
 // mostHeld bounds how many KV blocks the rank may be assumed to hold.

@@ -93,7 +93,12 @@ func (r *Reservation) ReleaseIfHeld(now time.Time) bool {
 	b.held--
 	e := b.entryLocked(r)
 	b.uprootLocked(r, e)
-	b.lastedLocked(r)
+	if r.load.DecodeRequests > 0 {
+		b.lasts[1].ended(b.now - r.since)
+	}
+	if r.load.PrefillTokens > 0 {
+		b.lasts[0].ended(b.now - r.since)
+	}
 	if e != nil {
 		if r.load.PrefillTokens > 0 {
 			e.queue.ended(r, b.now)
@@ -206,6 +211,9 @@ func (r *Reservation) PrefillDone(tokens int64, now time.Time) {
 	e, had := b.entryLocked(r), r.load.PrefillTokens
 	done := min(max(tokens, 0), had)
 	r.load.PrefillTokens -= done
+	if had > 0 && r.load.PrefillTokens == 0 {
+		b.lasts[0].ended(b.now - r.since)
+	}
 	if e == nil {
 		return
 	}

@@ -83,7 +83,7 @@ func (b *Book) ReportQueue(r worker.Rank, prompts int64, at time.Time) {
 	if e.queue.n > 0 || f.since == 0 {
 		f.since = b.now
 	}
-	f.seconds = min(max(0, float64(prompts)-float64(e.queue.n))*each, mostForeign.Seconds()) / f.doubt(b.now)
+	f.seconds = min(max(0, float64(prompts)-float64(e.queue.n)-float64(e.behind))*each, mostForeign.Seconds()) / f.doubt(b.now)
 	f.at = b.now
 	b.writeLocked(e)
 }
@@ -198,7 +198,7 @@ func (e *entry) busy() (top, floor float64) {
 	if q.head == nil {
 		return e.foreign.seconds + e.foreign.at.Seconds(), 0
 	}
-	all := p.PerToken*float64(e.load.PrefillTokens) + p.PerRequest*float64(q.n)
+	all := p.PerToken*float64(e.load.PrefillTokens) + p.PerRequest*float64(q.n+int(e.behind))
 	k, left := q.sides(), 0.0
 	for r, i := q.head, 0; i < k; r, i = r.after, i+1 {
 		whole := p.Seconds(float64(r.load.PrefillTokens))

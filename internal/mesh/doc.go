@@ -12,7 +12,8 @@
 //
 // # What holds
 //
-//   - A slow replica holds nobody up: what was not sent yet is dropped, and all is told again.
+//   - A slow replica holds nobody up: what was not sent yet is dropped, and all that is booked is told again;
+//     routed prompts are not.
 //   - A replica that does not answer for answerWithin gets a new connection, since one over which packets
 //     were lost for long is slow to come back.
 //   - A process that ends in order says so, by ending its streams.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -51,7 +52,7 @@ const (
 	Stale   = "stale"   // of an old life, or older than what is known
 	Garbage = "garbage" // it cannot be read
 	Refused = "refused" // whoever called has no token of ours
-	Dropped = "dropped" // its receiver was too slow: it gets all again
+	Dropped = "dropped" // its receiver was too slow: it gets all that is booked again
 	CutOff  = "cut_off" // routed prompts that were left out
 )
 
@@ -70,14 +71,17 @@ type Hub struct {
 	roster  *replicas.Roster
 	links   map[string]*link
 	version uint64
-	theirs  map[uint64][]worker.Rank // who is aside there, by life
-	listed  map[string][]string      // by Lister
-	faults  map[string]string        // of Listers
+	theirs  map[uint64]map[worker.Rank]struct{} // who is aside there, by life
+	listed  map[string][]string                 // by Lister
+	faults  map[string]string                   // of Listers
 	ended   bool
 
 	notes notes
 	kick  chan struct{} // something beside the book has changed
+	hung  chan struct{} // closes when no more is heard
 	wg    sync.WaitGroup
+
+	changed, all []load.Booked // owned by Run: memory of the messages before
 }
 
 // notes are what is to be told beside the book. Its lock is taken last, and by callers that hold others.
@@ -93,8 +97,8 @@ type notes struct {
 // New returns a hub.
 func New(c Config) *Hub {
 	return &Hub{
-		cfg: c, roster: replicas.NewRoster(c.Self, time.Now()), links: map[string]*link{}, notes: notes{alone: true},
-		theirs: map[uint64][]worker.Rank{}, listed: map[string][]string{}, faults: map[string]string{}, kick: make(chan struct{}, 1),
+		cfg: c, roster: replicas.NewRoster(c.Self), hung: make(chan struct{}), links: map[string]*link{}, notes: notes{alone: true},
+		theirs: map[uint64]map[worker.Rank]struct{}{}, listed: map[string][]string{}, faults: map[string]string{}, kick: make(chan struct{}, 1),
 	}
 }
 
@@ -153,6 +157,17 @@ func (h *Hub) Ready() bool {
 	return h.roster.Late(time.Now()) || len(h.listed) == len(h.cfg.Listers) && h.roster.Ready()
 }
 
+// Hang ends the streams of the others' messages, which would not end by themselves. It is for the end of a
+// drain, once.
+func (h *Hub) Hang() { close(h.hung) }
+
+// Count returns how many other replicas are heard so far.
+func (h *Hub) Count() map[replicas.Hearing]int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.roster.Count()
+}
+
 // Mate is what is known of another replica, and of what it has booked.
 type Mate struct {
 	replicas.Mate
@@ -185,6 +200,9 @@ func (h *Hub) Faults() []string {
 
 // Run tells and hears until ctx ends. It then tells the others that this process leaves.
 func (h *Hub) Run(ctx context.Context) error {
+	h.mu.Lock()
+	h.roster.Begin(time.Now())
+	h.mu.Unlock()
 	for of, list := range h.cfg.Listers {
 		h.wg.Go(func() { h.list(ctx, of, list) })
 	}
@@ -309,11 +327,9 @@ func (h *Hub) do(ctx context.Context, actions []replicas.Action, now time.Time) 
 	for _, a := range actions {
 		switch a.Do {
 		case replicas.Forget:
-			h.cfg.Book.Forget(a.Life, now)
-			_ = h.cfg.Learn(a.Life, nil)
-			h.mu.Lock()
-			delete(h.theirs, a.Life)
-			h.mu.Unlock()
+			if h.forget(a.Life, now) {
+				continue // it has come back meanwhile
+			}
 			h.cfg.Log.Info("a replica has ended: what it had booked is over", logkey.Replica, a.Address)
 		case replicas.Fade:
 			if a.Begins {
@@ -324,6 +340,22 @@ func (h *Hub) do(ctx context.Context, actions []replicas.Action, now time.Time) 
 			h.wg.Go(func() { h.check(ctx, a) })
 		}
 	}
+}
+
+// forget forgets what a process has told, unless it is there. Messages that came while it went may have left
+// something, so it is called after each of those, too.
+func (h *Hub) forget(life uint64, now time.Time) (lives bool) {
+	h.mu.Lock()
+	lives = h.roster.Lives(life)
+	if !lives {
+		delete(h.theirs, life)
+	}
+	h.mu.Unlock()
+	if !lives {
+		h.cfg.Book.Forget(life, now)
+		_ = h.cfg.Learn(life, nil)
+	}
+	return lives
 }
 
 // check finds out what is at the address of a replica whose messages have ended.
@@ -354,50 +386,59 @@ func (h *Hub) check(ctx context.Context, a replicas.Action) {
 
 // tell sends what has changed, or, with always, that nothing has.
 func (h *Hub) tell(always bool) {
-	m := replicas.Message{Told: load.Told{Life: h.cfg.Life}}
+	m := replicas.Message{Told: load.Told{Life: h.cfg.Life, Version: h.next()}}
 	routed, news := h.notes.take()
 	if m.Routed = routed; news {
 		m.Aside = h.cfg.Aside()
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	m.Ranks, m.Sum = h.cfg.Book.Tell(nil, false, time.Now())
-	if len(h.links) == 0 || !always && len(m.Ranks) == 0 && len(m.Routed) == 0 && m.Aside == nil {
-		return
-	}
-	h.version++
-	m.Version = h.version
-	b := h.encode(&m)
-	for _, l := range h.links {
-		l.offer(b)
+	h.changed, m.Sum = h.cfg.Book.Tell(h.changed[:0], false, time.Now())
+	m.Ranks = h.changed
+	if always || len(m.Ranks) > 0 || len(m.Routed) > 0 || m.Aside != nil {
+		h.send(&m)
 	}
 }
 
 // wholly sends all that is booked, and, if asked to, what is learned.
 func (h *Hub) wholly(learned bool) {
-	b := h.whole(learned)
+	m := h.whole(h.all[:0], learned)
+	h.all = m.Ranks
+	h.send(m)
+}
+
+// next returns the version of the next message. What is booked is read after that, so that a later message
+// has nothing older.
+func (h *Hub) next() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, l := range h.links {
+	h.version++
+	return h.version
+}
+
+// send sends a message to all that listen.
+func (h *Hub) send(m *replicas.Message) {
+	h.mu.Lock()
+	links := slices.Collect(maps.Values(h.links))
+	h.mu.Unlock()
+	if len(links) == 0 {
+		return
+	}
+	b := h.encode(m)
+	for _, l := range links {
 		l.offer(b)
 	}
 }
 
-// whole returns a message with all that is booked.
-func (h *Hub) whole(learned bool) []byte {
-	m := replicas.Message{Aside: h.cfg.Aside()}
+// whole returns a message with all that is booked, in the memory of dst.
+func (h *Hub) whole(dst []load.Booked, learned bool) *replicas.Message {
+	m := &replicas.Message{Told: load.Told{Life: h.cfg.Life, Version: h.next(), Whole: true}, Aside: h.cfg.Aside()}
 	if learned {
 		var err error
 		if m.Learned, err = h.cfg.Learned(); err != nil {
 			h.cfg.Log.Error("what is learned cannot be told", logkey.Err, err)
 		}
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.version++
-	m.Told = load.Told{Life: h.cfg.Life, Version: h.version, Whole: true}
-	m.Ranks, m.Sum = h.cfg.Book.Tell(nil, true, time.Now())
-	return h.encode(&m)
+	m.Ranks, m.Sum = h.cfg.Book.Tell(dst, true, time.Now())
+	return m
 }
 
 func (h *Hub) encode(m *replicas.Message) []byte {
@@ -411,31 +452,27 @@ func (h *Hub) encode(m *replicas.Message) []byte {
 // hear takes a message of a replica. It returns false if its life is over.
 func (h *Hub) hear(addr string, m *replicas.Message) bool {
 	now := time.Now()
-	fresh := h.cfg.Book.Hear(&m.Told, now)
-	held := h.cfg.Book.Sum(m.Life)
+	if !h.lives(m.Life) {
+		h.cfg.Counted(Stale)
+		return false
+	}
+	fresh, held := h.cfg.Book.Hear(&m.Told, now)
 	h.mu.Lock()
 	known, back := h.roster.Took(addr, m.Life, m.Whole, fresh && held != m.Sum, now)
 	var suspects []worker.Rank
 	if known && m.Aside != nil {
+		aside := make(map[worker.Rank]struct{}, len(m.Aside))
 		for _, r := range m.Aside {
-			if !slices.Contains(h.theirs[m.Life], r) {
+			if _, before := h.theirs[m.Life][r]; !before {
 				suspects = append(suspects, r)
 			}
+			aside[r] = struct{}{}
 		}
-		h.theirs[m.Life] = m.Aside
+		h.theirs[m.Life] = aside
 	}
 	h.mu.Unlock()
 	if back {
 		h.cfg.Log.Info("a replica is heard again", logkey.Replica, addr)
-	}
-	if !known || !fresh && len(m.Ranks) > 0 {
-		h.cfg.Counted(Stale)
-	} else {
-		h.cfg.Counted(Taken)
-	}
-	if !known {
-		h.cfg.Book.Forget(m.Life, now)
-		return false
 	}
 	for _, r := range suspects {
 		h.cfg.Suspect(r)
@@ -448,8 +485,20 @@ func (h *Hub) hear(addr string, m *replicas.Message) bool {
 			h.cfg.Log.Debug("what a replica has learned cannot be read", logkey.Replica, addr, logkey.Err, err)
 		}
 	}
-	return true
+	if !h.forget(m.Life, now) || !fresh {
+		h.cfg.Counted(Stale)
+	} else {
+		h.cfg.Counted(Taken)
+	}
+	return h.lives(m.Life)
 }
 
-// errSelf ends a link to an address at which this process itself answers.
-var errSelf = errors.New("this process itself answers there")
+func (h *Hub) lives(life uint64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.roster.Lives(life)
+}
+
+// errKnown ends a link to an address at which this process itself answers, or a replica that is known by
+// another one.
+var errKnown = errors.New("it is known by another address")

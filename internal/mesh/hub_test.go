@@ -312,7 +312,7 @@ func TestStrangersAreRefused(t *testing.T) {
 
 	other, err := (&replicas.Message{Told: load.Told{Life: 6, Version: 2}}).Encode()
 	require.NoError(t, err)
-	for i, garbage := range [][]byte{nil, []byte("{"), []byte(`{"life":"5","version":3,"ranks":[{"id":"1","load":[-1,0,0,0,0]}]}`), other} {
+	for i, garbage := range [][]byte{nil, []byte("{"), []byte(`{"life":"5","version":3,"ranks":[{"id":"1","load":[-1,0,0,0,0,0,0]}]}`), other} {
 		require.Equal(t, codes.InvalidArgument, status.Code(stranger(t, p, sealed+"x@127.0.0.1:1", booked, garbage)))
 		require.Equal(t, i+1, p.count(Garbage))
 	}
@@ -355,6 +355,49 @@ func TestAReplicaDoesNotCountItself(t *testing.T) {
 	require.True(t, p.Ready())
 }
 
+// A process that is listed by two addresses is one replica, and a start does not wait for the other address.
+func TestAReplicaIsKnownByOneAddress(t *testing.T) {
+	other := start(t, 2, "", func() []string { return nil })
+	_, port, err := net.SplitHostPort(other.addr)
+	require.NoError(t, err)
+	p := start(t, 1, "", func() []string { return []string{other.addr, "localhost:" + port} })
+	await(t, "one of them to be left", func() bool {
+		m := p.Mates()
+		return len(m) == 1 && m[0].Address == other.addr && m[0].Hearing == replicas.Sharing
+	})
+	await(t, "it to be ready", p.Ready)
+}
+
+// What is refused is not begun anew at once, each time with the whole book.
+func TestAStreamThatIsRefusedIsNotBegunAnewAtOnce(t *testing.T) {
+	other := start(t, 2, "", func() []string { return nil })
+	p := start(t, 1, "", func() []string { return nil })
+	p.cfg.Token = "another key"
+	l := newLink(p.Hub, other.addr)
+	require.Equal(t, codes.PermissionDenied, status.Code(l.send()))
+	p.Hub.mu.Lock()
+	p.roster.Meet(other.addr, time.Now())
+	p.Hub.mu.Unlock()
+	ended := make(chan struct{})
+	go func() { defer close(ended); l.run() }()
+	await(t, "it to be said", func() bool { m := p.Mates(); return len(m) == 1 && strings.Contains(m[0].Error, "leg.key_file") })
+	l.stop()
+	<-ended
+	require.Equal(t, 2, other.count(Refused))
+}
+
+func TestADrainEndsTheOthersStreams(t *testing.T) {
+	all := trio(t)
+	all[2].Hang()
+	done := make(chan struct{})
+	go func() { defer close(done); all[2].server.GracefulStop() }()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the server waits for streams that never end")
+	}
+}
+
 func TestAVersionThatDoesNotShareIsSaid(t *testing.T) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -373,6 +416,9 @@ func TestAVersionThatDoesNotShareIsSaid(t *testing.T) {
 func TestASlowReplicaHoldsNobodyUp(t *testing.T) {
 	p := start(t, 1, "", func() []string { return nil })
 	l := newLink(p.Hub, "127.0.0.1:1")
+	l.offer(nil)
+	require.Empty(t, l.box, "there is no stream")
+	l.open.Store(true)
 	for range boxSize + 10 {
 		l.offer(nil)
 	}

@@ -41,11 +41,14 @@ type link struct {
 	hub    *Hub
 	addr   string
 	box    chan []byte
+	open   atomic.Bool     // there is a stream
 	behind atomic.Bool     // messages were dropped: the next one has to be whole
 	ctx    context.Context //nolint:containedctx // ends run
 	stop   context.CancelFunc
 	cut    context.CancelFunc // ends the stream without a word
 	wire   context.Context    //nolint:containedctx // of the stream
+	told   atomic.Bool        // it has answered since said was logged
+	said   string             // owned by run: why it is not told, as the log has it
 }
 
 func newLink(h *Hub, addr string) *link {
@@ -54,7 +57,11 @@ func newLink(h *Hub, addr string) *link {
 	return &link{hub: h, addr: addr, box: make(chan []byte, boxSize), ctx: ctx, stop: stop, wire: wire, cut: cut}
 }
 
+// offer sends a message, if there is a stream: else the stream will begin with all.
 func (l *link) offer(b []byte) {
+	if !l.open.Load() {
+		return
+	}
 	select {
 	case l.box <- b:
 	default:
@@ -65,37 +72,35 @@ func (l *link) offer(b []byte) {
 
 func (l *link) run() {
 	defer l.cut()
-	said := ""
+	h := l.hub
 	for l.ctx.Err() == nil {
 		err := l.send()
 		if l.ctx.Err() != nil {
 			return
 		}
-		unknown := status.Code(err) == codes.Unimplemented
-		text := "the stream has ended"
-		switch {
-		case unknown:
-			text = "it does not know how to share what is booked: it is of a version before 0.2"
-		case err != nil:
+		wait, text := againAfter, "the stream has ended"
+		if err != nil {
 			text = status.Convert(err).Message()
 		}
-		h := l.hub
+		code := status.Code(err)
+		switch code {
+		case codes.Unimplemented:
+			wait, text = unknownAgain, "it does not know how to share what is booked: it is of a version before 0.2"
+		case codes.PermissionDenied, codes.FailedPrecondition, codes.InvalidArgument: // that does not change soon
+			wait = unknownAgain
+		}
 		h.mu.Lock()
-		if errors.Is(err, errSelf) {
-			h.roster.Self(l.addr)
+		if errors.Is(err, errKnown) {
+			h.roster.Alias(l.addr, time.Now())
 			delete(h.links, l.addr)
 			h.mu.Unlock()
 			return
 		}
-		h.roster.Sent(l.addr, text, unknown, time.Now())
+		h.roster.Sent(l.addr, text, code == codes.Unimplemented, time.Now())
 		h.mu.Unlock()
-		if text != said {
+		if l.told.Swap(false) || text != l.said {
 			h.cfg.Log.Info("a replica is not told what is booked; it is tried again", logkey.Replica, l.addr, logkey.Reason, text)
-			said = text
-		}
-		wait := againAfter
-		if unknown {
-			wait = unknownAgain
+			l.said = text
 		}
 		select {
 		case <-l.ctx.Done():
@@ -131,15 +136,17 @@ func (l *link) send() (err error) {
 		return err
 	}
 	answers := make(chan error, 1)
-	sent := new(sendings)
+	sent := &sendings{began: time.Now()}
 	go func() { answers <- l.answers(stream, sent, silence) }()
 	l.behind.Store(true)
+	l.open.Store(true)
+	defer l.open.Store(false)
 	for {
 		if l.behind.Swap(false) {
 			for len(l.box) > 0 {
 				<-l.box
 			}
-			if err := l.put(stream, l.hub.whole(true), sent); err != nil {
+			if err := l.put(stream, l.hub.encode(l.hub.whole(nil, true)), sent); err != nil {
 				return cause(err, answers)
 			}
 			continue
@@ -194,31 +201,35 @@ func (l *link) answers(s grpc.ClientStream, sent *sendings, silence *time.Timer)
 		if len(b) != 16 {
 			return status.Error(codes.InvalidArgument, "it answers what is no answer")
 		}
-		if binary.LittleEndian.Uint64(b[8:]) == l.hub.cfg.Life {
-			return errSelf
-		}
-		took, known := sent.since(binary.LittleEndian.Uint64(b), time.Now())
+		life := binary.LittleEndian.Uint64(b[8:])
+		took, timed := sent.since(binary.LittleEndian.Uint64(b), time.Now())
 		h := l.hub
 		h.mu.Lock()
+		known := life == h.cfg.Life || h.roster.Known(l.addr, life)
 		if first {
 			h.roster.Sent(l.addr, "", false, time.Now())
+			l.told.Store(true)
 		}
-		if known {
-			h.roster.Answered(l.addr, took)
+		if timed {
+			h.roster.AnsweredIn(l.addr, took)
 		}
 		h.mu.Unlock()
+		if known {
+			return errKnown
+		}
 	}
 }
 
 // sendings are when the newest messages of a stream were sent. One goroutine adds, another reads.
 type sendings struct {
-	n  atomic.Uint64
-	at [64]atomic.Int64
+	began time.Time
+	n     atomic.Uint64
+	at    [64]atomic.Int64 // since began
 }
 
 func (s *sendings) add(now time.Time) {
 	n := s.n.Load() + 1
-	s.at[n%uint64(len(s.at))].Store(now.UnixNano())
+	s.at[n%uint64(len(s.at))].Store(int64(now.Sub(s.began)))
 	s.n.Store(n)
 }
 
@@ -227,7 +238,7 @@ func (s *sendings) since(n uint64, now time.Time) (time.Duration, bool) {
 	if last := s.n.Load(); n == 0 || n > last || last-n >= uint64(len(s.at)) {
 		return 0, false
 	}
-	return time.Duration(now.UnixNano() - s.at[n%uint64(len(s.at))].Load()), true
+	return now.Sub(s.began) - time.Duration(s.at[n%uint64(len(s.at))].Load()), true
 }
 
 // answerEvery is how often messages are answered at most.
@@ -255,6 +266,18 @@ func (h *Hub) serve(s grpc.ServerStream) error {
 		h.cfg.Counted(Refused)
 		return err
 	}
+	ended := make(chan error, 1)
+	go func() { ended <- h.listen(s, c) }() // ends with the stream
+	select {
+	case err := <-ended:
+		return err
+	case <-h.hung:
+		return status.Error(codes.Unavailable, "this process is about to end")
+	}
+}
+
+// listen takes messages until the stream ends.
+func (h *Hub) listen(s grpc.ServerStream, c *caller) error {
 	left := false
 	defer func() {
 		if c.life == 0 {

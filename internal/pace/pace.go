@@ -245,6 +245,30 @@ func (f *Fleet[K]) Legs(at K) float64 {
 // Len returns of how many ranks or pairs something is known.
 func (f *Fleet[K]) Len() int { return len(f.ranks) }
 
+// Each calls f for each rank of which something is known, here or by another observer.
+func (f *Fleet[K]) Each(do func(K)) {
+	for at := range f.ranks {
+		do(at)
+	}
+	for by, o := range f.shared {
+		for at := range o.ranks {
+			if f.ranks[at] == nil && !f.sharedBefore(by, at) {
+				do(at)
+			}
+		}
+	}
+}
+
+// sharedBefore reports whether an observer with a lower number knows the rank, too.
+func (f *Fleet[K]) sharedBefore(by uint64, at K) bool {
+	for other, o := range f.shared {
+		if other < by && o.ranks[at] != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // Keep forgets all ranks for which keep returns false.
 func (f *Fleet[K]) Keep(keep func(K) bool) {
 	for at := range f.ranks {

@@ -32,8 +32,8 @@ func (p *plugin) observe(o *telemetry.Observation) {
 		for _, h := range replicas.Hearings() {
 			o.Replicas[h.String()] = 0
 		}
-		for _, m := range p.mesh.Mates() {
-			o.Replicas[m.Hearing.String()]++
+		for h, n := range p.mesh.Count() {
+			o.Replicas[h.String()] = n
 		}
 	}
 	o.Streams = streamCounts(p.events.Status())

@@ -390,6 +390,9 @@ func (p *plugin) drain(main *turns) {
 		left = 0
 		p.log.Warn("some requests outlasted the drain, and are cut off: raise drain_timeout, or lower request.max_timeout", logkey.Streams, p.server.Streams())
 	}
+	if p.mesh != nil {
+		p.mesh.Hang()
+	}
 	servers.Go(last.GracefulStop)
 	cut := time.AfterFunc(left, func() { // health streams do not end by themselves
 		p.grpc.Stop()

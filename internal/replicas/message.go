@@ -36,8 +36,11 @@ const (
 	MostRouted  = 1 << 15 // blocks of all prompts together
 	MostChain   = 1 << 12 // blocks of one prompt, from its beginning
 	MostAside   = 1 << 12
-	mostTokens  = 1 << 48
+	mostTokens  = 1 << 40
 	mostLasting = 24 * time.Hour
+	// MostMates replicas have less than 1<<31 of them.
+	mostRequests = 1 << 20
+	mostVersion  = 1 << 62
 )
 
 // wire is a Message as JSON. Ids are texts, since JSON's numbers have 53 bits.
@@ -59,7 +62,7 @@ type wireID struct {
 
 type wireRank struct {
 	wireID
-	Load  [5]int64   `json:"load"`            // prompt tokens, their blocks, prefill legs, blocks and legs of answers
+	Load  [7]int64   `json:"load"`            // prompt tokens, their blocks, prefill legs, blocks and legs of answers, prompts behind the queue, answers that have not begun
 	Queue [][4]int64 `json:"queue,omitempty"` // number, tokens left, age in ms, of it computed in ms
 }
 
@@ -79,8 +82,8 @@ func (m *Message) Encode() ([]byte, error) {
 	w := wire{Life: m.Life, Version: m.Version, Whole: m.Whole, Sum: m.Sum, Learned: m.Learned}
 	for i := range m.Ranks[:min(len(m.Ranks), MostRanks)] {
 		b := &m.Ranks[i]
-		r := wireRank{wireID: idOf(b.Rank), Load: [5]int64{
-			b.PrefillTokens, b.PrefillBlocks, int64(b.PrefillRequests), b.DecodeBlocks, int64(b.DecodeRequests),
+		r := wireRank{wireID: idOf(b.Rank), Load: [7]int64{
+			b.PrefillTokens, b.PrefillBlocks, int64(b.PrefillRequests), b.DecodeBlocks, int64(b.DecodeRequests), int64(b.Behind), int64(b.Waiting),
 		}}
 		for _, q := range b.Queue {
 			r.Queue = append(r.Queue, [4]int64{int64(q.ID), q.Tokens, q.Age.Milliseconds(), q.Had.Milliseconds()}) //nolint:gosec // counted from 1
@@ -111,8 +114,8 @@ func Decode(b []byte) (*Message, error) {
 		return nil, fmt.Errorf("replicas: %w", err)
 	}
 	switch {
-	case w.Life == 0 || w.Version == 0:
-		return nil, errors.New("replicas: expected a life and a version above 0")
+	case w.Life == 0 || w.Version == 0 || w.Version > mostVersion:
+		return nil, errors.New("replicas: expected a life and a version above 0, and no version that large")
 	case len(w.Ranks) > MostRanks:
 		return nil, fmt.Errorf("replicas: %d ranks: expected %d at most", len(w.Ranks), MostRanks)
 	case w.Aside != nil && len(*w.Aside) > MostAside:
@@ -150,13 +153,13 @@ func Decode(b []byte) (*Message, error) {
 func (r *wireRank) booked() (b load.Booked, err error) {
 	l := &r.Load
 	for i, n := range l {
-		if n < 0 || n > mostTokens || (i == 2 || i == 4) && n > 1<<30 {
+		if n < 0 || n > mostTokens || i != 0 && i != 1 && i != 3 && n > mostRequests {
 			return b, fmt.Errorf("replicas: rank %s: load %v: expected no number below 0 or that large", r.rank(), *l)
 		}
 	}
 	b = load.Booked{Rank: r.rank(), Load: load.Load{
 		PrefillTokens: l[0], PrefillBlocks: l[1], PrefillRequests: int32(l[2]), DecodeBlocks: l[3], DecodeRequests: int32(l[4]), //nolint:gosec // checked above
-	}}
+	}, Behind: int32(l[5]), Waiting: int32(l[6])} //nolint:gosec // checked above
 	if len(r.Queue) > load.MostQueued {
 		return b, fmt.Errorf("replicas: rank %s: %d prompts: expected %d at most", r.rank(), len(r.Queue), load.MostQueued)
 	}

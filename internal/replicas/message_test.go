@@ -17,7 +17,7 @@ func rank(id uint64) worker.Rank { return worker.Rank{ID: worker.ID(id), DPRank:
 func whole() *Message {
 	return &Message{
 		Told: load.Told{Life: 1<<63 + 1, Version: 9, Whole: true, Sum: 1 << 60, Ranks: []load.Booked{{
-			Rank: rank(1<<63 + 5), Load: load.Load{PrefillTokens: 900, PrefillBlocks: 60, PrefillRequests: 3, DecodeBlocks: 7, DecodeRequests: 2},
+			Rank: rank(1<<63 + 5), Load: load.Load{PrefillTokens: 900, PrefillBlocks: 60, PrefillRequests: 3, DecodeBlocks: 7, DecodeRequests: 2}, Behind: 5, Waiting: 1,
 			Queue: []load.Queued{{ID: 1, Tokens: 500, Age: 3 * time.Second, Had: time.Second}, {ID: 4, Tokens: 400}},
 		}, {Rank: rank(2)}}},
 		Routed:  []Routed{{Rank: rank(2), Chain: []kvindex.LocalHash{1, 1<<64 - 1}}},
@@ -43,6 +43,8 @@ func TestWhatNobodyCouldHaveBookedIsRefused(t *testing.T) {
 	}{
 		"no life":           {func(m *Message) { m.Life = 0 }, "expected a life"},
 		"no version":        {func(m *Message) { m.Version = 0 }, "expected a life and a version"},
+		"the last version":  {func(m *Message) { m.Version = 1<<64 - 1 }, "no version that large"},
+		"a billion legs":    {func(m *Message) { m.Ranks[0].DecodeRequests = 1 << 30 }, "or that large"},
 		"below zero":        {func(m *Message) { m.Ranks[0].DecodeBlocks = -1 }, "no number below 0"},
 		"far too many":      {func(m *Message) { m.Ranks[0].PrefillTokens = 1 << 50 }, "or that large"},
 		"more than all":     {func(m *Message) { m.Ranks[0].Queue[1].Tokens = 401 }, "not more than those"},

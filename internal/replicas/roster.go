@@ -93,17 +93,22 @@ type Action struct {
 	Begins  bool // to fade
 }
 
-// Roster knows the other replicas. Not safe for concurrent use. Its zero value is not ready; see NewRoster.
+// Roster knows the other replicas. Not safe for concurrent use. Use NewRoster.
 type Roster struct {
-	selves []string // addresses of this process
-	began  time.Time
-	mates  map[string]*Mate
+	self    string
+	aliases map[string]time.Time // addresses of processes that are known by another one, and until when that is believed
+	began   time.Time            // zero: not yet
+	ticked  time.Time
+	mates   map[string]*Mate
 }
 
 // NewRoster returns a roster of a process that is reached at an address.
-func NewRoster(self string, now time.Time) *Roster {
-	return &Roster{selves: []string{self}, began: now, mates: map[string]*Mate{}}
+func NewRoster(self string) *Roster {
+	return &Roster{self: self, aliases: map[string]time.Time{}, mates: map[string]*Mate{}}
 }
+
+// Begin says that the process begins to look for others.
+func (r *Roster) Begin(now time.Time) { r.began, r.ticked = now, now }
 
 // List says which addresses are listed now.
 func (r *Roster) List(addrs []string, now time.Time) {
@@ -123,17 +128,45 @@ func (r *Roster) Meet(addr string, now time.Time) { r.mate(addr, now) }
 // mate returns what is known of a replica, and makes it known; nil: it is this process, or one too many.
 func (r *Roster) mate(addr string, now time.Time) *Mate {
 	m := r.mates[addr]
-	if m == nil && addr != "" && !slices.Contains(r.selves, addr) && len(r.mates) < MostMates {
-		m = &Mate{Address: addr, Since: now}
-		r.mates[addr] = m
+	if m != nil || addr == "" || addr == r.self || now.Before(r.aliases[addr]) {
+		return m
 	}
+	delete(r.aliases, addr)
+	if len(r.mates) >= MostMates && !r.evict() {
+		return nil
+	}
+	m = &Mate{Address: addr, Since: now}
+	r.mates[addr] = m
 	return m
 }
 
-// Self says that an address has turned out to be one of this process.
-func (r *Roster) Self(addr string) {
+// evict makes room for a replica in the place of one that is in no list and was never heard.
+func (r *Roster) evict() bool {
+	for addr, m := range r.mates {
+		if !m.Listed && m.Life == 0 {
+			delete(r.mates, addr)
+			return true
+		}
+	}
+	return false
+}
+
+// Alias says that an address is another one of a process, which is this one or a known replica.
+func (r *Roster) Alias(addr string, now time.Time) {
 	delete(r.mates, addr)
-	r.selves = append(r.selves, addr)
+	if len(r.aliases) < MostMates {
+		r.aliases[addr] = now.Add(keptUnlisted)
+	}
+}
+
+// Lives reports whether the process with the life is the present one of an address.
+func (r *Roster) Lives(life uint64) bool {
+	for _, m := range r.mates {
+		if m.Life == life {
+			return true
+		}
+	}
+	return false
 }
 
 func (m *Mate) be(h Hearing, now time.Time) {
@@ -258,8 +291,18 @@ func (r *Roster) Sent(addr, err string, unknown bool, now time.Time) {
 	}
 }
 
-// Answered tells how long an answer of a replica took.
-func (r *Roster) Answered(addr string, took time.Duration) {
+// Known reports whether a process that has answered at an address is known by another one.
+func (r *Roster) Known(addr string, life uint64) bool {
+	for other, m := range r.mates {
+		if m.Life == life && other != addr {
+			return true
+		}
+	}
+	return false
+}
+
+// AnsweredIn says how long an answer of a replica took.
+func (r *Roster) AnsweredIn(addr string, took time.Duration) {
 	if m := r.mates[addr]; m != nil {
 		m.Late, m.Told = took, true
 	}
@@ -267,6 +310,13 @@ func (r *Roster) Answered(addr string, took time.Duration) {
 
 // Tick returns what is to be done now. Call it every PulseEvery.
 func (r *Roster) Tick(now time.Time) (do []Action) {
+	// Where this process has stood still, nobody was heard; that says nothing of the others.
+	if still := now.Sub(r.ticked); still > 2*PulseEvery {
+		for _, m := range r.mates {
+			m.Heard, m.closed = m.Heard.Add(still), m.closed.Add(still)
+		}
+	}
+	r.ticked = now
 	for addr, m := range r.mates {
 		quiet := now.Sub(m.Heard)
 		switch {
@@ -276,8 +326,8 @@ func (r *Roster) Tick(now time.Time) (do []Action) {
 			}
 			continue
 		case m.open == 0 && now.Sub(m.closed) >= PulseEvery:
-			if m.listed && !m.Listed && quiet > silentAfter {
-				do = append(do, r.end(m, now)...) // who lists the replicas says that it is gone
+			if !m.Listed && (m.listed && quiet > silentAfter || quiet > keptUnlisted) {
+				do = append(do, r.end(m, now)...) // who lists the replicas says that it is gone, or nobody asks for it
 				continue
 			}
 			do = append(do, Action{Do: Check, Address: addr, Life: m.Life})
@@ -291,12 +341,14 @@ func (r *Roster) Tick(now time.Time) (do []Action) {
 }
 
 // Late reports whether a start has waited for the others long enough.
-func (r *Roster) Late(now time.Time) bool { return now.Sub(r.began) >= startWithin }
+func (r *Roster) Late(now time.Time) bool {
+	return !r.began.IsZero() && now.Sub(r.began) >= startWithin
+}
 
-// Ready reports whether each replica that is known has told all that it has booked, or cannot be reached.
+// Ready reports whether each replica that is listed has told all that it has booked, or cannot be reached.
 func (r *Roster) Ready() bool {
 	for _, m := range r.mates {
-		if !m.whole && !(m.tried && !m.Told) {
+		if m.Listed && !m.whole && !(m.tried && !m.Told) {
 			return false
 		}
 	}
@@ -310,6 +362,15 @@ func (r *Roster) Addresses() []string {
 		out = append(out, addr)
 	}
 	slices.Sort(out)
+	return out
+}
+
+// Count returns how many replicas are heard so far.
+func (r *Roster) Count() map[Hearing]int64 {
+	out := make(map[Hearing]int64, len(hearings))
+	for _, m := range r.mates {
+		out[m.Hearing]++
+	}
 	return out
 }
 

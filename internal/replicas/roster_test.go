@@ -12,6 +12,18 @@ var begin = time.Unix(1000, 0)
 
 func after(s float64) time.Time { return begin.Add(time.Duration(s * float64(time.Second))) }
 
+func begun() *Roster {
+	r := NewRoster("self:1")
+	r.Begin(begin)
+	return r
+}
+
+// tick is Tick at a time up to which the process has run.
+func tick(r *Roster, now time.Time) []Action {
+	r.ticked = now.Add(-PulseEvery)
+	return r.Tick(now)
+}
+
 func only(t *testing.T, r *Roster) Mate {
 	t.Helper()
 	all := r.Mates()
@@ -20,7 +32,7 @@ func only(t *testing.T, r *Roster) Mate {
 }
 
 func TestAReplicaIsHeardFadesAndComesBack(t *testing.T) {
-	r := NewRoster("self:1", begin)
+	r := begun()
 	r.List([]string{"self:1", "b:1"}, begin)
 	require.Equal(t, Unmet, only(t, r).Hearing)
 	do, ok := r.Opened("b:1", "b", 7, after(1))
@@ -30,17 +42,17 @@ func TestAReplicaIsHeardFadesAndComesBack(t *testing.T) {
 	require.True(t, known)
 	require.False(t, back)
 	require.Equal(t, Sharing, only(t, r).Hearing)
-	require.Empty(t, r.Tick(after(2.9)))
+	require.Empty(t, tick(r, after(2.9)))
 
-	require.Equal(t, []Action{{Fade, "b:1", 7, 0, true}}, r.Tick(after(3)), "its stream is open, and nothing comes")
-	require.Equal(t, []Action{{Fade, "b:1", 7, 7 * time.Second, false}}, r.Tick(after(10)))
+	require.Equal(t, []Action{{Fade, "b:1", 7, 0, true}}, tick(r, after(3)), "its stream is open, and nothing comes")
+	require.Equal(t, []Action{{Fade, "b:1", 7, 7 * time.Second, false}}, tick(r, after(10)))
 	require.Equal(t, Silent, only(t, r).Hearing)
 	known, back = r.Took("b:1", 7, false, false, after(11))
 	require.True(t, known)
 	require.True(t, back)
-	require.Empty(t, r.Tick(after(12)))
+	require.Empty(t, tick(r, after(12)))
 
-	require.NotEmpty(t, r.Tick(after(14)))
+	require.NotEmpty(t, tick(r, after(14)))
 	_, ok = r.Opened("b:1", "b", 7, after(15)) // it has given its old connection up
 	require.True(t, ok)
 	_, back = r.Took("b:1", 7, true, false, after(15))
@@ -48,17 +60,17 @@ func TestAReplicaIsHeardFadesAndComesBack(t *testing.T) {
 }
 
 func TestAReplicaIsDeadOnceItsAddressRefuses(t *testing.T) {
-	r := NewRoster("self:1", begin)
+	r := begun()
 	_, _ = r.Opened("b:1", "b", 7, begin)
 	require.Empty(t, r.Closed("b:1", 7, false, begin))
 	check := []Action{{Do: Check, Address: "b:1", Life: 7}}
-	require.Empty(t, r.Tick(after(0.4)), "it may come back at once")
-	require.Equal(t, check, r.Tick(after(0.5)))
+	require.Empty(t, tick(r, after(0.4)), "it may come back at once")
+	require.Equal(t, check, tick(r, after(0.5)))
 	require.Empty(t, r.Checked("b:1", 7, Refused, after(0.6)))
-	require.Equal(t, check, r.Tick(after(1)))
+	require.Equal(t, check, tick(r, after(1)))
 	require.Equal(t, []Action{{Do: Forget, Address: "b:1", Life: 7}}, r.Checked("b:1", 7, Refused, after(1.1)), "within three seconds")
 	require.Equal(t, Away, only(t, r).Hearing)
-	require.Empty(t, r.Tick(after(20)))
+	require.Empty(t, tick(r, after(20)))
 
 	do, ok := r.Opened("b:1", "b", 7, after(21))
 	require.True(t, ok, "it was cut off, and is the same process")
@@ -67,23 +79,23 @@ func TestAReplicaIsDeadOnceItsAddressRefuses(t *testing.T) {
 
 func TestAReplicaThatMayLiveIsDoubtedAlone(t *testing.T) {
 	for _, found := range []Found{Nothing, Same} {
-		r := NewRoster("self:1", begin)
+		r := begun()
 		r.List([]string{"b:1"}, begin)
 		_, _ = r.Opened("b:1", "b", 7, begin)
 		_ = r.Closed("b:1", 7, false, begin)
 		for s := range 60 {
-			require.NotContains(t, fmt.Sprint(r.Tick(after(float64(s)))), fmt.Sprint(Action{Do: Forget, Address: "b:1", Life: 7}))
+			require.NotContains(t, fmt.Sprint(tick(r, after(float64(s)))), fmt.Sprint(Action{Do: Forget, Address: "b:1", Life: 7}))
 			require.Empty(t, r.Checked("b:1", 7, Refused, after(float64(s))))
 			require.Empty(t, r.Checked("b:1", 7, found, after(float64(s))))
 		}
 		require.Equal(t, Silent, only(t, r).Hearing)
 		r.List(nil, after(61)) // its pod is gone
-		require.Equal(t, []Action{{Do: Forget, Address: "b:1", Life: 7}}, r.Tick(after(61)))
+		require.Equal(t, []Action{{Do: Forget, Address: "b:1", Life: 7}}, tick(r, after(61)))
 	}
 }
 
 func TestOneLifeOfAnAddressCounts(t *testing.T) {
-	r := NewRoster("self:1", begin)
+	r := begun()
 	_, _ = r.Opened("b:1", "b", 7, begin)
 	do, ok := r.Opened("b:1", "b", 8, begin)
 	require.True(t, ok)
@@ -105,7 +117,7 @@ func TestOneLifeOfAnAddressCounts(t *testing.T) {
 }
 
 func TestAStartWaitsForWholeBooksOfThoseWhoAreThere(t *testing.T) {
-	r := NewRoster("self:1", begin)
+	r := begun()
 	require.True(t, r.Ready(), "alone")
 	r.List([]string{"self:1", "b:1", "c:1"}, begin)
 	require.False(t, r.Ready())
@@ -120,7 +132,7 @@ func TestAStartWaitsForWholeBooksOfThoseWhoAreThere(t *testing.T) {
 }
 
 func TestWhoDiffersIsShown(t *testing.T) {
-	r := NewRoster("self:1", begin)
+	r := begun()
 	_, _ = r.Opened("b:1", "b", 7, begin)
 	_, _ = r.Took("b:1", 7, true, true, after(1))
 	_, _ = r.Took("b:1", 7, false, true, after(2))
@@ -130,7 +142,7 @@ func TestWhoDiffersIsShown(t *testing.T) {
 }
 
 func TestAVersionThatDoesNotShareIsSaid(t *testing.T) {
-	r := NewRoster("self:1", begin)
+	r := begun()
 	r.List([]string{"b:1"}, begin)
 	r.Sent("b:1", "unknown", true, after(1))
 	require.Equal(t, Unshared, only(t, r).Hearing)
@@ -140,17 +152,59 @@ func TestAVersionThatDoesNotShareIsSaid(t *testing.T) {
 }
 
 func TestReplicasAreBoundedAndForgotten(t *testing.T) {
-	r := NewRoster("self:1", begin)
+	r := begun()
+	var many []string
 	for i := range 1000 {
-		r.Meet(fmt.Sprintf("10.0.%d.%d:1", i>>8, i&255), begin)
+		many = append(many, fmt.Sprintf("10.0.%d.%d:1", i>>8, i&255))
 	}
+	r.List(many, begin)
 	require.Len(t, r.Mates(), MostMates)
 	_, ok := r.Opened("one more:1", "", 7, begin)
 	require.False(t, ok)
-	require.Empty(t, r.Tick(after(601)))
+	r.List(nil, begin)
+	_, ok = r.Opened("one more:1", "", 7, begin)
+	require.True(t, ok, "in the place of one that nobody has heard")
+	_ = r.Closed("one more:1", 7, true, begin)
+	require.Empty(t, tick(r, after(601)))
 	require.Empty(t, r.Mates())
 	r.Meet("other name of self:1", begin)
-	r.Self("other name of self:1")
-	r.List([]string{"other name of self:1"}, begin)
+	r.Alias("other name of self:1", begin)
+	r.List([]string{"other name of self:1"}, after(1))
 	require.Empty(t, r.Mates())
+	r.List([]string{"other name of self:1"}, after(601))
+	require.Len(t, r.Mates(), 1, "it may be another's meanwhile")
+}
+
+func TestAProcessWithTwoAddressesIsOneReplica(t *testing.T) {
+	r := begun()
+	r.List([]string{"b:1", "10.0.0.2:1"}, begin)
+	require.False(t, r.Known("b:1", 7), "nothing of it has come")
+	_, _ = r.Opened("10.0.0.2:1", "b", 7, begin)
+	_, _ = r.Took("10.0.0.2:1", 7, true, false, begin)
+	require.True(t, r.Known("b:1", 7))
+	require.False(t, r.Known("10.0.0.2:1", 7))
+	r.Alias("b:1", begin)
+	require.Equal(t, "10.0.0.2:1", only(t, r).Address)
+	require.True(t, r.Ready())
+}
+
+func TestWhoWasNeverListedIsForgottenInTheEnd(t *testing.T) {
+	r := begun()
+	_, _ = r.Opened("b:1", "b", 7, begin)
+	_ = r.Closed("b:1", 7, false, begin)
+	_ = tick(r, after(500))
+	require.Equal(t, Silent, only(t, r).Hearing)
+	require.Equal(t, []Action{{Do: Forget, Address: "b:1", Life: 7}}, tick(r, after(601)))
+	_ = tick(r, after(1300))
+	require.Empty(t, r.Mates())
+}
+
+func TestAProcessThatStoodStillDoubtsNobody(t *testing.T) {
+	r := begun()
+	_, _ = r.Opened("b:1", "b", 7, begin)
+	require.Empty(t, r.Tick(after(0.5)))
+	require.Empty(t, r.Tick(after(20)), "this one was stopped")
+	require.Empty(t, r.Tick(after(20.5)))
+	require.Equal(t, Sharing, only(t, r).Hearing)
+	require.NotEmpty(t, tick(r, after(23)))
 }
