@@ -76,6 +76,7 @@ func nightState() State {
 			{Name: "nats://10.0.0.2:4222 <all>", Since: ago(time.Minute), Messages: 3, Refused: map[string]uint64{"unknown_worker": 4}, Reason: "connection refused"},
 			{Name: "bind 0.0.0.0:5557", Up: true, Since: ago(time.Hour), Messages: 12, Refused: map[string]uint64{"too_many_peers": 3}, Waiting: 256, MaxWaiting: 256},
 		},
+		Lately: []Lately{{At: ago(18 * time.Second), Text: "1 of 2 prefill workers left"}, {At: ago(40 * time.Minute), Text: "2 of 6 decode workers joined"}},
 		OwnSum: "00000000000000a1",
 		Replicas: []ReplicaRow{
 			{Address: "10.0.0.2:9002", Name: "b@10.0.0.2:9002", State: "sharing", Since: ago(time.Hour), Heard: ago(400 * time.Millisecond), Late: 0.0013, Told: true, Legs: 12, PrefillTokens: 18000, DecodeBlocks: 900, Sum: "00000000000000b2"},

@@ -42,6 +42,7 @@ type stateDoc struct {
 	Keys           []keyJSON        `json:"keys"`
 	Workers        []workerJSON     `json:"workers"`
 	Channels       []channelJSON    `json:"kv_event_channels,omitempty"`
+	Lately         []latelyJSON     `json:"lately,omitempty"`
 	Replicas       []replicaJSON    `json:"replicas,omitempty"`
 	OwnSum         string           `json:"booked_checksum,omitempty"`
 	Transitions    []transitionJSON `json:"transitions"`
@@ -144,6 +145,11 @@ type channelJSON struct {
 	MaxWaiting int `json:"max_waiting_peers,omitempty"`
 }
 
+type latelyJSON struct {
+	At   time.Time `json:"at"`
+	Text string    `json:"text"`
+}
+
 type replicaJSON struct {
 	Address       string     `json:"address"`
 	Name          string     `json:"name,omitempty"`
@@ -197,6 +203,9 @@ func stateJSON(s *State) *stateDoc {
 	}
 	for _, c := range s.Channels {
 		d.Channels = append(d.Channels, channelJSON{c.Name, c.Up, moment(c.Since), c.Messages, c.Refused, c.Reason, c.Waiting, c.MaxWaiting})
+	}
+	for _, l := range s.Lately {
+		d.Lately = append(d.Lately, latelyJSON{l.At.UTC(), l.Text})
 	}
 	d.OwnSum = s.OwnSum
 	for _, r := range s.Replicas {

@@ -33,6 +33,7 @@ type pageView struct {
 	Keys                          []keyView
 	Workers                       []workerView
 	Channels                      []channelView
+	Lately                        []latelyView
 	Replicas                      []replicaView
 	OwnSum                        string
 	WorkersAll, WorkersLeft       int
@@ -49,6 +50,8 @@ type keyView struct {
 	Name, Queued string
 	Full         bool
 }
+
+type latelyView struct{ Full, Text string }
 
 type replicaView struct {
 	Address, Name, State, Class, Heard, Late, Legs, Tokens, Blocks, Sum, Why string
@@ -165,6 +168,9 @@ func newPageView(s *State, recs []decision.Record, size int) *pageView {
 			v.State = fmt.Sprintf("up, %d of at most %d peers have not said whose they are", c.Waiting, c.MaxWaiting)
 		}
 		p.Channels = append(p.Channels, v)
+	}
+	for _, l := range s.Lately {
+		p.Lately = append(p.Lately, latelyView{full(l.At), l.Text + " " + duration(s.Now.Sub(l.At)) + " ago"})
 	}
 	p.OwnSum = s.OwnSum
 	for i := range s.Replicas {

@@ -28,6 +28,7 @@ type State struct {
 	Channels    []ChannelRow // of KV events
 	Replicas    []ReplicaRow // the others
 	OwnSum      string       // checksum of what this process has booked; "" if nothing is shared
+	Lately      []Lately     // who came and went, newest first
 	Transitions []Transition // newest first
 	Failures    []FailureRow
 	Config      string // effective configuration as text, without secrets
@@ -219,6 +220,12 @@ type ReplicaRow struct {
 	DecodeBlocks  int64
 	Sum           string    // checksum of what it has booked
 	DiffersSince  time.Time // from what it says itself; zero: it is equal
+}
+
+// Lately is something that has changed of late, to be read beside what is wrong now.
+type Lately struct {
+	At   time.Time
+	Text string // as "1 of 2 prefill workers left"
 }
 
 // Transition is one change of state, as the page shows it.

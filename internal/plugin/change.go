@@ -34,6 +34,7 @@ func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 		p.log.Info("workers changed", logkey.Revision, now.Revision(), logkey.Workers, len(now.Workers()),
 			logkey.Joined, few(now, c.Joined), logkey.Left, few(old, c.Left), logkey.Changed, few(now, c.Changed))
 		p.history.moved(old, now, c, time.Now())
+		p.history.counted(old, now, c, time.Now())
 	}
 	p.judgeKeys()
 }

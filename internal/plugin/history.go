@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"fmt"
 	"strconv"
 	"sync"
 	"time"
@@ -14,9 +15,17 @@ import (
 type history struct {
 	mu   sync.Mutex
 	last []admin.Transition // newest first
+
+	lately []admin.Lately // who came and went, newest first
 }
 
-const historySize = 50
+const (
+	historySize = 50
+	latelySize  = 12
+	// latelyFor is how long who came and went is shown beside what is wrong now: who is called at night looks
+	// first for what has changed.
+	latelyFor = time.Hour
+)
 
 // moved adds the workers that have joined and left: one line for each of a few, one line
 // for all if they are many. A store that comes back with a thousand workers must not push
@@ -36,6 +45,55 @@ func (h *history) moved(before, after *worker.Snapshot, c discovery.Change, now 
 			h.add(admin.Transition{At: now, What: "worker " + placed(x.snap, id), From: x.from, To: x.to, Why: "discovery"})
 		}
 	}
+}
+
+// counted adds, of each role, how many workers have left and joined. The first view is no change.
+func (h *history) counted(before, after *worker.Snapshot, c discovery.Change, now time.Time) {
+	if len(before.Workers()) == 0 {
+		return
+	}
+	of := func(s *worker.Snapshot, ids []worker.ID, role worker.Role) (n int) {
+		for _, id := range ids {
+			if w := s.Worker(id); w != nil && w.Role == role {
+				n++
+			}
+		}
+		return n
+	}
+	all := func(s *worker.Snapshot, role worker.Role) (n int) {
+		for _, w := range s.Workers() {
+			if w.Role == role {
+				n++
+			}
+		}
+		return n
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, role := range []worker.Role{worker.Prefill, worker.Decode, worker.Aggregated} {
+		if n := of(before, c.Left, role); n > 0 {
+			h.noteLocked(admin.Lately{At: now, Text: fmt.Sprintf("%d of %d %s workers left", n, all(before, role), role)})
+		}
+		if n := of(after, c.Joined, role); n > 0 {
+			h.noteLocked(admin.Lately{At: now, Text: fmt.Sprintf("%d of %d %s workers joined", n, all(after, role), role)})
+		}
+	}
+}
+
+func (h *history) noteLocked(l admin.Lately) {
+	h.lately = append([]admin.Lately{l}, h.lately[:min(len(h.lately), latelySize-1)]...)
+}
+
+// recently returns who came and went within the last hour, newest first.
+func (h *history) recently(now time.Time) (out []admin.Lately) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.lately {
+		if now.Sub(l.At) <= latelyFor {
+			out = append(out, l)
+		}
+	}
+	return out
 }
 
 func newHistory() *history { return &history{} }

@@ -45,6 +45,7 @@ func (p *plugin) isReady() (bool, string) {
 func (p *plugin) state() admin.State {
 	version := Version()
 	s := admin.State{Version: version, StartedAt: p.started, Now: time.Now(), Transitions: p.history.list()}
+	s.Lately = p.history.recently(s.Now)
 	s.Ready, s.NotReadyReason = p.isReady()
 	s.Config, _ = p.cfg.Effective()
 	u := p.server.Usage()
