@@ -2,6 +2,7 @@ package load
 
 import (
 	"cmp"
+	"iter"
 	"math"
 	"slices"
 	"time"
@@ -235,30 +236,33 @@ func (b *Book) reviveLocked(life uint64, o *origin) {
 		return
 	}
 	o.fades = false
-	for i := range b.entries {
-		e := &b.entries[i]
-		if at := e.other(life); at >= 0 {
-			b.countLocked(e, &e.others[at], &e.others[at].told, false)
+	for e, k := range b.toldByLocked(life) {
+		b.countLocked(e, k, &k.told, false)
+	}
+}
+
+// toldByLocked are the ranks of which a replica has told, and what it has. The loop may take that away.
+func (b *Book) toldByLocked(life uint64) iter.Seq2[*entry, *other] {
+	return func(yield func(*entry, *other) bool) {
+		for i := range b.entries {
+			e := &b.entries[i]
+			if at := e.other(life); at >= 0 && !yield(e, &e.others[at]) {
+				return
+			}
 		}
 	}
 }
 
 // clearLocked forgets what the origin had booked on the ranks that are meant.
 func (b *Book) clearLocked(life uint64, o *origin, meant func(*other) bool, ended bool) {
-	for i := range b.entries {
-		e := &b.entries[i]
-		at := e.other(life)
-		if at < 0 {
-			continue
-		}
-		k := &e.others[at]
+	for e, k := range b.toldByLocked(life) {
 		if meant(k) {
 			o.sum ^= checksum(e.rank, &k.told.Load)
 			k.told = Booked{}
 		}
 		if k.told.Load == (Load{}) {
 			b.countLocked(e, k, &Booked{}, ended)
-			e.others = slices.Delete(e.others, at, at+1)
+			e.others = slices.DeleteFunc(e.others, func(k other) bool { return k.life == life })
 		}
 	}
 }
@@ -289,13 +293,7 @@ func (b *Book) Fade(life uint64, silent time.Duration, now time.Time) {
 	b.growLocked()
 	prompts, answers := b.lasts[0].part(silent), b.lasts[1].part(silent)
 	less := func(n int64, part float64) int64 { return int64(math.Round(float64(n) * part)) }
-	for i := range b.entries {
-		e := &b.entries[i]
-		at := e.other(life)
-		if at < 0 {
-			continue
-		}
-		k := &e.others[at]
+	for e, k := range b.toldByLocked(life) {
 		x := Booked{Rank: e.rank, Load: Load{
 			PrefillTokens: less(k.told.PrefillTokens, prompts), PrefillBlocks: less(k.told.PrefillBlocks, prompts),
 			PrefillRequests: int32(less(int64(k.told.PrefillRequests), prompts)),
@@ -343,10 +341,8 @@ func (b *Book) Heard(life uint64) (h Heard) {
 		return h
 	}
 	h.Sum, h.Fades = o.sum, o.fades
-	for i := range b.entries {
-		if at := b.entries[i].other(life); at >= 0 {
-			h.add(&b.entries[i].others[at].load, 1)
-		}
+	for _, k := range b.toldByLocked(life) {
+		h.add(&k.load, 1)
 	}
 	return h
 }

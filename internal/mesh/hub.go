@@ -346,7 +346,7 @@ func (h *Hub) do(ctx context.Context, actions []replicas.Action, now time.Time) 
 // something, so it is called after each of those, too.
 func (h *Hub) forget(life uint64, now time.Time) (lives bool) {
 	h.mu.Lock()
-	lives = h.roster.Lives(life)
+	lives = h.roster.AddressOf(life) != ""
 	if !lives {
 		delete(h.theirs, life)
 	}
@@ -452,7 +452,10 @@ func (h *Hub) encode(m *replicas.Message) []byte {
 // hear takes a message of a replica. It returns false if its life is over.
 func (h *Hub) hear(addr string, m *replicas.Message) bool {
 	now := time.Now()
-	if !h.lives(m.Life) {
+	h.mu.Lock()
+	lives := h.roster.AddressOf(m.Life) != ""
+	h.mu.Unlock()
+	if !lives {
 		h.cfg.Counted(Stale)
 		return false
 	}
@@ -485,18 +488,13 @@ func (h *Hub) hear(addr string, m *replicas.Message) bool {
 			h.cfg.Log.Debug("what a replica has learned cannot be read", logkey.Replica, addr, logkey.Err, err)
 		}
 	}
-	if !h.forget(m.Life, now) || !fresh {
-		h.cfg.Counted(Stale)
-	} else {
+	lives = h.forget(m.Life, now)
+	if lives && fresh {
 		h.cfg.Counted(Taken)
+	} else {
+		h.cfg.Counted(Stale)
 	}
-	return h.lives(m.Life)
-}
-
-func (h *Hub) lives(life uint64) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.roster.Lives(life)
+	return lives
 }
 
 // errKnown ends a link to an address at which this process itself answers, or a replica that is known by

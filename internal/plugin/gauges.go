@@ -5,7 +5,6 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/admin"
-	"github.com/seed-60ae5743/baton/internal/replicas"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -29,9 +28,6 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	}
 	if p.mesh != nil {
 		o.Replicas = map[string]int64{}
-		for _, h := range replicas.Hearings() {
-			o.Replicas[h.String()] = 0
-		}
 		for h, n := range p.mesh.Count() {
 			o.Replicas[h.String()] = n
 		}

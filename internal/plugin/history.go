@@ -52,32 +52,36 @@ func (h *history) counted(before, after *worker.Snapshot, c discovery.Change, no
 	if len(before.Workers()) == 0 {
 		return
 	}
-	of := func(s *worker.Snapshot, ids []worker.ID, role worker.Role) (n int) {
-		for _, id := range ids {
-			if w := s.Worker(id); w != nil && w.Role == role {
-				n++
-			}
-		}
-		return n
-	}
-	all := func(s *worker.Snapshot, role worker.Role) (n int) {
-		for _, w := range s.Workers() {
-			if w.Role == role {
-				n++
-			}
-		}
-		return n
-	}
+	left, joined := byRole(workersOf(before, c.Left)), byRole(workersOf(after, c.Joined))
+	had, has := byRole(before.Workers()), byRole(after.Workers())
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, role := range []worker.Role{worker.Prefill, worker.Decode, worker.Aggregated} {
-		if n := of(before, c.Left, role); n > 0 {
-			h.noteLocked(admin.Lately{At: now, Text: fmt.Sprintf("%d of %d %s workers left", n, all(before, role), role)})
+		if n := left[role]; n > 0 {
+			h.noteLocked(admin.Lately{At: now, Text: fmt.Sprintf("%d of %d %s workers left", n, had[role], role)})
 		}
-		if n := of(after, c.Joined, role); n > 0 {
-			h.noteLocked(admin.Lately{At: now, Text: fmt.Sprintf("%d of %d %s workers joined", n, all(after, role), role)})
+		if n := joined[role]; n > 0 {
+			h.noteLocked(admin.Lately{At: now, Text: fmt.Sprintf("%d of %d %s workers joined", n, has[role], role)})
 		}
 	}
+}
+
+func byRole(ws []*worker.Worker) map[worker.Role]int {
+	n := map[worker.Role]int{}
+	for _, w := range ws {
+		n[w.Role]++
+	}
+	return n
+}
+
+// workersOf returns those of the ids that the snapshot has.
+func workersOf(s *worker.Snapshot, ids []worker.ID) (out []*worker.Worker) {
+	for _, id := range ids {
+		if w := s.Worker(id); w != nil {
+			out = append(out, w)
+		}
+	}
+	return out
 }
 
 func (h *history) noteLocked(l admin.Lately) {

@@ -41,9 +41,6 @@ const (
 
 var hearings = [...]string{"not met", "not shared", "away", "silent", "sharing"}
 
-// Hearings returns all of them.
-func Hearings() []Hearing { return []Hearing{Unmet, Unshared, Away, Silent, Sharing} }
-
 func (h Hearing) String() string { return hearings[h] }
 
 // Mate is what is known of another replica.
@@ -159,14 +156,14 @@ func (r *Roster) Alias(addr string, now time.Time) {
 	}
 }
 
-// Lives reports whether the process with the life is the present one of an address.
-func (r *Roster) Lives(life uint64) bool {
-	for _, m := range r.mates {
+// AddressOf returns the address at which a process is the present one; "": there is none.
+func (r *Roster) AddressOf(life uint64) string {
+	for addr, m := range r.mates {
 		if m.Life == life {
-			return true
+			return addr
 		}
 	}
-	return false
+	return ""
 }
 
 func (m *Mate) be(h Hearing, now time.Time) {
@@ -293,12 +290,8 @@ func (r *Roster) Sent(addr, err string, unknown bool, now time.Time) {
 
 // Known reports whether a process that has answered at an address is known by another one.
 func (r *Roster) Known(addr string, life uint64) bool {
-	for other, m := range r.mates {
-		if m.Life == life && other != addr {
-			return true
-		}
-	}
-	return false
+	at := r.AddressOf(life)
+	return at != "" && at != addr
 }
 
 // AnsweredIn says how long an answer of a replica took.
@@ -365,9 +358,12 @@ func (r *Roster) Addresses() []string {
 	return out
 }
 
-// Count returns how many replicas are heard so far.
+// Count returns how many replicas are heard so far, of each hearing.
 func (r *Roster) Count() map[Hearing]int64 {
 	out := make(map[Hearing]int64, len(hearings))
+	for h := range hearings {
+		out[Hearing(h)] = 0 //nolint:gosec // few
+	}
 	for _, m := range r.mates {
 		out[m.Hearing]++
 	}
