@@ -45,7 +45,7 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 	if _, err := io.WriteString(stdout, text); err != nil {
 		return err
 	}
-	plugin.CheckReplicas(context.Background(), &c, stdout)
+	plugin.CheckRunning(context.Background(), &c, stdout)
 	return checkModels(c, stdout, stderr)
 }
 

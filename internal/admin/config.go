@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -42,6 +43,10 @@ type Config struct {
 
 	// ReadyKey answers /readyz?model=…&namespace=…. Optional; safe for concurrent use.
 	ReadyKey func(k worker.Key) (ready bool, reason string)
+
+	// Trouble returns what was wrong at the latest look, for /readyz and explain, worst first.
+	// Optional; safe for concurrent use.
+	Trouble func() []trouble.Trouble
 
 	// Journal holds the decisions; with nil none are shown.
 	Journal *journal.Journal

@@ -1,10 +1,10 @@
 package admin
 
 import (
-	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/decision"
+	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -36,7 +36,8 @@ type stateDoc struct {
 	UptimeSeconds  float64          `json:"uptime_seconds"`
 	Ready          bool             `json:"ready"`
 	NotReadyReason string           `json:"not_ready_reason,omitempty"`
-	Trouble        []string         `json:"trouble"`
+	Trouble        []string         `json:"trouble"`  // a line each
+	Troubles       []troubleJSON    `json:"troubles"` // the same, in parts
 	View           viewJSON         `json:"view"`
 	Problems       []string         `json:"problems"`
 	Keys           []keyJSON        `json:"keys"`
@@ -50,6 +51,17 @@ type stateDoc struct {
 	BodyBytes      int64            `json:"body_bytes_in_flight"`
 	BodyLimit      int64            `json:"max_body_bytes_in_flight"`
 	Config         string           `json:"config,omitempty"`
+}
+
+type troubleJSON struct {
+	Kind    trouble.Kind `json:"kind"`
+	Subject string       `json:"subject,omitempty"`
+	Severe  bool         `json:"severe"`
+	Count   int64        `json:"count"`
+	Since   *time.Time   `json:"since,omitempty"`
+	What    string       `json:"what"`
+	Effect  string       `json:"effect,omitempty"`
+	Do      string       `json:"do,omitempty"`
 }
 
 type viewJSON struct {
@@ -184,13 +196,18 @@ type failureJSON struct {
 func stateJSON(s *State) *stateDoc {
 	d := &stateDoc{
 		Version: s.Version, StartedAt: s.StartedAt.UTC(), UptimeSeconds: s.Now.Sub(s.StartedAt).Seconds(),
-		Ready: s.Ready, NotReadyReason: s.NotReadyReason, Trouble: []string{},
+		Ready: s.Ready, NotReadyReason: s.NotReadyReason, Trouble: []string{}, Troubles: []troubleJSON{},
 		View:     viewJSON{s.View.Revision, s.View.Source, s.View.Age.Seconds(), s.View.Stale, s.View.StaleReason},
-		Problems: append([]string{}, s.Problems...), Keys: []keyJSON{}, Workers: []workerJSON{}, Transitions: []transitionJSON{}, Failures: []failureJSON{},
+		Problems: []string{}, Keys: []keyJSON{}, Workers: []workerJSON{}, Transitions: []transitionJSON{}, Failures: []failureJSON{},
 		Config: s.Config, BodyBytes: s.BodyBytes, BodyLimit: s.BodyLimit,
 	}
-	for _, t := range troubles(s, nil) {
-		d.Trouble = append(d.Trouble, strings.TrimPrefix(t.Tag+": "+t.Text, ": "))
+	for _, x := range s.Problems {
+		d.Problems = append(d.Problems, x.Text)
+	}
+	for i := range s.Troubles {
+		t := &s.Troubles[i]
+		d.Trouble = append(d.Trouble, t.Line())
+		d.Troubles = append(d.Troubles, troubleJSON{t.Kind, t.Subject, t.Severe(), t.N(), moment(t.Since), t.What, t.Means(), t.Help()})
 	}
 	for _, k := range s.Keys {
 		d.Keys = append(d.Keys, keyJSON{

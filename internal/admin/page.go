@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/decision"
+	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -29,7 +30,7 @@ type pageView struct {
 	NotReady                      string
 	View                          View
 	ViewAge, Bodies               string
-	Troubles                      []trouble
+	Troubles                      []troubleView
 	Keys                          []keyView
 	Workers                       []workerView
 	Channels                      []channelView
@@ -49,6 +50,20 @@ type keyView struct {
 	KeyRow
 	Name, Queued string
 	Full         bool
+}
+
+type troubleView struct {
+	Bad             bool // requests fail or wait because of it; else they may
+	Kind, Tag, Text string
+	For, SinceFull  string
+}
+
+func newTroubleView(t *trouble.Trouble, now time.Time) troubleView {
+	v := troubleView{Bad: t.Severe(), Kind: string(t.Kind), Tag: t.Tag(), Text: t.Text()}
+	if !t.Since.IsZero() {
+		v.For, v.SinceFull = "For "+duration(now.Sub(t.Since))+".", full(t.Since)
+	}
+	return v
 }
 
 type latelyView struct{ Full, Text string }
@@ -141,10 +156,12 @@ func newPageView(s *State, recs []decision.Record, size int) *pageView {
 		Now: s.Now.UTC().Format("15:04:05"), NowFull: full(s.Now),
 		Ready: s.Ready, NotReady: cmp.Or(s.NotReadyReason, "no reason given"),
 		View: s.View, ViewAge: duration(s.View.Age), Bodies: bytesText(s.BodyBytes) + " of " + bytesText(s.BodyLimit),
-		Troubles:   troubles(s, recs),
 		WorkersAll: len(s.Workers), Decisions: recs, JournalSize: size, Config: s.Config,
 	}
-	p.Bad = slices.ContainsFunc(p.Troubles, func(t trouble) bool { return t.Bad })
+	for i := range s.Troubles {
+		p.Troubles = append(p.Troubles, newTroubleView(&s.Troubles[i], s.Now))
+	}
+	p.Bad = slices.ContainsFunc(p.Troubles, func(t troubleView) bool { return t.Bad })
 	for _, k := range s.Keys {
 		p.Keys = append(p.Keys, newKeyView(&k, s.Now))
 	}
@@ -190,7 +207,7 @@ func newPageView(s *State, recs []decision.Record, size int) *pageView {
 }
 
 func newKeyView(k *KeyRow, now time.Time) keyView {
-	v := keyView{KeyRow: *k, Name: keyName(k.Key), Queued: grouped(k.QueuedTokens), Full: k.full()}
+	v := keyView{KeyRow: *k, Name: keyName(k.Key), Queued: grouped(k.QueuedTokens), Full: k.Full()}
 	v.Reason += forTime(k.Since, now)
 	if k.MaxQueuedTokens > 0 {
 		v.Queued += " of " + grouped(k.MaxQueuedTokens)
@@ -203,13 +220,13 @@ func severity(w *WorkerRow) int {
 	switch w.Health {
 	case Aside, Partly:
 		return 0
-	case Recovering:
+	case Recovering, Unheard:
 		return 1
 	case Draining:
 		return 3
 	case Healthy:
 	}
-	if w.inTrouble((*EventStream).silent) != nil || w.inTrouble((*EventStream).partial) != nil {
+	if w.InTrouble((*EventStream).Silent) != nil || w.InTrouble((*EventStream).Partial) != nil {
 		return 2
 	}
 	return 4
@@ -226,7 +243,7 @@ func counts(ws []WorkerRow) []countView {
 	}
 	var out []countView
 	for _, r := range []worker.Role{worker.Prefill, worker.Decode, worker.Aggregated} {
-		for _, h := range []Health{Healthy, Aside, Partly, Recovering, Draining} {
+		for _, h := range []Health{Healthy, Unheard, Aside, Partly, Recovering, Draining} {
 			if c := n[r][h]; c > 0 {
 				out = append(out, countView{fmt.Sprintf("%d %s %s", c, r, h), h == Aside || h == Partly})
 			}
@@ -368,4 +385,19 @@ func outcomeClass(o decision.Outcome) string {
 	case decision.Routed, decision.Answered:
 	}
 	return "quiet"
+}
+
+// forTime says for how long something has been so, if that is known.
+func forTime(since, now time.Time) string {
+	if since.IsZero() {
+		return ""
+	}
+	return " for " + duration(now.Sub(since))
+}
+
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return " (" + reason + ")"
 }

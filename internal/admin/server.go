@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/decision"
@@ -182,11 +183,28 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 		ready, reason = st.Ready, st.NotReadyReason
 	}
 	if ready {
-		text(w, http.StatusOK, "ready\n")
+		text(w, http.StatusOK, "ready\n"+strings.Join(s.trouble(true), ""))
 		return
 	}
 	reason = cmp.Or(reason, "no reason given")
 	text(w, http.StatusServiceUnavailable, "not ready: "+reason+"\n")
+}
+
+// mostTroubles bounds the troubles that an answer other than the state lists.
+const mostTroubles = 16
+
+// trouble returns lines of what is wrong, or only of that by which requests fail or wait.
+func (s *Server) trouble(severe bool) (lines []string) {
+	if s.cfg.Trouble == nil {
+		return nil
+	}
+	ts := s.cfg.Trouble()
+	for i := range ts {
+		if t := &ts[i]; len(lines) < mostTroubles && (t.Severe() || !severe) {
+			lines = append(lines, "in trouble: "+t.Line()+"\n")
+		}
+	}
+	return lines
 }
 
 // decisions returns the latest decisions: as many as ?n= says, or n without it.
@@ -247,6 +265,9 @@ func (s *Server) serveExplain(w http.ResponseWriter, r *http.Request) {
 	if rec, ok := v.(*decision.Record); ok {
 		st := s.state()
 		know(rec, &st)
+		for _, line := range s.trouble(false) {
+			rec.Trouble = append(rec.Trouble, strings.TrimSpace(strings.TrimPrefix(line, "in trouble: ")))
+		}
 	}
 	s.json(w, http.StatusOK, v)
 }

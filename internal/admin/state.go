@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -17,12 +18,12 @@ type State struct {
 	Ready          bool
 	NotReadyReason string
 
-	BodyBytes   int64     // of request bodies, in flight
-	BodyLimit   int64     // new requests are refused once so many bytes are in flight
-	BodiesTight bool      // requests with a large body may be refused already
-	Warnings    []Warning // states that should be changed
+	BodyBytes   int64             // of request bodies, in flight
+	BodyLimit   int64             // new requests are refused once so many bytes are in flight
+	BodiesTight bool              // requests with a large body may be refused already
+	Troubles    []trouble.Trouble // what is wrong, worst first
 	View        View
-	Problems    []string // entries of discovery that cannot be used as they are
+	Problems    []Problem // entries of discovery that cannot be used as they are
 	Keys        []KeyRow
 	Workers     []WorkerRow
 	Channels    []ChannelRow // of KV events
@@ -43,6 +44,12 @@ type View struct {
 	StaleReason string
 }
 
+// Problem is something that discovery or the set of workers has wrong.
+type Problem struct {
+	Kind trouble.Kind
+	Text string
+}
+
 // KeyRow is one model in one namespace: its workers, and whether it can be served.
 type KeyRow struct {
 	Key        worker.Key
@@ -59,8 +66,8 @@ type KeyRow struct {
 	MaxQueuedTokens int64 // new requests are refused once so many are queued; 0: no limit
 }
 
-// full reports whether new requests are refused because of the queue.
-func (k *KeyRow) full() bool { return k.MaxQueuedTokens > 0 && k.QueuedTokens >= k.MaxQueuedTokens }
+// Full reports whether new requests are refused because of the queue.
+func (k *KeyRow) Full() bool { return k.MaxQueuedTokens > 0 && k.QueuedTokens >= k.MaxQueuedTokens }
 
 // Health is the state of a worker as the picker sees it.
 type Health string
@@ -71,6 +78,7 @@ const (
 	Aside      Health = "aside"
 	Partly     Health = "partly aside" // some of its ranks are aside; each has a port of its own
 	Recovering Health = "recovering"
+	Unheard    Health = "not heard from yet" // in service, and nothing of it has answered so far
 	Draining   Health = "draining"
 )
 
@@ -83,8 +91,9 @@ type WorkerRow struct {
 	Models    []string
 	Namespace string
 	Health    Health
-	Reason    string    // why it is not healthy
-	Since     time.Time // of Health; zero: since the start
+	Reason    string       // why it is not healthy
+	Since     time.Time    // of Health; zero: since the start
+	Doubt     trouble.Kind // what is wrong with a worker in service; "": nothing
 	// StaleSince is when its record expired, if it goes on without; zero: its source has it.
 	StaleSince time.Time
 	Ranks      []RankRow // at least one
@@ -257,9 +266,9 @@ func (w *WorkerRow) totals() RankRow {
 	return t
 }
 
-// shed counts the blocks that the index has dropped for lack of memory, and the ranks
+// Shed counts the blocks that the index has dropped for lack of memory, and the ranks
 // that have lost some.
-func (s *State) shed() (blocks int64, ranks int) {
+func (s *State) Shed() (blocks int64, ranks int) {
 	for i := range s.Workers {
 		for _, r := range s.Workers[i].Ranks {
 			if r.ShedBlocks > 0 {
@@ -270,16 +279,16 @@ func (s *State) shed() (blocks int64, ranks int) {
 	return blocks, ranks
 }
 
-// silent reports whether the stream is trouble since nothing comes by it.
-func (e *EventStream) silent() bool { return e.Late || e.State == Lost }
+// Silent reports whether the stream is trouble since nothing comes by it.
+func (e *EventStream) Silent() bool { return e.Late || e.State == Lost }
 
-// partial reports whether the stream is trouble since something of it was lost.
-func (e *EventStream) partial() bool { return e.Degraded && e.State == Connected }
+// Partial reports whether the stream is trouble since something of it was lost.
+func (e *EventStream) Partial() bool { return e.Degraded && e.State == Connected }
 
-// inTrouble returns the first rank whose stream is in a kind of trouble, or nil. A worker
+// InTrouble returns the first rank whose stream is in a kind of trouble, or nil. A worker
 // that is aside or leaves has no stream of events: that needs no line of its own.
-func (w *WorkerRow) inTrouble(is func(*EventStream) bool) *RankRow {
-	if w.Health == Aside || w.Health == Draining {
+func (w *WorkerRow) InTrouble(is func(*EventStream) bool) *RankRow {
+	if w.Health == Aside || w.Health == Draining || w.Health == Unheard {
 		return nil
 	}
 	for i := range w.Ranks {
@@ -288,9 +297,4 @@ func (w *WorkerRow) inTrouble(is func(*EventStream) bool) *RankRow {
 		}
 	}
 	return nil
-}
-
-// Warning is a sentence without its full stop, with one word that catches the eye.
-type Warning struct {
-	Tag, Text string
 }

@@ -232,6 +232,9 @@ type Record struct {
 	LegError   string        `json:"prefill_leg_error,omitempty"`  // of the prefill leg, as Error
 	Timings    Timings       `json:"-"`
 	DecisionIn time.Duration `json:"-"` // how long the decision took
+
+	// Trouble is what is wrong beside, a line each. It is set when a decision is explained.
+	Trouble []string `json:"trouble,omitempty"`
 }
 
 // Timings are times since Record.Time; zero means that the event has not happened.

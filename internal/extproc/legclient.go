@@ -31,9 +31,27 @@ type legClient struct {
 	base    string
 	address string // of the listener
 	log     *slog.Logger
-	most    int64        // legs at once; 0: no limit
-	runs    atomic.Int64 // legs
-	down    atomic.Bool  // the log was told that the listener cannot be reached
+	most    int64                // legs at once; 0: no limit
+	runs    atomic.Int64         // legs
+	down    atomic.Pointer[down] // the listener cannot be reached, and the log was told; nil: it can, or nobody has tried
+}
+
+// down is a listener that cannot be reached.
+type down struct {
+	why   string
+	since time.Time
+}
+
+// ListenerDown says that Envoy's listener for the plugin's own legs could not be reached when the
+// latest leg was sent there, why, and since when. The address is empty if it could. Safe for
+// concurrent use.
+func ListenerDown(srv *Server) (address, why string, since time.Time) {
+	if c := srv.legClient; c != nil {
+		if d := c.down.Load(); d != nil {
+			return c.address, d.why, d.since
+		}
+	}
+	return "", "", time.Time{}
 }
 
 const (
@@ -160,13 +178,27 @@ func (c *legClient) reached(err error) {
 	var op *net.OpError
 	switch {
 	case err == nil:
-		if c.down.CompareAndSwap(true, false) {
+		if c.down.Load() != nil && c.down.Swap(nil) != nil {
 			c.log.Info("Envoy's listener for the plugin's own legs is reached again", slog.String(logkey.Address, c.address))
 		}
-	case errors.As(err, &op) && op.Op == "dial" && !errors.Is(err, context.Canceled) && c.down.CompareAndSwap(false, true):
+	case errors.As(err, &op) && op.Op == "dial" && !errors.Is(err, context.Canceled) && c.down.CompareAndSwap(nil, &down{whyOf(err), time.Now()}):
 		c.log.Warn("Envoy's listener for the plugin's own legs cannot be reached, so requests fail whose engine prefills first: "+
 			"compare prefill.listener with the address of sync_leg in Envoy's configuration", slog.String(logkey.Address, c.address), slog.String(logkey.Err, whyOf(err)))
 	}
+}
+
+// TryListener connects to Envoy's listener for the plugin's own legs if that could not be reached
+// before: with no request nobody else would find out that it can be.
+func TryListener(ctx context.Context, srv *Server) {
+	c := srv.legClient
+	if c == nil || c.down.Load() == nil {
+		return
+	}
+	conn, err := c.http.DialContext(ctx, "", "")
+	if err == nil {
+		_ = conn.Close()
+	}
+	c.reached(err)
 }
 
 // whyOf says why a leg has no whole answer. Of errors it tells those of the network alone,

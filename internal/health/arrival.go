@@ -21,6 +21,9 @@ func (t *Tracker) welcomeLocked(es []*entry, now time.Time) {
 // it. As long as nobody has answered, the worker is asked again, less and less often: what
 // the address leads to may begin to listen later.
 func (t *Tracker) arrivedLocked(x *turn, v verdict, now time.Time) {
+	if x == &x.of.atEndpoint {
+		x.of.hears(v)
+	}
 	switch v {
 	case looped:
 		t.loopsLocked(x.of, x.at, now)
@@ -42,5 +45,27 @@ func (t *Tracker) loopsLocked(e *entry, at string, now time.Time) {
 		t.condemnLocked(e, ReasonLeadsBack, now)
 	case e.reason != ReasonLeadsBack:
 		t.moveLocked(e, e.is(), true, ReasonLeadsBack, now)
+	}
+}
+
+// hears notes what a question to the worker itself has shown.
+func (e *entry) hears(v verdict) {
+	e.heard = e.heard || v.heard() || v == late
+	e.unheard = v
+}
+
+// silence says why nothing of the worker has been heard yet; "": something has.
+func (e *entry) silence() string {
+	switch {
+	case e.heard:
+		return ""
+	case e.unheard == unreachable:
+		return "it refuses connections"
+	case e.unheard == unconnected:
+		return "no connection to it can be made"
+	case e.unheard == silent:
+		return "it takes connections and does not answer"
+	default:
+		return "it has not been asked yet"
 	}
 }

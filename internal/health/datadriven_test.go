@@ -96,7 +96,7 @@ func (s *scenario) start(c Config) {
 
 func (s *scenario) status() {
 	for _, w := range s.tr.Status() {
-		if w == (RankHealth{Rank: w.Rank, OwnPort: w.OwnPort, State: Healthy, Reason: w.Reason, Since: w.Since}) {
+		if w == (RankHealth{Rank: w.Rank, OwnPort: w.OwnPort, State: Healthy, Reason: w.Reason, Since: w.Since, Unheard: w.Unheard}) {
 			continue
 		}
 		fmt.Fprintf(&s.out, "  %s %v", s.name(w.Rank), w.State)

@@ -89,7 +89,7 @@ func (t *Tracker) Began(r worker.Rank, now time.Time) {
 }
 
 func (t *Tracker) servedLocked(e *entry, now time.Time) {
-	e.serverErrors, e.sparedFor, e.slow, e.lates = 0, "", false, 0
+	e.heard, e.serverErrors, e.sparedFor, e.slow, e.lates = true, 0, "", false, 0
 	if now.After(e.servedAt) {
 		e.servedAt = now
 	}
@@ -166,7 +166,7 @@ func (t *Tracker) doubtLocked(e *entry, r Reason, now time.Time) {
 
 // believeLocked ends the doubt of a worker that has been heard from.
 func (t *Tracker) believeLocked(e *entry, r Reason, now time.Time) {
-	e.lates = 0
+	e.lates, e.heard = 0, true
 	if e.is() == Doubted {
 		t.moveLocked(e, Healthy, false, r, now)
 	}

@@ -709,6 +709,7 @@ func (d *duel) compare() {
 		p := d.m.workers[got.Rank.ID]
 		want := p.RankHealth
 		want.Suspected = !want.State.aside() && (p.wanted || p.flying == onSuspicion)
+		want.Unheard = got.Unheard // TestAWorkerIsUnheardUntilSomethingOfItAnswers
 		require.Equal(d.t, want, got)
 		one, known := d.tr.Lookup(got.Rank)
 		require.True(d.t, known)

@@ -401,7 +401,7 @@ func (t *Tracker) probed(p probe, v verdict, now time.Time) {
 		return
 	}
 	on := e.flight
-	e.flight = grounded
+	e.flight, e.heard = grounded, e.heard || v.heard()
 	if e.lates = min(e.lates+1, maxLates); v != silent && v != late {
 		e.lates = 0
 	}

@@ -114,6 +114,39 @@ func TestASuspectIsDoubtedWhenItsProcessOrItsPageIsSilent(t *testing.T) {
 	}
 }
 
+// That nobody has answered changes nothing for a pick, and is told.
+func TestAWorkerIsUnheardUntilSomethingOfItAnswers(t *testing.T) {
+	for _, row := range []struct {
+		what   string
+		answer func(context.Context) (int, error)
+		why    string
+	}{
+		{"refuses", func(context.Context) (int, error) { return 0, syscall.ECONNREFUSED }, "it refuses connections"},
+		{"hangs", hang, "it takes connections and does not answer"},
+		{"drops packets", silence, "no connection to it can be made"},
+		{"has no such page", status(404), ""},
+		{"is ill", status(500), ""},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			web := &workersHTTP{answer: map[string]func(context.Context) (int, error){"10.0.0.7:8000": row.answer}}
+			tr, err := New(Config{Client: &http.Client{Transport: web}})
+			require.NoError(t, err)
+			tr.Update(parseWorkers(t, "7 prefill\n"), time.Now())
+			h, _ := tr.Lookup(rankOf(7))
+			require.Equal(t, "it has not been asked yet", h.Unheard)
+			end := running(t, tr)
+			pass(10 * time.Second)
+			h, _ = tr.Lookup(rankOf(7))
+			require.Equal(t, row.why, h.Unheard, row.what)
+			require.Equal(t, Healthy, h.State, row.what)
+			tr.Report(rankOf(7), Report{Outcome: OK}, time.Now())
+			h, _ = tr.Lookup(rankOf(7))
+			require.Empty(t, h.Unheard, "a request was served")
+			end()
+		})
+	}
+}
+
 // A worker whose answers have lately been slow is given longer.
 func TestHowLongAWorkerMayBeSilentIsLearned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -266,7 +299,7 @@ func TestAProbeThatIsCutOffByTheEndBlamesNobody(t *testing.T) {
 		require.NoError(t, tr.Run(ctx))
 		require.Equal(t, 2, web.probes())
 		h, _ := tr.Lookup(rankOf(7))
-		require.Equal(t, RankHealth{Rank: rankOf(7)}, h)
+		require.Equal(t, RankHealth{Rank: rankOf(7), Unheard: "it has not been asked yet"}, h)
 	})
 }
 

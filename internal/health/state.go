@@ -156,6 +156,7 @@ type RankHealth struct {
 	Relapses          int       // how often it has failed while recovering
 	SparedFor         Reason    // why it should be aside, if there is no room; else empty
 	Suspected         bool      // it is in service, and a probe of it is under way or due
+	Unheard           string    // why nothing of it has been heard yet; "": something has
 }
 
 // Silent reports whether the worker is set aside for what [Transition.Silent] tells of.

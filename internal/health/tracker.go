@@ -104,6 +104,8 @@ type entry struct {
 
 	// The questions at arrival. No bootstrap: at is empty.
 	atEndpoint, atBootstrap turn
+	heard                   bool    // something of the worker has answered
+	unheard                 verdict // of the latest question at its endpoint, until then
 }
 
 // New returns a Tracker that knows no worker. The error names every fault of cfg.
@@ -189,6 +191,7 @@ func (t *Tracker) inheritLocked(es []*entry, now time.Time) {
 		o := was[i]
 		e.serverErrors, e.rate, e.refusals, e.servedAt, e.slow, e.slowRequest = o.serverErrors, o.rate, o.refusals, o.servedAt, o.slow, o.slowRequest
 		e.relapses, e.lates, e.answers = o.relapses, o.lates, o.answers
+		e.heard = o.heard
 		switch {
 		case o.refused, o.is() == Healthy:
 		case o.is() == Doubted:
@@ -317,5 +320,6 @@ func (e *entry) shown() RankHealth {
 		Rank: e.rank, OwnPort: e.ownPort, State: s, Reason: e.reason, Since: e.since,
 		ConsecutiveErrors: e.serverErrors, Relapses: e.relapses, SparedFor: e.sparedFor,
 		Suspected: !s.aside() && (e.agenda != nil || e.flight == onSuspicion),
+		Unheard:   e.silence(),
 	}
 }

@@ -134,6 +134,23 @@ func (j *Journal) Recent(dst []decision.Record, n int) []decision.Record {
 	return dst
 }
 
+// Visit calls f with each record, newest first. f must keep to the rules of Add's fill, and must
+// not change the record.
+func (j *Journal) Visit(f func(r *decision.Record)) {
+	if j == nil {
+		return
+	}
+	last := j.last.Load()
+	for seq := last; seq > 0 && last-seq < uint64(len(j.slots)); seq-- {
+		s := j.slot(seq)
+		s.mu.Lock()
+		if s.rec.Seq == seq {
+			f(&s.rec)
+		}
+		s.mu.Unlock()
+	}
+}
+
 // Size returns how many records the journal keeps.
 func (j *Journal) Size() int {
 	if j == nil {

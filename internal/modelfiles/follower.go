@@ -3,6 +3,7 @@ package modelfiles
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -60,6 +61,8 @@ type Follower struct {
 	held map[string]*local.Model // by digest; nil: it is not understood
 	used map[string]string       // digest by model
 	told map[string]string       // what was said last, by what it was said of
+
+	faults atomic.Pointer[[]string] // the same, for others
 }
 
 // New returns a Follower.
@@ -82,6 +85,14 @@ func (f *Follower) Changed(ws []*worker.Worker) {
 	case f.changed <- struct{}{}:
 	default: // it will see these, too
 	}
+}
+
+// Faults says which files cannot be used, and why. Safe for concurrent use.
+func (f *Follower) Faults() []string {
+	if all := f.faults.Load(); all != nil {
+		return *all
+	}
+	return nil
 }
 
 // Run reads what is wanted until ctx ends.
@@ -127,6 +138,7 @@ func (f *Follower) follow(ctx context.Context, ws []*worker.Worker) (done bool) 
 		}
 	}
 	f.forget(sets, faults)
+	f.faults.Store(new(slices.Sorted(maps.Values(f.told))))
 	return done
 }
 
@@ -220,9 +232,7 @@ func (f *Follower) room(wanted []Set) bool {
 func (f *Follower) tell(of, msg string, args ...any) {
 	said := msg
 	for i := 1; i < len(args); i += 2 {
-		if err, ok := args[i].(error); ok {
-			said += err.Error()
-		}
+		said += fmt.Sprintf(", %v %v", args[i-1], args[i])
 	}
 	if f.told[of] != said {
 		f.told[of] = said

@@ -41,6 +41,14 @@ type told struct {
 	old *worker.Snapshot
 }
 
+// problems are the texts of what discovery and the set of workers have wrong.
+func (x *told) problems() (texts []string) {
+	for _, p := range x.state().Problems {
+		texts = append(texts, p.Text)
+	}
+	return texts
+}
+
 func newTold(t *testing.T, settings ...string) *told {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "config.yaml")

@@ -3,9 +3,7 @@ package plugin
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -17,7 +15,6 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
-	"github.com/seed-60ae5743/baton/internal/syncbuf"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -143,11 +140,6 @@ func TestEventsThatDoNotComeAreTrouble(t *testing.T) {
 	require.Contains(t, metrics, `baton_kv_event_streams{state="lost"} 0`)
 
 	snap, now := r.plugin.board.Load().Snapshot, time.Now()
-	require.Empty(t, silentWorkers(r.plugin, snap, now), "an engine may still be starting")
-	silent := silentWorkers(r.plugin, snap, now.Add(eventsGrace))
-	require.Len(t, silent, 1)
-	require.Contains(t, silent[7], at)
-	require.Contains(t, silent[7], refused)
 	var s admin.WorkerRow
 	for _, x := range r.plugin.events.Status() {
 		if x.Rank.ID == 7 {
@@ -168,6 +160,7 @@ func TestOnlyOfWorkersThatAnswerEventsAreExpected(t *testing.T) {
 		"one in service":                    {health: admin.Healthy, want: true},
 		"one whose facts are known":         {health: admin.Healthy, facts: "known", want: true},
 		"one that is set aside":             {health: admin.Aside},
+		"one that has not answered yet":     {health: admin.Unheard},
 		"one that leaves":                   {health: admin.Draining, draining: true},
 		"one that has not said what it is":  {health: admin.Healthy, facts: "unknown"},
 		"one that does not answer any more": {health: admin.Healthy, facts: "failing"},
@@ -177,48 +170,4 @@ func TestOnlyOfWorkersThatAnswerEventsAreExpected(t *testing.T) {
 			require.Equal(t, c.want, got)
 		})
 	}
-}
-
-// TestSilentEventsAreToldOnce: whatever the number of workers is, what is found at one time
-// is one line, and so is its end.
-func TestSilentEventsAreToldOnce(t *testing.T) {
-	var b syncbuf.Buffer
-	watch := eventWatch{log: slog.New(slog.NewTextHandler(&b, nil))}
-	lines := func() []string {
-		out := strings.FieldsFunc(b.String(), func(r rune) bool { return r == '\n' })
-		b.Reset()
-		return out
-	}
-	var ws []*worker.Worker
-	all := map[worker.ID]string{}
-	for id := worker.ID(1); id <= 300; id++ {
-		at, err := worker.ParseEndpoint(fmt.Sprintf("10.0.%d.%d:8000", id/256, id%256))
-		require.NoError(t, err)
-		ws = append(ws, &worker.Worker{ID: id, Role: worker.Decode, Engine: worker.VLLM, Endpoint: at, Models: []string{"m"}, BlockSize: 16, DPSize: 1})
-		all[id] = "connect to 10.0.0.1:5560: connection refused"
-	}
-	snapshot := func(ws []*worker.Worker) *worker.Snapshot {
-		snap, err := worker.NewSnapshot(1, ws)
-		require.NoError(t, err)
-		return snap
-	}
-	snap := snapshot(ws)
-	watch.look(snap, nil)
-	require.Empty(t, lines())
-	watch.look(snap, all)
-	got := lines()
-	require.Len(t, got, 1)
-	for _, want := range []string{"level=WARN", "workers=300", "and 292 more", "connect to 10.0.0.1:5560: connection refused"} {
-		require.Contains(t, got[0], want)
-	}
-	require.Less(t, len(got[0]), 1000)
-	watch.look(snap, all)
-	require.Empty(t, lines(), "it is told once")
-	watch.look(snap, map[worker.ID]string{1: "x"})
-	got = lines()
-	require.Len(t, got, 1)
-	require.Contains(t, got[0], "level=INFO")
-	require.Contains(t, got[0], "workers=1 heard=\"2 ")
-	watch.look(snapshot(ws[1:]), nil)
-	require.Empty(t, lines(), "a worker that has left is not heard again")
 }

@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/extproc"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
+	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/internal/wholefile"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
@@ -120,10 +122,12 @@ func (p *plugin) saveIndex() (took time.Duration) {
 	}
 	took = time.Since(began)
 	if err != nil {
+		p.told.Set(trouble.IndexDump, "", fmt.Sprintf("The index was not dumped to %s: %v", path, err), began)
 		p.tele.Instruments.IndexDump("failed")
 		p.log.Warn("the index was not dumped, so a restart would begin with an older dump or none: see that this user may write to the folder of index.dump, and that there is room", logkey.Path, path, logkey.Err, err)
 		return took
 	}
+	p.told.Take(trouble.IndexDump, "")
 	p.tele.Instruments.IndexDump("ok")
 	p.log.Debug("the index was dumped", logkey.Path, path, logkey.Took, took)
 	return took

@@ -185,10 +185,10 @@ func TestTLSFilesOfTheWrongKindAreRefused(t *testing.T) {
 		"an authority without a file":   {Cert: cert, Key: key, ClientCA: filepath.Join(a.dir, "gone.pem")},
 		"an authority in no PEM":        {Cert: cert, Key: key, ClientCA: none},
 	} {
-		_, err := transport(c, slog.New(slog.DiscardHandler))
+		_, err := (&certs{log: slog.New(slog.DiscardHandler)}).transport(c)
 		require.ErrorContains(t, err, "tls", name)
 	}
-	creds, err := transport(config.TLSConfig{}, slog.New(slog.DiscardHandler))
+	creds, err := (&certs{log: slog.New(slog.DiscardHandler)}).transport(config.TLSConfig{})
 	require.NoError(t, err)
 	require.Nil(t, creds)
 }
@@ -241,7 +241,9 @@ func TestADeletedSocketIsMadeAgain(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	looks, ended := make(chan time.Time), make(chan error, 1)
 	var logged bytes.Buffer
-	go func() { ended <- keepSocket(ctx, path, 0o600, all, slog.New(slog.NewTextHandler(&logged, nil)), looks) }()
+	go func() {
+		ended <- keepSocket(ctx, path, 0o600, all, slog.New(slog.NewTextHandler(&logged, nil)), func(string) {}, looks)
+	}()
 	look := func() { // the second is taken when the first is done
 		looks <- time.Time{}
 		looks <- time.Time{}

@@ -4,27 +4,28 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/engine/ask"
 	"github.com/seed-60ae5743/baton/internal/loads"
+	"github.com/seed-60ae5743/baton/internal/trouble"
 )
 
 // lossMeans says what engines count, and what to do.
 var lossMeans = []struct {
-	kind  ask.Loss
-	means string
+	kind            ask.Loss
+	means, then, do string
 }{
-	{ask.ReadLate, "Decodes have come for KV after its lease, so their answers, and what they have cached, may be other prompts': " +
-		"give the engines a longer lease, with the same prefill.handoff_lease, and start the decode workers anew"},
-	{ask.Expired, "KV of hand-offs has run out of its lease unfetched: see why decodes come late or not at all, or give the engines a longer lease, with the same prefill.handoff_lease"},
-	{ask.Failed, "Transfers of KV have failed: see the engines' logs, and the network between them"},
+	{ask.ReadLate, "Decodes have come for KV after its lease", "Their answers, and what they have cached, may be other prompts'",
+		"Give the engines a longer lease, with the same prefill.handoff_lease, and start the decode workers anew"},
+	{ask.Expired, "KV of hand-offs has run out of its lease unfetched", "",
+		"See why decodes come late or not at all, or give the engines a longer lease, with the same prefill.handoff_lease"},
+	{ask.Failed, "Transfers of KV have failed", "", "See the engines' logs, and the network between them"},
 }
 
-// mostLosers is how many workers such a warning names.
+// mostLosers is how many workers such a trouble names.
 const mostLosers = 3
 
-// lossWarnings makes one warning of each kind of losses.
-func lossWarnings(ls []loads.Loss) (out []admin.Warning) {
+// lossTroubles makes one trouble of each kind of losses.
+func lossTroubles(ls []loads.Loss) (out []trouble.Trouble) {
 	for _, m := range lossMeans {
 		var who []string
 		more := 0
@@ -41,7 +42,7 @@ func lossWarnings(ls []loads.Loss) (out []admin.Warning) {
 			who = append(who, fmt.Sprintf("and %d more", more))
 		}
 		if len(who) > 0 {
-			out = append(out, admin.Warning{Tag: "LOST", Text: m.means + ": " + strings.Join(who, "; ")})
+			out = append(out, trouble.Trouble{Kind: trouble.HandOffLost, Subject: string(m.kind), What: m.means + ": " + strings.Join(who, "; "), Effect: m.then, Do: m.do})
 		}
 	}
 	return out

@@ -34,6 +34,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/sources"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
+	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
@@ -47,32 +48,35 @@ type plugin struct {
 	log     *slog.Logger
 	started time.Time
 
-	tele    *telemetry.Telemetry
-	journal *journal.Journal
-	view    *discovery.View
-	board   *activation.Board
-	slots   *kvindex.Slots // of index
-	index   kvindex.Index
-	routes  *overlap.Routes
-	events  *kvevents.Subscriber
-	book    *load.Book
-	health  *health.Tracker
-	reports *loads.Poller // asks engines what they run
-	facts   []*facts.Source
-	expired *expired
-	tokens  *tokens.Resolver
-	files   *modelfiles.Follower
-	server  *extproc.Server
-	mesh    *mesh.Hub                        // nil: other replicas cannot reach this one
-	creds   credentials.TransportCredentials // nil: plain text
-	memory  memory
-	grpc    *grpc.Server
-	probes  *probes
-	history *history
-	dumping chan struct{}         // has room for one: only one dump of the index is written at a time
-	refused map[worker.Key]string // owned by onChange: why requests for a key are refused
-	closers []io.Closer           // of the discovery sources
-	pools   pools
+	tele     *telemetry.Telemetry
+	journal  *journal.Journal
+	view     *discovery.View
+	board    *activation.Board
+	slots    *kvindex.Slots // of index
+	index    kvindex.Index
+	routes   *overlap.Routes
+	events   *kvevents.Subscriber
+	book     *load.Book
+	health   *health.Tracker
+	reports  *loads.Poller // asks engines what they run
+	facts    []*facts.Source
+	expired  *expired
+	tokens   *tokens.Resolver
+	files    *modelfiles.Follower
+	server   *extproc.Server
+	mesh     *mesh.Hub                        // nil: other replicas cannot reach this one
+	creds    credentials.TransportCredentials // nil: plain text
+	memory   memory
+	grpc     *grpc.Server
+	probes   *probes
+	history  *history
+	told     trouble.Board // what parts have met
+	troubles troubles
+	certs    certs
+	dumping  chan struct{}         // has room for one: only one dump of the index is written at a time
+	refused  map[worker.Key]string // owned by onChange: why requests for a key are refused
+	closers  []io.Closer           // of the discovery sources
+	pools    pools
 	// waiting is set from the start of run until engines have had their time to say what
 	// they are.
 	waiting atomic.Bool
@@ -186,11 +190,12 @@ func (p *plugin) newServer() error {
 	if err != nil {
 		return err
 	}
-	p.creds, err = transport(p.cfg.TLS, p.log)
+	p.certs.log = p.log
+	p.creds, err = p.certs.transport(p.cfg.TLS)
 	if err != nil {
 		return err
 	}
-	conf.PeerCredentials, err = toReplicas(p.cfg.TLS, p.log)
+	conf.PeerCredentials, err = p.certs.toReplicas(p.cfg.TLS)
 	if err != nil {
 		return err
 	}
@@ -273,6 +278,9 @@ func Serve(ctx context.Context, c config.Config, notes []config.Note, stderr io.
 	d.tell(p)
 	limitMemory(p.cfg.Request.MaxBodiesBytes, p.memory, p.log)
 	for _, n := range notes {
+		if n.Level >= slog.LevelWarn {
+			p.told.Set(trouble.ConfigIgnored, n.Flag, n.Flag+": "+n.Reason, p.started)
+		}
 		p.log.Log(ctx, n.Level, "this flag has no effect here", logkey.Flag, n.Flag, logkey.Reason, n.Reason)
 	}
 	return p.run(ctx, d)
@@ -297,7 +305,7 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	if p.cfg.Tokens.Mode == "" || p.cfg.Tokens.Mode == string(tokens.Auto) { // else no tokens are made
 		g.Go(func() error { return p.files.Run(world) })
 	}
-	g.Go(func() error { return watchEvents(world, p) })
+	g.Go(func() error { return p.watchTroubles(world) })
 	g.Go(func() error { return p.keepIndex(world) })
 	g.Go(func() error { return p.routes.Run(world) })
 	g.Go(func() error { return p.health.Run(world) })

@@ -149,7 +149,12 @@ func TestWhatAPodSaysIsThePodsProblemAlone(t *testing.T) {
 	putPod(k, 2, map[string]any{"baton.dev/engine": "cobol"})
 	r := startInCluster(t, k, "")
 	r.isReady(200, "")
-	problems := func() string { return strings.Join(r.plugin.state().Problems, "\n") }
+	problems := func() (all string) {
+		for _, x := range r.plugin.state().Problems {
+			all += x.Text + "\n"
+		}
+		return all
+	}
 	require.Eventually(t, func() bool { return strings.Contains(problems(), "set prefill.listener") }, 30*time.Second, time.Millisecond, problems())
 	require.Contains(t, problems(), `pod infra/p-2 annotation baton.dev/engine: "cobol"`)
 	require.Len(t, r.plugin.board.Load().Workers(), 2)

@@ -11,6 +11,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/mesh"
 	"github.com/seed-60ae5743/baton/internal/replicas"
+	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -93,41 +94,49 @@ func setAside(t *health.Tracker) []worker.Rank {
 }
 
 // replicaRows are the other replicas, for the page.
-func replicaRows(hub *mesh.Hub, now time.Time) (rows []admin.ReplicaRow, warnings []admin.Warning) {
+func replicaRows(hub *mesh.Hub) (rows []admin.ReplicaRow) {
 	if hub == nil {
-		return nil, nil
-	}
-	warn := func(text string, args ...any) {
-		warnings = append(warnings, admin.Warning{Tag: "REPLICA", Text: fmt.Sprintf(text, args...)})
+		return nil
 	}
 	for _, m := range hub.Mates() {
-		row := admin.ReplicaRow{
+		rows = append(rows, admin.ReplicaRow{
 			Address: m.Address, Name: m.Name, State: m.Hearing.String(), Since: m.Since, Heard: m.Heard, Late: m.Late.Seconds(), Told: m.Told, Error: cut(m.Error),
 			Legs: int64(m.Booked.PrefillRequests + m.Booked.DecodeRequests), PrefillTokens: m.Booked.PrefillTokens, DecodeBlocks: m.Booked.DecodeBlocks,
 			Sum: fmt.Sprintf("%016x", m.Booked.Sum), DiffersSince: m.Differs,
+		})
+	}
+	return rows
+}
+
+// replicaTroubles lists what is wrong with sharing with other replicas.
+func replicaTroubles(hub *mesh.Hub, now time.Time) (ts []trouble.Trouble) {
+	if hub == nil {
+		return nil
+	}
+	for _, m := range hub.Mates() {
+		add := func(k trouble.Kind, since time.Time, text string, args ...any) {
+			ts = append(ts, trouble.Trouble{Kind: k, Subject: m.Address, Since: since, What: fmt.Sprintf(text, args...)})
 		}
-		rows = append(rows, row)
-		since := now.Sub(m.Since).Round(time.Second)
 		switch {
 		case m.Hearing == replicas.Silent:
-			warn("What the replica at %s books has not been heard for %s, so it counts less and less here: see whether it hangs or is cut off", m.Address, now.Sub(m.Heard).Round(time.Second))
+			add(trouble.ReplicaSilent, m.Heard, "What the replica at %s books is not heard", m.Address)
 		case m.Hearing == replicas.Unshared:
-			warn("The replica at %s is of a version that does not share what it books: until it is updated each of the two picks as if it were alone", m.Address)
-		case m.Hearing == replicas.Unmet && m.Listed && since > unmetAfter:
-			warn("The replica at %s is listed, and has not been heard for %s: see whether it runs, whether it can reach this one at leg.advertise, and whether both have the same leg.key_file", m.Address, since)
+			add(trouble.ReplicaUnshared, m.Since, "The replica at %s is of a version that does not share what it books", m.Address)
+		case m.Hearing == replicas.Unmet && m.Listed && now.Sub(m.Since) > unmetAfter:
+			add(trouble.ReplicaUnmet, m.Since, "The replica at %s is listed, and has not been heard", m.Address)
 		case !m.Told && m.Error != "" && m.Hearing == replicas.Sharing:
-			warn("The replica at %s does not get what is booked here: %s", m.Address, cut(m.Error))
+			add(trouble.ReplicaUntold, time.Time{}, "The replica at %s does not get what is booked here: %s", m.Address, cut(m.Error))
 		case !m.Differs.IsZero() && now.Sub(m.Differs) > differsAfter:
-			warn("What is held here of the bookings of the replica at %s has differed from what it says for %s: the two know different workers", m.Address, now.Sub(m.Differs).Round(time.Second))
+			add(trouble.ReplicaDiffers, m.Differs, "What is held here of the bookings of the replica at %s differs from what it says", m.Address)
 		}
 	}
 	for _, why := range hub.Faults() {
-		warn("Replicas cannot be listed: %s. Those that are known stay known", cut(why))
+		ts = append(ts, trouble.Trouble{Kind: trouble.ReplicasUnlisted, Subject: cut(why), What: "Replicas cannot be listed: " + cut(why)})
 	}
-	return rows, warnings
+	return ts
 }
 
 const (
-	unmetAfter   = 10 * time.Second
-	differsAfter = 10 * time.Second // three whole messages
+	unmetAfter   = 6 * time.Second
+	differsAfter = 6 * time.Second // two whole messages
 )

@@ -3,19 +3,19 @@ package plugin
 import (
 	"fmt"
 
-	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/sides"
+	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // mostDifferences is how many pairs the page names; it counts the others.
 const mostDifferences = 8
 
-// differences makes a warning of each pair of workers that count the tokens of a prompt differently.
-func differences(snap *worker.Snapshot, ds []sides.Difference) (out []admin.Warning) {
+// differences makes a trouble of each pair of workers that count the tokens of a prompt differently.
+func differences(snap *worker.Snapshot, ds []sides.Difference) (out []trouble.Trouble) {
 	for i, d := range ds {
 		if i == mostDifferences {
-			return append(out, admin.Warning{Tag: "PAIR", Text: fmt.Sprintf("%d more pairs like these", len(ds)-i)})
+			return append(out, trouble.Trouble{Kind: trouble.PairCounts, Subject: "more", Count: int64(len(ds) - i), What: fmt.Sprintf("%d more pairs like these", len(ds)-i)})
 		}
 		ours, alone := "", ""
 		if d.Counts.Ours > 0 {
@@ -24,9 +24,8 @@ func differences(snap *worker.Snapshot, ds []sides.Difference) (out []admin.Warn
 		if d.Alone != 0 {
 			alone = ", and nobody else counts as " + d.Alone.String()
 		}
-		out = append(out, admin.Warning{Tag: "PAIR", Text: fmt.Sprintf(
-			"Of one prompt worker %s has counted %d tokens and worker %s %d%s%s: they are no pair until one of them is started anew; "+
-				"see that both have the same chat template, tokenizer and limit of the prompt's length (--max-model-len, truncation)",
+		out = append(out, trouble.Trouble{Kind: trouble.PairCounts, Subject: d.Prefill.String() + " " + d.Decode.String(), What: fmt.Sprintf(
+			"Of one prompt worker %s has counted %d tokens and worker %s %d%s%s",
 			placed(snap, d.Prefill), d.Counts.Prefill, placed(snap, d.Decode), d.Counts.Decode, ours, alone)})
 	}
 	return out

@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
+	"github.com/seed-60ae5743/baton/internal/trouble"
 )
 
 // bindUnix makes the socket under another name and moves it to path, so that no process
@@ -59,14 +61,15 @@ func keepOwnSocket(ctx context.Context, p *plugin, main *turns) error {
 	mode, _ := p.cfg.SocketMode.Bits() // Validate has checked it before
 	look := time.NewTicker(socketEvery)
 	defer look.Stop()
-	return keepSocket(ctx, path, mode, main, p.log, look.C)
+	lost := func(why string) { p.told.Set(trouble.SocketLost, "", why, time.Now()) }
+	return keepSocket(ctx, path, mode, main, p.log, lost, look.C)
 }
 
 // keepSocket looks at each tick for the socket's file, and makes it again if it was
 // deleted, by a program that clears temporary folders for example. Without the file, open
 // connections go on, and no new one could be made. A file that is there is left alone: it
-// may be a successor's.
-func keepSocket(ctx context.Context, path string, mode fs.FileMode, to *turns, log *slog.Logger, look <-chan time.Time) error {
+// may be a successor's. It tells lost why the socket cannot be made again, and "" once it can.
+func keepSocket(ctx context.Context, path string, mode fs.FileMode, to *turns, log *slog.Logger, lost func(why string), look <-chan time.Time) error {
 	for told := false; ; {
 		select {
 		case <-ctx.Done():
@@ -82,9 +85,11 @@ func keepSocket(ctx context.Context, path string, mode fs.FileMode, to *turns, l
 				log.Error("the socket was deleted, and cannot be made again, so no new connection reaches the plugin: see that its folder is there, and that this user may write to it", logkey.File, path, logkey.Err, err)
 			}
 			told = true
+			lost(fmt.Sprintf("The socket %s was deleted, and cannot be made again: %v", path, err))
 			continue
 		}
 		told = false
+		lost("")
 		to.add(l)
 		log.Warn("the socket was deleted, and has been made again: keep its folder from whatever clears it", logkey.File, path)
 	}

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -16,6 +18,7 @@ type standing struct {
 	admin.Health
 	why   string
 	since time.Time
+	doubt trouble.Kind // what is wrong with a worker in service; "": nothing
 }
 
 // standingOf is how the page shows one entry of health.
@@ -28,8 +31,12 @@ func standingOf(h *health.RankHealth) standing {
 		s.Health, s.why = admin.Recovering, string(h.Reason)
 	case h.SparedFor != "":
 		s.why = "failing (" + string(h.SparedFor) + "), kept in service: too many are set aside"
+		s.doubt = trouble.WorkerSpared
 	case h.State == health.Doubted:
 		s.why = "doubted: " + string(h.Reason) + "; it is probed, and picked only where no mate is healthy"
+		s.doubt = trouble.WorkerDoubted
+	case h.Unheard != "":
+		s.Health, s.why = admin.Unheard, h.Unheard
 	case h.Suspected:
 		s.why = "suspected: it is probed"
 	}
@@ -61,21 +68,26 @@ func stateOf(w *worker.Worker, hs []health.RankHealth) standing {
 	}
 	var all, aside, recovering span
 	var which []string
+	var unheard int
+	var doubt trouble.Kind
 	for i := range hs {
 		s := standingOf(&hs[i])
 		all.add(s.since)
+		doubt = cmp.Or(doubt, s.doubt)
 		switch s.Health {
 		case admin.Aside:
 			aside.add(s.since)
 		case admin.Recovering:
 			recovering.add(s.since)
+		case admin.Unheard:
+			unheard++
 		case admin.Healthy, admin.Partly, admin.Draining:
 		}
 		if s.why != "" {
 			which = append(which, fmt.Sprintf("rank %d: %s", hs[i].Rank.DPRank, s.why))
 		}
 	}
-	out := standing{Health: admin.Healthy, since: all.last, why: strings.Join(which, "; ")}
+	out := standing{Health: admin.Healthy, since: all.last, why: strings.Join(which, "; "), doubt: doubt}
 	switch {
 	case aside.n == len(hs):
 		out.Health = admin.Aside
@@ -83,6 +95,8 @@ func stateOf(w *worker.Worker, hs []health.RankHealth) standing {
 		out.Health, out.since = admin.Partly, aside.first
 	case recovering.n > 0:
 		out.Health, out.since = admin.Recovering, recovering.first
+	case unheard == len(hs):
+		out.Health = admin.Unheard
 	}
 	return out
 }

@@ -8,8 +8,8 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/admin"
-	"github.com/seed-60ae5743/baton/internal/extproc"
 	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -18,7 +18,7 @@ import (
 func (p *plugin) adminConfig() admin.Config {
 	return admin.Config{
 		Address: p.cfg.Admin.Listen, AllowedHosts: p.cfg.Admin.Hosts, Pprof: p.cfg.Admin.Pprof,
-		State: p.state, Ready: p.isReady, ReadyKey: p.isKeyReady, Journal: p.journal, Metrics: p.tele.Handler(),
+		State: p.state, Trouble: p.troubles.latest, Ready: p.isReady, ReadyKey: p.isKeyReady, Journal: p.journal, Metrics: p.tele.Handler(),
 		Explain: p.server.Explain, Index: p.askIndex, IndexDump: p.dumpIndex, Logger: p.log,
 	}
 }
@@ -43,17 +43,20 @@ func (p *plugin) isReady() (bool, string) {
 
 // state collects what the page shows. It is for people, and may be slow.
 func (p *plugin) state() admin.State {
-	version := Version()
-	s := admin.State{Version: version, StartedAt: p.started, Now: time.Now(), Transitions: p.history.list()}
-	s.Lately = p.history.recently(s.Now)
-	s.Ready, s.NotReadyReason = p.isReady()
+	s := p.world(time.Now())
+	s.Transitions, s.Lately = p.history.list(), p.history.recently(s.Now)
 	s.Config, _ = p.cfg.Effective()
+	s.Troubles = p.look(&s)
+	return s
+}
+
+// world collects what is so now, without what was before and what is judged of it.
+func (p *plugin) world(now time.Time) admin.State {
+	s := admin.State{Version: Version(), StartedAt: p.started, Now: now}
+	s.Ready, s.NotReadyReason = p.isReady()
 	u := p.server.Usage()
 	s.BodyBytes, s.BodyLimit = u.BodyBytes, u.BodyLimit
 	s.BodiesTight = p.server.BodiesTight()
-	if w := p.cfg.Warning(); w != "" {
-		s.Warnings = append(s.Warnings, admin.Warning{Tag: "OPEN", Text: w})
-	}
 	snap := p.board.Load()
 	found := p.view.Status()
 	s.View = viewState(&found, snap.Snapshot, s.Now)
@@ -65,12 +68,14 @@ func (p *plugin) state() admin.State {
 		s.Keys = append(s.Keys, p.keyRow(snap, k, healths))
 	}
 	for _, x := range found.Problems {
-		s.Problems = append(s.Problems, strings.TrimSpace(x.Source+" "+cut(x.Key))+": "+cut(x.Text))
+		s.Problems = append(s.Problems, admin.Problem{Kind: trouble.DiscoveryProblem, Text: strings.TrimSpace(x.Source+" "+cut(x.Key)) + ": " + cut(x.Text)})
 	}
-	if w := p.cfg.KeyWarning(); w != "" {
-		s.Problems = append(s.Problems, w)
+	for _, text := range p.mixed(snap) {
+		s.Problems = append(s.Problems, admin.Problem{Kind: trouble.PoolMixed, Text: text})
 	}
-	s.Problems = append(append(s.Problems, p.mixed(snap)...), unheard(snap.Workers(), p.cfg.Policy().Rules.Listener)...)
+	for _, text := range unheard(snap.Workers(), p.cfg.Policy().Rules.Listener) {
+		s.Problems = append(s.Problems, admin.Problem{Kind: trouble.ListenerMissing, Text: text})
+	}
 	streams := make(map[worker.Rank]kvevents.RankStatus)
 	for _, r := range p.events.Status() {
 		streams[r.Rank] = r
@@ -82,31 +87,11 @@ func (p *plugin) state() admin.State {
 		s.Workers = append(s.Workers, row)
 	}
 	s.Channels = p.channelRows()
-	for _, c := range p.server.ClocksOff() {
-		s.Warnings = append(s.Warnings, admin.Warning{Tag: "CLOCK", Text: clockText(c)})
-	}
-	s.Warnings = append(s.Warnings, differences(snap.Snapshot, extproc.Differences(p.server))...)
-	s.Warnings = append(s.Warnings, lossWarnings(p.reports.Losses(s.Now))...)
-	for _, text := range extproc.HeldBack(p.server, s.Now) {
-		s.Warnings = append(s.Warnings, admin.Warning{Tag: "HELD", Text: text})
-	}
-	var shared []admin.Warning
-	s.Replicas, shared = replicaRows(p.mesh, s.Now)
+	s.Replicas = replicaRows(p.mesh)
 	if p.mesh != nil {
 		s.OwnSum = fmt.Sprintf("%016x", p.book.OwnSum())
 	}
-	s.Warnings = append(s.Warnings, shared...)
 	return s
-}
-
-func clockText(c extproc.ClockOff) string {
-	where := cmp.Or(c.Host, "the unix socket")
-	side := "behind"
-	if c.Ahead < 0 {
-		side = "ahead of"
-	}
-	return fmt.Sprintf("The clock of the proxy at %s is %s %s this process's, so deadlines of its requests, %d so far, count from when they reach the plugin: set that clock",
-		where, c.Ahead.Abs().Round(time.Second), side, c.Requests)
 }
 
 func viewState(found *discovery.Status, snap *worker.Snapshot, now time.Time) admin.View {
@@ -169,10 +154,10 @@ func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map
 	s := stateOf(w, hs)
 	row := admin.WorkerRow{
 		ID: w.ID, Role: w.Role, Engine: w.Engine, Endpoint: w.Endpoint.String(), Models: w.Models, Namespace: w.Namespace,
-		Health: s.Health, Reason: s.why, Since: s.since, Facts: f, Pair: w.Pair,
+		Health: s.Health, Reason: s.why, Since: s.since, Doubt: s.doubt, Facts: f, Pair: w.Pair,
 	}
 	if why := discovery.Ineligible(w); why != "" && row.Reason == "" {
-		row.Reason = why
+		row.Reason, row.Doubt = why, trouble.WorkerIneligible
 	}
 	for dp := range worker.DPRank(w.DPSize) {
 		r := worker.Rank{ID: w.ID, DPRank: dp}

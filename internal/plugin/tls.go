@@ -24,8 +24,14 @@ import (
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 )
 
+// certs makes what the plugin shows and asks for in TLS.
+type certs struct {
+	log   *slog.Logger
+	pairs []*keyPair // that are read again
+}
+
 // transport returns the credentials of the gRPC listener; nil: plain text.
-func transport(c config.TLSConfig, log *slog.Logger) (credentials.TransportCredentials, error) {
+func (x *certs) transport(c config.TLSConfig) (credentials.TransportCredentials, error) {
 	if !c.On() {
 		return nil, nil
 	}
@@ -33,7 +39,7 @@ func transport(c config.TLSConfig, log *slog.Logger) (credentials.TransportCrede
 	if err != nil {
 		return nil, err
 	}
-	if err := certify(&c, conf, log); err != nil {
+	if err := x.certify(&c, conf); err != nil {
 		return nil, fmt.Errorf("tls: %w", err)
 	}
 	if c.ClientCA != "" {
@@ -54,7 +60,7 @@ func transport(c config.TLSConfig, log *slog.Logger) (credentials.TransportCrede
 // this process does; nil: plain text. They are not verified, as no gateway verifies them: a
 // report's token says that its caller has the leg, and the owner's address is sealed. To
 // replicas that ask for a certificate this process shows its own.
-func toReplicas(c config.TLSConfig, log *slog.Logger) (credentials.TransportCredentials, error) {
+func (x *certs) toReplicas(c config.TLSConfig) (credentials.TransportCredentials, error) {
 	if !c.On() {
 		return nil, nil
 	}
@@ -67,7 +73,7 @@ func toReplicas(c config.TLSConfig, log *slog.Logger) (credentials.TransportCred
 		return credentials.NewTLS(conf), nil
 	}
 	own := &tls.Config{}
-	if err := certify(&c, own, log); err != nil {
+	if err := x.certify(&c, own); err != nil {
 		return nil, fmt.Errorf("tls: %w", err)
 	}
 	conf.Certificates = own.Certificates
@@ -78,7 +84,7 @@ func toReplicas(c config.TLSConfig, log *slog.Logger) (credentials.TransportCred
 }
 
 // certify sets the certificate that the listener shows.
-func certify(c *config.TLSConfig, conf *tls.Config, log *slog.Logger) error {
+func (x *certs) certify(c *config.TLSConfig, conf *tls.Config) error {
 	if c.Cert == "" {
 		cert, err := selfSigned(c.CipherSuites)
 		if err != nil {
@@ -87,7 +93,7 @@ func certify(c *config.TLSConfig, conf *tls.Config, log *slog.Logger) error {
 		conf.Certificates = []tls.Certificate{cert}
 		return nil
 	}
-	pair, err := newKeyPair(c.Cert, c.Key, log)
+	pair, err := newKeyPair(c.Cert, c.Key, x.log)
 	if err != nil {
 		return err
 	}
@@ -95,6 +101,7 @@ func certify(c *config.TLSConfig, conf *tls.Config, log *slog.Logger) error {
 		conf.Certificates = []tls.Certificate{*pair.cert}
 		return nil
 	}
+	x.pairs = append(x.pairs, pair)
 	conf.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.at(time.Now()), nil }
 	return nil
 }
@@ -166,6 +173,7 @@ func (k *keyPair) at(now time.Time) *tls.Certificate {
 	}
 	k.looked = now
 	if !k.changed() {
+		k.fault = ""
 		return k.cert
 	}
 	switch err := k.load(); {
@@ -177,6 +185,14 @@ func (k *keyPair) at(now time.Time) *tls.Certificate {
 		k.log.Warn("the TLS certificate cannot be read again, and the one before is shown: see that tls.cert and tls.key belong together and that this user may read them", logkey.Err, err)
 	}
 	return k.cert
+}
+
+// wrong says why the files cannot be read again; "": they can.
+func (k *keyPair) wrong(now time.Time) string {
+	k.at(now)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.fault
 }
 
 func (k *keyPair) changed() bool {

@@ -97,7 +97,7 @@ func TestEachStartMakesItsOwnCertificate(t *testing.T) {
 	require.IsType(t, &rsa.PublicKey{}, parse("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256").PublicKey)
 	require.IsType(t, &ecdsa.PublicKey{}, parse("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256").PublicKey)
 	client := config.TLSConfig{SelfSigned: true, ClientCA: "gone.pem"}
-	_, err := transport(client, slog.New(slog.DiscardHandler))
+	_, err := (&certs{log: slog.New(slog.DiscardHandler)}).transport(client)
 	require.ErrorContains(t, err, "gone.pem")
 }
 
@@ -117,7 +117,7 @@ func TestReplicasCallEachOtherAsTheyListen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := startPlugin(t, "listen: 127.0.0.1:0\ntls: {"+terms+"}\n")
-			creds, err := toReplicas(r.plugin.cfg.TLS, slog.New(slog.DiscardHandler))
+			creds, err := (&certs{log: slog.New(slog.DiscardHandler)}).toReplicas(r.plugin.cfg.TLS)
 			require.NoError(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
@@ -186,7 +186,7 @@ func TestACertificateThatIsReplacedIsShownToTheNextCaller(t *testing.T) {
 
 	c = readEPP(t, "--cert-path", m.dir)
 	var conf tls.Config
-	require.NoError(t, certify(&c.TLS, &conf, slog.New(slog.DiscardHandler)))
+	require.NoError(t, (&certs{log: slog.New(slog.DiscardHandler)}).certify(&c.TLS, &conf))
 	require.Nil(t, conf.GetCertificate, "the files are read once, at the start")
 	require.Equal(t, m.shown(), conf.Certificates[0].Certificate[0])
 }

@@ -74,9 +74,11 @@ const (
 	Peer      = "peer"       // address of who has dialled
 
 	Source   = "source"   // where it comes from: a discovery source; of the memory, what limits it
-	Kind     = "kind"     // kind of a discovery problem
+	Kind     = "kind"     // kind of a trouble or of a discovery problem
 	Key      = "key"      // key of an entry in discovery
-	Problem  = "problem"  // what is wrong with the entry
+	Problem  = "problem"  // what is wrong
+	Effect   = "effect"   // what it does to requests
+	Do       = "do"       // what to do about it
 	Revision = "revision" // revision of discovery
 	Entries  = "entries"  // number of entries listed
 	Instead  = "instead"  // what is served meanwhile

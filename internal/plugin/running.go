@@ -3,27 +3,40 @@ package plugin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/config"
 )
 
-// CheckReplicas prints, if replicas share what they have booked, what the plugin that runs with this
-// configuration says of the others: who is in, how late they are, and what differs. The lines are comments in
-// the printed configuration.
-func CheckReplicas(ctx context.Context, c *config.Config, stdout io.Writer) {
-	if !c.Leg.Shares() {
-		return
-	}
-	s, err := runningReplicas(ctx, c.Admin.Listen)
-	if err != nil {
+// CheckRunning prints what the plugin that runs with this configuration says: what is wrong, and, if
+// replicas share what they have booked, who of the others is in, how late they are, and what
+// differs. The lines are comments in the printed configuration.
+func CheckRunning(ctx context.Context, c *config.Config, stdout io.Writer) {
+	s, err := askRunning(ctx, c.Admin.Listen)
+	switch {
+	case err != nil && c.Leg.Shares():
 		fmt.Fprintf(stdout, "# Other replicas are listed by %s. Who is in tells a running plugin, and none answers at %s (admin.listen).\n", listedBy(c), c.Admin.Listen)
 		return
+	case err != nil:
+		return
+	case len(s.Trouble) > 0:
+		fmt.Fprintf(stdout, "# In trouble, as the plugin at %s says:\n", c.Admin.Listen)
 	}
+	for _, line := range s.Trouble {
+		fmt.Fprintf(stdout, "# - %s\n", strings.Join(strings.Fields(line), " "))
+	}
+	if c.Leg.Shares() {
+		s.printReplicas(c, stdout)
+	}
+}
+
+func (s *runningDoc) printReplicas(c *config.Config, stdout io.Writer) {
 	fmt.Fprintf(stdout, "# Other replicas, as the plugin at %s knows them:\n", c.Admin.Listen)
 	for _, r := range s.Replicas {
 		line := fmt.Sprintf("# - %s: %s since %s", r.Address, r.State, r.Since.UTC().Format(time.RFC3339))
@@ -58,7 +71,9 @@ func listedBy(c *config.Config) string {
 	return strings.Join(append(by, "each other's legs"), ", ")
 }
 
-type replicasDoc struct {
+// runningDoc is what is read of a plugin's state.
+type runningDoc struct {
+	Trouble  []string
 	Replicas []struct {
 		Address, State, Error string
 		Since                 time.Time
@@ -67,10 +82,10 @@ type replicasDoc struct {
 	}
 }
 
-func runningReplicas(ctx context.Context, admin string) (s replicasDoc, err error) {
+func askRunning(ctx context.Context, at string) (s runningDoc, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/debug/state", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at+"/debug/state", nil)
 	if err != nil {
 		return s, err
 	}
@@ -79,5 +94,8 @@ func runningReplicas(ctx context.Context, admin string) (s replicasDoc, err erro
 		return s, err
 	}
 	defer resp.Body.Close()
+	if resp.Header.Get("Server") != admin.ServerName {
+		return s, errors.New("another server answers")
+	}
 	return s, json.NewDecoder(io.LimitReader(resp.Body, 64<<20)).Decode(&s)
 }

@@ -1,0 +1,111 @@
+package plugin
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/decision"
+	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/trouble"
+	"github.com/seed-60ae5743/baton/pkg/tokens"
+)
+
+// endedFor is the time over which the ends of requests are judged: as long as that, a failure is
+// told of as trouble.
+const endedFor = 8 * time.Second
+
+// ended is how the requests of the latest endedFor have ended.
+type ended struct {
+	all, bad   int
+	counts     map[string]int // of the bad ones, by outcome
+	latest     string         // the latest error
+	unfinished int            // nobody told how they ended
+
+	picked, guessed int // prompts, and those of them that no tokenizer has counted
+	why             string
+}
+
+// lately reads the journal, newest first.
+func lately(j *journal.Journal, now time.Time) ended {
+	e := ended{counts: map[string]int{}}
+	j.Visit(func(r *decision.Record) {
+		since := now.Add(-endedFor)
+		if r.Time.After(since) && r.ISLTokens > 0 {
+			e.pick(r)
+		}
+		if end := r.Timings.End; end > 0 && r.Time.Add(end).After(since) || end == 0 && r.Outcome != decision.Routed && r.Time.After(since) {
+			e.end(r)
+		}
+	})
+	return e
+}
+
+func (e *ended) pick(r *decision.Record) {
+	e.picked++
+	switch tokens.Reason(r.TokenReason) {
+	case tokens.ReasonSetAside, tokens.ReasonSlow, tokens.ReasonFailed, tokens.ReasonKey:
+		e.guessed++
+		e.why = cmp.Or(e.why, r.TokenReason)
+	default:
+	}
+}
+
+func (e *ended) end(r *decision.Record) {
+	e.all++
+	if s := r.Status; (r.Outcome == decision.Refused || r.Outcome == decision.Rejected) && s >= 400 && s < 500 && s != 429 {
+		return // the client's fault: it must not hide ours
+	}
+	switch r.Outcome {
+	case decision.Refused, decision.Rejected, decision.Failed, decision.Cut, decision.Retried:
+		e.bad++
+		e.counts[r.OutcomeText()]++
+		e.latest = cmp.Or(e.latest, r.Error, r.LegError)
+	case decision.Unfinished:
+		e.unfinished++
+	case decision.Routed, decision.OK, decision.ClientLeft, decision.Answered:
+	}
+}
+
+func (e *ended) troubles() (ts []trouble.Trouble) {
+	if e.bad > 0 {
+		latest := ""
+		if e.latest != "" {
+			latest = ". The latest error: " + strings.TrimSuffix(e.latest, ".")
+		}
+		ts = append(ts, trouble.Trouble{Kind: trouble.RequestsFailing, Count: int64(e.bad), What: fmt.Sprintf(
+			"%d of the %d attempts that ended in the last %s did not end well: %s%s", e.bad, e.all, endedFor, outcomesOf(e.counts), latest)})
+	}
+	if e.unfinished > 0 {
+		ts = append(ts, trouble.Trouble{Kind: trouble.AccessLog, Count: int64(e.unfinished), What: fmt.Sprintf(
+			"Of %d answers no report of Envoy's has told how they ended", e.unfinished)})
+	}
+	if e.guessed > 0 {
+		ts = append(ts, trouble.Trouble{Kind: trouble.PromptsGuessed, Subject: e.why, Count: int64(e.guessed), What: fmt.Sprintf(
+			"Of %d of the latest %d prompts the tokens are not known: %s", e.guessed, e.picked, e.why)})
+	}
+	return ts
+}
+
+// outcomesOf lists the outcomes, the most frequent one first.
+func outcomesOf(counts map[string]int) string {
+	const most = 4
+	kinds := make([]string, 0, len(counts))
+	for k := range counts {
+		kinds = append(kinds, k)
+	}
+	slices.SortFunc(kinds, func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	if len(kinds) > most {
+		kinds = append(kinds[:most], "…")
+	}
+	for i, k := range kinds {
+		if n := counts[k]; n > 1 {
+			kinds[i] = fmt.Sprintf("%s ×%d", k, n)
+		}
+	}
+	return strings.Join(kinds, ", ")
+}

@@ -1,0 +1,353 @@
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/extproc"
+	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
+	"github.com/seed-60ae5743/baton/internal/trouble"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// troubleEvery is how often the state is looked at for troubles.
+const troubleEvery = 2 * time.Second
+
+// mostNamed is how many workers a trouble names; it counts the others.
+const mostNamed = 4
+
+// troubles is the one list of what is wrong: the page, the JSON state, readiness, explain, check,
+// the gauge and the log have it from here. Safe for concurrent use.
+type troubles struct {
+	mu    sync.Mutex
+	watch trouble.Watch     // guarded by mu
+	last  []trouble.Trouble // guarded by mu: of the latest look; never changed in place
+}
+
+// look judges the state, and tells the log what has begun and ended. The caller must not change
+// what it returns.
+func (p *plugin) look(s *admin.State) []trouble.Trouble {
+	ts := judge(s, slices.Concat(p.told.List(), p.parts(s)), lately(p.journal, s.Now))
+	p.troubles.mu.Lock()
+	defer p.troubles.mu.Unlock()
+	begun, ended := p.troubles.watch.Look(ts, s.Now)
+	p.troubles.last = ts
+	logTroubles(p.log, begun, ended, s.Now)
+	return ts
+}
+
+// latest returns what was wrong at the latest look, at most troubleEvery ago.
+func (t *troubles) latest() []trouble.Trouble {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.last
+}
+
+// logTroubles has a line for each trouble that begins and for each that ends.
+func logTroubles(log *slog.Logger, begun, ended []trouble.Trouble, now time.Time) {
+	for i := range begun {
+		if t := &begun[i]; t.LogsBegin() {
+			log.Warn("trouble", logkey.Kind, string(t.Kind), logkey.Problem, t.What, logkey.Effect, t.Means(), logkey.Do, t.Help())
+		}
+	}
+	for i := range ended {
+		if t := &ended[i]; t.LogsEnd() {
+			log.Info("trouble is over", logkey.Kind, string(t.Kind), logkey.Problem, t.What, logkey.Took, now.Sub(t.Since).Round(time.Second))
+		}
+	}
+}
+
+// watchTroubles looks at the state until ctx ends.
+func (p *plugin) watchTroubles(ctx context.Context) error {
+	tick := time.NewTicker(troubleEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			extproc.TryListener(ctx, p.server)
+			s := p.world(time.Now())
+			p.look(&s)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// judge lists what is wrong, worst first: by the state, by what parts have told, and by how the
+// latest requests have ended.
+func judge(s *admin.State, told []trouble.Trouble, l ended) []trouble.Trouble {
+	ts := slices.Concat(served(s), workersIn(s), discovered(s), eventsOf(s), l.troubles(), told)
+	trouble.Sort(ts)
+	return ts
+}
+
+// served lists why requests are refused or wait.
+func served(s *admin.State) (ts []trouble.Trouble) {
+	if !s.Ready {
+		ts = append(ts, trouble.Trouble{Kind: trouble.NotReady, What: "Baton is not ready: " + cmp.Or(s.NotReadyReason, "no reason given")})
+	}
+	if len(s.Workers) == 0 {
+		ts = append(ts, trouble.Trouble{Kind: trouble.NoWorkers, What: "The view has no workers"})
+	}
+	for i := range s.Keys {
+		k := &s.Keys[i]
+		name := keyName(k.Key)
+		if !k.CanServe {
+			ts = append(ts, trouble.Trouble{Kind: trouble.ModelUnserved, Subject: name, Since: k.Since,
+				What: fmt.Sprintf("Model %s cannot be served: %s", name, cmp.Or(k.Reason, "no reason given"))})
+		}
+		if k.Full() {
+			ts = append(ts, trouble.Trouble{Kind: trouble.QueueFull, Subject: name, What: fmt.Sprintf(
+				"The prefill workers of model %s have %d prompt tokens queued, the limit is %d", name, k.QueuedTokens, k.MaxQueuedTokens)})
+		}
+	}
+	if s.BodiesTight {
+		ts = append(ts, trouble.Trouble{Kind: trouble.BodiesFull, What: fmt.Sprintf(
+			"%d MiB of bodies are in flight, and %d MiB may be", s.BodyBytes>>20, s.BodyLimit>>20)})
+	}
+	return ts
+}
+
+func keyName(k worker.Key) string {
+	if k.Namespace == "" {
+		return k.Model
+	}
+	return k.Model + " in " + k.Namespace
+}
+
+// group is workers of one role with one trouble for one reason.
+type group struct {
+	kind trouble.Kind
+	role worker.Role
+	why  string
+}
+
+// members are the workers of a group.
+type members struct {
+	names []string
+	n     int
+	since time.Time
+}
+
+func (m *members) add(name string, since time.Time) {
+	if m.n++; len(m.names) < mostNamed {
+		m.names = append(m.names, name)
+	}
+	if m.since.IsZero() || !since.IsZero() && since.Before(m.since) {
+		m.since = since
+	}
+}
+
+func (m *members) list() string {
+	if m.n > len(m.names) {
+		return fmt.Sprintf("%s and %d more", strings.Join(m.names, ", "), m.n-len(m.names))
+	}
+	return strings.Join(m.names, ", ")
+}
+
+// groups collects them in the order in which they are met.
+type groups struct {
+	order []group
+	of    map[group]*members
+	roles map[worker.Role]int // workers in all
+}
+
+func (g *groups) add(x group, name string, since time.Time) {
+	if g.of[x] == nil {
+		g.order = append(g.order, x)
+		g.of[x] = &members{}
+	}
+	g.of[x].add(name, since)
+}
+
+// words says what is wrong with the workers of a group.
+var groupWords = [...]struct {
+	kind trouble.Kind
+	text string
+}{
+	{trouble.WorkerAside, "set aside"}, {trouble.WorkerRecovering, "coming back"}, {trouble.WorkerSpared, "failing"},
+	{trouble.WorkerDoubted, "doubted"}, {trouble.WorkerUnheard, "not heard from yet"}, {trouble.WorkerStale, "stale: the records have expired"},
+	{trouble.WorkerIneligible, "not used"}, {trouble.FactsFailing, "not telling what they run"},
+}
+
+// list makes a trouble of each group: of ten workers that are down, one is to be read.
+func (g *groups) list() (ts []trouble.Trouble) {
+	for _, x := range g.order {
+		m, state := g.of[x], ""
+		for _, w := range groupWords {
+			if w.kind == x.kind {
+				state = w.text
+			}
+		}
+		why := ""
+		if x.why != "" {
+			why = " (" + x.why + ")"
+		}
+		ts = append(ts, trouble.Trouble{Kind: x.kind, Subject: x.role.String() + " " + x.why, Count: int64(m.n), Since: m.since,
+			What: fmt.Sprintf("%d of %d %s workers %s %s%s: %s", m.n, g.roles[x.role], x.role, isOrAre(m.n), state, why, m.list())})
+	}
+	return ts
+}
+
+func isOrAre(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
+}
+
+// workersIn lists what is wrong with workers.
+func workersIn(s *admin.State) []trouble.Trouble {
+	g := groups{of: map[group]*members{}, roles: map[worker.Role]int{}}
+	for i := range s.Workers {
+		w := &s.Workers[i]
+		g.roles[w.Role]++
+		name := fmt.Sprintf("%s (id %s)", w.Endpoint, w.ID)
+		add := func(k trouble.Kind, why string, since time.Time) { g.add(group{k, w.Role, why}, name, since) }
+		switch w.Health {
+		case admin.Aside:
+			add(trouble.WorkerAside, w.Reason, w.Since)
+		case admin.Partly:
+			g.add(group{trouble.WorkerAside, w.Role, "in part"}, name+": "+w.Reason, w.Since)
+		case admin.Recovering:
+			add(trouble.WorkerRecovering, w.Reason, w.Since)
+		case admin.Unheard:
+			add(trouble.WorkerUnheard, w.Reason, w.Since)
+		case admin.Healthy, admin.Draining:
+		}
+		if w.Doubt != "" {
+			add(w.Doubt, w.Reason, w.Since)
+		}
+		if !w.StaleSince.IsZero() {
+			add(trouble.WorkerStale, "", w.StaleSince)
+		}
+		if f := &w.Facts; f.State == "failing" {
+			g.add(group{trouble.FactsFailing, w.Role, ""}, name+because(f.Error), f.Since)
+		}
+	}
+	return g.list()
+}
+
+// discovered lists what is wrong with what discovery tells.
+func discovered(s *admin.State) (ts []trouble.Trouble) {
+	if s.View.Stale {
+		ts = append(ts, trouble.Trouble{Kind: trouble.ViewStale, Since: s.Now.Add(-s.View.Age), What: fmt.Sprintf(
+			"The view of the workers, revision %d, is not confirmed any more%s", s.View.Revision, because(s.View.StaleReason))})
+	}
+	for i := range s.Problems {
+		x := &s.Problems[i]
+		ts = append(ts, trouble.Trouble{Kind: x.Kind, Subject: x.Text, What: x.Text})
+	}
+	return bounded(ts)
+}
+
+// bounded keeps the first few troubles of each kind, and lets the last of them stand for the rest.
+func bounded(ts []trouble.Trouble) (out []trouble.Trouble) {
+	const most = 8
+	n, last := map[trouble.Kind]int{}, map[trouble.Kind]int{}
+	for i := range ts {
+		k := ts[i].Kind
+		switch n[k]++; {
+		case n[k] < most:
+			out = append(out, ts[i])
+		case n[k] == most:
+			last[k] = len(out)
+			out = append(out, ts[i])
+		default:
+			rest := &out[last[k]]
+			rest.Count, rest.Subject = int64(n[k]-most+1), "more"
+			rest.What = fmt.Sprintf("And %d more like these: see the JSON state", rest.Count)
+		}
+	}
+	return out
+}
+
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return " (" + reason + ")"
+}
+
+// eventsOf lists what is wrong with KV events and the index.
+func eventsOf(s *admin.State) (ts []trouble.Trouble) {
+	var silent, lost members
+	for i := range s.Workers {
+		w := &s.Workers[i]
+		for _, x := range []struct {
+			of *members
+			is func(*admin.EventStream) bool
+		}{{&silent, (*admin.EventStream).Silent}, {&lost, (*admin.EventStream).Partial}} {
+			if r := w.InTrouble(x.is); r != nil {
+				x.of.add(fmt.Sprintf("%s (%d/%d)%s", w.Endpoint, w.ID, r.DPRank, because(r.Events.Reason)), r.Events.Since)
+			}
+		}
+	}
+	if silent.n > 0 {
+		ts = append(ts, trouble.Trouble{Kind: trouble.KVEventsSilent, Count: int64(silent.n), Since: silent.since,
+			What: fmt.Sprintf("KV events of %d of %d workers do not come: %s", silent.n, len(s.Workers), silent.list())})
+	}
+	if lost.n > 0 {
+		ts = append(ts, trouble.Trouble{Kind: trouble.KVEventsLost, Count: int64(lost.n), Since: lost.since,
+			What: fmt.Sprintf("KV events of %d of %d workers are degraded: %s", lost.n, len(s.Workers), lost.list())})
+	}
+	for _, c := range s.Channels {
+		if !c.Up {
+			ts = append(ts, trouble.Trouble{Kind: trouble.KVChannelDown, Subject: c.Name, Since: c.Since, What: "No KV events come by " + c.Name + because(c.Reason)})
+		}
+	}
+	if blocks, ranks := s.Shed(); ranks > 0 {
+		ts = append(ts, trouble.Trouble{Kind: trouble.IndexShed, Count: int64(ranks), What: fmt.Sprintf(
+			"For want of memory the index has dropped %d blocks of %d ranks", blocks, ranks)})
+	}
+	return ts
+}
+
+// parts lists what parts of the plugin know to be wrong.
+func (p *plugin) parts(s *admin.State) (ts []trouble.Trouble) {
+	for _, c := range p.server.ClocksOff() {
+		ts = append(ts, trouble.Trouble{Kind: trouble.ClockOff, Subject: c.Host, Count: c.Requests, What: clockText(c)})
+	}
+	ts = append(ts, differences(p.board.Load().Snapshot, extproc.Differences(p.server))...)
+	ts = append(ts, lossTroubles(p.reports.Losses(s.Now))...)
+	for _, text := range extproc.HeldBack(p.server, s.Now) {
+		ts = append(ts, trouble.Trouble{Kind: trouble.RequestsHeld, Subject: text, What: text})
+	}
+	if at, why, since := extproc.ListenerDown(p.server); at != "" {
+		ts = append(ts, trouble.Trouble{Kind: trouble.LegUnreachable, Since: since,
+			What: fmt.Sprintf("Envoy's listener for the plugin's own legs cannot be reached at %s (%s)", at, why)})
+	}
+	for _, k := range p.certs.pairs {
+		if why := k.wrong(s.Now); why != "" {
+			ts = append(ts, trouble.Trouble{Kind: trouble.Certificate, Subject: k.files[0], What: "The TLS certificate cannot be read again: " + why})
+		}
+	}
+	for _, why := range p.files.Faults() {
+		ts = append(ts, trouble.Trouble{Kind: trouble.ModelFiles, Subject: why, What: upper(why)})
+	}
+	for kind, w := range map[trouble.Kind]string{trouble.Exposed: p.cfg.Warning(), trouble.KeyHidden: p.cfg.KeyWarning()} {
+		if w != "" {
+			ts = append(ts, trouble.Trouble{Kind: kind, What: upper(w)})
+		}
+	}
+	return bounded(append(ts, replicaTroubles(p.mesh, s.Now)...))
+}
+
+// upper begins a sentence.
+func upper(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+
+func clockText(c extproc.ClockOff) string {
+	where := cmp.Or(c.Host, "the unix socket")
+	side := "behind"
+	if c.Ahead < 0 {
+		side = "ahead of"
+	}
+	return fmt.Sprintf("The clock of the proxy at %s is %s %s this process's", where, c.Ahead.Abs().Round(time.Second), side)
+}
