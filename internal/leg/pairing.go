@@ -527,7 +527,7 @@ func (m *pairing) answerWithPrefill(answer []byte) {
 }
 
 // PrefillAnswers reports whether the client gets prefill's answer, all at once, and whether as events.
-func (m *pairing) PrefillAnswers() (answers, events bool) {
+func PrefillAnswers(m *Main) (answers, events bool) {
 	return m.handover.final != "", IsEventStream(m.handover.final)
 }
 
