@@ -71,7 +71,7 @@ func (s *mainStream) measure(now time.Time, e *leg.Effect) {
 	}
 	s.srv.cfg.Telemetry.Took(&t)
 	s.learn(&t)
-	if t.Error == "" {
+	if answers, _ := leg.PrefillAnswers(&s.m); t.Error == "" && !answers {
 		s.srv.Paces.answer(s, &t, now)
 	}
 	if t.Error != "" || s.prompt.Prompt == 0 {
@@ -115,6 +115,13 @@ func (s *mainStream) clock(t *telemetry.Served, now time.Time, began bool) {
 		first = s.m.Answer().Relayed
 	}
 	t.Whole = now.Sub(start)
+	if answers, events := leg.PrefillAnswers(&s.m); answers { // all at once; decode has no head that tells when
+		t.FirstByte = t.Whole
+		if events {
+			t.FirstToken = t.Whole
+		}
+		return
+	}
 	if !began || first.IsZero() {
 		return
 	}

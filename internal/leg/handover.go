@@ -105,6 +105,7 @@ type handover struct {
 	answer []byte
 	result handoff.Result
 	kv     kv
+	final  string // if prefill's answer is the client's, its content type
 }
 
 // asked says what a leg of our own that has not answered was sent to prefill for. The

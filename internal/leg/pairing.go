@@ -514,7 +514,7 @@ func (m *pairing) answerWithPrefill(answer []byte) {
 		m.reject(&failPrefill, true)
 		return
 	}
-	m.phase = mainRejected
+	m.phase, m.handover.final = mainRejected, contentType
 	m.finish(blame.OK, nil)
 	im := &wire.Immediate{Status: 200, Detail: "baton_prefill_answer", Body: body}
 	im.Headers = append(im.Headers, wire.Header{Name: "content-type", Value: contentType})
@@ -524,6 +524,11 @@ func (m *pairing) answerWithPrefill(answer []byte) {
 	m.collect() // the engine may hold the KV though nothing needs it
 	m.releaseDecode()
 	m.emit(Effect{Op: OpImmediate, Imm: im})
+}
+
+// PrefillAnswers reports whether the client gets prefill's answer, all at once, and whether as events.
+func PrefillAnswers(m *Main) (answers, events bool) {
+	return m.handover.final != "", IsEventStream(m.handover.final)
 }
 
 // mayServeAlone reports whether one worker is to serve the whole request, which would

@@ -138,6 +138,7 @@ func TestEventsThatDoNotComeAreTrouble(t *testing.T) {
 	require.Contains(t, metrics, `baton_kv_event_streams{state="connecting"} 1`)
 	require.Contains(t, metrics, `baton_kv_event_streams{state="none"} 1`)
 	require.Contains(t, metrics, `baton_kv_event_streams{state="lost"} 0`)
+	require.Contains(t, metrics, "baton_kv_events_silent_workers 0\n", "by the same rule as below")
 
 	snap, now := r.plugin.board.Load().Snapshot, time.Now()
 	var s admin.WorkerRow

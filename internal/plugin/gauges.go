@@ -32,7 +32,7 @@ func (p *plugin) observe(o *telemetry.Observation) {
 			o.Replicas[h.String()] = n
 		}
 	}
-	o.Streams = streamCounts(p.events.Status())
+	o.Streams, o.Silent = streamCounts(p.events.Status()), int64(len(silentWorkers(p, snap.Snapshot, time.Now())))
 	keys := make(map[telemetry.StandingCount]int64)
 	o.Problems = int64(len(found.Problems) + len(p.mixed(snap)) + len(unheard(snap.Workers(), p.cfg.Policy().Rules.Listener)))
 	for _, k := range snap.AllKeys(time.Now()) {
@@ -43,6 +43,7 @@ func (p *plugin) observe(o *telemetry.Observation) {
 		q.Model = k.Model
 		q.Tokens, _ = p.server.Backlog(snap, k)
 		o.Queues = append(o.Queues, q)
+		o.Pools = poolLoads(o.Pools, p, snap.Pool(k), time.Now())
 		keys[telemetry.StandingCount{Activation: snap.Standing(k).State.String(), CanServe: p.server.Outlook(snap, k).Way != activation.Refused}]++
 	}
 	for k, n := range keys {
@@ -51,6 +52,7 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	}
 	counts, now := make(map[telemetry.WorkerCount]int64), time.Now()
 	for _, w := range snap.Workers() {
+		o.Infos = append(o.Infos, telemetry.WorkerInfo{ID: w.ID, Role: w.Role, Endpoint: w.Endpoint.String(), Host: w.Endpoint.AddrPort().Addr().String(), Models: w.Models})
 		counts[telemetry.WorkerCount{Role: w.Role, State: string(stateOf(w, healths[w.ID]).Health)}]++
 		for dp := range worker.DPRank(w.DPSize) {
 			r := worker.Rank{ID: w.ID, DPRank: dp}
@@ -67,6 +69,47 @@ func (p *plugin) observe(o *telemetry.Observation) {
 		k.Count = n
 		o.Workers = append(o.Workers, k)
 	}
+}
+
+// poolLoads appends what the ranks in service of the pool have to do, by the role of their workers.
+func poolLoads(dst []telemetry.PoolLoad, p *plugin, pool *worker.Pool, now time.Time) []telemetry.PoolLoad {
+	if pool == nil {
+		return dst
+	}
+	for role, ws := range map[worker.Role][]*worker.Worker{worker.Prefill: pool.Prefill, worker.Decode: pool.Decode, worker.Aggregated: pool.Aggregated} {
+		x, n := telemetry.PoolLoad{Model: pool.Key.Model, Role: role}, 0
+		for _, w := range ws {
+			if w.Role == role { // else it is a decode worker that can serve alone
+				n += addLoad(&x, p, w, n == 0, now)
+			}
+		}
+		if n > 0 {
+			x.Backlog /= float64(n)
+			dst = append(dst, x)
+		}
+	}
+	return dst
+}
+
+// addLoad adds the worker's ranks in service, and returns how many there are. The flag first says that x has
+// none yet.
+func addLoad(x *telemetry.PoolLoad, p *plugin, w *worker.Worker, first bool, now time.Time) (ranks int) {
+	capacity := int64(min(w.CapacityBlocks, 1<<40))
+	for dp := range worker.DPRank(w.DPSize) {
+		r := worker.Rank{ID: w.ID, DPRank: dp}
+		if !p.health.Allows(r) {
+			continue
+		}
+		busy := p.book.Wait(r, now)
+		if first && ranks == 0 || busy < x.LeastBacklog {
+			x.LeastBacklog = busy
+		}
+		x.Backlog, ranks = x.Backlog+busy, ranks+1
+		if holds, known := p.book.DecodingBlocks(r, now); known && x.Role != worker.Prefill && capacity > 0 {
+			x.Capacity, x.FreeBlocks = x.Capacity+capacity, x.FreeBlocks+max(0, capacity-holds)
+		}
+	}
+	return ranks
 }
 
 // streamCounts counts ranks by the state of their KV events, as the page shows it.

@@ -112,7 +112,9 @@ func (c *counter) hasRoomFor(name string) bool {
 }
 
 // with returns the attributes of an observation: the values of the labels with the keys.
-func with(v labels, keys ...string) metric.ObserveOption {
+func with(v labels, keys ...string) metric.ObserveOption { return withAll(v[:], keys...) }
+
+func withAll(v []string, keys ...string) metric.ObserveOption {
 	kv := make([]attribute.KeyValue, len(keys))
 	for i, k := range keys {
 		val := strings.ToValidUTF8(v[i], "?")

@@ -30,7 +30,7 @@ const (
 type Instruments struct {
 	// Set at construction, read-only.
 	requests, attempts, workerAttempts, charges, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
-	legs, tokenize, firstEvents, targets, proofs, pairCounts, promptTokens, blame, clockOff, logBreaks                               *counter
+	legs, tokenize, firstEvents, targets, proofs, pairCounts, promptTokens, overlapLost, blame, clockOff, logBreaks                  *counter
 	replicas, kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                       *counter
 	kvRestores, indexDumps                                                                                                           *counter
 	aside, activation, traceFailures, engineReports, handOffLosses, factReadings, modelFiles, compared                               *counter
@@ -244,7 +244,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		activation: b.counter(MetricActivation),
 
 		traceFailures: b.counter(MetricTraceFailures),
-		promptTokens:  b.counter(MetricPromptTokens),
+		promptTokens:  b.counter(MetricPromptTokens), overlapLost: b.counter(MetricOverlapLost),
 
 		whole: b.latency(MetricRequestSeconds), firstByte: b.latency(MetricFirstByteSeconds),
 		firstTokenSeconds: b.latency(MetricFirstTokenSeconds), perToken: b.latency(MetricPerTokenSeconds), handOffAge: b.latency(MetricHandOffAge), expected: b.latency(MetricExpectedRatio),
@@ -258,7 +258,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 	if b.err != nil {
 		return nil, fmt.Errorf("telemetry: make instruments: %w", b.err)
 	}
-	i.promptTokens.most = maxSets * kindsOfPromptTokens
+	i.promptTokens.most, i.overlapLost.most = maxSets*kindsOfPromptTokens, maxSets*len(LossCauses())
 	for _, c := range []*counter{i.workerAttempts, i.charges} {
 		c.ofWorkers, c.most = true, workersByName
 	}

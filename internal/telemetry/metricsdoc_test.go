@@ -63,6 +63,10 @@ func metricsDoc(t *testing.T) string {
 	list(&b, outcomes())
 	b.WriteString("\nValues of `" + LabelKind + "`:\n\n")
 	list(&b, promptKinds())
+	b.WriteString("- of baton_trouble: `" + strings.Join(TroubleKinds(), "`, `") + "`.\n")
+	b.WriteString("\nValues of `" + LabelCause + "` of lost overlap:\n\n")
+	list(&b, lossCauses())
+	b.WriteString(joins)
 	b.WriteString("\n## Spans\n\n" +
 		"Sent over OTLP gRPC when an endpoint is configured. Trace context is W3C (`traceparent`, `tracestate`); " +
 		"a sampled parent is always followed.\n\n" +
@@ -76,6 +80,17 @@ func metricsDoc(t *testing.T) string {
 	}
 	return b.String()
 }
+
+// joins says how the metrics of a worker get its address.
+const joins = "\n## Joins\n\n" +
+	"`" + MetricWorkerInfo + "` gives the other metrics of a worker its address. A worker with several models has a line for each, so " +
+	"take them together first, or one model's:\n\n" +
+	"```\n" +
+	MetricPrefillTokens + "\n  * on (instance, worker_id) group_left (endpoint, host)\n    max by (instance, worker_id, endpoint, host) (" + MetricWorkerInfo + ")\n\n" +
+	"sum by (host) (\n  rate(" + MetricWorkerAttempts + "{outcome=\"failed\"}[5m])\n" +
+	"  * on (instance, worker_id) group_left (host) " + MetricWorkerInfo + "{model=\"m\"})\n" +
+	"```\n\n" +
+	"Workers that are counted as `" + Other + "` have no such line, nor has one that has left.\n"
 
 // list writes values that are too long for a cell of a table.
 func list(b *strings.Builder, values []labelDef) {
@@ -130,7 +145,7 @@ func labelDefs() []labelDef {
 		{LabelFinding, "`token`, `error`, `end`, `other`"},
 		{LabelExpected, "`kept`, `missed`: what the pick believed of a target"},
 		{LabelResult, "`kept`, `missed`: what came of a target"},
-		{LabelKind, "`asked`, `available`, `predicted`, `delivered`, `told`, `told_predicted`: below; of hand-offs: `nixl_pull`, `context_first`"},
+		{LabelKind, "`asked`, `available`, `predicted`, `delivered`, `told`, `told_predicted`: below; of hand-offs: `nixl_pull`, `context_first`; of troubles: below"},
 		{LabelOperation, "`chat`, `text_completion`, `generate` (SGLang's own); `none` if only headers were read"},
 		{LabelGenAIModel, "as model"},
 		{LabelErrorType, "`none`, or as code"},
@@ -141,8 +156,10 @@ func labelDefs() []labelDef {
 		{LabelCanServe, "`true`, `false`"},
 		{LabelFrom, "as activation"},
 		{LabelTo, "aside: as state; activation: as from"},
-		{LabelCause, "a short code of what happened"},
+		{LabelCause, "a short code of what happened; of lost overlap: below"},
 		{LabelWorker, "the instance id in decimal"},
+		{LabelEndpoint, "where the worker is reached, `ip:port`"},
+		{LabelHost, "the endpoint's IP address"},
 		{LabelDPRank, "the data-parallel rank"},
 		{LabelVersion, "Baton's version"},
 		{LabelRevision, "the commit it was built from"},
@@ -171,6 +188,20 @@ func promptKinds() []labelDef {
 		{"`predicted`", "held by the picked worker, as far as the index says"},
 		{"`delivered`", "not computed, as the engine's usage says; not every engine says it of every request"},
 		{"`told`, `told_predicted`", "`asked` and `predicted` of the requests whose engine said it"},
+	}
+}
+
+// lossCauses are the values of LabelCause of lost overlap.
+func lossCauses() []labelDef {
+	return []labelDef{
+		{"`" + LossLoad + "`", "the worker that held them had more to do than computing them again costs"},
+		{"`" + LossConstraint + "`", "the request, or its pair, ruled that worker out"},
+		{"`" + LossAside + "`", "that worker was not in service"},
+		{"`" + LossStaleIndex + "`", "the index was behind the engine"},
+		{"`" + LossEvicted + "`", "the engine has evicted them since the pick"},
+		{"`" + LossEstimate + "`", "the prompt's tokens were estimated"},
+		{"`" + LossOtherReplica + "`", "another replica's requests came between"},
+		{"`" + LossEngineSilent + "`", "that worker's KV events do not come"},
 	}
 }
 

@@ -32,6 +32,7 @@ const (
 	MetricPerTokenSeconds   = "gen_ai_server_time_per_output_token_seconds"
 	MetricFirstByteSeconds  = "baton_time_to_first_byte_seconds"
 	MetricPromptTokens      = "baton_prompt_tokens_total"
+	MetricOverlapLost       = "baton_overlap_lost_tokens_total"
 
 	MetricLegs               = "baton_prefill_legs_total"
 	MetricPrefillWaitSeconds = "baton_prefill_wait_seconds"
@@ -48,6 +49,7 @@ const (
 	MetricKVReplays = "baton_kv_replays_total"
 	MetricKVResets  = "baton_kv_resets_total"
 	MetricKVStreams = "baton_kv_event_streams"
+	MetricKVSilent  = "baton_kv_events_silent_workers"
 
 	MetricKVRestores = "baton_kv_restores_total"
 	MetricIndexDumps = "baton_index_dumps_total"
@@ -65,17 +67,25 @@ const (
 	MetricAside      = "baton_aside_transitions_total"
 	MetricActivation = "baton_activation_transitions_total"
 
+	MetricTrouble      = "baton_trouble"
 	MetricReady        = "baton_ready"
 	MetricViewRevision = "baton_view_revision"
 	MetricViewAge      = "baton_view_age_seconds"
 	MetricViewStale    = "baton_view_stale"
 	MetricWorkers      = "baton_workers"
+	MetricWorkerInfo   = "baton_worker_info"
+	MetricLeftOut      = "baton_worker_info_left_out"
 	MetricStaleWorkers = "baton_stale_workers"
 	MetricKeys         = "baton_keys"
 	MetricProblems     = "baton_discovery_problems"
 
 	MetricQueuedTokens = "baton_prefill_queued_tokens"
 	MetricQueueLimit   = "baton_prefill_queue_limit_tokens"
+
+	MetricBacklog        = "baton_backlog_seconds"
+	MetricLeastBacklog   = "baton_least_backlog_seconds"
+	MetricFreeBlocks     = "baton_decode_free_blocks"
+	MetricCapacityBlocks = "baton_decode_capacity_blocks"
 
 	MetricBodyBytes = "baton_body_bytes_in_flight"
 	MetricWaiting   = "baton_requests_waiting"
@@ -122,6 +132,8 @@ const (
 	LabelTo          = "to"
 	LabelCause       = "cause"
 	LabelWorker      = "worker_id"
+	LabelEndpoint    = "endpoint"
+	LabelHost        = "host"
 	LabelDPRank      = "dp_rank"
 	LabelVersion     = "version"
 	LabelRevision    = "revision"
@@ -202,6 +214,7 @@ func requestMetrics() []Metric {
 		{MetricFirstTokenSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel), "Time to the first token of a streamed answer, where its first events are read (answer.first_token).", firstTokenBuckets()},
 		{MetricPerTokenSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel), "Time from the first token of a streamed answer to its end, for each token after the first, where its usage is known.", perTokenBuckets()},
 		{MetricPromptTokens, Counter, "{token}", l(LabelModel, LabelRole, LabelKind), "Prompt tokens of requests that were served, by how far caches held them.", nil},
+		{MetricOverlapLost, Counter, "{token}", l(LabelModel, LabelCause), "Prompt tokens that a cache held and that were computed all the same, by why.", nil},
 		{MetricHandOffAge, Histogram, "s", l(LabelKind), "Age of prefill's hand-off at decode's first token, or its head where first tokens are not read, where decode needs prefill's answer ([hand-off-age](behaviour.md#hand-off-age)).", requestBuckets()},
 		{MetricExpectedRatio, Histogram, "1", l(LabelRole), "Time from a pick until the prompt is computed, over what the pick expected, where its cost is in seconds ([cost](config.md#cost)); 1: as expected.", ratioBuckets()},
 		{MetricTargets, Counter, "{request}", l(LabelModel, LabelExpected, LabelResult), "Requests with a target for the first token, by what the pick expected and by what came of it: `kept` or `missed` ([targets](config.md#targets)).", nil},
@@ -235,20 +248,30 @@ func stateMetrics() []Metric {
 
 		{MetricKVStreams, Gauge, "{rank}", l(LabelState), "Ranks by their KV events: `none` are expected; `connecting`, none has come yet; `lost`, not connected any more; `replaying`, catching up; `degraded`, some are missing; `connected`.", nil},
 
+		{MetricKVSilent, Gauge, "{worker}", nil, "Workers whose KV events have been expected for 30 s or more and do not come: what they hold counts for less. The page and the log name them.", nil},
+
 		{MetricAside, Counter, "{transition}", l(LabelTo, LabelReason), "Changes of a worker's health.", nil},
 		{MetricActivation, Counter, "{transition}", l(LabelFrom, LabelTo, LabelCause), "Changes of a key's prefill activation.", nil},
 
+		{MetricTrouble, Gauge, "{trouble}", l(LabelKind), "What is wrong now, as the page lists it: how many troubles of each kind there are. 0: none of that kind.", nil},
 		{MetricReady, Gauge, "1", nil, "1 when Baton takes requests, else 0.", nil},
 		{MetricViewRevision, Gauge, "1", nil, "Discovery revision of the present view of the workers.", nil},
 		{MetricViewAge, Gauge, "s", nil, "Time since the view was last confirmed by its source.", nil},
 		{MetricViewStale, Gauge, "1", nil, "1 when the view cannot be confirmed by its source, else 0.", nil},
 		{MetricWorkers, Gauge, "{worker}", l(LabelRole, LabelState), "Workers in the view.", nil},
+		{MetricWorkerInfo, Gauge, "1", l(LabelWorker, LabelEndpoint, LabelRole, LabelModel, LabelHost), "Always 1, for each worker and model; the labels say where the worker is ([below](#joins)).", nil},
+		{MetricLeftOut, Gauge, "{entry}", nil, "Workers' models that baton_worker_info leaves out: of each worker those after the 16th, of all those after the 16,384th.", nil},
 		{MetricStaleWorkers, Gauge, "{worker}", nil, "Workers that are served although their records have expired: half or more of a role have together, and they still answer.", nil},
 		{MetricKeys, Gauge, "{key}", l(LabelActivation, LabelCanServe), "Models that are served here, by prefill activation and whether requests for them can be served. A model counts until 30 minutes after its last worker has left.", nil},
 		{MetricProblems, Gauge, "{entry}", nil, "Entries of discovery that cannot be used: unreadable, in conflict, or of a worker that cannot be picked; and pools whose workers have blocks of different kinds.", nil},
 
 		{MetricQueuedTokens, Gauge, "{token}", l(LabelModel), "Prompt tokens booked on the eligible prefill workers of a model, and not yet done as far as is known: bounded by prefill.max_queued_isl_tokens.", nil},
 		{MetricQueueLimit, Gauge, "{token}", nil, "prefill.max_queued_isl_tokens: from so many queued tokens on, new requests for the model get 429. 0: no limit.", nil},
+
+		{MetricBacklog, Gauge, "s", l(LabelModel, LabelRole), "How long the ranks in service are believed to be busy with prompts, their mean: it grows with the load and shrinks with each worker more.", nil},
+		{MetricLeastBacklog, Gauge, "s", l(LabelModel, LabelRole), "The same of the rank that is busy for the shortest time: how long a new prompt waits at least.", nil},
+		{MetricFreeBlocks, Gauge, "{block}", l(LabelModel, LabelRole), "KV blocks of ranks in service that picks count for no answer, where engines tell how many they have.", nil},
+		{MetricCapacityBlocks, Gauge, "{block}", l(LabelModel, LabelRole), "KV blocks that these ranks have.", nil},
 
 		{MetricBodyBytes, Gauge, "By", nil, "Bytes of request bodies in flight, both legs included, from a request's headers to its answer's end: bounded by request.max_bodies_bytes; see `bodies_full` in baton_failures_total.", nil},
 		{MetricWaiting, Gauge, "{request}", nil, "Requests that wait for a worker to return, since none of a role is in service and one may come back: each for request.max_wait at most.", nil},

@@ -55,11 +55,15 @@ type Observation struct {
 	Workers  []WorkerCount
 	Keys     []StandingCount
 	Queues   []Queue
+	Infos    []WorkerInfo
+	Pools    []PoolLoad
+	Troubles map[string]int64 // by TroubleKinds; nil: nobody judges, and nothing is shown
 	Problems int64
 	Expired  int64            // workers that are served although their records have expired
 	Facts    map[string]int64 // workers whose engines are asked for facts, by state
 	Replicas map[string]int64 // other replicas, by how far they are heard
 	Streams  map[string]int64 // ranks, by the state of their KV events
+	Silent   int64            // workers whose KV events are expected and do not come
 
 	BodyBytes, BodyLimit int64 // of request bodies: in flight, and the most that may be
 	Waiting              int64 // requests that wait for a worker to return
@@ -70,17 +74,21 @@ type Observation struct {
 
 type observables struct {
 	meter metric.Meter
-	age   metric.Float64ObservableGauge
+	float map[string]metric.Float64Observable
 	whole map[string]metric.Int64Observable // the others, by name
 }
 
 func (b *builder) observables() observables {
-	o := observables{meter: b.meter, age: b.floatGauge(MetricViewAge), whole: map[string]metric.Int64Observable{}}
+	o := observables{meter: b.meter, float: map[string]metric.Float64Observable{}, whole: map[string]metric.Int64Observable{}}
+	for _, name := range []string{MetricViewAge, MetricBacklog, MetricLeastBacklog} {
+		o.float[name] = b.floatGauge(name)
+	}
 	for _, name := range []string{
 		MetricReady, MetricViewRevision, MetricViewStale, MetricWorkers, MetricStaleWorkers, MetricKeys, MetricProblems,
 		MetricFacts, MetricReplicas, MetricKVStreams, MetricQueuedTokens, MetricQueueLimit, MetricBodyBytes, MetricBodyLimit,
 		MetricWaiting, MetricStill, MetricPrefillTokens, MetricPrefillRequests, MetricDecodeBlocks, MetricDecodingBlocks,
-		MetricDecodeRequests, MetricIndexBlocks,
+		MetricDecodeRequests, MetricIndexBlocks, MetricTrouble, MetricKVSilent, MetricWorkerInfo, MetricLeftOut, MetricFreeBlocks,
+		MetricCapacityBlocks,
 	} {
 		o.whole[name] = b.gauge(name)
 	}
@@ -100,14 +108,17 @@ func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err
 		o  Observation
 		g  = i.observables
 	)
-	all := []metric.Observable{g.age}
+	var all []metric.Observable
+	for _, x := range g.float {
+		all = append(all, x)
+	}
 	for _, x := range g.whole {
 		all = append(all, x)
 	}
 	reg, err := g.meter.RegisterCallback(func(_ context.Context, w metric.Observer) error {
 		mu.Lock()
 		defer mu.Unlock()
-		o = Observation{Ranks: o.Ranks[:0], Workers: o.Workers[:0], Keys: o.Keys[:0], Queues: o.Queues[:0]}
+		o = Observation{Ranks: o.Ranks[:0], Workers: o.Workers[:0], Keys: o.Keys[:0], Queues: o.Queues[:0], Infos: o.Infos[:0], Pools: o.Pools[:0]}
 		read(&o)
 		g.show(w, &o)
 		return nil
@@ -124,7 +135,11 @@ func (g *observables) show(w metric.Observer, o *Observation) {
 	w.ObserveInt64(g.whole[MetricViewStale], zeroOrOne(o.Stale))
 	w.ObserveInt64(g.whole[MetricProblems], o.Problems)
 	w.ObserveInt64(g.whole[MetricStaleWorkers], o.Expired)
-	w.ObserveFloat64(g.age, o.Age.Seconds())
+	w.ObserveFloat64(g.float[MetricViewAge], o.Age.Seconds())
+	w.ObserveInt64(g.whole[MetricKVSilent], o.Silent)
+	g.showTroubles(w, o.Troubles)
+	g.showInfos(w, o.Infos)
+	g.showPools(w, o.Pools)
 	for state, n := range o.Facts {
 		w.ObserveInt64(g.whole[MetricFacts], n, with(labels{state}, LabelState))
 	}

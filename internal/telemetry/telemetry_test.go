@@ -60,6 +60,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.Expected("prefill", 1.05)
 	i.Took(&Served{Operation: "chat", Model: "m", Target: time.Second, Late: true, FirstByte: time.Millisecond, FirstToken: time.Second, PerToken: time.Millisecond, Whole: 2 * time.Second, HandOff: "nixl_pull", HandOffAge: time.Second})
 	i.Prompt(&PromptTokens{Model: "m", Role: "prefill", Prompt: 10, Available: 8, Predicted: 4})
+	i.OverlapLost("m", LossLoad, 64)
 	i.Charged(9, "refused")
 	i.PrefillWaited(20 * time.Millisecond)
 	i.Tokenized(SourceEngineTokenize, "ok", 3*time.Millisecond)
@@ -87,6 +88,9 @@ func useAll(t *testing.T, i *Instruments) {
 		o.Ready, o.Revision, o.Age, o.Problems = true, 12, 1500*time.Millisecond, 4
 		o.Workers = append(o.Workers, WorkerCount{worker.Prefill, "healthy", 2})
 		o.Facts, o.Streams, o.Replicas = map[string]int64{"known": 2}, map[string]int64{"lost": 3}, map[string]int64{"sharing": 1}
+		o.Silent, o.Troubles = 2, map[string]int64{"kv_events_silent": 1, "kind of tomorrow": 3}
+		o.Infos = append(o.Infos, WorkerInfo{7, worker.Decode, "10.0.0.7:8000", "10.0.0.7", []string{"m", "a\xffb"}}, WorkerInfo{ID: 8, Role: worker.Prefill, Endpoint: "[::1]:80", Host: "::1"})
+		o.Pools = append(o.Pools, PoolLoad{"m", worker.Decode, 2.5, 0.5, 90, 100}, PoolLoad{"m", worker.Prefill, 3, 1, 0, 0})
 		o.Keys = append(o.Keys, StandingCount{"prefill-ready", true, 3})
 		o.Queues, o.QueueLimit = append(o.Queues, Queue{"m", 4096}), 9000
 		o.Ranks = append(o.Ranks, RankLoad{worker.Rank{ID: 1<<64 - 1, DPRank: 3}, worker.Prefill, 4096, 2, 7, 8, 1, 99, 5})
@@ -200,12 +204,21 @@ func TestValuesReachThePage(t *testing.T) {
 		`baton_worker_index_shed_blocks_total{dp_rank="3",role="prefill",worker_id="18446744073709551615"} 5`,
 		`baton_workers{role="prefill",state="healthy"} 2`,
 		`baton_view_age_seconds 1.5`,
+		`baton_overlap_lost_tokens_total{cause="load",model="m"} 64`,
+		`baton_kv_events_silent_workers 2`,
+		`baton_trouble{kind="kv_events_silent"} 1`, `baton_trouble{kind="not_ready"} 0`, `baton_trouble{kind="kind of tomorrow"} 3`,
+		`baton_worker_info{endpoint="10.0.0.7:8000",host="10.0.0.7",model="m",role="decode",worker_id="7"} 1`,
+		`baton_worker_info{endpoint="10.0.0.7:8000",host="10.0.0.7",model="a?b",role="decode",worker_id="7"} 1`,
+		`baton_worker_info{endpoint="[::1]:80",host="::1",model="none",role="prefill",worker_id="8"} 1`, `baton_worker_info_left_out 0`,
+		`baton_backlog_seconds{model="m",role="decode"} 2.5`, `baton_least_backlog_seconds{model="m",role="decode"} 0.5`,
+		`baton_decode_free_blocks{model="m",role="decode"} 90`, `baton_decode_capacity_blocks{model="m",role="decode"} 100`,
 		`baton_view_revision 12`,
 		`baton_ready 1`,
 	} {
 		require.Contains(t, w.Body.String(), line+"\n")
 	}
 	require.Contains(t, w.Body.String(), `baton_build_info{go_version="go`)
+	require.NotContains(t, w.Body.String(), `baton_decode_capacity_blocks{model="m",role="prefill"}`, "what is not known is not 0")
 }
 
 func TestAGaugeOfAGoneWorkerIsNotShown(t *testing.T) {
