@@ -6,6 +6,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
+	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -22,17 +23,18 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	u := p.server.Usage()
 	o.BodyBytes, o.BodyLimit, o.Waiting, o.Still = u.BodyBytes, u.BodyLimit, u.Waiting, u.Still
 	o.QueueLimit = p.cfg.Prefill.MaxQueuedISLTokens
-	o.Facts = make(map[string]int64)
-	for _, r := range p.factRows() {
-		o.Facts[r.State]++
-	}
+	o.Facts = factCounts(p.factRows())
 	if p.mesh != nil {
 		o.Replicas = map[string]int64{}
 		for h, n := range p.mesh.Count() {
 			o.Replicas[h.String()] = n
 		}
 	}
-	o.Streams, o.Silent = streamCounts(p.events.Status()), int64(len(silentWorkers(p, snap.Snapshot, time.Now())))
+	o.Streams = streamCounts(p.events.Status())
+	if ts := p.troubles.latest(); ts != nil {
+		o.Troubles = trouble.ByKind(ts)
+		o.Silent = o.Troubles[string(trouble.KVEventsSilent)]
+	}
 	keys := make(map[telemetry.StandingCount]int64)
 	o.Problems = int64(len(found.Problems) + len(p.mixed(snap)) + len(unheard(snap.Workers(), p.cfg.Policy().Rules.Listener)))
 	for _, k := range snap.AllKeys(time.Now()) {
@@ -110,6 +112,15 @@ func addLoad(x *telemetry.PoolLoad, p *plugin, w *worker.Worker, first bool, now
 		}
 	}
 	return ranks
+}
+
+// factCounts counts workers by what is known of their facts.
+func factCounts(rows map[worker.ID]admin.FactsRow) map[string]int64 {
+	n := make(map[string]int64)
+	for _, r := range rows {
+		n[r.State]++
+	}
+	return n
 }
 
 // streamCounts counts ranks by the state of their KV events, as the page shows it.

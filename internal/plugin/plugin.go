@@ -305,7 +305,7 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	if p.cfg.Tokens.Mode == "" || p.cfg.Tokens.Mode == string(tokens.Auto) { // else no tokens are made
 		g.Go(func() error { return p.files.Run(world) })
 	}
-	g.Go(func() error { return p.watchTroubles(world) })
+	g.Go(func() error { return watchTroubles(world, p) })
 	g.Go(func() error { return p.keepIndex(world) })
 	g.Go(func() error { return p.routes.Run(world) })
 	g.Go(func() error { return p.health.Run(world) })

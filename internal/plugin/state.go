@@ -43,15 +43,15 @@ func (p *plugin) isReady() (bool, string) {
 
 // state collects what the page shows. It is for people, and may be slow.
 func (p *plugin) state() admin.State {
-	s := p.world(time.Now())
+	s := worldOf(p, time.Now())
 	s.Transitions, s.Lately = p.history.list(), p.history.recently(s.Now)
 	s.Config, _ = p.cfg.Effective()
-	s.Troubles = p.look(&s)
+	s.Troubles = look(p, &s)
 	return s
 }
 
-// world collects what is so now, without what was before and what is judged of it.
-func (p *plugin) world(now time.Time) admin.State {
+// worldOf collects what is so now, without what was before and what is judged of it.
+func worldOf(p *plugin, now time.Time) admin.State {
 	s := admin.State{Version: Version(), StartedAt: p.started, Now: now}
 	s.Ready, s.NotReadyReason = p.isReady()
 	u := p.server.Usage()

@@ -28,17 +28,17 @@ const mostNamed = 4
 type troubles struct {
 	mu    sync.Mutex
 	watch trouble.Watch     // guarded by mu
-	last  []trouble.Trouble // guarded by mu: of the latest look; never changed in place
+	last  []trouble.Trouble // guarded by mu: of the latest look; nil: there was none; never changed in place
 }
 
 // look judges the state, and tells the log what has begun and ended. The caller must not change
 // what it returns.
-func (p *plugin) look(s *admin.State) []trouble.Trouble {
-	ts := judge(s, slices.Concat(p.told.List(), p.parts(s)), lately(p.journal, s.Now))
+func look(p *plugin, s *admin.State) []trouble.Trouble {
+	ts := judge(s, slices.Concat(p.told.List(), parts(p, s)), lately(p.journal, s.Now))
 	p.troubles.mu.Lock()
 	defer p.troubles.mu.Unlock()
 	begun, ended := p.troubles.watch.Look(ts, s.Now)
-	p.troubles.last = ts
+	p.troubles.last = append([]trouble.Trouble{}, ts...)
 	logTroubles(p.log, begun, ended, s.Now)
 	return ts
 }
@@ -65,15 +65,15 @@ func logTroubles(log *slog.Logger, begun, ended []trouble.Trouble, now time.Time
 }
 
 // watchTroubles looks at the state until ctx ends.
-func (p *plugin) watchTroubles(ctx context.Context) error {
+func watchTroubles(ctx context.Context, p *plugin) error {
 	tick := time.NewTicker(troubleEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
 			extproc.TryListener(ctx, p.server)
-			s := p.world(time.Now())
-			p.look(&s)
+			s := worldOf(p, time.Now())
+			look(p, &s)
 		case <-ctx.Done():
 			return nil
 		}
@@ -137,7 +137,8 @@ type members struct {
 }
 
 func (m *members) add(name string, since time.Time) {
-	if m.n++; len(m.names) < mostNamed {
+	m.n++
+	if len(m.names) < mostNamed {
 		m.names = append(m.names, name)
 	}
 	if m.since.IsZero() || !since.IsZero() && since.Before(m.since) {
@@ -254,7 +255,8 @@ func bounded(ts []trouble.Trouble) (out []trouble.Trouble) {
 	n, last := map[trouble.Kind]int{}, map[trouble.Kind]int{}
 	for i := range ts {
 		k := ts[i].Kind
-		switch n[k]++; {
+		n[k]++
+		switch {
 		case n[k] < most:
 			out = append(out, ts[i])
 		case n[k] == most:
@@ -311,7 +313,7 @@ func eventsOf(s *admin.State) (ts []trouble.Trouble) {
 }
 
 // parts lists what parts of the plugin know to be wrong.
-func (p *plugin) parts(s *admin.State) (ts []trouble.Trouble) {
+func parts(p *plugin, s *admin.State) (ts []trouble.Trouble) {
 	for _, c := range p.server.ClocksOff() {
 		ts = append(ts, trouble.Trouble{Kind: trouble.ClockOff, Subject: c.Host, Count: c.Requests, What: clockText(c)})
 	}

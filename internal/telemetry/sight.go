@@ -3,6 +3,7 @@ package telemetry
 import (
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -55,17 +56,13 @@ func (i *Instruments) OverlapLost(model, cause string, tokens int64) {
 	}
 }
 
-// TroubleKinds returns every kind of trouble, as values of the label kind: first those by which requests
-// fail or wait.
+// TroubleKinds returns every kind of trouble, as values of the label kind.
 func TroubleKinds() []string {
-	return []string{
-		"not_ready", "no_workers", "model_unserved", "queue_full", "bodies_full", "requests_failing", "leg_unreachable",
-		"worker_aside", "worker_recovering", "worker_spared", "worker_doubted", "worker_stale", "worker_silent_facts",
-		"view_stale", "discovery_problem", "pool_mixed", "listener_missing", "config_ignored", "model_files", "key_missing",
-		"kv_events_silent", "kv_events_lost", "kv_channel_down", "index_shed", "overlap_wrong", "index_dump",
-		"pair_counts", "handoff_lost", "requests_held", "clock_off", "access_log_breaks", "trace_export", "record_lost", "panics",
-		"replica_silent", "replica_unshared", "replica_unmet", "replica_untold", "replica_differs", "replicas_unlisted",
+	var names []string
+	for _, k := range trouble.Kinds() {
+		names = append(names, string(k))
 	}
+	return names
 }
 
 // showTroubles shows every kind, those of which there are none as 0: an alert on a series that is not there

@@ -53,8 +53,6 @@ const (
 	Left          = "left"           // workers that have gone
 	Changed       = "changed"        // workers whose facts have changed
 	Expired       = "expired"        // workers whose records have expired, or had
-	Silent        = "silent"         // workers whose KV events do not come
-	Heard         = "heard"          // workers whose KV events did not come before
 	Activated     = "activated"      // decode sides that were activated
 	Reactivated   = "reactivated"    // decode sides that were activated again
 	Deactivated   = "deactivated"    // decode sides that were deactivated
