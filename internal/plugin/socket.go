@@ -76,7 +76,11 @@ func keepSocket(ctx context.Context, path string, mode fs.FileMode, to *turns, l
 			return nil
 		case <-look:
 		}
-		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(path); err == nil {
+			if told {
+				lost("")
+			}
+			told = false
 			continue
 		}
 		l, err := bindUnix(path, mode)

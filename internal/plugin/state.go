@@ -157,7 +157,10 @@ func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map
 		Health: s.Health, Reason: s.why, Since: s.since, Doubt: s.doubt, Facts: f, Pair: w.Pair,
 	}
 	if why := discovery.Ineligible(w); why != "" && row.Reason == "" {
-		row.Reason, row.Doubt = why, trouble.WorkerIneligible
+		row.Reason = why
+		if !w.FactsUnknown || f.Failures > 0 { // else its engine is being asked
+			row.Doubt = trouble.WorkerIneligible
+		}
 	}
 	for dp := range worker.DPRank(w.DPSize) {
 		r := worker.Rank{ID: w.ID, DPRank: dp}

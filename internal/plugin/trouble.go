@@ -223,7 +223,11 @@ func workersIn(s *admin.State) []trouble.Trouble {
 			add(trouble.WorkerUnheard, w.Reason, w.Since)
 		case admin.Healthy, admin.Draining:
 		}
-		if w.Doubt != "" {
+		switch w.Doubt {
+		case "":
+		case trouble.WorkerIneligible:
+			g.add(group{w.Doubt, w.Role, w.Reason}, name+because(w.Facts.Error), w.Since)
+		default:
 			add(w.Doubt, w.Reason, w.Since)
 		}
 		if !w.StaleSince.IsZero() {
