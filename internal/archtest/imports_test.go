@@ -157,6 +157,10 @@ var bans = []ban{
 		why: "it carries messages; who lists replicas, and what follows from what they tell, is given to it",
 	},
 	{
+		pkg: "internal/trouble", not: []string{ourPackages, anyModule, "net", "os", "log/slog"},
+		why: "every part may tell of trouble, so it knows none of them",
+	},
+	{
 		pkg: "internal/pace", not: []string{"internal", "pkg", grpcModule, otelModule, "net", "os", "sync", "log/slog"},
 		may: []string{"pkg/worker"},
 		why: "what it believes follows from the legs that it is told alone",

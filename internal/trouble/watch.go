@@ -64,7 +64,8 @@ func (w *Watch) Look(ts []Trouble, now time.Time) (begun, ended []Trouble) {
 		k.Trouble, k.last = *t, now
 	}
 	for n, k := range w.known {
-		if away := now.Sub(k.last); away >= Calm || away < 0 { // below 0: the clock was set back
+		away := now.Sub(k.last)
+		if away >= Calm || away < 0 { // below 0: the clock was set back
 			delete(w.known, n)
 			ended = append(ended, k.Trouble)
 		}
