@@ -156,6 +156,7 @@ func TestPlantedFaultsOfRequestsAreShownEverywhere(t *testing.T) {
 		}},
 		{"nothing listens where prefill legs go", trouble.LegUnreachable, layoutOf(layout{prefill: 1, decode: 1, config: "prefill: {listener: \"unix://" + gone + "\"}\n"}, worker.VLLM), func(t *testing.T, f *fleet) func() {
 			send(f, 1)
+			require.Contains(t, f.adminGet("/debug/state"), "but no leg reaches Envoy at "+gone+" (dial unix "+gone+": connect: no such file or directory)")
 			return func() {
 				l, err := net.Listen("unix", gone)
 				require.NoError(t, err)

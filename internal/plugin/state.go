@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/extproc"
 	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
@@ -118,6 +119,9 @@ func (p *plugin) keyRow(world *activation.World, k worker.Key, healths map[worke
 	}
 	o := p.server.Outlook(world, k)
 	row.CanServe, row.Reason, row.How = o.Way != activation.Refused, o.Why(world.Pool(k)), o.How(world.Pool(k))
+	if at, why, _ := extproc.ListenerDown(p.server); at != "" && o.Way == activation.Apart {
+		row.How += ", but no leg reaches Envoy at " + at + " (" + why + ")"
+	}
 	if o.Aside && !row.CanServe {
 		var why string
 		row.Since, why = asideOf(o.Needs(pool), healths)
