@@ -30,7 +30,7 @@ const (
 type Instruments struct {
 	// Set at construction, read-only.
 	requests, attempts, workerAttempts, charges, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
-	legs, tokenize, firstEvents, targets, proofs, pairCounts, promptTokens, blame, clockOff, logBreaks                               *counter
+	legs, tokenize, firstEvents, targets, proofs, pairCounts, promptTokens, overlapLost, blame, clockOff, logBreaks                  *counter
 	replicas, kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                       *counter
 	kvRestores, indexDumps                                                                                                           *counter
 	aside, activation, traceFailures, engineReports, handOffLosses, factReadings, modelFiles, compared                               *counter
@@ -47,9 +47,9 @@ type Instruments struct {
 // answered it.
 func (i *Instruments) RequestEnded(outcome, code string) { i.requests.add(1, labels{outcome, code}) }
 
-// workersByName is how many workers a counter counts by name, and kindsOfPromptTokens the
-// number of values of the label kind.
-const workersByName, kindsOfPromptTokens = 256, 6
+// workersByName is how many workers a counter counts by name; kindsOfPromptTokens and
+// causesOfLoss are how many values the labels kind and cause have.
+const workersByName, kindsOfPromptTokens, causesOfLoss = 256, 6, 8
 
 // Whether a prefill and a decode worker count the tokens of a prompt alike.
 const (
@@ -68,6 +68,12 @@ func (i *Instruments) WorkerAttempt(id worker.ID, role worker.Role, outcome stri
 // Charged counts a charge against a worker.
 func (i *Instruments) Charged(id worker.ID, charge string) {
 	i.charges.add(1, labels{id.String(), charge})
+}
+
+// OverlapLost counts prompt tokens that a rank was believed to hold and that were computed all
+// the same.
+func (i *Instruments) OverlapLost(model, cause string, tokens int64) {
+	i.overlapLost.add(tokens, labels{model, cause})
 }
 
 // AttemptEnded counts one attempt.
@@ -244,7 +250,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		activation: b.counter(MetricActivation),
 
 		traceFailures: b.counter(MetricTraceFailures),
-		promptTokens:  b.counter(MetricPromptTokens),
+		promptTokens:  b.counter(MetricPromptTokens), overlapLost: b.counter(MetricOverlapLost),
 
 		whole: b.latency(MetricRequestSeconds), firstByte: b.latency(MetricFirstByteSeconds),
 		firstTokenSeconds: b.latency(MetricFirstTokenSeconds), perToken: b.latency(MetricPerTokenSeconds), handOffAge: b.latency(MetricHandOffAge), expected: b.latency(MetricExpectedRatio),
@@ -258,7 +264,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 	if b.err != nil {
 		return nil, fmt.Errorf("telemetry: make instruments: %w", b.err)
 	}
-	i.promptTokens.most = maxSets * kindsOfPromptTokens
+	i.promptTokens.most, i.overlapLost.most = maxSets*kindsOfPromptTokens, maxSets*causesOfLoss
 	for _, c := range []*counter{i.workerAttempts, i.charges} {
 		c.ofWorkers, c.most = true, workersByName
 	}

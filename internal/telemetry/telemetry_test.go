@@ -60,6 +60,7 @@ func useAll(t *testing.T, i *Instruments) {
 	i.Expected("prefill", 1.05)
 	i.Took(&Served{Operation: "chat", Model: "m", Target: time.Second, Late: true, FirstByte: time.Millisecond, FirstToken: time.Second, PerToken: time.Millisecond, Whole: 2 * time.Second, HandOff: "nixl_pull", HandOffAge: time.Second})
 	i.Prompt(&PromptTokens{Model: "m", Role: "prefill", Prompt: 10, Available: 8, Predicted: 4})
+	i.OverlapLost("m", "load", 512)
 	i.Charged(9, "refused")
 	i.PrefillWaited(20 * time.Millisecond)
 	i.Tokenized(SourceEngineTokenize, "ok", 3*time.Millisecond)
