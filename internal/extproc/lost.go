@@ -27,8 +27,7 @@ type belief struct {
 	rank     worker.Rank
 	known    hitloss.Prompt
 	told     int64 // tokens of which the rank's events told, also if not all of them counted
-	chain    []kvindex.LocalHash
-	perHash  int64 // tokens
+	chain    []kvindex.LocalHash // of told; at most mostKept
 	removals uint64
 	judged   bool // known has what is known at the end
 }
@@ -40,20 +39,20 @@ func believe(d *route.Decision) belief {
 		c = &d.Prefill
 	}
 	size := int64(d.BlockSize)
-	b := belief{rank: c.Rank, perHash: max(size, 1) * int64(max(d.Prompt.BlocksPerHash, 1)), told: int64(c.Held.Told) * size, removals: c.Held.Removals}
+	b := belief{rank: c.Rank, told: int64(c.Held.Told) * size, removals: c.Held.Removals}
 	of := func(blocks uint32) int64 { return int64(blocks) * size }
 	b.known = hitloss.Prompt{
 		Tokens: int64(d.Prompt.ISLTokens), BlockSize: size, Best: of(c.Held.Best), Out: c.Held.Out, Available: of(c.MostOverlap), Missing: c.Held.Missing,
 		Predicted: of(c.OverlapBlocks), Told: of(c.OverlapBlocks - min(c.Held.Guessed, c.OverlapBlocks)), Silent: c.Held.Silent,
+		Heard: of(c.Held.Heard),
 	}
-	n := (max(b.told, b.known.Predicted) + b.perHash - 1) / b.perHash
-	b.chain = slices.Clone(d.Prompt.Hashes[:min(n, int64(len(d.Prompt.Hashes)), mostKept)])
+	b.chain = slices.Clone(d.Prompt.Hashes[:min(int(c.Held.Told), len(d.Prompt.Hashes), mostKept)])
 	return b
 }
 
-// conclude asks, if the worker told less than was predicted, who had told of the rest and
-// whether the rank's events took it back since the pick. It is to be called when the worker
-// tells: later evictions mean nothing.
+// conclude asks, if the worker told less than its events had, how much of that these have
+// taken back since the pick. It is to be called when the worker tells: later evictions mean
+// nothing.
 func (b *belief) conclude(srv *Server, delivered int64) {
 	if b.judged {
 		return
@@ -61,15 +60,9 @@ func (b *belief) conclude(srv *Server, delivered int64) {
 	b.judged = true
 	k := &b.known
 	k.Delivered, k.Counted, k.Kept = delivered, true, b.told
-	if delivered >= max(b.told, k.Predicted) {
-		return
+	if delivered < b.told {
+		k.Kept = min(b.told, int64(srv.cfg.Index.Kept(b.rank, b.chain, b.removals))*k.BlockSize)
 	}
-	hashes := func(tokens int64) int { return int(min(tokens/b.perHash, int64(len(b.chain)))) }
-	if told := b.chain[:hashes(b.told)]; len(told) > 0 {
-		k.Kept = min(b.told, int64(srv.cfg.Index.Kept(b.rank, told, b.removals))*b.perHash)
-	}
-	from := hashes(max(k.Told, delivered))
-	k.Heard = int64(srv.cfg.Routes.OfOthers(b.rank, b.chain[:hashes(k.Predicted)], from)) * b.perHash
 	b.chain = nil
 }
 
@@ -91,7 +84,7 @@ func (s *mainStream) lose(now time.Time) {
 	if text := lost.Text(s.prompt.Prompt); text != "" {
 		s.srv.cfg.Journal.Update(s.note, func(r *decision.Record) { r.Loss = text })
 	}
-	told := min(b.told, hitloss.Deliverable(&b.known), mostKept*b.perHash)
+	told := min(b.told, hitloss.Deliverable(&b.known), mostKept*b.known.BlockSize)
 	if s.counts.known && !b.known.Silent && b.known.Kept >= told && hitloss.Judgeable(told, b.known.BlockSize) {
 		s.srv.liars.judge(s.srv, b.rank, told, s.counts.cached, now)
 	}

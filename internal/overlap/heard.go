@@ -51,6 +51,7 @@ func (h *heard) note(r worker.Rank, chain []kvindex.LocalHash, others bool) {
 
 // OfOthers returns of which of the chain's blocks, from the one at the position from on,
 // another replica was the last to tell that they were routed to the rank: their number.
+// It is to be asked before the prompt is noted.
 func (r *Routes) OfOthers(rank worker.Rank, chain []kvindex.LocalHash, from int) (n int) {
 	r.heard.each(rank, chain, func(i int, slot *atomic.Uint32, mark uint32) {
 		if i >= from && slot.Load() == mark {

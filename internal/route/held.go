@@ -16,6 +16,7 @@ type Held struct {
 	Missing  bool          // events were missing of the rank that held most of those that could be picked
 	Told     uint32        // what its events told of the picked rank
 	Guessed  uint32        // of what it was believed to hold, what no event told
+	Heard    uint32        // of Guessed, what another replica was the last to tell
 	Silent   bool          // events of the picked rank were missing
 	Removals uint64        // of kvindex.Index, before the index was asked
 }
@@ -36,6 +37,12 @@ func (d *decider) held(c *choice, at int, narrowed bool) Held {
 		if estimated || picked.Estimated {
 			h.Guessed = c.decision.OverlapBlocks
 		}
+	}
+	if h.Guessed > 0 {
+		p := &d.v.prompt
+		per := max(p.BlocksPerHash, 1)
+		hashes := p.Hashes[:min(int(c.decision.OverlapBlocks)/per, len(p.Hashes))]
+		h.Heard = uint32(per * d.cfg.Routes.OfOthers(c.decision.Rank, hashes, int(c.decision.OverlapBlocks-h.Guessed)/per)) //nolint:gosec // blocks of a prompt
 	}
 	more := func(blocks uint32, why hitloss.Cause) {
 		if blocks > h.Best {
