@@ -153,12 +153,12 @@ func (f *lossFleet) await(what string, ok func() bool) {
 	require.Eventually(f.t, ok, 20*time.Second, time.Millisecond, what)
 }
 
-// known waits until the index has so many leading blocks of the prompt that the latest request had for the rank.
-func (f *lossFleet) known(id worker.ID, blocks int) {
+// known waits until events have told of so many blocks of the rank.
+func (f *lossFleet) known(id worker.ID, blocks uint64) {
 	f.t.Helper()
 	f.await("the index to know the prompt", func() bool {
 		s, _ := f.srv.cfg.Index.Stats(worker.Rank{ID: id})
-		return s.Blocks >= blocks
+		return s.Stored >= blocks
 	})
 }
 
@@ -248,10 +248,10 @@ func (f *lossFleet) ask(body string, headers ...string) decision.Record {
 // warm has an engine compute a prompt, and returns which one, once the index knows.
 func (f *lossFleet) warm(body string, tells bool) worker.ID {
 	f.t.Helper()
-	before := map[worker.ID]int{}
+	before := map[worker.ID]uint64{}
 	for _, w := range f.workers {
 		s, _ := f.srv.cfg.Index.Stats(worker.Rank{ID: w.ID})
-		before[w.ID] = s.Blocks
+		before[w.ID] = s.Stored
 	}
 	id := f.ask(body).Decode.Rank.ID
 	if tells {
