@@ -67,7 +67,7 @@ func (b *belief) conclude(srv *Server, delivered int64) {
 }
 
 // lose counts what was lost of a prompt that was served, and judges its rank.
-func (s *mainStream) lose(now time.Time) {
+func lose(s *mainStream, now time.Time) {
 	b := &s.belief
 	if at := computing(s.m.Plan()); at != b.rank || at.ID == 0 {
 		return // who has computed the prompt is not known

@@ -87,7 +87,7 @@ func (s *mainStream) measure(now time.Time, e *leg.Effect) {
 	}
 	s.prompt.Delivered, s.prompt.Told = s.counts.cached, s.counts.known
 	s.srv.cfg.Telemetry.Prompt(&s.prompt)
-	s.lose(now)
+	lose(s, now)
 }
 
 // computing returns the rank that computes the prompt; ID 0: the proxy chooses it, so it is

@@ -87,18 +87,20 @@ func Pick(req *Request, c *Candidates, p *Params, cursor uint64, rng *rand.Rand)
 
 // mostOverlap finds who has the greatest overlap, of those that can be picked and of the others.
 func (c *Candidates) mostOverlap(d *Decision) {
-	d.MostAt = -1
+	at := -1
+	var most, out uint32
 	for i, o := range c.Overlap {
 		switch {
-		case o <= d.MostOverlap:
+		case o <= most:
 		case c.in.Has(i):
-			d.MostOverlap, d.MostAt = o, i
-		case o > d.OutOverlap:
-			d.OutOverlap, d.OutAt = o, i
+			most, at = o, i
+		case o > out:
+			out, d.OutAt = o, i
 		}
 	}
-	if d.OutOverlap <= d.MostOverlap {
-		d.OutOverlap = 0
+	d.MostOverlap, d.MostAt = most, at
+	if out > most {
+		d.OutOverlap = out
 	}
 }
 
