@@ -26,7 +26,7 @@ const mostKept = 4096
 type belief struct {
 	rank     worker.Rank
 	known    hitloss.Prompt
-	told     int64 // tokens of which the rank's events told, also if not all of them counted
+	told     int64               // tokens of which the rank's events told, also if not all of them counted
 	chain    []kvindex.LocalHash // of told; at most mostKept
 	removals uint64
 	judged   bool // known has what is known at the end
@@ -64,6 +64,13 @@ func (b *belief) conclude(srv *Server, delivered int64) {
 		k.Kept = min(b.told, int64(srv.cfg.Index.Kept(b.rank, b.chain, b.removals))*k.BlockSize)
 	}
 	b.chain = nil
+}
+
+// hearCounts stores what the event says about tokens.
+func hearCounts(s *mainStream, ev *notice) {
+	if s.counts.hear(ev) {
+		s.belief.conclude(s.srv, s.counts.cached)
+	}
 }
 
 // lose counts what was lost of a prompt that was served, and judges its rank.

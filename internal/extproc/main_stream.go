@@ -146,9 +146,7 @@ func (s *mainStream) step(ev *notice) {
 // prepare adds to the event what the machine needs beside it, and stores what the event
 // brings for the stream itself.
 func (s *mainStream) prepare(ev *notice) {
-	if s.counts.hear(ev) {
-		s.belief.conclude(s.srv, s.counts.cached)
-	}
+	hearCounts(s, ev)
 	s.compared.hear(ev, &s.counts)
 	s.hold(ev)
 	switch ev.Kind {
