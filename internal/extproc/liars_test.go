@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -145,4 +146,43 @@ func TestOfWorkersThatHaveLeftNobodyIsCalledALiar(t *testing.T) {
 		f.srv.liars.judge(f.srv, r, 640, 0, time.Now())
 	}
 	require.Empty(t, Doubted(f.srv, time.Now()), "a prompt that ends later changes nothing")
+}
+
+// TestAnEngineThatStartsAnewAtItsAddressLiesOnce at most where it cannot replay: its first event shows that
+// it is another one.
+func TestAnEngineThatStartsAnewAtItsAddressLiesOnce(t *testing.T) {
+	for _, replays := range []bool{true, false} {
+		var conf enginesim.Config
+		f := newLossFleet(t, 1, true, worker.VLLM, func(c *enginesim.Config) {
+			if !replays {
+				c.ReplayPort = enginesim.Off
+			}
+			conf = *c
+		}, nil)
+		for seed := range uint64(10) {
+			f.warm(idsPrompt(seed, lossPrompt, ""), true)
+		}
+		w := f.workers[0]
+		conf.Listen, conf.KVEventsPort = f.sims[0].Addr(), int(w.KVEvents.Port)
+		if replays {
+			conf.ReplayPort = int(w.KVEvents.ReplayPort)
+		}
+		was := time.Now()
+		f.stops[0]()
+		f.sims[0] = f.start(conf)
+		f.await("its stream to be connected anew", func() bool {
+			s := f.events.Status()[0]
+			return s.State == kvevents.StateConnected && s.Since.After(was) && (s.Resets > 0 || !replays)
+		})
+		lost := 0
+		for seed := range uint64(10) {
+			got := lostOf(t, f.ask(idsPrompt(seed, lossPrompt, "")))
+			lost += got["stale_index"] + got["evicted"] // if that event comes before the answer
+			if seed == 0 {
+				f.await("its first event", func() bool { return f.events.Status()[0].Resets > 0 })
+			}
+		}
+		require.Equal(t, map[bool]int{true: 0, false: deliverable}[replays], lost)
+		require.Empty(t, Doubted(f.srv, time.Now()))
+	}
 }

@@ -42,6 +42,8 @@ type lossFleet struct {
 	sims    []*enginesim.Sim
 	workers []*worker.Worker
 	lists   chan []*worker.Worker
+	start   func(enginesim.Config) *enginesim.Sim
+	stops   []func() // end an engine each
 }
 
 // published is a discovery source that lists what it is given.
@@ -71,6 +73,15 @@ func newLossFleet(t *testing.T, n int, tells bool, engine worker.Engine, change 
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	t.Cleanup(func() { cancel(); running.Wait() })
+	f.start = func(c enginesim.Config) *enginesim.Sim {
+		s, err := enginesim.New(c)
+		require.NoError(t, err)
+		life, stop := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		running.Go(func() { _ = s.Run(life); close(ended) })
+		f.stops = append(f.stops, func() { stop(); <-ended })
+		return s
+	}
 	for i := range n {
 		c := enginesim.Config{
 			ID: worker.ID(i + 1), Role: worker.Aggregated, Engine: engine, Models: []string{"m"}, PageSize: lossPage,
@@ -79,9 +90,7 @@ func newLossFleet(t *testing.T, n int, tells bool, engine worker.Engine, change 
 		if change != nil {
 			change(&c)
 		}
-		s, err := enginesim.New(c)
-		require.NoError(t, err)
-		running.Go(func() { _ = s.Run(ctx) })
+		s := f.start(c)
 		f.sims = append(f.sims, s)
 		f.workers = append(f.workers, recordOf(t, s, c, tells))
 	}
@@ -122,6 +131,9 @@ func recordOf(t *testing.T, s *enginesim.Sim, c enginesim.Config, tells bool) *w
 	w := &worker.Worker{Taints: []string{fmt.Sprintf("of%d", c.ID)}, ID: c.ID, Role: c.Role, Engine: c.Engine, Endpoint: at, Models: c.Models, DPSize: 1, BlockSize: lossPage, CapacityBlocks: 1 << 16}
 	if tells {
 		pub, replay := s.EventsAddr(0)
+		if replay == "" {
+			replay = "none:0"
+		}
 		port := func(addr string) uint16 {
 			_, p, err := net.SplitHostPort(addr)
 			require.NoError(t, err)
