@@ -186,3 +186,19 @@ func TestAnEngineThatStartsAnewAtItsAddressLiesOnce(t *testing.T) {
 		require.Empty(t, Doubted(f.srv, time.Now()))
 	}
 }
+
+// TestNoClientCanHaveATrueRankCalledALiar by prompts that have to be computed anew, though they are cached.
+func TestNoClientCanHaveATrueRankCalledALiar(t *testing.T) {
+	for name, more := range map[string]string{
+		"logprobs of the prompt":                    `,"prompt_logprobs":1`,
+		"a member of which nobody knows what it is": `,"of_later":{"computes":"all"}`,
+	} {
+		f := newLossFleet(t, 1, true, worker.VLLM, nil, nil)
+		f.warm(idsPrompt(1, lossPrompt, ""), true)
+		for range 30 {
+			require.NoError(t, f.sims[0].Lie(enginesim.Lie{Forget: true})) // the simulator would use its cache
+			require.Equal(t, map[string]int{"constraint": deliverable}, lostOf(t, f.ask(idsPrompt(1, lossPrompt, more))), name)
+		}
+		require.Empty(t, Doubted(f.srv, time.Now()), name)
+	}
+}

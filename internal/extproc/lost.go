@@ -33,7 +33,7 @@ type belief struct {
 }
 
 // believe returns what was known at the pick of the rank that computes the prompt.
-func believe(d *route.Decision) belief {
+func believe(d *route.Decision, q *route.Question) belief {
 	c := &d.Decode
 	if d.Apart {
 		c = &d.Prefill
@@ -44,7 +44,7 @@ func believe(d *route.Decision) belief {
 	b.known = hitloss.Prompt{
 		Tokens: int64(d.Prompt.ISLTokens), BlockSize: size, Best: of(c.Held.Best), Out: c.Held.Out, Available: of(c.MostOverlap), Missing: c.Held.Missing,
 		Predicted: of(c.OverlapBlocks), Told: of(c.OverlapBlocks - min(c.Held.Guessed, c.OverlapBlocks)), Silent: c.Held.Silent,
-		Heard: of(c.Held.Heard),
+		Heard: of(c.Held.Heard), Barred: c.OverlapBlocks > 0 && q.Barred(),
 	}
 	b.chain = slices.Clone(d.Prompt.Hashes[:min(int(c.Held.Told), len(d.Prompt.Hashes), mostKept)])
 	return b
@@ -92,7 +92,7 @@ func lose(s *mainStream, now time.Time) {
 		s.srv.cfg.Journal.Update(s.note, func(r *decision.Record) { r.Loss = text })
 	}
 	told := min(b.told, hitloss.Deliverable(&b.known), mostKept*b.known.BlockSize)
-	if s.counts.known && !b.known.Silent && b.known.Kept >= told && hitloss.Judgeable(told, b.known.BlockSize) {
+	if s.counts.known && !b.known.Silent && !b.known.Barred && b.known.Kept >= told && hitloss.Judgeable(told, b.known.BlockSize) {
 		s.srv.liars.judge(s.srv, b.rank, told, s.counts.cached, now)
 	}
 }

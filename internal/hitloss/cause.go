@@ -11,7 +11,7 @@ type Cause uint8
 // The causes.
 const (
 	Load         Cause = iota // the rank that held most could be picked, and another was cheaper
-	Constraint                // a constraint of the request or of the pool left that rank out
+	Constraint                // a constraint of the request or of the pool left that rank out, or kept its cache from use
 	Aside                     // that rank was set aside, had failed the request, or was leaving
 	StaleIndex                // the rank's events told that it held the tokens, took nothing back, and it did not deliver
 	Evicted                   // the rank's events took the tokens back between the pick and the prompt's computation
@@ -69,6 +69,7 @@ type Prompt struct {
 	Predicted int64 // that the picked rank holds
 	Told      int64 // of Predicted, from the first token on: its events told of it
 	Silent    bool  // events of the picked rank were missing
+	Barred    bool  // the request may keep its engine from using what is cached
 
 	// At the end.
 	Kept      int64 // of Told, from the first token on: no event has taken it back
@@ -98,11 +99,14 @@ func Split(p *Prompt) (l Lost) {
 	between := func(from, to int64) int64 { return max(to-max(from, got), 0) }
 
 	kept := min(max(p.Kept, 0), told)
-	if p.Silent {
-		l[EngineSilent] += between(0, told)
-	} else {
-		l[StaleIndex] += between(0, kept)
-		l[Evicted] += between(kept, told)
+	switch {
+	case p.Barred:
+		l[Constraint] = between(0, predicted)
+		told = predicted
+	case p.Silent:
+		l[EngineSilent] = between(0, told)
+	default:
+		l[StaleIndex], l[Evicted] = between(0, kept), between(kept, told)
 	}
 	guessed := between(told, predicted)
 	l[OtherReplica] = min(max(p.Heard, 0), guessed)

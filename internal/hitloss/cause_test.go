@@ -28,6 +28,7 @@ func TestEachLostTokenHasOneCause(t *testing.T) {
 		"blocks of which no event has told":                  {Prompt{Tokens: 641, BlockSize: 16, Best: 640, Available: 640, Predicted: 640, Told: 320, Kept: 320, Delivered: 320, Counted: true}, Lost{Estimate: 320}},
 		"a guess of ours and of another replica":             {Prompt{Tokens: 641, BlockSize: 16, Best: 640, Available: 640, Predicted: 640, Heard: 480, Delivered: 0, Counted: true}, Lost{Estimate: 160, OtherReplica: 480}},
 		"events were missing at the pick":                    {Prompt{Tokens: 641, BlockSize: 16, Best: 640, Available: 640, Predicted: 640, Told: 640, Kept: 640, Silent: true, Delivered: 0, Counted: true}, Lost{EngineSilent: 640}},
+		"the request has its prompt computed":                {Prompt{Tokens: 641, BlockSize: 16, Best: 640, Available: 640, Predicted: 640, Told: 320, Kept: 320, Heard: 64, Silent: true, Barred: true, Delivered: 0, Counted: true}, Lost{Constraint: 640}},
 		"more is delivered than anybody knew":                {Prompt{Tokens: 641, BlockSize: 16, Best: 320, Out: Aside, Available: 160, Predicted: 160, Told: 160, Delivered: 640, Counted: true}, Lost{}},
 		"a prompt of nothing":                                {Prompt{Best: 5, Available: 5, Predicted: 5, Told: 5}, Lost{}},
 		"what cannot be is no loss either":                   {Prompt{Tokens: 641, BlockSize: -3, Best: -1, Available: -1, Predicted: -5, Told: 9, Kept: -1, Heard: -9, Delivered: -7, Counted: true}, Lost{}},
@@ -43,7 +44,7 @@ func TestTheCausesSumUpToWhatWasLost(t *testing.T) {
 	for range 100_000 {
 		size := int64(1 + rng.IntN(64))
 		some := func(most int64) int64 { return size * rng.Int64N(most/size+1) }
-		p := Prompt{Tokens: 1 + rng.Int64N(4000), BlockSize: size, Out: []Cause{Constraint, Aside}[rng.IntN(2)], Missing: rng.IntN(4) == 0, Silent: rng.IntN(4) == 0}
+		p := Prompt{Tokens: 1 + rng.Int64N(4000), BlockSize: size, Out: []Cause{Constraint, Aside}[rng.IntN(2)], Missing: rng.IntN(4) == 0, Silent: rng.IntN(4) == 0, Barred: rng.IntN(4) == 0}
 		p.Best = some(p.Tokens)
 		p.Available = some(p.Best)
 		p.Predicted = some(p.Available)

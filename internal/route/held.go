@@ -3,6 +3,7 @@ package route
 import (
 	"slices"
 
+	"github.com/seed-60ae5743/baton/internal/engine/handoff"
 	"github.com/seed-60ae5743/baton/internal/hitloss"
 	"github.com/seed-60ae5743/baton/internal/load"
 )
@@ -19,6 +20,21 @@ type Held struct {
 	Heard    uint32        // of Guessed, what another replica was the last to tell
 	Silent   bool          // events of the picked rank were missing
 	Removals uint64        // of kvindex.Index, before the index was asked
+}
+
+// Barred reports whether something in the request may keep its engine from using what it has
+// cached, as a question for the logprobs of the prompt does, or a member of which it is not known
+// what the engine makes of it. A client must not have a true rank called a liar by that.
+func (q *Question) Barred() bool {
+	if q.req.Scan == nil {
+		return false
+	}
+	for k := range q.kinds() {
+		if handoff.Hindrance(k, q.req.Body, q.req.Scan, nil) != (handoff.Obstacle{}) {
+			return true
+		}
+	}
+	return false
 }
 
 // held says what was known at a pick of a rank that was at the position among those that the
