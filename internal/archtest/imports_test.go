@@ -199,6 +199,10 @@ var bans = []ban{
 		why: "it asks engines and hands on what they say; who books is told by internal/plugin",
 	},
 	{
+		pkg: "internal/hitloss", not: []string{"internal", "pkg/kvindex", "pkg/picker", "pkg/discovery", grpcModule, otelModule, "context", "sync", "net", "os", "log/slog"},
+		why: "why a token was lost, and who lies, follows from numbers alone; who has them and what follows is the caller's business",
+	},
+	{
 		pkg: "internal/outlen", not: []string{"internal/load", "internal/extproc", "pkg/discovery", grpcModule, otelModule, "net", "os"},
 		why: "what to expect of an answer follows from the answers before it alone",
 	},

@@ -230,6 +230,7 @@ type Record struct {
 	Leg        LegOutcome    `json:"prefill_leg,omitempty"`        // of the prefill leg
 	LegDetail  string        `json:"prefill_leg_detail,omitempty"` // why the prefill leg failed or was aborted
 	LegError   string        `json:"prefill_leg_error,omitempty"`  // of the prefill leg, as Error
+	Loss       string        `json:"overlap_lost,omitempty"`       // how much of what ranks held of the prompt was lost, and why; empty: nothing
 	Timings    Timings       `json:"-"`
 	DecisionIn time.Duration `json:"-"` // how long the decision took
 
@@ -257,7 +258,7 @@ func (r *Record) Clip() {
 	}
 	for _, s := range []*string{
 		&r.RequestID, &r.Model, &r.Namespace, &r.Path,
-		&r.TokenReason, &r.Split, &r.Detail, &r.LegDetail, &r.Error, &r.LegError,
+		&r.TokenReason, &r.Split, &r.Loss, &r.Detail, &r.LegDetail, &r.Error, &r.LegError,
 	} {
 		if len(*s) > MaxText {
 			*s = strings.ToValidUTF8((*s)[:MaxText], "") + "…"

@@ -47,6 +47,9 @@ func (r *Record) Text() string {
 	if r.Outcome == Refused || r.Error != "" {
 		fmt.Fprintf(&b, "%s\n", strings.TrimSuffix(r.OutcomeText()+": "+r.Error, ": "))
 	}
+	if r.Loss != "" {
+		fmt.Fprintf(&b, "overlap: %s\n", r.Loss)
+	}
 	for _, line := range r.Trouble {
 		fmt.Fprintf(&b, "in trouble: %s\n", line)
 	}

@@ -167,7 +167,7 @@ func (c *call) prepareAll() error {
 			it.sums = c.items[i-1].sums
 			continue
 		}
-		it.sums = chainBlocks(nil, it.prompt, c.s.cfg.PageSize, it.space)
+		it.sums = chainBlocks(nil, it.prompt, c.s.page(), it.space)
 	}
 	// The other choices of a prompt find its blocks in the cache, since the first choice
 	// put them there.
@@ -211,7 +211,7 @@ func storeTogether(items []*item) {
 
 // blocks returns how many KV blocks the item needs with so many output tokens.
 func (c *call) blocks(it *item, out int) int {
-	page := c.s.cfg.PageSize
+	page := c.s.page()
 	return (len(it.prompt) + out + page - 1) / page
 }
 
@@ -238,7 +238,7 @@ func (c *call) output() int {
 // compute waits as long as computing the uncached part of the prompt takes. With mid, the
 // moment Mid comes halfway.
 func (c *call) compute(ctx context.Context, it *item, mid bool) error {
-	page := c.s.cfg.PageSize
+	page := c.s.page()
 	it.cached = min(it.hold.cached, (len(it.prompt)-1)/page) * page // the last token is always computed
 	d := c.s.cfg.PrefillBase + time.Duration(len(it.prompt)-it.cached)*c.s.cfg.PrefillPerToken
 	d = it.rank.computeFor(c.scale(d), c.s.cfg.SerialPrefill)
@@ -361,7 +361,7 @@ func (c *call) grows(out int) {
 	if !c.s.vllm() || out < 2 || c.leg == legPrefill {
 		return
 	}
-	page := c.s.cfg.PageSize
+	page := c.s.page()
 	for _, it := range c.items {
 		if full := (len(it.prompt) + out - 1) / page; it.hold != nil && full > it.full {
 			it.full = full
@@ -383,7 +383,7 @@ func (it *item) store(out, page int) {
 func (c *call) complete(out int, reason string) {
 	for _, it := range c.items {
 		if out > 1 && it.hold != nil && c.leg != legPrefill {
-			it.store(out, c.s.cfg.PageSize)
+			it.store(out, c.s.page())
 		}
 		it.rank.account(len(it.prompt), it.cached, out)
 	}

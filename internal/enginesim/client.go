@@ -50,6 +50,11 @@ func (c Client) DropEvents(ctx context.Context, rank, n int) error {
 	return c.do(ctx, http.MethodPost, "/sim/events", map[string]int{"rank": rank, "drop": n}, nil)
 }
 
+// Lie makes the worker hold something else than its KV events say.
+func (c Client) Lie(ctx context.Context, l Lie) error {
+	return c.do(ctx, http.MethodPost, "/sim/lie", l, nil)
+}
+
 // FlushCache empties the prefix cache of every rank.
 func (c Client) FlushCache(ctx context.Context) error {
 	return c.do(ctx, http.MethodPost, "/flush_cache", nil, nil)

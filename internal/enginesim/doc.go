@@ -9,7 +9,7 @@
 // and returns when all its goroutines have ended. cmd/enginesim runs one worker per
 // process, so that it can be killed. Tests read [Sim.State] and [Sim.Requests] and break
 // the worker with [Sim.SetFault]. [Client] does the same from another process, with
-// /sim/state, /sim/requests, /sim/fault, /sim/events (drops event batches) and
+// /sim/state, /sim/requests, /sim/fault, /sim/events (drops event batches), /sim/lie and
 // /sim/reset.
 //
 // # What is simulated

@@ -250,6 +250,7 @@ func (s *Sim) controlHandler() http.Handler {
 		}
 		w.WriteHeader(http.StatusNoContent)
 	})
+	mux.HandleFunc("POST /sim/lie", s.lie)
 	mux.HandleFunc("POST /sim/events", func(w http.ResponseWriter, r *http.Request) {
 		var q struct{ Rank, Drop int }
 		err := readStrict(r, &q)

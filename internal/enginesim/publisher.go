@@ -33,6 +33,7 @@ type publisher struct {
 	seq     uint64   // of the next batch
 	batches [][]byte // a ring of the payloads of the last len(batches) sequence numbers
 	drop    int      // batches that will still be kept from the PUB socket
+	mute    bool     // all are kept back, and no replay is answered; see Lie
 	subs    map[*subscriber]struct{}
 }
 
@@ -63,7 +64,7 @@ func (p *publisher) publish(events []event) {
 		p.drop--
 		return
 	}
-	if len(p.subs) == 0 {
+	if len(p.subs) == 0 || p.mute {
 		return
 	}
 	wire := appendZMTP(nil, p.topic, binary.BigEndian.AppendUint64(nil, seq), payload)
@@ -86,6 +87,12 @@ func (p *publisher) next() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.seq
+}
+
+func (p *publisher) muted() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mute
 }
 
 func (p *publisher) dropNext(n int) {
@@ -171,6 +178,9 @@ func (p *publisher) serveReplay(_ context.Context, c net.Conn) {
 			continue
 		}
 		if len(m.frames) != 2 || len(m.frames[0]) != 0 || len(m.frames[1]) != 8 {
+			continue
+		}
+		if p.muted() {
 			continue
 		}
 		if _, err := c.Write(p.replayFrom(binary.BigEndian.Uint64(m.frames[1]))); err != nil {

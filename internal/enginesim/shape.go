@@ -104,7 +104,7 @@ func (c *call) createdTokens() int {
 	if c.leg == legDecode {
 		return 0
 	}
-	page, n := c.s.cfg.PageSize, 0
+	page, n := c.s.page(), 0
 	for i := 0; i < len(c.items); i += c.q.n {
 		n += max(0, len(c.items[i].prompt)/page*page-c.items[i].cached)
 	}

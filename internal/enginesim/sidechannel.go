@@ -236,9 +236,9 @@ func (s *Sim) receive(ctx context.Context, c *call, it *item, miss func(error) e
 	if err == nil {
 		s.pulls.ok.Add(1)
 		it.cached = len(it.prompt) - 1
-		pulled := len(it.prompt) / s.cfg.PageSize
+		pulled := len(it.prompt) / s.page()
 		if s.cfg.Engine == worker.VLLM { // pulled tokens do not count as cached; with MooncakeConnector they do
-			it.cached = min(it.hold.cached, (len(it.prompt)-1)/s.cfg.PageSize) * s.cfg.PageSize
+			it.cached = min(it.hold.cached, (len(it.prompt)-1)/s.page()) * s.page()
 			pulled -= it.hold.cached
 		}
 		s.pulls.blocks.Add(uint64(max(pulled, 0)))

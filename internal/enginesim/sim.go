@@ -49,6 +49,7 @@ type Sim struct {
 	nextCall      atomic.Uint64
 	asleep        atomic.Int32  // the level at which vLLM sleeps; 0: awake
 	reads         atomic.Uint64 // of vLLM's /metrics
+	paged         atomic.Int64  // tokens of a block
 	decodeWaiting atomic.Int64
 	pulls         pulls
 	handlers      gate
@@ -77,6 +78,7 @@ func New(cfg Config) (*Sim, error) {
 		responses: &responseStore{on: cfg.ResponseStore, refuses: cfg.Engine == worker.SGLang, kept: make(map[string]*keptAnswer)},
 	}
 	s.engine, s.processID = s.newProtocol(), newProcessID()
+	s.paged.Store(int64(cfg.PageSize))
 	s.runCtx, s.cancel = context.WithCancelCause(context.Background())
 	if err := s.bind(); err != nil {
 		s.closeListeners()

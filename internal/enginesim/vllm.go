@@ -277,7 +277,7 @@ func (v vllm) handoff(it *item, id string) string {
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	page := v.s.cfg.PageSize
+	page := v.s.page()
 	ids := it.rank.blockIDs((len(it.prompt)+page-1)/page, v.s.cfg.CapacityBlocks)
 	engine, _ := json.Marshal(v.s.engineID(it.rank.id))
 	request, _ := json.Marshal(id)

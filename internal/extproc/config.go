@@ -47,6 +47,9 @@ type Config struct {
 	// address for them. If nil, there are no such ranks. Decisions call it. Heard must
 	// be called when the answer for a rank changes.
 	Tells func(worker.Rank) bool
+	// Resync makes what is known of a rank's KV blocks anew, since the rank holds less than its
+	// events say. If nil, only its overlap counts for less. It must not call the server.
+	Resync func(worker.Rank)
 	// Ready reports whether the plugin is ready. If nil, it is once Board is.
 	Ready     func() (ready bool, why string)
 	Tokens    *tokens.Resolver

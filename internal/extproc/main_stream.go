@@ -50,6 +50,7 @@ type mainStream struct {
 	pass           func()      // lets the answer go on after its first events; nil: no stream waits
 	looked         atomic.Bool // a stream of this process reads the first events
 	prompt         telemetry.PromptTokens
+	belief         belief
 	claim          tokens.Claim // of the prompt's tokens
 	compared       *comparison  // of what its two workers count; nil: of nothing
 	asked          route.Answer
@@ -91,6 +92,7 @@ type booked struct {
 	note            journal.Handle
 	span            trace.Span // of the decode leg
 	prompt          telemetry.PromptTokens
+	belief          belief
 	claim           tokens.Claim // of the prompt's tokens
 	compared        *comparison
 	answer          route.Answer
@@ -144,7 +146,7 @@ func (s *mainStream) step(ev *notice) {
 // prepare adds to the event what the machine needs beside it, and stores what the event
 // brings for the stream itself.
 func (s *mainStream) prepare(ev *notice) {
-	s.counts.hear(ev)
+	hearCounts(s, ev)
 	s.compared.hear(ev, &s.counts)
 	s.hold(ev)
 	switch ev.Kind {
@@ -219,7 +221,7 @@ func (b *booked) give(s *mainStream, nonce uint64) {
 	s.prefillBooking, s.decodeBooking = b.prefill, b.decode
 	s.note, s.decodeSpan, s.nonce = b.note, b.span, nonce
 	s.prompt, s.claim, s.compared, s.asked = b.prompt, b.claim, b.compared, b.answer
-	s.others, s.again = b.others, b.again
+	s.others, s.again, s.belief = b.others, b.again, b.belief
 	if s.m.Concluded() { // the attempt ended while its tokens were counted
 		s.srv.cfg.Journal.End(s.note, decision.ClientLeft, "before the decision", 0, time.Now())
 		telemetry.End(s.decodeSpan, time.Now(), "too late")

@@ -23,12 +23,13 @@ type tokenCounts struct {
 	known  bool         // cached was told
 }
 
-// hear stores what the event says about tokens.
-func (c *tokenCounts) hear(ev *notice) {
+// hear stores what the event says about tokens. It returns true if prefill has told how many
+// of the prompt it had cached.
+func (c *tokenCounts) hear(ev *notice) (computed bool) {
 	switch ev.Kind {
 	case leg.EventLeg:
 		if ev.Leg.State == leg.Well && ev.Leg.Counted {
-			c.cached, c.known = ev.Leg.Cached, true
+			c.cached, c.known, computed = ev.Leg.Cached, true, true
 		}
 		if ev.Leg.Told.Reading == leg.ReadUsage {
 			c.prompt = ev.Leg.Told.Prompt
@@ -37,7 +38,7 @@ func (c *tokenCounts) hear(ev *notice) {
 		if u, ok := openai.FindUsage(ev.Answer.Body); ok {
 			c.prompt = u.Prompt
 			if u.HasCached {
-				c.cached, c.known = u.Cached, true
+				c.cached, c.known, computed = u.Cached, true, true
 			}
 		}
 	case leg.EventResponseBody:
@@ -49,6 +50,7 @@ func (c *tokenCounts) hear(ev *notice) {
 			c.usage = ev.usage
 		}
 	}
+	return computed
 }
 
 // measure records the times and tokens of a request for which workers were picked. It skips
@@ -85,6 +87,7 @@ func (s *mainStream) measure(now time.Time, e *leg.Effect) {
 	}
 	s.prompt.Delivered, s.prompt.Told = s.counts.cached, s.counts.known
 	s.srv.cfg.Telemetry.Prompt(&s.prompt)
+	lose(s, now)
 }
 
 // computing returns the rank that computes the prompt; ID 0: the proxy chooses it, so it is

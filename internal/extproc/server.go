@@ -88,6 +88,7 @@ type Server struct {
 	unrouted unrouted
 	avoid    *avoidList
 	doubts   doubts
+	liars    liars
 	pairs    pairs
 	shapes   *shapes
 	retries  sync.Once // the log was told what a gateway's own retries do
@@ -345,6 +346,7 @@ func (srv *Server) OnChange(old *worker.Snapshot, c discovery.Change) {
 		srv.leavers.add(c.Left, old, time.Now())
 		srv.attempts.gone(c.Left, c.Moved)
 		srv.patience.Forget(c.Left)
+		srv.liars.keep(srv)
 	}
 	srv.Paces.tell(&srv.cfg)
 	srv.pairs.do(func(b *sides.Book) { b.Keep(idsOf(srv.cfg.Board.Load().Workers()), c.Changed) })

@@ -38,10 +38,21 @@ type Explanation struct {
 	Left int          // ranks in neither Rows nor Out
 	More int          // of those, the ranks that could have been picked
 
+	// Holder is the rank that could not be picked and holds more of the prompt than any that
+	// could, with Held blocks. Held is 0 if there is none.
+	Holder OutRow
+	Held   uint32
+	// Missing says that KV events are missing of the rank that holds most of those that could
+	// be picked.
+	Missing bool
+
 	near picker.Shortlist
 }
 
-func (x *Explanation) reset() { x.Rows, x.Out, x.Left, x.More = x.Rows[:0], x.Out[:0], 0, 0 }
+func (x *Explanation) reset() {
+	x.Rows, x.Out, x.Left, x.More = x.Rows[:0], x.Out[:0], 0, 0
+	x.Held, x.Missing = 0, false
+}
 
 // fill writes what a pick saw. The caller holds the book's lock since the pick.
 func (x *Explanation) fill(b *Book, t *table, req *Request, d *picker.Decision) {
@@ -49,6 +60,10 @@ func (x *Explanation) fill(b *Book, t *table, req *Request, d *picker.Decision) 
 	c := &t.cols
 	if d.Index >= 0 {
 		x.Rows = picker.AppendNear(x.Rows, &req.Pick, c, req.Params, d)
+		if x.Held = d.OutOverlap; x.Held > 0 {
+			x.Holder = b.outRow(t, req, d.OutAt)
+		}
+		x.Missing = d.MostAt >= 0 && c.Degraded.Has(d.MostAt) && !req.Pick.Estimated && !c.Estimated.Has(d.MostAt)
 	}
 	in := c.Eligible()
 	for w := range in {

@@ -22,7 +22,12 @@
 // that one of them has written there. If two ranks have written a half each, only the
 // first half counts.
 //
-// [Routes] notes what was routed, and has the index drop it when its time is over.
+// Of what events told of a rank that is doubted ([Lookup.Doubt]) only a part counts, on
+// every tier. [Answer.Told] has all of it. [Answer.Outside] is the most that a rank holds
+// which is not in the list, though its worker serves the same: it drains, for example.
+//
+// [Routes] notes what was routed, and has the index drop it when its time is over. It
+// remembers of the latest 65,536 blocks that other replicas told of that they did.
 //
 // A layout says which slots the ranks of a pool have. It is worked out once for a worker
 // set and a numbering of slots, and again when either has changed. If the numbering

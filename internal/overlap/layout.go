@@ -27,6 +27,13 @@ type layout struct {
 	routed    []run // all ranks: what was routed to them
 	guess     picker.Bits
 	guesses   int // the number of ranks in guess
+	outside   []outsider
+}
+
+// outsider is a rank that is not in the list, though its worker serves the key in the role.
+type outsider struct {
+	slot   kvindex.Slot
+	drains bool
 }
 
 // run is a sequence of neighbouring ranks whose slots are neighbours, too.
@@ -41,14 +48,15 @@ func appendRun(runs []run, at, slot int) []run {
 	return append(runs, run{at, slot, 1})
 }
 
-func newLayout(snap *worker.Snapshot, ranks []worker.Rank, slots *kvindex.Slots, tells func(worker.Rank) bool) *layout {
-	l := &layout{n: len(ranks), guess: picker.NewBits(len(ranks))}
+func newLayout(snap *worker.Snapshot, ranks []worker.Rank, p *Prompt, cfg *Config) *layout {
+	slots := cfg.Slots
+	l := &layout{n: len(ranks), guess: picker.NewBits(len(ranks)), outside: outsidersOf(snap, ranks, p, slots)}
 	var w *worker.Worker
 	for i, r := range ranks {
 		if w == nil || w.ID != r.ID {
 			w = snap.Worker(r.ID)
 		}
-		guess := w == nil || w.KVEvents.IsZero() && (tells == nil || !tells(r))
+		guess := w == nil || w.KVEvents.IsZero() && (cfg.Tells == nil || !cfg.Tells(r))
 		if guess {
 			l.guess.Set(i)
 			l.guesses++
@@ -80,6 +88,30 @@ func newLayout(snap *worker.Snapshot, ranks []worker.Rank, slots *kvindex.Slots,
 		}
 	}
 	return l
+}
+
+// outsidersOf finds the ranks that are not in the list though their workers serve the
+// prompt's key in its role.
+func outsidersOf(snap *worker.Snapshot, ranks []worker.Rank, p *Prompt, slots *kvindex.Slots) (out []outsider) {
+	if p.Role == 0 {
+		return nil
+	}
+	in := make(map[worker.ID]bool, len(ranks))
+	for _, r := range ranks {
+		in[r.ID] = true
+	}
+	for _, w := range snap.Workers() {
+		serves := w.Role == p.Role || p.Role == worker.Aggregated && w.Role == worker.Decode && w.AcceptsAggregated
+		if in[w.ID] || !serves || w.Namespace != p.Key.Namespace || !w.Answers(p.Key.Model) {
+			continue
+		}
+		for dp := range w.DPSize {
+			if slot, ok := slots.Slot(worker.Rank{ID: w.ID, DPRank: worker.DPRank(dp)}); ok {
+				out = append(out, outsider{slot, w.Draining})
+			}
+		}
+	}
+	return out
 }
 
 // whole returns the part of the answer that covers all n ranks, if the runs are a single

@@ -39,8 +39,9 @@ func (c Config) Validate() error {
 
 // Lookup finds overlaps. Safe for concurrent use.
 type Lookup struct {
-	cfg   Config // read-only
-	known atomic.Pointer[layouts]
+	cfg    Config // read-only
+	known  atomic.Pointer[layouts]
+	doubts atomic.Pointer[map[worker.Rank]float64]
 }
 
 // New returns a Lookup. The error names every fault of cfg.
@@ -50,8 +51,13 @@ func New(cfg Config) (*Lookup, error) {
 	}
 	l := &Lookup{cfg: cfg}
 	l.known.Store(new(layouts))
+	l.doubts.Store(new(map[worker.Rank]float64))
 	return l, nil
 }
+
+// Doubt says which part counts of the blocks that events told of a rank, for ranks of which
+// it is not all. The caller must not change the map after that.
+func (l *Lookup) Doubt(parts map[worker.Rank]float64) { l.doubts.Store(&parts) }
 
 // Forget makes the next question find out anew which ranks have events.
 func (l *Lookup) Forget() { l.known.Store(new(layouts)) }
@@ -61,6 +67,10 @@ type Prompt struct {
 	Hashes        []kvindex.LocalHash
 	BlocksPerHash int  // KV blocks that each hash stands for; 0 counts as 1
 	Estimated     bool // the hashes are of bytes, not of tokens
+
+	// Key and Role say which workers' ranks Answer.Outside is about. Without a Role it is 0.
+	Key  worker.Key
+	Role worker.Role
 }
 
 // Answer says what the ranks hold. The caller owns it and uses it again. The zero value
@@ -84,7 +94,13 @@ type Answer struct {
 	// told; nil: none. It is shared and must not be written to. For an estimated prompt
 	// every count is a guess, and no rank is marked.
 	Guessed picker.Bits
+	// Outside is the most blocks that events told of a rank which is not in the list, though
+	// its worker serves the prompt's key in its role: it drains, as Drains says, or it is none
+	// of those to pick from. 0 for an estimated prompt.
+	Outside uint32
+	Drains  bool
 
+	undoubted                   []undoubted
 	held                        kvindex.Overlap
 	copied                      []uint32
 	predicted, host, disk, both []uint32
@@ -99,18 +115,22 @@ const maxReads = 3
 func (l *Lookup) Of(snap *worker.Snapshot, ranks []worker.Rank, p Prompt, dst *Answer) {
 	dst.Blocks, dst.Predicted, dst.Host, dst.Disk, dst.Guessed, dst.Shared = nil, nil, nil, nil, nil, 0
 	if len(p.Hashes) == 0 || len(ranks) == 0 {
+		dst.Outside, dst.Drains, dst.undoubted = 0, false, dst.undoubted[:0]
 		return
 	}
 	for range maxReads {
 		generation := l.cfg.Slots.Generation()
-		at := l.layout(snap, ranks, generation)
+		at := l.layout(snap, ranks, generation, &p)
 		l.cfg.Index.Overlap(p.Hashes, &dst.held)
 		dst.read(at, &p)
 		dst.Predicted, dst.Host, dst.Disk, dst.Shared = nil, nil, nil, 0
+		dst.Outside, dst.Drains, dst.undoubted = 0, false, dst.undoubted[:0]
 		if !p.Estimated {
 			dst.readPredicted(at, l.cfg.PredictedWeight)
 			dst.readTiers(at)
 			dst.Shared = most(at.external, dst.held.Blocks)
+			dst.readOutside(at.outside)
+			dst.discount(ranks, *l.doubts.Load())
 		}
 		if l.cfg.Slots.Generation() == generation {
 			return
@@ -249,7 +269,7 @@ func sized(s []uint32, n int) []uint32 {
 }
 
 // layout returns the layout of a list of ranks.
-func (l *Lookup) layout(snap *worker.Snapshot, ranks []worker.Rank, generation uint64) *layout {
+func (l *Lookup) layout(snap *worker.Snapshot, ranks []worker.Rank, generation uint64, p *Prompt) *layout {
 	set := l.known.Load()
 	if set.snap != snap || set.generation != generation {
 		set = &layouts{snap: snap, generation: generation}
@@ -258,7 +278,7 @@ func (l *Lookup) layout(snap *worker.Snapshot, ranks []worker.Rank, generation u
 	if v, ok := set.byFirst.Load(&ranks[0]); ok && v.(*layout).n == len(ranks) {
 		return v.(*layout)
 	}
-	made := newLayout(snap, ranks, l.cfg.Slots, l.cfg.Tells)
+	made := newLayout(snap, ranks, p, &l.cfg)
 	set.byFirst.Store(&ranks[0], made)
 	return made
 }

@@ -24,6 +24,7 @@ type Routes struct {
 	next  atomic.Int64  // when Run sweeps next, in nanoseconds of Unix time
 	kick  chan struct{} // a prompt's time is over before that
 	told  func(worker.Rank, []kvindex.LocalHash)
+	heard heard
 }
 
 // Tell has estimated prompts told to f, too, which must not keep the chain. Call it before Note.
@@ -39,14 +40,22 @@ func NewRoutes(index kvindex.Index) *Routes {
 // Note tells the index that a prompt with the chain was sent to the rank at the time now.
 // It does not keep chain.
 func (r *Routes) Note(rank worker.Rank, chain []kvindex.LocalHash, g kvindex.Guess, now time.Time) {
-	if r.told != nil && g == kvindex.Estimated {
-		r.told(rank, chain)
+	if g == kvindex.Estimated {
+		if r.told != nil {
+			r.told(rank, chain)
+		}
+		r.heard.note(rank, chain, false)
 	}
-	r.Heard(rank, chain, g, now)
+	r.route(rank, chain, g, now)
 }
 
 // Heard is Note for a prompt that another replica has sent.
 func (r *Routes) Heard(rank worker.Rank, chain []kvindex.LocalHash, g kvindex.Guess, now time.Time) {
+	r.heard.note(rank, chain, true)
+	r.route(rank, chain, g, now)
+}
+
+func (r *Routes) route(rank worker.Rank, chain []kvindex.LocalHash, g kvindex.Guess, now time.Time) {
 	next := r.index.Route(rank, chain, g, now)
 	if next.IsZero() || next.UnixNano() >= r.next.Load() {
 		return

@@ -54,6 +54,7 @@ type Pick struct {
 	Booking *load.Reservation // nil in a preview
 	Named   bool              // the request names the worker: a fresh attempt would get the same one
 	Alone   bool              // of Decode: the worker may serve without a hand-off
+	Held    Held              // of the pick whose rank computes the prompt
 }
 
 // Made reports whether a rank was picked.
@@ -165,6 +166,6 @@ func (d *decider) picked(c *choice) Pick {
 	w := q.world.Worker(c.decision.Rank.ID)
 	return Pick{
 		Decision: c.decision, Role: c.role, Worker: w, Booking: v.bookings.of(c.role), Named: q.placeOf(c.role) != nil,
-		Alone: c.role == worker.Decode && d.servesAlone(w),
+		Alone: c.role == worker.Decode && d.servesAlone(w), Held: c.held,
 	}
 }

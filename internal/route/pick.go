@@ -28,6 +28,7 @@ type choice struct {
 	stranded []worker.Rank          // left out, since no decode worker is in their domain, or the two would be kept apart (internal/sides)
 	full     *picker.SaturatedError // why no rank was picked, if a full queue was the reason
 	named    pin.Trust              // if not Normal: the request names the worker
+	held     Held
 }
 
 // mode is the way of picking, in the words of the record: a router mode, or a trust.
@@ -110,7 +111,9 @@ func (d *decider) choose(c *choice, role worker.Role, params picker.Params) erro
 	into := v.bookings.of(role)
 	params.BlockSize = v.size
 	*c = choice{most: c.most, role: role, params: params}
+	since := d.cfg.Overlap.Index.Removals()
 	r := d.offer(c)
+	all := r.Ranks
 	if at := q.placeOf(role); at != nil {
 		c.named = q.req.Trust
 		narrow(&r, at, &c.params)
@@ -136,6 +139,10 @@ func (d *decider) choose(c *choice, role worker.Role, params picker.Params) erro
 		c.decision.Reason = picker.Named
 	}
 	errors.As(err, &c.full)
+	if c.made && role != worker.Decode {
+		c.held = d.held(c, slices.Index(all, r.Ranks[0])+c.decision.Index, len(r.Ranks) < len(all))
+		c.held.Removals = since
+	}
 	if c.made && role != worker.Prefill && q.req.Endpoints > 1 && c.named == pin.Normal && into != nil {
 		d.others(c, r)
 	}
@@ -188,8 +195,8 @@ func (q *Question) portMates() (mates []worker.Rank) {
 	return mates
 }
 
-func blocksOf(p *tokens.Prompt) overlap.Prompt {
-	return overlap.Prompt{Hashes: p.Hashes, BlocksPerHash: p.BlocksPerHash, Estimated: p.Estimated}
+func (d *decider) blocksOf(p *tokens.Prompt, role worker.Role) overlap.Prompt {
+	return overlap.Prompt{Hashes: p.Hashes, BlocksPerHash: p.BlocksPerHash, Estimated: p.Estimated, Key: d.q.pool.Key, Role: role}
 }
 
 // offer returns what one leg's rank is picked from.
@@ -230,9 +237,9 @@ func (d *decider) offer(c *choice) load.Request {
 	if role == worker.Decode && !r.Pick.FetchesLacking {
 		return r
 	}
-	d.overlaps.Of(q.world.Snapshot, r.Ranks, blocksOf(&v.prompt), &sc.overlap)
+	d.overlaps.Of(q.world.Snapshot, r.Ranks, d.blocksOf(&v.prompt, role), &sc.overlap)
 	if v.prompt.Partial {
-		d.overlaps.Of(q.world.Snapshot, r.Ranks, blocksOf(&v.rest), &sc.beyond)
+		d.overlaps.Of(q.world.Snapshot, r.Ranks, d.blocksOf(&v.rest, role), &sc.beyond)
 		sc.overlap.Beyond(len(v.prompt.Hashes), &sc.beyond, c.params.EstimatedOverlapWeight, v.blocks)
 	}
 	r.Overlaps, r.Estimated = sc.overlap.Blocks, sc.overlap.Guessed

@@ -109,6 +109,10 @@ func (rt *Router) apart() *sides.Apart {
 // looks up anew which ranks have events.
 func (rt *Router) Heard() { rt.overlaps.Forget() }
 
+// Doubt says which part of what events told of a rank counts, for ranks that hold less. The
+// caller must not change the map after that.
+func (rt *Router) Doubt(parts map[worker.Rank]float64) { rt.overlaps.Doubt(parts) }
+
 // Scratch is memory for one decision at a time, which later decisions use again.
 type Scratch struct {
 	// Tokens is for the caller, to count the request's tokens in.

@@ -47,8 +47,8 @@ type Instruments struct {
 // answered it.
 func (i *Instruments) RequestEnded(outcome, code string) { i.requests.add(1, labels{outcome, code}) }
 
-// workersByName is how many workers a counter counts by name, and kindsOfPromptTokens the
-// number of values of the label kind.
+// workersByName is how many workers a counter counts by name; kindsOfPromptTokens is how many
+// values the label kind has.
 const workersByName, kindsOfPromptTokens = 256, 6
 
 // Whether a prefill and a decode worker count the tokens of a prompt alike.

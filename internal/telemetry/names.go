@@ -214,7 +214,7 @@ func requestMetrics() []Metric {
 		{MetricFirstTokenSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel), "Time to the first token of a streamed answer, where its first events are read (answer.first_token).", firstTokenBuckets()},
 		{MetricPerTokenSeconds, Histogram, "s", l(LabelOperation, LabelGenAIModel), "Time from the first token of a streamed answer to its end, for each token after the first, where its usage is known.", perTokenBuckets()},
 		{MetricPromptTokens, Counter, "{token}", l(LabelModel, LabelRole, LabelKind), "Prompt tokens of requests that were served, by how far caches held them.", nil},
-		{MetricOverlapLost, Counter, "{token}", l(LabelModel, LabelCause), "Prompt tokens that a cache held and that were computed all the same, by why.", nil},
+		{MetricOverlapLost, Counter, "{token}", l(LabelModel, LabelCause), "Prompt tokens that a rank was believed to hold and that were computed all the same, by cause ([lost-overlap](behaviour.md#lost-overlap)).", nil},
 		{MetricHandOffAge, Histogram, "s", l(LabelKind), "Age of prefill's hand-off at decode's first token, or its head where first tokens are not read, where decode needs prefill's answer ([hand-off-age](behaviour.md#hand-off-age)).", requestBuckets()},
 		{MetricExpectedRatio, Histogram, "1", l(LabelRole), "Time from a pick until the prompt is computed, over what the pick expected, where its cost is in seconds ([cost](config.md#cost)); 1: as expected.", ratioBuckets()},
 		{MetricTargets, Counter, "{request}", l(LabelModel, LabelExpected, LabelResult), "Requests with a target for the first token, by what the pick expected and by what came of it: `kept` or `missed` ([targets](config.md#targets)).", nil},

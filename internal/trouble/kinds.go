@@ -106,7 +106,7 @@ func all() []facts {
 		{KVEventsLost, "", false, "Their overlap may be wrong", "", nothing},
 		{KVChannelDown, "", false, "The overlap of its workers may be wrong", "", nothing},
 		{IndexShed, "", false, "The overlap of these ranks counts too little", "Raise index.max_bytes", nothing},
-		{OverlapWrong, "", false, "What it says that it holds counts for less", "", nothing},
+		{OverlapWrong, "", false, "What its events say counts for less, until it delivers again", "See whether its publisher of KV events has stopped, whether its block size has changed, and whether its cache was reset", nothing},
 
 		{RequestsFailing, "", false, "", "", nothing},
 		{PromptsGuessed, "", false, "Their overlap is an estimate", "", nothing},

@@ -87,3 +87,23 @@ func TestARankWhoseEngineHasEmptiedItsCacheHoldsNothing(t *testing.T) {
 	r.eventually("it is followed as before", func() bool { return r.holds(one, map[int]bool{2: true}) })
 	require.Equal(t, StateConnected, r.status(one).State)
 }
+
+// TestARankThatIsResyncedIsConnectedAnew: what it told before is dropped, and what it tells from then
+// on is known, also what was missed while it was silent.
+func TestARankThatIsResyncedIsConnectedAnew(t *testing.T) {
+	w := newZMQWorker(t, 0, 0)
+	r := newRig(t, nil)
+	r.follow(w.source())
+	w.store(1, false)
+	r.eventually("heard", func() bool { return r.holds(one, w.held) && r.status(one).State == StateConnected })
+	replays := r.status(one).Replays
+	r.sub.Resync(one)
+	r.sub.Resync(worker.Rank{ID: 99})
+	require.True(t, r.holds(one, nil))
+	require.Equal(t, uint64(1), r.status(one).Resets)
+	r.eventually("connected anew", func() bool { s := r.status(one); return s.Replays > replays && s.State == StateConnected })
+	require.True(t, r.holds(one, nil), "what is replayed is what was missed")
+	w.store(2, false)
+	r.eventually("it is followed as before", func() bool { return r.holds(one, map[int]bool{2: true}) })
+	require.Equal(t, "doubted", Doubted.String())
+}

@@ -14,6 +14,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
+// errDoubted ends a connection that is to be made anew; see Subscriber.Resync.
+var errDoubted = errors.New("kvevents: the rank holds less than its events say: it is connected anew")
+
 const (
 	// maxBarren is how many replays in a row may bring only a part of the missing
 	// messages, or show another past than the one before. After these, no replay is asked
@@ -38,6 +41,7 @@ type stream struct {
 	src     source
 	adopted chan adopted  // connections of a publisher that dials; nil: the publisher is dialed
 	ended   chan struct{} // closed when run has ended, so that adopt does not wait for it
+	again   chan struct{} // of size 1: the rank is to be connected anew
 
 	// turn is held while a message is judged or applied, so that others find tracker,
 	// decoder and index in agreement. It guards these, draining, wrote and feed.kept. It
@@ -100,6 +104,7 @@ type answer struct {
 func newStream(cfg *Config, r worker.Rank, src source) *stream {
 	s := &stream{
 		src:     src,
+		again:   make(chan struct{}, 1),
 		tracker: NewTracker(src.replayAddr != ""),
 		decoder: NewDecoder(src.blockSize, r.DPRank, src.eagle),
 	}
@@ -243,6 +248,8 @@ func (s *stream) loop(ss *session) error {
 		case a := <-s.adopted: // the publisher has dialed again: the newer connection counts
 			s.next = &a
 			return errReplaced
+		case <-s.again:
+			return errDoubted
 		case m, ok := <-ss.inbox:
 			if !ok {
 				return ss.readErr

@@ -264,15 +264,31 @@ func (s *Subscriber) awaiting(r worker.Rank) *stream {
 	return nil
 }
 
+// Resync is called when a rank has turned out to hold less than its events say. All its
+// blocks are dropped, and its stream is connected anew. What is told from then on is known,
+// and what was missed as far as the publisher can replay it. Of blocks that were told before,
+// nothing is known, since some of them are not there.
+func (s *Subscriber) Resync(r worker.Rank) {
+	if f := s.empty(r, Doubted); f != nil && f.stream != nil {
+		select {
+		case f.stream.again <- struct{}{}:
+		default:
+		}
+	}
+}
+
 // Emptied is called when an engine says, elsewhere than in its events, that it has
 // emptied its cache: vLLM does so when it goes to sleep. All blocks of the rank are
 // dropped. If the index holds none, nothing happens.
-func (s *Subscriber) Emptied(r worker.Rank) {
+func (s *Subscriber) Emptied(r worker.Rank) { s.empty(r, Emptied) }
+
+// empty drops all blocks of a rank, and returns who follows it; nil: nobody does.
+func (s *Subscriber) empty(r worker.Rank, why Cause) *follower {
 	s.mu.Lock()
 	f := s.ranks[r]
 	s.mu.Unlock()
 	if f == nil {
-		return
+		return nil
 	}
 	f.inTurn(func() {
 		st, ok := s.cfg.Index.Stats(r)
@@ -280,7 +296,7 @@ func (s *Subscriber) Emptied(r worker.Rank) {
 		if !ok || f.gone || f.feed.kept != nil || st.Blocks+st.Routed == 0 {
 			return
 		}
-		f.feed.drop(Emptied)
+		f.feed.drop(why)
 		if f.plane != nil {
 			f.plane.cursor.Cleared()
 			return
@@ -288,6 +304,7 @@ func (s *Subscriber) Emptied(r worker.Rank) {
 		f.stream.decoder.Forget()
 		f.stream.tracker.Cleared()
 	})
+	return f
 }
 
 // Channels returns the state of every channel of an event plane and of every

@@ -41,6 +41,8 @@ const (
 	Restarted
 	// Emptied: the engine said, elsewhere than in its events, that its cache is empty.
 	Emptied
+	// Doubted: the rank has turned out to hold less than its events say.
+	Doubted
 )
 
 // String returns the lower-case name of the cause.
@@ -52,6 +54,8 @@ func (c Cause) String() string {
 		return "restarted"
 	case Emptied:
 		return "emptied"
+	case Doubted:
+		return "doubted"
 	}
 	return "none"
 }

@@ -119,7 +119,7 @@
 // system. Free nodes and short runs cannot be given back; they then count as used, so that
 // the memory taken exceeds the budget by at most an eighth, nearly always by less than a
 // 16th. Not counted are: the list of what shedding is about to drop, at most a 64th of the
-// budget; the clearing of a rank, 8 bytes for each of its blocks, up to 8 MiB; the
+// budget; 16 KiB for each rank that has lost blocks, by which [Tree.Kept] knows; the clearing of a rank, 8 bytes for each of its blocks, up to 8 MiB; the
 // directories of tables, 4 bytes for each segment; the ends of routed prompts, some 100
 // bytes each; and copies for a dump, some 24 bytes for each block of a rank while it is
 // copied, and 8 for each different block of the dump.

@@ -70,6 +70,14 @@ type Index interface {
 	// of its views. It allocates nothing once dst is large enough.
 	Overlap(chain []LocalHash, dst *Overlap)
 
+	// Removals counts the blocks that events have taken off Device, of all ranks.
+	Removals() uint64
+
+	// Kept returns how many of the first blocks of chain no event has taken off the rank's
+	// Device since Removals returned that count, whether or not they were stored again. It
+	// may be fewer, and is 0 for an unknown rank.
+	Kept(r worker.Rank, chain []LocalHash, since uint64) int
+
 	// Stats returns the counts of one rank. False means that the rank is neither
 	// attached nor known from Route.
 	Stats(worker.Rank) (Stats, bool)

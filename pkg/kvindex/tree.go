@@ -101,6 +101,8 @@ type Tree struct {
 	stuck     int         // giveBack found nothing: it is not tried again before more bytes are taken than this
 	calm      *sync.Cond  // signals that a rank is no longer busy; uses mu
 
+	removals atomic.Uint64 // blocks that events took off Device, and clears; written under mu
+
 	torn    atomic.Uint64 // queries that were torn at every try and took mu
 	between func()        // see step; set before use
 	gaveUp  func()        // see giveUp; set before use
@@ -120,6 +122,7 @@ type treeRank struct {
 	barren  uint64 // the value of Tree.reliefs when sweeps last found nothing to shed from this rank
 	barrens int    // how many such sweeps there were in that relief
 
+	gone     gone
 	attached bool // false: only Route has named the rank
 	sent     routed
 
@@ -306,6 +309,7 @@ func (t *Tree) Clear(r worker.Rank) error {
 		return ErrUnknownRank
 	}
 	t.clearRank(rk)
+	rk.gone.all = t.removed()
 	rk.stats.Clears++
 	return nil
 }

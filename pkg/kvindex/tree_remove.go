@@ -50,7 +50,12 @@ func (t *Tree) takeSome(rk *treeRank, hashes []EngineHash, tier Tier) {
 		}
 		if p.b == nil || p.val().tiers()&(1<<tier) == 0 {
 			rk.stats.UnknownRemoves++
-		} else if !t.takeLast(rk, h, p, tier) {
+			continue
+		}
+		if tier == Device {
+			rk.gone.note(LocalHash(t.blocks.local[p.val().block()].Load()), t.removed())
+		}
+		if !t.takeLast(rk, h, p, tier) {
 			t.take(rk, h, p, tier)
 		}
 	}

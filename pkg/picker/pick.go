@@ -24,6 +24,9 @@ type Decision struct {
 
 	OverlapBlocks  uint32 // blocks of the prompt that the picked candidate has on the device
 	MostOverlap    uint32 // the most such blocks of any candidate that could be picked
+	MostAt         int    // that candidate's position; -1: none has any
+	OutOverlap     uint32 // the most of any that could not be picked, if that is more; else 0
+	OutAt          int    // that candidate's position
 	UncachedTokens int64  // tokens of the prompt that the picked candidate has to prefill: a booking adds them
 	Late           bool   // no candidate is believed to keep the request's target
 }
@@ -77,18 +80,28 @@ func Pick(req *Request, c *Candidates, p *Params, cursor uint64, rng *rand.Rand)
 		c.near(p.Mode)
 	}
 	d.Rank, d.OverlapBlocks = c.Ranks[d.Index], at(c.Overlap, d.Index)
-	d.UncachedTokens, d.MostOverlap = k.uncached(d.Index), c.mostOverlap()
+	d.UncachedTokens = k.uncached(d.Index)
+	c.mostOverlap(&d)
 	return d, nil
 }
 
-// mostOverlap returns the greatest overlap of the candidates that can be picked.
-func (c *Candidates) mostOverlap() (most uint32) {
+// mostOverlap finds who has the greatest overlap, of those that can be picked and of the others.
+func (c *Candidates) mostOverlap(d *Decision) {
+	at := -1
+	var most, out uint32
 	for i, o := range c.Overlap {
-		if o > most && c.in.Has(i) {
-			most = o
+		switch {
+		case o <= most:
+		case c.in.Has(i):
+			most, at = o, i
+		case o > out:
+			out, d.OutAt = o, i
 		}
 	}
-	return most
+	d.MostOverlap, d.MostAt = most, at
+	if out > most {
+		d.OutOverlap = out
+	}
 }
 
 // lowest returns a candidate with the lowest cost, drawn at random if several have it,

@@ -1,0 +1,318 @@
+package extproc
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/decision"
+	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/leg"
+	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/kvevents"
+	"github.com/seed-60ae5743/baton/pkg/picker"
+	"github.com/seed-60ae5743/baton/pkg/prefill"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// lossPage is the block size of the simulated engines, lossPrompt how many blocks a prompt has.
+const lossPage, lossPrompt = 16, 20
+
+// lossFleet is a plugin with simulated engines that serve whole requests, and their KV events.
+// The test stands in Envoy's place.
+type lossFleet struct {
+	*replica
+	events  *kvevents.Subscriber
+	sims    []*enginesim.Sim
+	workers []*worker.Worker
+	lists   chan []*worker.Worker
+	start   func(enginesim.Config) *enginesim.Sim
+	stops   []func() // end an engine each
+}
+
+// published is a discovery source that lists what it is given.
+type published chan []*worker.Worker
+
+func (p published) Run(ctx context.Context, sink discovery.Sink) error {
+	for revision := uint64(1); ; revision++ {
+		select {
+		case ws := <-p:
+			l := discovery.List{Revision: revision}
+			for _, w := range ws {
+				l.Entries = append(l.Entries, discovery.Entry{Key: w.ID.String(), Worker: w, Revision: revision, Version: 1})
+			}
+			if err := sink.Send(l); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// newLossFleet starts n engines. Of tells false: none of them publishes events.
+func newLossFleet(t *testing.T, n int, tells bool, engine worker.Engine, change func(*enginesim.Config), conf func(*Config)) *lossFleet {
+	t.Helper()
+	f := &lossFleet{lists: make(chan []*worker.Worker, 1)}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	t.Cleanup(func() { cancel(); running.Wait() })
+	f.start = func(c enginesim.Config) *enginesim.Sim {
+		s, err := enginesim.New(c)
+		require.NoError(t, err)
+		life, stop := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		running.Go(func() { _ = s.Run(life); close(ended) })
+		f.stops = append(f.stops, func() { stop(); <-ended })
+		return s
+	}
+	for i := range n {
+		c := enginesim.Config{
+			ID: worker.ID(i + 1), Role: worker.Aggregated, Engine: engine, Models: []string{"m"}, PageSize: lossPage,
+			PrefillPerToken: enginesim.None, DecodePerToken: enginesim.None,
+		}
+		if change != nil {
+			change(&c)
+		}
+		s := f.start(c)
+		f.sims = append(f.sims, s)
+		f.workers = append(f.workers, recordOf(t, s, c, tells))
+	}
+	f.lists <- f.workers
+	f.replica = newReplicaOf(t, "a", published(f.lists), func(c *Config) {
+		if conf != nil {
+			conf(c)
+		}
+		var err error
+		f.events, err = kvevents.NewSubscriber(kvevents.Config{
+			Index: c.Index, Timeout: 300 * time.Millisecond, ReplayAttempts: 1, MaxBackoff: 100 * time.Millisecond, Check: 100 * time.Millisecond, Audit: 300 * time.Millisecond,
+			Hooks: kvevents.Hooks{State: func(r worker.Rank, s kvevents.State) {
+				f.book.SetDegraded(r, s != kvevents.StateConnected && s != kvevents.StateNone)
+			}},
+		})
+		require.NoError(t, err)
+		c.PredictedWeight, c.Overrides, c.Resync = 1, true, f.events.Resync
+		c.Journal, err = journal.New(64)
+		require.NoError(t, err)
+	})
+	f.t = t
+	f.srv.view.Subscribe(func(old, now *worker.Snapshot, c discovery.Change) {
+		f.events.Update(now)
+		f.srv.OnChange(old, c)
+	})
+	running.Go(func() { _ = f.events.Run(ctx) })
+	running.Go(func() { _ = f.srv.cfg.Routes.Run(ctx) })
+	if tells {
+		f.inStep()
+	}
+	return f
+}
+
+func recordOf(t *testing.T, s *enginesim.Sim, c enginesim.Config, tells bool) *worker.Worker {
+	t.Helper()
+	at, err := worker.ParseEndpoint(s.Addr())
+	require.NoError(t, err)
+	w := &worker.Worker{Taints: []string{fmt.Sprintf("of%d", c.ID)}, ID: c.ID, Role: c.Role, Engine: c.Engine, Endpoint: at, Models: c.Models, DPSize: 1, BlockSize: lossPage, CapacityBlocks: 1 << 16}
+	if tells {
+		pub, replay := s.EventsAddr(0)
+		if replay == "" {
+			replay = "none:0"
+		}
+		port := func(addr string) uint16 {
+			_, p, err := net.SplitHostPort(addr)
+			require.NoError(t, err)
+			n, err := strconv.ParseUint(p, 10, 16)
+			require.NoError(t, err)
+			return uint16(n)
+		}
+		w.KVEvents = worker.KVEvents{Host: "127.0.0.1", Port: port(pub), ReplayPort: port(replay)}
+	}
+	return w
+}
+
+// inStep waits until the events of all engines come.
+func (f *lossFleet) inStep() {
+	f.t.Helper()
+	f.await("the events of all engines to come", func() bool {
+		n := 0
+		for _, s := range f.events.Status() {
+			if s.State == kvevents.StateConnected {
+				n++
+			}
+		}
+		return n == len(f.sims)
+	})
+}
+
+func (f *lossFleet) await(what string, ok func() bool) {
+	f.t.Helper()
+	require.Eventually(f.t, ok, 20*time.Second, time.Millisecond, what)
+}
+
+// known waits until events have told of so many blocks of the rank.
+func (f *lossFleet) known(id worker.ID, blocks uint64) {
+	f.t.Helper()
+	f.await("the index to know the prompt", func() bool {
+		s, _ := f.srv.cfg.Index.Stats(worker.Rank{ID: id})
+		return s.Stored >= blocks
+	})
+}
+
+// idsPrompt is a request of so many blocks and a token, as token ids; equal seeds give equal prompts.
+func idsPrompt(seed uint64, blocks int, more string) string {
+	rng := rand.New(rand.NewPCG(seed, 9))
+	var b strings.Builder
+	b.WriteString(`{"model":"m","max_tokens":1,"prompt":[1`)
+	for range blocks * lossPage {
+		fmt.Fprintf(&b, ",%d", 10+rng.IntN(30000))
+	}
+	return b.String() + "]" + more + "}"
+}
+
+// textPrompt is a request whose tokens can only be estimated.
+func textPrompt(seed uint64) string {
+	rng := rand.New(rand.NewPCG(seed, 9))
+	var b strings.Builder
+	for range 200 {
+		fmt.Fprintf(&b, "word%d ", rng.IntN(100000))
+	}
+	return fmt.Sprintf(`{"model":"m","max_tokens":1,"prompt":%q}`, b.String())
+}
+
+// onItsWay is one request that was routed.
+type onItsWay struct {
+	p        *proxy
+	body, id string
+	to       worker.ID
+	set      map[string]string
+	nonce    uint64
+}
+
+func (f *lossFleet) route(body string, headers ...string) *onItsWay {
+	f.t.Helper()
+	p := f.open(filterMain)
+	if headers != nil {
+		p = f.through(routingKey, "prerouted")
+	}
+	id := strconv.FormatUint(rand.Uint64(), 36)
+	p.asks(body, append(headers, "x-request-id", id)...)
+	set, _ := routed(f.t, p.settled())
+	for i, s := range f.sims {
+		if s.Addr() == set[prefill.HeaderDestination] {
+			nonce, err := strconv.ParseUint(set[prefill.HeaderAttempt], 10, 64)
+			require.NoError(f.t, err, "%v", set)
+			return &onItsWay{p, body, id, f.workers[i].ID, set, nonce}
+		}
+	}
+	require.Fail(f.t, "nobody is at "+set[prefill.HeaderDestination])
+	return nil
+}
+
+// answer has the engine serve the request, and tells the plugin how, as Envoy's access log does. It
+// returns the record of the request.
+func (f *lossFleet) answer(r *onItsWay) decision.Record {
+	f.t.Helper()
+	resp, err := http.Post("http://"+r.set[prefill.HeaderDestination]+"/v1/completions", "application/json", strings.NewReader(r.body)) //nolint:noctx // to loopback
+	require.NoError(f.t, err)
+	answer, err := io.ReadAll(resp.Body)
+	require.NoError(f.t, err)
+	require.NoError(f.t, resp.Body.Close())
+	require.Equal(f.t, 200, resp.StatusCode, "%s", answer)
+	u, ok := openai.FindUsage(answer)
+	require.True(f.t, ok && u.HasCached, "%s", answer)
+	s := f.srv.attempts.find(r.nonce)
+	require.NotNil(f.t, s)
+	r.p.responseHeaders("200", "content-type", "application/json", "content-length", strconv.Itoa(len(answer)))
+	r.p.recv()
+	s.post(&notice{Event: leg.Event{Kind: leg.EventLogged, Seen: blame.Served, Reached: true}, usage: u})
+	r.p.cancel()
+	f.await("the request to end", func() bool { return f.srv.attempts.find(r.nonce) == nil })
+	for _, rec := range f.srv.cfg.Journal.Recent(nil, 64) {
+		if rec.RequestID == r.id {
+			return rec
+		}
+	}
+	require.Fail(f.t, "no record")
+	return decision.Record{}
+}
+
+func (f *lossFleet) ask(body string, headers ...string) decision.Record {
+	f.t.Helper()
+	return f.answer(f.route(body, headers...))
+}
+
+// warm has an engine compute a prompt, and returns which one, once the index knows.
+func (f *lossFleet) warm(body string, tells bool) worker.ID {
+	f.t.Helper()
+	before := map[worker.ID]uint64{}
+	for _, w := range f.workers {
+		s, _ := f.srv.cfg.Index.Stats(worker.Rank{ID: w.ID})
+		before[w.ID] = s.Stored
+	}
+	id := f.ask(body).Decode.Rank.ID
+	if tells {
+		f.known(id, before[id]+lossPrompt)
+	}
+	return id
+}
+
+func (f *lossFleet) sim(id worker.ID) *enginesim.Sim { return f.sims[id-1] }
+
+// occupy books so much on a rank that nobody picks it, until the function that it returns is called.
+func (f *lossFleet) occupy(id worker.ID) (free func()) {
+	var r load.Reservation
+	params := picker.DefaultParams()
+	params.BlockSize = lossPage
+	require.NoError(f.t, f.book.Reserve(&load.Request{
+		Key: worker.Key{Model: "m"}, Params: &params, Now: time.Now(), Pick: picker.Request{Role: worker.Aggregated, ISLTokens: 1 << 20},
+	}, worker.Rank{ID: id}, 0, &r))
+	return func() { r.Release(time.Now()) }
+}
+
+func (f *lossFleet) setAside(id worker.ID) {
+	f.srv.cfg.Health.Report(worker.Rank{ID: id}, health.Report{Outcome: health.ConnectFailed}, time.Now())
+	require.True(f.t, f.srv.cfg.Health.Aside(worker.Rank{ID: id}))
+}
+
+// publish lists the workers anew, and waits until the plugin has them.
+func (f *lossFleet) publish(ws []*worker.Worker) {
+	f.t.Helper()
+	was := f.srv.cfg.Board.Load()
+	f.lists <- ws
+	f.await("the workers to be published", func() bool { return f.srv.cfg.Board.Load() != was })
+}
+
+func flush(t *testing.T, s *enginesim.Sim) {
+	t.Helper()
+	resp, err := http.Post(s.URL()+"/flush_cache", "", bytes.NewReader(nil)) //nolint:noctx // to loopback
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, 200, resp.StatusCode)
+}
+
+// post has an engine serve a request of which the plugin knows nothing.
+func (f *lossFleet) post(id worker.ID, body string) {
+	f.t.Helper()
+	resp, err := http.Post(f.sim(id).URL()+"/v1/completions", "application/json", strings.NewReader(body)) //nolint:noctx // to loopback
+	require.NoError(f.t, err)
+	_, err = io.Copy(io.Discard, resp.Body)
+	require.NoError(f.t, err)
+	require.NoError(f.t, resp.Body.Close())
+	require.Equal(f.t, 200, resp.StatusCode)
+}
