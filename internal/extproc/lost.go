@@ -101,6 +101,16 @@ func lose(s *mainStream, now time.Time) {
 type liars struct {
 	mu   sync.Mutex
 	book hitloss.Judge // guarded by mu
+	some bool          // guarded by mu: the router counts less of some rank
+}
+
+// publishLocked has the router count what the judge says.
+func (l *liars) publishLocked(srv *Server) {
+	parts := l.book.Discounts()
+	if l.some || parts != nil {
+		l.some = parts != nil
+		srv.router.Doubt(parts)
+	}
 }
 
 // judge takes the outcome of one prompt of a rank.
@@ -126,7 +136,7 @@ func (l *liars) add(srv *Server, r worker.Rank, told, delivered int64, now time.
 		return hitloss.Same
 	}
 	verdict := l.book.Add(r, told, delivered, now)
-	srv.router.Doubt(l.book.Discounts())
+	l.publishLocked(srv)
 	return verdict
 }
 
@@ -136,7 +146,7 @@ func (l *liars) keep(srv *Server) {
 	defer l.mu.Unlock()
 	snap := srv.view.Load()
 	l.book.Keep(func(r worker.Rank) bool { return snap.Worker(r.ID) != nil })
-	srv.router.Doubt(l.book.Discounts())
+	l.publishLocked(srv)
 }
 
 // Doubted returns the ranks of srv that hold less than their KV events say. Safe for
@@ -146,6 +156,6 @@ func Doubted(srv *Server, now time.Time) []hitloss.Doubt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := l.book.Doubted(now)
-	srv.router.Doubt(l.book.Discounts())
+	l.publishLocked(srv)
 	return out
 }
