@@ -169,3 +169,14 @@ func TestWhatAWorkerHoldsIsSaidOfTheOneThatPrefills(t *testing.T) {
 	alone.Decode.Role = worker.Aggregated
 	require.Contains(t, alone.Legs()[0].Why, "holds")
 }
+
+// TestWhatWasLostIsShown, in the text and in JSON, and not where nothing was.
+func TestWhatWasLostIsShown(t *testing.T) {
+	r := Record{TokenSource: ByteEstimate, Loss: "lost 512 of 2048 tokens: load 512"}
+	require.Contains(t, r.Text(), "overlap: lost 512 of 2048 tokens: load 512\n")
+	b, err := r.MarshalJSON()
+	require.NoError(t, err)
+	require.Contains(t, string(b), `"overlap_lost":"lost 512 of 2048 tokens: load 512"`)
+	r.Loss = ""
+	require.NotContains(t, r.Text(), "overlap:")
+}

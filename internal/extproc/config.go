@@ -47,9 +47,13 @@ type Config struct {
 	// address for them. If nil, there are no such ranks. Decisions call it. Heard must
 	// be called when the answer for a rank changes.
 	Tells func(worker.Rank) bool
-	// Resync makes what is known of a rank's KV blocks anew, since the rank holds less than its
-	// events say. If nil, only its overlap counts for less. It must not call the server.
-	Resync func(worker.Rank)
+	// Resync connects the stream of a rank's KV events anew, since the rank holds less than they
+	// say; with empty what is known of its blocks is dropped before. If nil, only its overlap
+	// counts for less.
+	Resync func(r worker.Rank, empty bool)
+	// Events returns how many messages with KV events of a rank have come in all, and whether
+	// none is known to be missing. If nil, nobody is found that publishes none.
+	Events func(worker.Rank) (messages uint64, whole bool)
 	// Ready reports whether the plugin is ready. If nil, it is once Board is.
 	Ready     func() (ready bool, why string)
 	Tokens    *tokens.Resolver
@@ -182,6 +186,12 @@ type Config struct {
 	Instance, Advertise string
 	// PeerCredentials are used to call other replicas; nil: plain text.
 	PeerCredentials credentials.TransportCredentials
+}
+
+func (c *Config) resync(r worker.Rank, empty bool) {
+	if c.Resync != nil {
+		c.Resync(r, empty)
+	}
 }
 
 func (c Config) withDefaults() Config {

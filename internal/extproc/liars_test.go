@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/enginesim"
+	"github.com/seed-60ae5743/baton/internal/hitloss"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -37,7 +38,12 @@ func TestARankThatHoldsLessThanItsEventsSayIsFoundDiscountedAndHealed(t *testing
 			resynced := 0
 			f := newLossFleet(t, 1, true, worker.VLLM, func(c *enginesim.Config) { c.CapacityBlocks = row.capacity }, nil)
 			next := f.srv.cfg.Resync
-			f.srv.cfg.Resync = func(r worker.Rank) { resynced++; next(r) }
+			f.srv.cfg.Resync = func(r worker.Rank, empty bool) {
+				if empty {
+					resynced++
+				}
+				next(r, empty)
+			}
 			liar := worker.Rank{ID: 1}
 			seed := uint64(0)
 			for range 10 {
@@ -137,13 +143,13 @@ func TestOfWorkersThatHaveLeftNobodyIsCalledALiar(t *testing.T) {
 	f := newLossFleet(t, 2, true, worker.VLLM, nil, nil)
 	r := worker.Rank{ID: 2}
 	for range 9 {
-		f.srv.liars.judge(f.srv, r, 640, 0, time.Now())
+		f.srv.liars.judge(f.srv, r, func(j *hitloss.Judge) hitloss.Verdict { return j.Add(r, 640, 0, time.Now()) })
 	}
 	require.Len(t, Doubted(f.srv, time.Now()), 1)
 	f.publish(f.workers[:1])
 	f.await("it to be forgotten", func() bool { return len(Doubted(f.srv, time.Now())) == 0 })
 	for range 9 {
-		f.srv.liars.judge(f.srv, r, 640, 0, time.Now())
+		f.srv.liars.judge(f.srv, r, func(j *hitloss.Judge) hitloss.Verdict { return j.Add(r, 640, 0, time.Now()) })
 	}
 	require.Empty(t, Doubted(f.srv, time.Now()), "a prompt that ends later changes nothing")
 }
@@ -200,5 +206,28 @@ func TestNoClientCanHaveATrueRankCalledALiar(t *testing.T) {
 			require.Equal(t, map[string]int{"constraint": deliverable}, lostOf(t, f.ask(idsPrompt(1, lossPrompt, more))), name)
 		}
 		require.Empty(t, Doubted(f.srv, time.Now()), name)
+	}
+}
+
+// TestARankWhoseEventsAreCutIsFoundInAnyTraffic, within twenty prompts that it gets, of which most are in no cache.
+func TestARankWhoseEventsAreCutIsFoundInAnyTraffic(t *testing.T) {
+	for seed := range uint64(8) {
+		engine := []worker.Engine{worker.VLLM, worker.SGLang}[seed%2]
+		f := newLossFleet(t, 1, true, engine, func(c *enginesim.Config) { c.CapacityBlocks = 12*lossPrompt + 1 }, nil)
+		rng := rand.New(rand.NewPCG(seed, 1))
+		ask := func() { f.ask(idsPrompt(rng.Uint64N(40), lossPrompt, "")) }
+		for range 60 {
+			ask()
+		}
+		require.Empty(t, Doubted(f.srv, time.Now()))
+		require.NoError(t, f.sims[0].Lie(enginesim.Lie{Mute: true}))
+		n := 0
+		for ; n < 20 && len(Doubted(f.srv, time.Now())) == 0; n++ {
+			ask()
+		}
+		require.Len(t, Doubted(f.srv, time.Now()), 1, "seed %d", seed)
+		t.Logf("seed %d: found after %d prompts: %+v", seed, n, Doubted(f.srv, time.Now())[0])
+		require.NoError(t, f.sims[0].Lie(enginesim.Lie{}))
+		f.await("its events to come again, and to be believed", func() bool { ask(); return len(Doubted(f.srv, time.Now())) == 0 })
 	}
 }

@@ -29,6 +29,8 @@ type belief struct {
 	told     int64               // tokens of which the rank's events told, also if not all of them counted
 	chain    []kvindex.LocalHash // of told; at most mostKept
 	removals uint64
+	picked   time.Time
+	events   bool // what the rank holds is known by its events
 	judged   bool // known has what is known at the end
 }
 
@@ -39,7 +41,7 @@ func believe(d *route.Decision, q *route.Question) belief {
 		c = &d.Prefill
 	}
 	size := int64(d.BlockSize)
-	b := belief{rank: c.Rank, told: int64(c.Held.Told) * size, removals: c.Held.Removals}
+	b := belief{rank: c.Rank, told: int64(c.Held.Told) * size, removals: c.Held.Removals, picked: time.Now(), events: c.Held.Events}
 	of := func(blocks uint32) int64 { return int64(blocks) * size }
 	b.known = hitloss.Prompt{
 		Tokens: int64(d.Prompt.ISLTokens), BlockSize: size, Best: of(c.Held.Best), Out: c.Held.Out, Available: of(c.MostOverlap), Missing: c.Held.Missing,
@@ -91,9 +93,19 @@ func lose(s *mainStream, now time.Time) {
 	if text := lost.Text(s.prompt.Prompt); text != "" {
 		s.srv.cfg.Journal.Update(s.note, func(r *decision.Record) { r.Loss = text })
 	}
-	told := min(b.told, hitloss.Deliverable(&b.known), mostKept*b.known.BlockSize)
-	if s.counts.known && !b.known.Silent && !b.known.Barred && b.known.Kept >= told && hitloss.Judgeable(told, b.known.BlockSize) {
-		s.srv.liars.judge(s.srv, b.rank, told, s.counts.cached, now)
+	if !s.counts.known || b.known.Silent || b.known.Barred || !b.events {
+		return
+	}
+	most := hitloss.Deliverable(&b.known)
+	told := min(b.told, most, mostKept*b.known.BlockSize)
+	if b.known.Kept >= told && hitloss.Judgeable(told, b.known.BlockSize) {
+		s.srv.liars.judge(s.srv, b.rank, func(j *hitloss.Judge) hitloss.Verdict { return j.Add(b.rank, told, s.counts.cached, now) })
+	}
+	if most-s.counts.cached < max(b.known.BlockSize, 1) || s.srv.cfg.Events == nil {
+		return
+	}
+	if n, whole := s.srv.cfg.Events(b.rank); whole {
+		s.srv.liars.judge(s.srv, b.rank, func(j *hitloss.Judge) hitloss.Verdict { return j.Computed(b.rank, n, b.picked, now) })
 	}
 }
 
@@ -101,32 +113,44 @@ func lose(s *mainStream, now time.Time) {
 type liars struct {
 	mu   sync.Mutex
 	book hitloss.Judge // guarded by mu
+	some bool          // guarded by mu: the router counts less of some rank
+}
+
+// publishLocked has the router count what the judge says.
+func (l *liars) publishLocked(srv *Server) {
+	parts := l.book.Discounts()
+	if l.some || parts != nil {
+		l.some = parts != nil
+		srv.router.Doubt(parts)
+	}
 }
 
 // judge takes the outcome of one prompt of a rank.
-func (l *liars) judge(srv *Server, r worker.Rank, told, delivered int64, now time.Time) {
-	switch l.add(srv, r, told, delivered, now) {
+func (l *liars) judge(srv *Server, r worker.Rank, by func(*hitloss.Judge) hitloss.Verdict) {
+	switch l.add(srv, r, by) {
+	case hitloss.Mute:
+		srv.log.Warn("a rank computes prompts, and none of its KV events comes, though its stream is connected: it is connected anew; see that its events reach this process",
+			slog.String(logkey.Rank, r.String()))
+		srv.cfg.resync(r, false)
 	case hitloss.Found:
-		srv.log.Warn("a rank delivers less of prompts than its KV events say that it holds: what they say counts for less, and its blocks are learned anew; "+
+		srv.log.Warn("a rank holds less than its KV events say: what they say counts for less, and its blocks are learned anew; "+
 			"see that nothing empties its cache without an event, that its events reach this process, and that its block size is the registered one",
-			slog.String(logkey.Rank, r.String()), slog.Int64(logkey.ToldTokens, told), slog.Int64(logkey.Delivered, delivered))
-		if srv.cfg.Resync != nil {
-			srv.cfg.Resync(r)
-		}
+			slog.String(logkey.Rank, r.String()))
+		srv.cfg.resync(r, true)
 	case hitloss.Healed:
-		srv.log.Info("a rank delivers again what its KV events say", slog.String(logkey.Rank, r.String()))
+		srv.log.Info("a rank holds again what its KV events say", slog.String(logkey.Rank, r.String()))
 	case hitloss.Same:
 	}
 }
 
-func (l *liars) add(srv *Server, r worker.Rank, told, delivered int64, now time.Time) hitloss.Verdict {
+func (l *liars) add(srv *Server, r worker.Rank, by func(*hitloss.Judge) hitloss.Verdict) hitloss.Verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if srv.view.Load().Worker(r.ID) == nil {
 		return hitloss.Same
 	}
-	verdict := l.book.Add(r, told, delivered, now)
-	srv.router.Doubt(l.book.Discounts())
+	verdict := by(&l.book)
+	l.publishLocked(srv)
 	return verdict
 }
 
@@ -136,7 +160,7 @@ func (l *liars) keep(srv *Server) {
 	defer l.mu.Unlock()
 	snap := srv.view.Load()
 	l.book.Keep(func(r worker.Rank) bool { return snap.Worker(r.ID) != nil })
-	srv.router.Doubt(l.book.Discounts())
+	l.publishLocked(srv)
 }
 
 // Doubted returns the ranks of srv that hold less than their KV events say. Safe for
@@ -146,6 +170,6 @@ func Doubted(srv *Server, now time.Time) []hitloss.Doubt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := l.book.Doubted(now)
-	srv.router.Doubt(l.book.Discounts())
+	l.publishLocked(srv)
 	return out
 }

@@ -107,7 +107,7 @@ func newLossFleet(t *testing.T, n int, tells bool, engine worker.Engine, change 
 			}},
 		})
 		require.NoError(t, err)
-		c.PredictedWeight, c.Overrides, c.Resync = 1, true, f.events.Resync
+		c.PredictedWeight, c.Overrides, c.Resync, c.Events = 1, true, f.events.Resync, f.events.Heard
 		c.Journal, err = journal.New(64)
 		require.NoError(t, err)
 	})

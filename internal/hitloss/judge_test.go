@@ -37,7 +37,28 @@ func TestARankThatLiesIsFoundDiscountedAndHealed(t *testing.T) {
 	}
 	require.Equal(t, Healed, j.Add(one, 640, 640, began))
 	require.Nil(t, j.Discounts())
-	require.Empty(t, j.ranks)
+	require.Empty(t, j.Doubted(began))
+}
+
+// TestARankOfWhichNoEventComesIsMute, if it computes prompts one after the other, until one comes.
+func TestARankOfWhichNoEventComesIsMute(t *testing.T) {
+	t.Parallel()
+	var j Judge
+	at := func(n int) time.Time { return began.Add(time.Duration(n) * time.Second) }
+	require.Equal(t, Same, j.Computed(one, 7, at(0), at(1)))
+	for i := range 30 {
+		require.Equal(t, Same, j.Computed(one, 7, at(0), at(2)), "%d: picked before the one before was over", i)
+		require.Equal(t, Same, j.Computed(two, uint64(i+8), at(2*i), at(2*i+1)), "one whose events come")
+	}
+	for i := range muteAt - 1 {
+		require.Equal(t, Same, j.Computed(one, 7, at(3+2*i), at(4+2*i)), i)
+	}
+	require.Equal(t, Mute, j.Computed(one, 7, at(100), at(101)))
+	require.Equal(t, Same, j.Computed(one, 7, at(102), at(103)))
+	require.Equal(t, []Doubt{{Rank: one, Since: at(101), Mute: true}}, j.Doubted(at(103)))
+	require.Nil(t, j.Discounts(), "nothing was short")
+	require.Equal(t, Healed, j.Computed(one, 8, at(104), at(105)))
+	require.Empty(t, j.Doubted(at(105)))
 }
 
 func TestOfRanksThatAreGoneOrSayNothingMoreNothingIsKept(t *testing.T) {

@@ -202,7 +202,7 @@ func (p *plugin) newServer() error {
 	conf.Instance = instance(p.cfg.Leg.Instance)
 	conf.View, conf.Board, conf.Tokens, conf.Book, conf.Health = p.view, p.board, p.tokens, p.book, p.health
 	conf.Index, conf.Routes, conf.Slots, conf.Tells = p.index, p.routes, p.slots, p.events.Tells
-	conf.Resync = p.events.Resync
+	conf.Resync, conf.Events = p.events.Resync, p.events.Heard
 	conf.Ready = p.isReady
 	conf.Journal, conf.Telemetry, conf.Tracer, conf.Logger = p.journal, p.tele.Instruments, p.tele.Tracer, p.log
 	conf.MaxLegs = mostLegs(p.log)

@@ -16,6 +16,7 @@ type Held struct {
 	Out      hitloss.Cause // why that rank could not be, if Best is more than any that could held
 	Missing  bool          // events were missing of the rank that held most of those that could be picked
 	Told     uint32        // what its events told of the picked rank
+	Events   bool          // events are to tell what the picked rank holds of the prompt
 	Guessed  uint32        // of what it was believed to hold, what no event told
 	Heard    uint32        // of Guessed, what another replica was the last to tell
 	Silent   bool          // events of the picked rank were missing
@@ -50,6 +51,7 @@ func (d *decider) held(c *choice, at int, narrowed bool) Held {
 		picked := &x.Rows[0]
 		h.Silent = picked.Degraded && !picked.Estimated
 		h.Guessed = picked.PredictedBlocks
+		h.Events = !estimated && d.told(d.q.world.Worker(picked.Rank.ID), picked.Rank)
 		if estimated || picked.Estimated {
 			h.Guessed = c.decision.OverlapBlocks
 		}

@@ -72,7 +72,7 @@ func TestWhyTheHolderOfMostCouldNotBePicked(t *testing.T) {
 			d, f := r.Decide(q, p, sc, time.Now())
 			require.Nil(t, f)
 			require.Equal(t, worker.ID(2), d.Prefill.Rank.ID)
-			require.Equal(t, Held{Best: 2, Out: row.want, Told: 1}, d.Prefill.Held)
+			require.Equal(t, Held{Best: 2, Out: row.want, Told: 1, Events: true}, d.Prefill.Held)
 			require.Equal(t, uint32(1), d.Prefill.MostOverlap)
 			require.Zero(t, d.Decode.Held, "decode computes no prompt")
 		})
@@ -87,5 +87,5 @@ func TestOfARankThatIsDoubtedAllThatItsEventsToldIsKept(t *testing.T) {
 	d := r.preview(eightTokens)
 	require.Equal(t, worker.ID(1), d.Prefill.Rank.ID)
 	require.Equal(t, uint32(1), d.Prefill.OverlapBlocks)
-	require.Equal(t, Held{Best: 1, Told: 2}, d.Prefill.Held)
+	require.Equal(t, Held{Best: 1, Told: 2, Events: true}, d.Prefill.Held)
 }

@@ -264,12 +264,32 @@ func (s *Subscriber) awaiting(r worker.Rank) *stream {
 	return nil
 }
 
-// Resync is called when a rank has turned out to hold less than its events say. All its
-// blocks are dropped, and its stream is connected anew. What is told from then on is known,
-// and what was missed as far as the publisher can replay it. Of blocks that were told before,
-// nothing is known, since some of them are not there.
-func (s *Subscriber) Resync(r worker.Rank) {
-	if f := s.empty(r, Doubted); f != nil && f.stream != nil {
+// Heard returns how many messages of a rank were applied since it was attached, and whether
+// the stream is in step, so that none is known to be missing.
+func (s *Subscriber) Heard(r worker.Rank) (messages uint64, inStep bool) {
+	s.mu.Lock()
+	f := s.ranks[r]
+	s.mu.Unlock()
+	if f == nil {
+		return 0, false
+	}
+	f.feed.mu.Lock()
+	defer f.feed.mu.Unlock()
+	return f.feed.status.Messages, f.feed.status.State == StateConnected
+}
+
+// Resync is called when a rank has turned out to hold less than its events say. Its stream is
+// connected anew: so what was missed is known, as far as the publisher can replay it. With
+// empty all blocks of the rank are dropped before. Of what was told before nothing is known
+// then, since some of it is not there.
+func (s *Subscriber) Resync(r worker.Rank, empty bool) {
+	if empty {
+		s.empty(r, Doubted)
+	}
+	s.mu.Lock()
+	f := s.ranks[r]
+	s.mu.Unlock()
+	if f != nil && f.stream != nil {
 		select {
 		case f.stream.again <- struct{}{}:
 		default:
@@ -282,13 +302,12 @@ func (s *Subscriber) Resync(r worker.Rank) {
 // dropped. If the index holds none, nothing happens.
 func (s *Subscriber) Emptied(r worker.Rank) { s.empty(r, Emptied) }
 
-// empty drops all blocks of a rank, and returns who follows it; nil: nobody does.
-func (s *Subscriber) empty(r worker.Rank, why Cause) *follower {
+func (s *Subscriber) empty(r worker.Rank, why Cause) {
 	s.mu.Lock()
 	f := s.ranks[r]
 	s.mu.Unlock()
 	if f == nil {
-		return nil
+		return
 	}
 	f.inTurn(func() {
 		st, ok := s.cfg.Index.Stats(r)
@@ -304,7 +323,6 @@ func (s *Subscriber) empty(r worker.Rank, why Cause) *follower {
 		f.stream.decoder.Forget()
 		f.stream.tracker.Cleared()
 	})
-	return f
 }
 
 // Channels returns the state of every channel of an event plane and of every
