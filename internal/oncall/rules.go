@@ -28,19 +28,17 @@ type rule struct {
 	Annotations map[string]string `yaml:"annotations,omitempty"`
 }
 
-// window is a range in an expression.
-var window = regexp.MustCompile(`\[(\w+)\]`)
+// window is a range in an expression, or how far it looks back.
+var window = regexp.MustCompile(`(\[|offset )(\d+[smh])`)
 
 // Rules renders Prometheus' file of rules, with all times divided by faster.
 func Rules(faster int) ([]byte, error) {
 	scaled := func(d time.Duration) string { return promTime(d / time.Duration(faster)) }
 	scale := func(expr string) string {
 		return window.ReplaceAllStringFunc(expr, func(w string) string {
-			d, err := time.ParseDuration(w[1 : len(w)-1])
-			if err != nil {
-				return w // promtool finds it
-			}
-			return "[" + scaled(d) + "]"
+			m := window.FindStringSubmatch(w)
+			d, _ := time.ParseDuration(m[2])
+			return m[1] + scaled(d)
 		})
 	}
 	record := group{Name: "baton-recorded", Interval: scaled(every)}

@@ -89,7 +89,10 @@ func ofBaton() []Alert {
 			Do:      "Set the clock, or make the proxy, the collector or the disk reachable.",
 		},
 		{
-			Name: "BatonPanics", Expr: "sum " + byReplica + "(increase(baton_panics_recovered_total[15m])) > 0",
+			Name: "BatonPanics",
+			// The first panic of a place begins its series, of which increase sees nothing.
+			Expr: "sum " + byReplica + "(increase(baton_panics_recovered_total[15m])) > 0 or " +
+				"sum " + byReplica + "(baton_panics_recovered_total unless baton_panics_recovered_total offset 15m) > 0",
 			Because: "each is a fault of Baton's to report",
 			Summary: "{{ $labels.job }} recovered from a panic",
 			Meaning: "One stream or one task ended by a fault of Baton's. Nothing else did.",
