@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -223,7 +223,11 @@ func TestEachAlertFiresOnItsFault(t *testing.T) {
 	for name := range all {
 		plants[name] = newPlant(t)
 	}
-	p := startPrometheus(t, rules, plants)
+	targets := map[string]string{}
+	for name, x := range plants {
+		targets[name] = x.page.Listener.Addr().String()
+	}
+	p := startPrometheus(t, rules, targets)
 	stop := make(chan struct{})
 	var ticking sync.WaitGroup
 	ticking.Go(func() {
@@ -314,21 +318,20 @@ type server struct {
 	at string
 }
 
-// startPrometheus starts one that scrapes each plant twice a second, as a job of the plant's name.
-func startPrometheus(t *testing.T, rules []byte, plants map[string]*plant) *server {
+// startPrometheus starts one that scrapes each address twice a second, as a job of its name.
+func startPrometheus(t *testing.T, rules []byte, targets map[string]string) *server {
 	t.Helper()
 	dir := t.TempDir()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ports, err := stack.FreePorts(t.Context(), 1)
 	require.NoError(t, err)
-	p := &server{t: t, at: l.Addr().String()}
+	p := &server{t: t, at: fmt.Sprintf("127.0.0.1:%d", ports[0])}
 	var b strings.Builder
 	b.WriteString("global: {scrape_interval: 500ms, evaluation_interval: 500ms}\nrule_files: [rules.yaml]\nscrape_configs:\n")
-	for name, x := range plants {
-		fmt.Fprintf(&b, "- {job_name: %q, honor_labels: true, static_configs: [{targets: [%q]}]}\n", name, x.page.Listener.Addr().String())
+	for name, at := range targets {
+		fmt.Fprintf(&b, "- {job_name: %q, honor_labels: true, static_configs: [{targets: [%q]}]}\n", name, at)
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "prometheus.yaml"), []byte(b.String()), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "rules.yaml"), rules, 0o600))
-	require.NoError(t, l.Close())
 	cmd := exec.Command(tools+"prometheus", "--config.file="+dir+"/prometheus.yaml", "--storage.tsdb.path="+dir+"/data",
 		"--web.listen-address="+p.at, "--query.lookback-delta=5s", "--log.level=warn")
 	log, err := os.Create(filepath.Join(dir, "log"))

@@ -1,0 +1,134 @@
+//go:build prometheus
+
+package oncall
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/pkg/discovery/file"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// TestAlertsOnARealStack: Envoy, the plugin and simulated workers, whose faults the alerts find by what the
+// plugin itself shows.
+func TestAlertsOnARealStack(t *testing.T) {
+	envoyPath, err := stack.FindEnvoy(os.Getenv("ENVOY"))
+	require.NoError(t, err)
+	bin, dir := t.TempDir(), t.TempDir()
+	require.NoError(t, stack.Build(bin, "", false, "./cmd/extproc", "./cmd/enginesim"))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	fleet, err := stack.StartFleet(ctx, bin, stack.FleetOptions{Engine: worker.SGLang, Prefills: 2, Decodes: 2, Args: []string{"--model=m"}})
+	require.NoError(t, err)
+	list := filepath.Join(dir, "workers.yaml")
+	require.NoError(t, file.Write(list, fleet.Infos()))
+	plugin, err := stack.StartPlugin(ctx, stack.PluginOptions{BinDir: bin, Dir: dir, Workers: list, Config: "request: {max_wait: 2s}\n"})
+	require.NoError(t, err)
+	proxy, err := stack.StartEnvoy(ctx, stack.EnvoyOptions{Path: envoyPath, Dir: dir, Params: envoy.Params{PluginSocket: plugin.Socket}})
+	require.NoError(t, err)
+	rules, err := Rules(faster)
+	require.NoError(t, err)
+	p := startPrometheus(t, rules, map[string]string{"real": strings.TrimPrefix(plugin.Admin, "http://")})
+	defer clients(ctx, proxy.URL)()
+
+	p.await("the first scrapes", func(firing map[string][]string) bool {
+		return p.ask("sum(baton_requests_total)") != "" && len(firing) == 0
+	})
+	p.until(time.Now().Add(15*time.Second), func(firing map[string][]string) { require.Empty(t, firing, "all is well") })
+	has := func(alert string) func(map[string][]string) bool {
+		return func(firing map[string][]string) bool { return slices.Contains(firing["real"], alert) }
+	}
+	judged := p.ask("count(baton_trouble)") != ""
+
+	// The ports of KV events are not those of discovery.
+	infos := fleet.Infos()
+	wrong := *infos[0]
+	ports, err := stack.FreePorts(ctx, 1)
+	require.NoError(t, err)
+	wrong.KVEvents.Port = uint16(ports[0])
+	require.NoError(t, file.Write(list, append([]*worker.Worker{&wrong}, infos[1:]...)))
+	p.await("KV events to be missed", has("BatonKVEventsSilent"))
+	require.Equal(t, map[string][]string{"real": {"BatonKVEventsSilent"}}, p.firing())
+	require.NoError(t, file.Write(list, infos))
+	p.await("KV events to come again", func(firing map[string][]string) bool { return len(firing) == 0 })
+
+	// One of two prefill workers dies: others take its requests, so nobody is woken.
+	require.NoError(t, fleet.Prefills[0].Kill())
+	if judged {
+		p.await("the dead worker to be told", has("BatonWorkersOut"))
+	}
+	p.until(time.Now().Add(12*time.Second), func(firing map[string][]string) { require.Empty(t, pagesOf(firing["real"])) })
+
+	// Then all that decode: requests fail.
+	for _, w := range fleet.Decodes {
+		require.NoError(t, w.Kill())
+	}
+	p.await("requests to fail", has("BatonRequestsFail"))
+	if judged {
+		p.await("the model to be told", has("BatonModelUnserved"))
+	} else {
+		t.Log("baton_trouble is not shown: alerts by it are not waited for")
+	}
+
+	require.NoError(t, plugin.Kill())
+	p.await("the plugin to be missed", func(firing map[string][]string) bool { return slices.Contains(firing[""], "BatonAbsent") })
+}
+
+// pagesOf returns those alerts that page.
+func pagesOf(names []string) (out []string) {
+	for _, a := range Alerts() {
+		if a.Page && slices.Contains(names, a.Name) {
+			out = append(out, a.Name)
+		}
+	}
+	return out
+}
+
+// clients ask ten times a second until the end, whatever they get.
+func clients(ctx context.Context, url string) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	client := &http.Client{Transport: &http.Transport{}}
+	all.Go(func() {
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+			all.Go(func() {
+				q, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"a few words","max_tokens":4,"stream":true}`))
+				if err != nil {
+					return
+				}
+				q.Header.Set("Content-Type", "application/json")
+				resp, err := client.Do(q)
+				if err != nil {
+					return
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+			})
+		}
+	})
+	return func() {
+		cancel()
+		all.Wait()
+		client.CloseIdleConnections()
+	}
+}
