@@ -109,7 +109,7 @@ func healthy(o *telemetry.Observation) {
 	o.Ready, o.Troubles, o.Streams = true, map[string]int64{}, map[string]int64{"connected": 4}
 	o.Workers = append(o.Workers, telemetry.WorkerCount{Role: worker.Prefill, State: "healthy", Count: 2}, telemetry.WorkerCount{Role: worker.Decode, State: "healthy", Count: 2})
 	o.Pools = append(o.Pools, telemetry.PoolLoad{Model: "m", Role: worker.Prefill, Backlog: 2, LeastBacklog: 1}, telemetry.PoolLoad{Model: "m", Role: worker.Decode, Capacity: 100, FreeBlocks: 40})
-	o.Infos = append(o.Infos, telemetry.WorkerInfo{ID: 7, Role: worker.Decode, Endpoint: "10.0.0.7:80", Host: "10.0.0.7", Models: []string{"m"}})
+	o.Infos = append(o.Infos, telemetry.WorkerInfo{ID: 7, Role: worker.Decode, Endpoint: "10.0.0.7:80", Host: "10.0.0.7", Models: []string{"m", "no \"name\"\n{}\\ \xff"}})
 }
 
 // serve counts what a tenth of a second brings: a third of all is clients' faults, one of a hundred fails.
@@ -368,14 +368,18 @@ func (p *server) firing() map[string][]string {
 	var answer struct {
 		Data struct {
 			Alerts []struct {
-				State  string
-				Labels map[string]string
+				State               string
+				Labels, Annotations map[string]string
 			}
 		}
 	}
 	require.NoError(p.t, json.NewDecoder(resp.Body).Decode(&answer))
 	out := map[string][]string{}
 	for _, a := range answer.Data.Alerts {
+		for _, text := range a.Annotations {
+			require.NotContains(p.t, text, "<no value>")
+			require.NotContains(p.t, text, "<error")
+		}
 		if job := a.Labels["job"]; a.State == "firing" && !slices.Contains(out[job], a.Labels["alertname"]) {
 			out[job] = append(out[job], a.Labels["alertname"])
 		}
@@ -389,17 +393,31 @@ func (p *server) firing() map[string][]string {
 // ask returns the value of an expression that has one, or "".
 func (p *server) ask(expr string) string {
 	p.t.Helper()
+	values := p.query(expr)
+	if len(values) != 1 {
+		return ""
+	}
+	return values[0]
+}
+
+// query returns the values of an expression that are numbers.
+func (p *server) query(expr string) (out []string) {
+	p.t.Helper()
 	resp, err := http.Get("http://" + p.at + "/api/v1/query?query=" + url.QueryEscape(expr))
 	require.NoError(p.t, err)
 	defer resp.Body.Close()
 	var answer struct {
-		Data struct{ Result []struct{ Value [2]any } }
+		Status string
+		Data   struct{ Result []struct{ Value [2]any } }
 	}
 	require.NoError(p.t, json.NewDecoder(resp.Body).Decode(&answer))
-	if len(answer.Data.Result) != 1 {
-		return ""
+	require.Equal(p.t, "success", answer.Status, expr)
+	for _, r := range answer.Data.Result {
+		if v := fmt.Sprint(r.Value[1]); v != "NaN" {
+			out = append(out, v)
+		}
 	}
-	return fmt.Sprint(answer.Data.Result[0].Value[1])
+	return out
 }
 
 // until looks again and again until a time.

@@ -52,6 +52,7 @@ func TestAlertsOnARealStack(t *testing.T) {
 		return func(firing map[string][]string) bool { return slices.Contains(firing["real"], alert) }
 	}
 	judged := p.ask("count(baton_trouble)") != ""
+	panelsShow(p, judged)
 
 	// The ports of KV events are not those of discovery.
 	infos := fleet.Infos()
@@ -87,6 +88,41 @@ func TestAlertsOnARealStack(t *testing.T) {
 	p.await("the plugin to be missed", func(firing map[string][]string) bool { return slices.Contains(firing[""], "BatonAbsent") })
 }
 
+// emptyPanels have nothing to show where all is well, with the reason.
+var emptyPanels = map[string]string{
+	"Troubles":                      "there are none",
+	"Failures by code":              "there are none",
+	"Fresh attempts":                "there are none",
+	"Lost overlap by cause":         "there may be none",
+	"Replicas, as others hear them": "there is one plugin",
+	"Charges":                       "may be none",
+}
+
+// panelsShow asks for what the panels show, and for what docs/metrics.md says of joins.
+func panelsShow(p *server, judged bool) {
+	p.t.Helper()
+	for _, b := range []board{overview(), ofWorkers()} {
+		for _, x := range b.panels {
+			for _, q := range x.queries {
+				got := p.query(strings.NewReplacer("$__rate_interval", "10s", "$job", ".*", "$worker", ".*").Replace(q.expr))
+				require.True(p.t, len(got) > 0 || emptyPanels[x.title] != "", "%s: nothing: %s", x.title, q.expr)
+			}
+		}
+	}
+	if judged {
+		require.NotEmpty(p.t, p.query("baton_trouble"))
+	}
+	page, err := os.ReadFile("../../docs/metrics.md")
+	require.NoError(p.t, err)
+	_, joins, found := strings.Cut(string(page), "## Joins")
+	require.True(p.t, found)
+	block := strings.Split(joins, "```")[1]
+	queries := strings.Split(strings.TrimSpace(block), "\n\n")
+	require.Len(p.t, queries, 2)
+	require.Len(p.t, p.query(queries[0]), 4, "each worker")
+	require.Len(p.t, p.query(strings.ReplaceAll(queries[1], `"failed"`, `"ok"`)), 1, "they are of one host")
+}
+
 // pagesOf returns those alerts that page.
 func pagesOf(names []string) (out []string) {
 	for _, a := range Alerts() {
@@ -112,7 +148,7 @@ func clients(ctx context.Context, url string) (end func()) {
 				return
 			}
 			all.Go(func() {
-				q, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"a few words","max_tokens":4,"stream":true}`))
+				q, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"a few words","max_tokens":4,"stream":true,"stream_options":{"include_usage":true}}`))
 				if err != nil {
 					return
 				}
