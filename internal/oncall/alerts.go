@@ -89,6 +89,15 @@ func failing() []Alert {
 			Do:      "If the decisions name one worker, take it out of service. If they name all of a role, look at what they have in common: a roll-out, a network, a full disk.",
 		},
 		{
+			Name: "BatonCutOff", Expr: trouble("socket_lost", "leg_unreachable"), For: 2 * time.Minute, Page: true,
+			Because: "a restart of Envoy is over sooner",
+			Summary: "{{ $labels.job }} and Envoy do not reach each other: {{ $labels.kind }}",
+			Meaning: "`socket_lost`: no new connection of Envoy's reaches the plugin's socket. `leg_unreachable`: prefill legs that the plugin sends do not reach Envoy's listener `sync_leg`.",
+			Users:   "503 for new requests; with `leg_unreachable`, of engines that prefill first.",
+			Look:    status + "Is Envoy there, and are the sockets, with the users that may open them?",
+			Do:      "Bring the socket's folder back and restart the plugin, or correct prefill.listener. A replica that is well takes the requests meanwhile.",
+		},
+		{
 			Name: "BatonModelUnserved", For: time.Minute, Page: true,
 			Expr: "sum by (job, namespace, code) (rate(baton_failures_total{code=~\"" + unservedCodes + "\"}[5m])) > 0" +
 				" and on (job, namespace) max by (job, namespace) (baton_trouble{kind=~\"no_workers|model_unserved|listener_missing\"}) > 0",

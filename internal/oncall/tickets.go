@@ -6,10 +6,10 @@ import "time"
 func ofWorkersKnown() []Alert {
 	return []Alert{
 		{
-			Name: "BatonWorkersOut", Expr: trouble("worker_aside", "worker_recovering", "worker_spared", "worker_doubted"), For: 10 * time.Minute,
+			Name: "BatonWorkersOut", Expr: trouble("worker_aside", "worker_recovering", "worker_spared", "worker_doubted", "worker_unheard", "facts_failing"), For: 10 * time.Minute,
 			Because: "a worker that restarts is out for as long as it loads its model",
 			Summary: "{{ $value }} workers of {{ $labels.job }}: {{ $labels.kind }}",
-			Meaning: "They failed requests or do not answer. `worker_aside` gets none; `worker_recovering` one at a time; `worker_spared` fails, too, and is kept since too many are out; `worker_doubted` is picked last.",
+			Meaning: "They failed requests or do not answer. `worker_aside` gets none; `worker_recovering` one at a time; `worker_spared` fails, too, and is kept since too many are out; `worker_doubted` is picked last; `worker_unheard` has not answered yet; `facts_failing` no longer says what it runs.",
 			Users:   "Nothing, while the others have room; longer queues.",
 			Look:    each + "Then the engine's own log.",
 			Do:      "Restart the worker, or take it away. One that is well again comes back by itself.",
@@ -51,8 +51,8 @@ func ofBaton() []Alert {
 	return []Alert{
 		{
 			Name: "BatonConfiguration", For: 15 * time.Minute,
-			Expr: trouble("discovery_problem", "pool_mixed", "listener_missing", "config_ignored", "key_missing", "worker_silent_facts",
-				"model_files", "pair_counts", "replicas_unlisted"),
+			Expr: trouble("discovery_problem", "pool_mixed", "listener_missing", "config_ignored", "worker_ineligible",
+				"model_files", "pair_counts", "replicas_unlisted", "key_hidden", "certificate"),
 			Because: "a roll-out mixes old and new for that long",
 			Summary: "{{ $labels.job }} has a setting to correct: {{ $labels.kind }}",
 			Meaning: "Entries of discovery that cannot be used, workers that do not fit together or do not say what they are, keys of the configuration that do nothing or are missing.",
@@ -71,22 +71,22 @@ func ofBaton() []Alert {
 			Do:      "Restart the one that stands still; give all of them one version and one key.",
 		},
 		{
-			Name: "BatonHandOffs", Expr: trouble("handoff_lost", "leg_unreachable", "requests_held"), For: 10 * time.Minute,
+			Name: "BatonHandOffs", Expr: trouble("handoff_lost", "requests_held"), For: 10 * time.Minute,
 			Because: "a restart of an engine loses the hand-offs of a moment",
 			Summary: "Requests to {{ $labels.job }} go wrong between workers: {{ $labels.kind }}",
-			Meaning: "`handoff_lost`: engines count KV that did not get across. `leg_unreachable`: prefill legs do not reach their workers. `requests_held`: requests of one shape lost two workers, and are held back.",
+			Meaning: "`handoff_lost`: engines count KV that did not get across. `requests_held`: requests of one shape lost two workers, and are held back.",
 			Users:   "Fresh attempts, so later first tokens; some errors.",
 			Look:    each + "The engines' logs about NIXL, Mooncake or bootstrap.",
-			Do:      "See that prefill and decode reach each other, and that prefill.listener is Envoy's. Take a pair away that fails alone.",
+			Do:      "See that prefill and decode reach each other. Take a pair away that fails alone.",
 		},
 		{
-			Name: "BatonBlind", Expr: trouble("clock_off", "access_log_breaks", "trace_export", "record_lost"), For: 15 * time.Minute,
+			Name: "BatonBlind", Expr: trouble("clock_off", "access_log", "record_lost"), For: 15 * time.Minute,
 			Because: "nothing is served worse by it meanwhile",
 			Summary: "What {{ $labels.job }} tells of requests is not whole: {{ $labels.kind }}",
-			Meaning: "A proxy's clock is off, a proxy's access log breaks off, or spans or records cannot be written.",
+			Meaning: "A proxy's clock is off, no access log tells how answers end, or records cannot be written.",
 			Users:   "Nothing.",
 			Look:    each,
-			Do:      "Set the clock, or make the proxy, the collector or the disk reachable.",
+			Do:      "Set the clock; have Envoy's access log reach the plugin; make room on the disk.",
 		},
 		{
 			Name: "BatonPanics",

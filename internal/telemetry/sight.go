@@ -59,12 +59,12 @@ func (i *Instruments) OverlapLost(model, cause string, tokens int64) {
 // fail or wait.
 func TroubleKinds() []string {
 	return []string{
-		"not_ready", "no_workers", "model_unserved", "queue_full", "bodies_full", "requests_failing", "leg_unreachable",
-		"worker_aside", "worker_recovering", "worker_spared", "worker_doubted", "worker_stale", "worker_silent_facts",
-		"view_stale", "discovery_problem", "pool_mixed", "listener_missing", "config_ignored", "model_files", "key_missing",
-		"kv_events_silent", "kv_events_lost", "kv_channel_down", "index_shed", "overlap_wrong", "index_dump",
-		"pair_counts", "handoff_lost", "requests_held", "clock_off", "access_log_breaks", "trace_export", "record_lost", "panics",
+		"not_ready", "no_workers", "model_unserved", "queue_full", "bodies_full", "socket_lost", "leg_unreachable", "listener_missing",
+		"worker_aside", "worker_spared", "worker_doubted", "worker_unheard", "worker_recovering", "worker_stale", "worker_ineligible", "facts_failing",
+		"view_stale", "discovery_problem", "pool_mixed", "kv_events_silent", "kv_events_lost", "kv_channel_down", "index_shed", "overlap_wrong",
+		"requests_failing", "prompts_estimated", "model_files", "pair_counts", "handoff_lost", "requests_held", "clock_off", "access_log",
 		"replica_silent", "replica_unshared", "replica_unmet", "replica_untold", "replica_differs", "replicas_unlisted",
+		"config_ignored", "exposed", "key_hidden", "index_dump", "certificate", "record_lost",
 	}
 }
 
