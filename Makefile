@@ -390,7 +390,7 @@ alerts-files: ## write Prometheus' rules, the runbook and Grafana's dashboards f
 	go run ./internal/oncall/gen
 
 # promtool judges the rules; Prometheus fires each alert on its fault, with an hour in a minute.
-alerts: tools tools-prometheus ## the rules with a real Prometheus: each alert fires on its fault, none in a healthy hour; four minutes; asks for Debian's package
+alerts: tools tools-prometheus ## the rules with a real Prometheus: each alert fires on its fault, none in a healthy hour; five minutes; asks for Debian's package
 	go test -tags prometheus -timeout 10m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/oncall | grep --line-buffered -v '^=== '
 
 tools-prometheus: $(PROMETHEUS)/promtool ## Debian's prometheus and promtool into .tools/
