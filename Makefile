@@ -381,7 +381,7 @@ golden: ## rewrite golden files; the commit says why the output changed
 sizes: ## weigh the packages: rewrite internal/sizes/sizes.txt; the commit says what has grown, and why
 	go run ./internal/sizes
 
-docs: golden ## write the generated pages of docs/
+docs: golden alerts-files ## write the generated pages of docs/
 
 envoy-configs: ## write envoy/*.yaml from their templates
 	go run ./envoy/gen
@@ -390,8 +390,8 @@ alerts-files: ## write Prometheus' rules, the runbook and Grafana's dashboards f
 	go run ./internal/oncall/gen
 
 # promtool judges the rules; Prometheus fires each alert on its fault, with an hour in a minute.
-alerts: tools tools-prometheus ## the rules with a real Prometheus: each alert fires on its fault, none in a healthy hour; five minutes; asks for Debian's package
-	go test -tags prometheus -timeout 10m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/oncall | grep --line-buffered -v '^=== '
+alerts: tools tools-prometheus ## the rules with a real Prometheus: each alert fires on its fault, none in a healthy hour; six minutes; asks for Debian's package
+	go test -tags prometheus -timeout 20m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/oncall | grep --line-buffered -v '^=== '
 
 tools-prometheus: $(PROMETHEUS)/promtool ## Debian's prometheus and promtool into .tools/
 

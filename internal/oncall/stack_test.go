@@ -4,6 +4,7 @@ package oncall
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -86,6 +88,49 @@ func TestAlertsOnARealStack(t *testing.T) {
 
 	require.NoError(t, plugin.Kill())
 	p.await("the plugin to be missed", func(firing map[string][]string) bool { return slices.Contains(firing[""], "BatonAbsent") })
+}
+
+// TestASilentReplicaOnARealStack: a replica that stands still is one ticket, by what the other says.
+func TestASilentReplicaOnARealStack(t *testing.T) {
+	bin, dir := t.TempDir(), t.TempDir()
+	require.NoError(t, stack.Build(bin, "", false, "./cmd/extproc", "./cmd/enginesim"))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	fleet, err := stack.StartFleet(ctx, bin, stack.FleetOptions{Engine: worker.SGLang, Prefills: 1, Decodes: 1, Args: []string{"--model=m"}})
+	require.NoError(t, err)
+	list, key := filepath.Join(dir, "workers.yaml"), filepath.Join(dir, "key")
+	require.NoError(t, file.Write(list, fleet.Infos()))
+	require.NoError(t, os.WriteFile(key, []byte("a key that both of them have"), 0o600))
+	ports, err := stack.FreePorts(ctx, 2)
+	require.NoError(t, err)
+	at := []string{fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[1])}
+	var plugins []*stack.Plugin
+	for i := range at {
+		own := t.TempDir()
+		p, err := stack.StartPlugin(ctx, stack.PluginOptions{BinDir: bin, Dir: own, Workers: list, Listen: at[i],
+			Config: fmt.Sprintf("leg: {key_file: %q, advertise: %q, replicas: [%q, %q]}\n", key, at[i], at[0], at[1])})
+		require.NoError(t, err)
+		plugins = append(plugins, p)
+	}
+	rules, err := Rules(faster)
+	require.NoError(t, err)
+	p := startPrometheus(t, rules, map[string]string{
+		"one": strings.TrimPrefix(plugins[0].Admin, "http://"), "two": strings.TrimPrefix(plugins[1].Admin, "http://"),
+	})
+	p.await("the replicas to meet", func(firing map[string][]string) bool {
+		return p.ask(`sum(baton_replicas{state="sharing"})`) == "2" && len(firing) == 0
+	})
+	if p.ask("count(baton_trouble)") == "" {
+		t.Skip("baton_trouble is not shown")
+	}
+	p.until(time.Now().Add(30*time.Second), func(firing map[string][]string) { require.Empty(t, firing, "all is well") })
+	require.NoError(t, plugins[1].Signal(syscall.SIGSTOP))
+	p.await("the silent one to be told", func(firing map[string][]string) bool {
+		require.Empty(t, pagesOf(firing["one"]))
+		return slices.Equal(firing["one"], []string{"BatonReplicas"})
+	})
+	require.NoError(t, plugins[1].Signal(syscall.SIGCONT))
+	p.await("it to be heard again", func(firing map[string][]string) bool { return len(firing) == 0 })
 }
 
 // emptyPanels have nothing to show where all is well, with the reason.
