@@ -27,12 +27,14 @@ CONFORMANCE   := .tools/conformance-v1.6.0
 # which kube-proxy runs, is Debian's, with the libraries that a small system lacks.
 NODE          := .tools/node-v2.4.2
 NODE_DEBIAN   := nftables libnftables1 libnftnl11 libmnl0 libjansson4 libxtables12 libedit2 libbsd0 libmd0 libgmp10
+PROMETHEUS    := .tools/prometheus
 # What a cluster is taught, as MODULE@VERSION:FILE.
 KUBE_CRDS     := \
   sigs.k8s.io/gateway-api-inference-extension@v1.6.0:config/crd/bases/inference.networking.k8s.io_inferencepools.yaml \
   $(foreach kind,backendtlspolicies gatewayclasses gateways grpcroutes httproutes listenersets referencegrants tlsroutes,sigs.k8s.io/gateway-api@v1.6.1:config/crd/standard/gateway.networking.k8s.io_$(kind).yaml) \
   istio.io/api@v1.32.0:kubernetes/customresourcedefinitions.gen.yaml \
-  github.com/prometheus-operator/prometheus-operator@v0.85.0:example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml
+  github.com/prometheus-operator/prometheus-operator@v0.85.0:example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml \
+  github.com/prometheus-operator/prometheus-operator@v0.85.0:example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml
 LINT_BIN      := .tools/golangci-lint-$(LINT_VERSION)
 TAGS          := invariants,e2e,example
 PKG           := ./...
@@ -72,7 +74,7 @@ TOKENIZERS    := qwen3 llama2 llama3_1 deepseek_v3
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar test-kube kube-demo test-kube-api test-kube-istio test-kube-direct charts FORCE
+.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct charts FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -129,7 +131,7 @@ static: ## what needs no test: go vet with every tag, a tidy go.mod, the linter
 	$(call told,static-vet static-tidy static-lint)
 
 static-vet:
-	$(call step,$@,go vet -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube $(PKG))
+	$(call step,$@,go vet -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus $(PKG))
 
 static-tidy:
 	$(call step,$@,go mod tidy -diff)
@@ -164,7 +166,7 @@ half-envoy: tools
 
 # What the tests are built from is fetched first, so that go does not tell of it among them.
 modules:
-	$(call step,$@,go list -deps -test -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube $(PKG))
+	$(call step,$@,go list -deps -test -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus $(PKG))
 
 $(TALLY): FORCE
 	$(call step,tally,go build -o $@ ./internal/tally)
@@ -353,7 +355,7 @@ demo: tools ## the main job: a conversation, killed workers, the table of decisi
 up: tools ## the same stack, left running, with its addresses
 	go build -o .run/demo ./examples/demo && exec .run/demo -up $(if $(ETCD),-etcd-endpoints $(ETCD))
 
-check: fmt vet tidy envoy-configs ## everything that must hold before a commit, then the tests
+check: fmt vet tidy envoy-configs alerts-files ## everything that must hold before a commit, then the tests
 	@test -z "$$(git status --porcelain)" || { git status --short; echo "check: the tree has changed: commit what the generators wrote"; exit 1; }
 	$(MAKE) test
 
@@ -379,10 +381,24 @@ golden: ## rewrite golden files; the commit says why the output changed
 sizes: ## weigh the packages: rewrite internal/sizes/sizes.txt; the commit says what has grown, and why
 	go run ./internal/sizes
 
-docs: golden ## write the generated pages of docs/
+docs: golden alerts-files ## write the generated pages of docs/
 
 envoy-configs: ## write envoy/*.yaml from their templates
 	go run ./envoy/gen
+
+alerts-files: ## write Prometheus' rules, the runbook and Grafana's dashboards from internal/oncall
+	go run ./internal/oncall/gen
+
+# promtool judges the rules; Prometheus fires each alert on its fault, with an hour in a minute.
+alerts: tools tools-prometheus ## the rules with a real Prometheus: each alert fires on its fault, none in a healthy hour; six minutes; asks for Debian's package
+	go test -tags prometheus -timeout 20m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/oncall | grep --line-buffered -v '^=== '
+
+tools-prometheus: $(PROMETHEUS)/promtool ## Debian's prometheus and promtool into .tools/
+
+$(PROMETHEUS)/promtool:
+	$(call step,tools-prometheus,rm -rf $(PROMETHEUS) && mkdir -p $(PROMETHEUS)/deb && (cd $(PROMETHEUS)/deb && \
+	  { apt-get download prometheus || { apt-get update && apt-get download prometheus; }; } && dpkg-deb -x prometheus_*.deb . && \
+	  mv usr/bin/prometheus usr/bin/promtool ..) && rm -rf $(PROMETHEUS)/deb)
 
 envoy-validate: tools ## let Envoy check envoy/*.yaml
 	@e="$${ENVOY:-}"; [ -n "$$e" ] || e=$$(command -v envoy || echo $(ENVOY_BIN)); \

@@ -71,7 +71,7 @@ func variants() map[string][]string {
 				"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]}}}},
 			"modelServers": {"targetPorts": [{"number": 8000}, {"number": 8001}]},
 			"inferencePool": {"failureMode": "FailOpen", "name": "other"},
-			"monitoring": {"prometheus": {"enabled": true, "extraLabels": {"release": "prometheus"}}},
+			"monitoring": {"prometheus": {"enabled": true, "extraLabels": {"release": "prometheus"}}, "rules": {"enabled": true, "extraLabels": {"release": "rules"}}, "dashboards": {"enabled": true}},
 			"tracing": {"enabled": true, "otelExporterEndpoint": "http://collector:4317"}}`,
 			"--set-json", `provider={"name": "istio"}`,
 			"--set-json", `httpRoute={"create": true, "parentRefs": [{"name": "gateway"}], "hostnames": ["llama.example"], "requestTimeout": "10m"}`,
@@ -168,7 +168,7 @@ func TestValuesDecideWhatIsRendered(t *testing.T) {
 			"replicas: 2", "kind: PodDisruptionBudget", `"--pool-name=llama"`, "kind: InferencePool", "terminationGracePeriodSeconds: 135", "debug_header: false",
 			"name: llama-epp-pods", "clusterIP: None", "replicas_service: llama-epp-pods", "key_file: /etc/baton-leg/key", "--leg-advertise=[$(POD_IP)]:9002",
 			"kind: Secret", "name: llama-epp-legs", `secretName: "llama-epp-legs"`, "resources: [endpointslices]",
-		}, []string{"DestinationRule", "endpoint-selector", "sidecar.istio.io"}},
+		}, []string{"DestinationRule", "endpoint-selector", "sidecar.istio.io", "PrometheusRule", "grafana_dashboard"}},
 		"one replica":     {[]string{"replicas: 1", "replicas_service: llama-epp-pods", "--leg-advertise=", `secretName: "llama-epp-legs"`}, []string{"PodDisruptionBudget"}},
 		"a key of yours":  {[]string{`secretName: "theirs"`, "key_file: /etc/baton-leg/key"}, []string{"kind: Secret"}},
 		"not shared":      {[]string{"share: false", `replicas_service: ""`, "key_file: /etc/baton-leg/key"}, nil},
@@ -186,7 +186,8 @@ func TestValuesDecideWhatIsRendered(t *testing.T) {
 		"no rights": {[]string{"serviceAccountName: default"}, []string{"kind: Role"}},
 		"all of it": {[]string{
 			"image: \"registry.example:5000/a/baton:v1\"", `"--enforce-disagg=true"`, "endpoint: collector:4317", "insecure: true", "report_interval: 2s",
-			"debug_header: false", "number: 8001", "release: prometheus", "request: 10m", "serviceAccountName: picker",
+			"debug_header: false", "number: 8001", "release: prometheus", "honorLabels: true",
+			"kind: PrometheusRule", "release: rules", "alert: BatonRequestsFail", "{{ $labels.job }}", `grafana_dashboard: "1"`, "baton-workers.json: |", "request: 10m", "serviceAccountName: picker",
 		}, nil},
 	} {
 		objects := rendered(t, variants()[name]...)
@@ -228,6 +229,46 @@ func TestReleasesMeetInNoObject(t *testing.T) {
 			of[key] = r.release + " in " + r.namespace
 		}
 	}
+}
+
+// TestDashboardsAndRulesAreThoseOfTheExample: Helm changes nothing of them.
+func TestDashboardsAndRulesAreThoseOfTheExample(t *testing.T) {
+	objects := rendered(t, append([]string{"--show-only", "templates/monitor.yaml", "--set", "router.monitoring.rules.enabled=true,router.monitoring.dashboards.enabled=true"}, pods...)...)
+	var found []string
+	for _, text := range strings.Split(objects, "\n---\n") {
+		var o struct {
+			Kind string
+			Spec any
+			Data map[string]string
+		}
+		require.NoError(t, yaml.Unmarshal([]byte(text), &o))
+		found = append(found, o.Kind)
+		if o.Kind == "PrometheusRule" {
+			var want any
+			is, err := os.ReadFile("../examples/monitoring/rules.yaml")
+			require.NoError(t, err)
+			require.NoError(t, yaml.Unmarshal(is, &want))
+			require.Equal(t, want, o.Spec)
+			continue
+		}
+		require.Len(t, o.Data, 2)
+		for name, board := range o.Data {
+			want, err := os.ReadFile("../examples/monitoring/dashboards/" + name)
+			require.NoError(t, err)
+			require.Equal(t, string(want), board)
+		}
+	}
+	require.ElementsMatch(t, []string{"PrometheusRule", "ConfigMap"}, found)
+}
+
+// TestTheAutoscalersOfTheExampleAreAccepted, by an apiserver; KEDA's are of a kind that it does not know.
+func TestTheAutoscalersOfTheExampleAreAccepted(t *testing.T) {
+	k := definitions(t)
+	text, err := os.ReadFile("../examples/autoscaling/hpa.yaml")
+	require.NoError(t, err)
+	kubectl(t, k, "{apiVersion: v1, kind: Namespace, metadata: {name: infra}}", "apply", "--server-side", "-f", "-")
+	require.NoError(t, judged(t, k, string(text)))
+	require.ErrorContains(t, judged(t, k, strings.ReplaceAll(string(text), "maxReplicas: 8", "maxReplica: 8")), "maxReplica")
 }
 
 // A number is what was written, also in a file, which Helm reads as floating-point.
@@ -280,6 +321,8 @@ func TestBadValuesAreRefusedByName(t *testing.T) {
 		`router.epp.podLabels.app\.kubernetes\.io/instance=other`: "router.epp.podLabels: the chart sets app.kubernetes.io/instance itself",
 		`provider.istio.twoLegs.clusterDomain=a b`:                "clusterDomain",
 		`router.monitoring.prometheus.enabled=true,router.monitoring.prometheus.extraLabels.helm\.sh/chart=x`:         "router.monitoring.prometheus.extraLabels: the chart sets helm.sh/chart itself",
+		`router.monitoring.rules.enabled=true,router.monitoring.rules.extraLabels.helm\.sh/chart=x`:                   "router.monitoring.rules.extraLabels: the chart sets helm.sh/chart itself",
+		`router.monitoring.dashboards.enabled=true,router.monitoring.dashboards.extraLabels.helm\.sh/chart=x`:         "router.monitoring.dashboards.extraLabels: the chart sets helm.sh/chart itself",
 		`provider.name=istio,provider.istio.twoLegs.enabled=false,router.epp.podLabels.sidecar\.istio\.io/inject=yes`: "router.epp.podLabels: the chart sets sidecar.istio.io/inject itself",
 
 		"provider.name=istio": "provider.istio.twoLegs.gateway.name: expected the Gateway",

@@ -175,7 +175,11 @@ func TestAPrefillThatIsAllThereIsToSayIsTheAnswer(t *testing.T) {
 		f.faultAll(f.prefill, enginesim.Fault{})
 		for _, q := range ask("one token is all", 1) {
 			f.forget()
+			had := f.metric("gen_ai_server_time_to_first_token_seconds_count")
 			q.requireFinal(t, f.send(t.Context(), q.path, q.body), "length")
+			if q.stream {
+				f.await("its first token", func() bool { return f.metric("gen_ai_server_time_to_first_token_seconds_count") == had+1 })
+			}
 			require.Empty(t, f.gotAll(f.decode))
 			require.Zero(t, f.ledger().Given)
 			require.Equal(t, q.body, strings.Replace(f.gotAll(f.prefill)[0].Body, `"stream":false`, fmt.Sprintf(`"stream":%t`, q.stream), 1),

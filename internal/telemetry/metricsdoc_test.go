@@ -63,7 +63,7 @@ func metricsDoc(t *testing.T) string {
 	list(&b, outcomes())
 	b.WriteString("\nValues of `" + LabelKind + "`:\n\n")
 	list(&b, promptKinds())
-	b.WriteString("- of baton_trouble: `" + strings.Join(TroubleKinds(), "`, `") + "`.\n")
+	b.WriteString("- of baton_trouble: `" + strings.Join(TroubleKinds(), "`, `") + "`; the [runbook](runbook.md) has an alert for each.\n")
 	b.WriteString("\nValues of `" + LabelCause + "` of lost overlap:\n\n")
 	list(&b, lossCauses())
 	b.WriteString(joins)
@@ -90,6 +90,7 @@ const joins = "\n## Joins\n\n" +
 	"sum by (host) (\n  rate(" + MetricWorkerAttempts + "{outcome=\"failed\"}[5m])\n" +
 	"  * on (instance, worker_id) group_left (host) " + MetricWorkerInfo + "{model=\"m\"})\n" +
 	"```\n\n" +
+	"A ServiceMonitor of yours needs `honorLabels: true` (the chart's has it), else its own `endpoint` takes the place of the worker's. " +
 	"Workers that are counted as `" + Other + "` have no such line, nor has one that has left.\n"
 
 // list writes values that are too long for a cell of a table.

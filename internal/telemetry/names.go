@@ -268,7 +268,7 @@ func stateMetrics() []Metric {
 		{MetricQueuedTokens, Gauge, "{token}", l(LabelModel), "Prompt tokens booked on the eligible prefill workers of a model, and not yet done as far as is known: bounded by prefill.max_queued_isl_tokens.", nil},
 		{MetricQueueLimit, Gauge, "{token}", nil, "prefill.max_queued_isl_tokens: from so many queued tokens on, new requests for the model get 429. 0: no limit.", nil},
 
-		{MetricBacklog, Gauge, "s", l(LabelModel, LabelRole), "How long the ranks in service are believed to be busy with prompts, their mean: it grows with the load and shrinks with each worker more.", nil},
+		{MetricBacklog, Gauge, "s", l(LabelModel, LabelRole), "How long the ranks in service are believed to be busy with prompts, their mean: it grows with the load and shrinks with each worker more ([autoscaling](../examples/autoscaling/README.md)).", nil},
 		{MetricLeastBacklog, Gauge, "s", l(LabelModel, LabelRole), "The same of the rank that is busy for the shortest time: how long a new prompt waits at least.", nil},
 		{MetricFreeBlocks, Gauge, "{block}", l(LabelModel, LabelRole), "KV blocks of ranks in service that picks count for no answer, where engines tell how many they have.", nil},
 		{MetricCapacityBlocks, Gauge, "{block}", l(LabelModel, LabelRole), "KV blocks that these ranks have.", nil},
