@@ -11,7 +11,9 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"time"
 
+	"github.com/seed-60ae5743/baton/internal/hour"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -42,6 +44,10 @@ type Config struct {
 
 	// ReadyKey answers /readyz?model=…&namespace=…. Optional; safe for concurrent use.
 	ReadyKey func(k worker.Key) (ready bool, reason string)
+
+	// Hour returns the last hour in spans of as many steps, oldest first. With nil the page
+	// has no pictures, and /debug/hour is 404. Safe for concurrent use.
+	Hour func(now time.Time, steps int) []hour.Span
 
 	// Journal holds the decisions; with nil none are shown.
 	Journal *journal.Journal
