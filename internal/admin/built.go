@@ -19,7 +19,7 @@ import (
 const (
 	freshFor  = time.Second
 	staleFor  = 5 * time.Second
-	ofTheTime = 200
+	ofTheTime = 300
 	maxBuilt  = 16 // pages that are kept, one for each query
 )
 

@@ -27,7 +27,7 @@
 // The page needs no JavaScript: search and order are in its address, pictures are SVG, and
 // what folds is HTML's. The script fetches the same page every three seconds and replaces the
 // parts that have changed. All readers get the same bytes: a page is built at most once a
-// second, and so seldom that this takes at most 1/200 of a processor, but is never older than
+// second, and so seldom that this takes at most 1/300 of a processor, but is never older than
 // 5 s.
 //
 // Workers are in pools of the same models, role and namespace, each with its sums. The tables
