@@ -224,6 +224,7 @@ func TestTheLookOfThePage(t *testing.T) {
 		b.fits()
 		b.do(chromedp.Evaluate[chromedp.Void](openDecision))
 		b.until(`document.querySelectorAll("#p-decisions details[open] tbody tr").length > 20`)
+		b.do(chromedp.Evaluate[chromedp.Void](`document.querySelector("#hour-table").open = true`))
 		b.picture(scheme)
 		b.open(390, 844, scheme, "")
 		b.do(chromedp.Evaluate[chromedp.Void](openDecision))

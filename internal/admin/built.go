@@ -2,10 +2,12 @@ package admin
 
 import (
 	"bytes"
+	"compress/gzip"
 	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,11 +33,14 @@ type built struct {
 	state State
 	pools []*pool
 	hour  *hourView
-	pages map[query][]byte
+	pages map[query]builtPage
 }
 
-// builtPage returns the page for the query.
-func (s *Server) builtPage(q query) ([]byte, error) {
+// builtPage is a page, and the same compressed: to send the bytes costs more than to make them.
+type builtPage struct{ plain, zipped []byte }
+
+// pageFor returns the page for the query.
+func (s *Server) pageFor(q query) (builtPage, error) {
 	b := &s.built
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -43,7 +48,7 @@ func (s *Server) builtPage(q query) ([]byte, error) {
 	if !began.Before(b.until) {
 		b.state = s.state()
 		b.pools, b.hour = pools(b.state.Workers), newHourView(s.cfg.Hour, b.state.Now)
-		b.pages, b.at, b.until = map[query][]byte{}, began, began
+		b.pages, b.at, b.until = map[query]builtPage{}, began, began
 	}
 	if page, ok := b.pages[q]; ok {
 		return page, nil
@@ -55,9 +60,14 @@ func (s *Server) builtPage(q query) ([]byte, error) {
 	view.Columns = columnViews(q)
 	view.Pools, view.PoolsLeft = poolViews(b.pools, q, b.state.Now)
 	if err := s.page.Execute(&out, view); err != nil {
-		return nil, err
+		return builtPage{}, err
 	}
-	page := oneWay(out.Bytes())
+	page := builtPage{plain: oneWay(out.Bytes())}
+	var zipped bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&zipped, gzip.BestSpeed) // a level that there is
+	_, _ = z.Write(page.plain)
+	_ = z.Close()
+	page.zipped = zipped.Bytes()
 	fresh := min(began.Sub(b.at)+max(freshFor, ofTheTime*time.Since(began)), staleFor)
 	if until := b.at.Add(fresh); until.After(b.until) {
 		b.until = until
@@ -74,8 +84,13 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, http.StatusBadRequest, err)
 		return
 	}
-	page, err := s.builtPage(newQuery(r.URL.Query(), n))
-	s.html(w, page, err)
+	page, err := s.pageFor(newQuery(r.URL.Query(), n))
+	w.Header().Set("Vary", "Accept-Encoding")
+	if err == nil && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		w.Header().Set("Content-Encoding", "gzip")
+		page.plain = page.zipped
+	}
+	s.html(w, page.plain, err)
 }
 
 // serveDecision shows one decision with all of its candidates, of which the page has only the

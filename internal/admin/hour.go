@@ -282,7 +282,7 @@ type stepJSON struct {
 	Requests   map[string]int64    `json:"requests"`
 	FirstToken *timesJSON          `json:"first_token,omitempty"`
 	PerToken   *timesJSON          `json:"per_token,omitempty"`
-	Prompt     *promptJSON         `json:"prompt_tokens,omitempty"`
+	Prompt     *hour.Prompt        `json:"prompt_tokens,omitempty"`
 	Load       map[string]loadJSON `json:"load,omitempty"`
 }
 
@@ -290,14 +290,6 @@ type timesJSON struct {
 	Count int64   `json:"count"`
 	P50   float64 `json:"p50_seconds"`
 	P99   float64 `json:"p99_seconds"`
-}
-
-type promptJSON struct {
-	Asked     int64 `json:"asked"`
-	Available int64 `json:"available"`
-	Predicted int64 `json:"predicted"`
-	Told      int64 `json:"told"`
-	Delivered int64 `json:"delivered"`
 }
 
 type loadJSON struct {
@@ -326,7 +318,7 @@ func newHourJSON(spans []hour.Span) *hourJSON {
 			}
 		}
 		if s.Prompt.Asked > 0 {
-			j.Prompt = (*promptJSON)(&s.Prompt)
+			j.Prompt = &s.Prompt
 		}
 		for r, l := range s.Load {
 			if l.Known {

@@ -82,6 +82,9 @@ func columnViews(q query) (out []columnView) {
 		if q.Text != "" {
 			at.Set("q", q.Text)
 		}
+		if q.n != defaultDecisions {
+			at.Set("n", strconv.Itoa(q.n))
+		}
 		if next != "" {
 			at.Set("sort", next)
 		}
@@ -138,7 +141,7 @@ func pools(ws []WorkerRow) []*pool {
 	out := make([]*pool, 0, len(by))
 	for _, p := range by {
 		slices.SortFunc(p.rows, func(a, b sumRow) int {
-			return cmp.Or(cmp.Compare(a.severity, b.severity), cmp.Compare(a.ID, b.ID))
+			return cmp.Or(cmp.Compare(a.severity, b.severity), cmp.Compare(a.Endpoint, b.Endpoint), cmp.Compare(a.ID, b.ID))
 		})
 		out = append(out, p)
 	}

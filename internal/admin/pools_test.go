@@ -1,8 +1,10 @@
 package admin
 
 import (
+	"compress/gzip"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -291,4 +293,17 @@ func TestHostileNamesAreText(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestWhoTakesItGetsThePageCompressed(t *testing.T) {
+	s := newServer(t, nil)
+	plain := get(s, "/").Body.String()
+	w := ask(s, "GET", "/", nil, func(r *http.Request) { r.Header.Set("Accept-Encoding", "br, gzip") })
+	require.Equal(t, "gzip", w.Header().Get("Content-Encoding"))
+	require.Less(t, w.Body.Len(), len(plain)/3)
+	z, err := gzip.NewReader(w.Body)
+	require.NoError(t, err)
+	b, err := io.ReadAll(z)
+	require.NoError(t, err)
+	require.Equal(t, plain, string(b))
 }

@@ -43,11 +43,11 @@ type load struct {
 
 // Prompt counts the tokens of prompts.
 type Prompt struct {
-	Asked     int64
-	Available int64 // that the best eligible worker held, as far as the index knew
-	Predicted int64 // that the picked worker held, as far as the index knew
-	Told      int64 // of prompts of which the engine told what was cached
-	Delivered int64 // of these, not computed
+	Asked     int64 `json:"asked"`
+	Available int64 `json:"available"` // that the best eligible worker held, as far as the index knew
+	Predicted int64 `json:"predicted"` // that the picked worker held, as far as the index knew
+	Told      int64 `json:"told"`      // of prompts of which the engine told what was cached
+	Delivered int64 `json:"delivered"` // of these, not computed
 }
 
 // Sample is how much work a role has at one moment.
