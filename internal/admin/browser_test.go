@@ -115,7 +115,7 @@ func eval[T any](b *tab, js string) T {
 // until waits until the JavaScript yields true.
 func (b *tab) until(js string) {
 	b.t.Helper()
-	require.Eventually(b.t, func() bool { return eval[bool](b, js) }, 20*time.Second, 50*time.Millisecond, js)
+	require.Eventually(b.t, func() bool { return eval[bool](b, "!!("+js+")") }, 20*time.Second, 50*time.Millisecond, js)
 }
 
 // refreshed waits until the page has fetched itself twice more.
