@@ -74,7 +74,7 @@ TOKENIZERS    := qwen3 llama2 llama3_1 deepseek_v3
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct charts FORCE
+.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean page real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct charts FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -131,7 +131,7 @@ static: ## what needs no test: go vet with every tag, a tidy go.mod, the linter
 	$(call told,static-vet static-tidy static-lint)
 
 static-vet:
-	$(call step,$@,go vet -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus $(PKG))
+	$(call step,$@,go vet -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus$(COMMA)browser $(PKG))
 
 static-tidy:
 	$(call step,$@,go mod tidy -diff)
@@ -166,7 +166,7 @@ half-envoy: tools
 
 # What the tests are built from is fetched first, so that go does not tell of it among them.
 modules:
-	$(call step,$@,go list -deps -test -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus $(PKG))
+	$(call step,$@,go list -deps -test -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus$(COMMA)browser $(PKG))
 
 $(TALLY): FORCE
 	$(call step,tally,go build -o $@ ./internal/tally)
@@ -183,6 +183,9 @@ test-envoys: $(TALLY) $(ENVOY_VERSIONS:%=.tools/envoy-%) ## the tests through En
 
 reproduce: tools ## Pattern 1, Pattern 2 and the burst sweep, with what was measured
 	go test -tags $(TAGS) -timeout 10m -count 1 -v -run 'TestPattern|TestBurstSweep' ./internal/envoytest/
+
+page: ## the status page in a real Chromium (Debian's chromium): search, fold, sort, keyboard, dark, 390 px; screenshots in .run/page (RUN=Pattern)
+	go test -tags browser -timeout 10m -count 1 -run '$(if $(RUN),$(RUN),.)' -v ./internal/admin | grep --line-buffered -v '^=== '
 
 soak: tools ## everything goes wrong, judged: three minutes of it (SOAK_ARGS="-seed 7 -for 10m"), then hostile clients, and each way to be sick
 	go build -o .run/soak ./internal/soak && .run/soak $(SOAK_ARGS)

@@ -11,7 +11,9 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"time"
 
+	"github.com/seed-60ae5743/baton/internal/hour"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -47,6 +49,10 @@ type Config struct {
 	// Trouble returns what was wrong at the latest look, for /readyz and explain, worst first.
 	// Optional; safe for concurrent use.
 	Trouble func() []trouble.Trouble
+
+	// Hour returns the last hour in spans of as many steps, oldest first. With nil the page
+	// has no pictures, and /debug/hour is 404. Safe for concurrent use.
+	Hour func(now time.Time, steps int) []hour.Span
 
 	// Journal holds the decisions; with nil none are shown.
 	Journal *journal.Journal

@@ -1,12 +1,14 @@
 // Package admin is the HTTP side for people and probes: metrics, health, JSON
-// state, the latest decisions, and a status page to read at 3 a.m.
+// state, the latest decisions, the last hour in pictures, and a status page to read at 3 a.m.
 //
-//	/                   status page
+//	/                   status page; ?q= searches workers, ?sort= orders them, ?n= decisions
+//	/decision/{seq}     one decision, with all of its candidates
 //	/healthz            200 while the process answers
 //	/readyz             200 once ready, else 503 with the reason; with ?model=
 //	                    and &namespace=, whether that model can be served
 //	/metrics            Prometheus
 //	/debug/state        JSON state
+//	/debug/hour         JSON, the last hour in steps of ten seconds
 //	/debug/decisions    JSON decisions, newest first; ?n= bounds them
 //	/debug/explain      POST a request body; ?path= names its path
 //	/debug/index        POST tokens or hashes; who holds how many blocks of them
@@ -19,6 +21,21 @@
 // all of its goroutines have ended. All that is shown comes from [Config]: functions for
 // the state, for explain and for the index, one journal, and one handler for metrics. The
 // package imports nothing of the hot path and is never on it.
+//
+// # The page
+//
+// The page needs no JavaScript: search and order are in its address, pictures are SVG, and
+// what folds is HTML's. The script fetches the same page every three seconds and replaces the
+// parts that have changed. All readers get the same bytes: a page is built at most once a
+// second, and so seldom that this takes at most 1/300 of a processor, but is never older than
+// 5 s.
+//
+// Workers are in pools of the same models, role and namespace, each with its sums. The tables
+// have 200 workers in all, in trouble first, and at least 4 of each of 50 pools; search finds
+// every worker, and the JSON state has them all.
+//
+// Text of others (models, hosts, errors) is escaped by the template, is cut where it is long,
+// and cannot turn the direction of what stands around it.
 //
 // # Who may ask
 //

@@ -20,9 +20,6 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// maxWorkerRows bounds the table of workers, in which those in trouble come first.
-const maxWorkerRows = 200
-
 // pageView is what the template prints: text for people. The template escapes it.
 type pageView struct {
 	Version, Uptime, Now, NowFull string
@@ -32,12 +29,15 @@ type pageView struct {
 	ViewAge, Bodies               string
 	Troubles                      []troubleView
 	Keys                          []keyView
-	Workers                       []workerView
+	Hour                          *hourView // nil: none is kept
+	Query                         query
+	Columns                       []columnView
+	Pools                         []poolView
 	Channels                      []channelView
 	Lately                        []latelyView
 	Replicas                      []replicaView
 	OwnSum                        string
-	WorkersAll, WorkersLeft       int
+	WorkersAll, PoolsLeft         int
 	Counts                        []countView
 	Decisions                     []decision.Record
 	JournalSize                   int
@@ -104,13 +104,13 @@ type countView struct {
 }
 
 type workerView struct {
-	ID, Role, Endpoint, Models string
-	Pair                       worker.PairFacts
-	Health                     Health
-	Why                        string
-	SinceFull                  string
-	Ranks                      []rankView
-	Total                      rankView
+	ID, Endpoint string
+	Pair         string // what its partner must share, if something of it is known
+	Health       Health
+	Why          string
+	SinceFull    string
+	Ranks        []rankView
+	Total        rankView
 }
 
 type rankView struct {
@@ -165,18 +165,7 @@ func newPageView(s *State, recs []decision.Record, size int) *pageView {
 	for _, k := range s.Keys {
 		p.Keys = append(p.Keys, newKeyView(&k, s.Now))
 	}
-	ws := slices.Clone(s.Workers)
-	slices.SortStableFunc(ws, func(a, b WorkerRow) int {
-		return cmp.Or(cmp.Compare(severity(&a), severity(&b)), cmp.Compare(a.Role, b.Role), cmp.Compare(a.ID, b.ID))
-	})
-	p.Counts = counts(ws)
-	if len(ws) > maxWorkerRows {
-		p.WorkersLeft = len(ws) - maxWorkerRows
-		ws = ws[:maxWorkerRows]
-	}
-	for i := range ws {
-		p.Workers = append(p.Workers, newWorkerView(&ws[i], s.Now))
-	}
+	p.Counts = counts(s.Workers)
 	for _, c := range s.Channels {
 		v := channelView{Name: c.Name, State: "up", Class: "good", Messages: strconv.FormatUint(c.Messages, 10), Refused: refusedText(c.Refused), Reason: c.Reason}
 		if !c.Up {
@@ -207,13 +196,16 @@ func newPageView(s *State, recs []decision.Record, size int) *pageView {
 }
 
 func newKeyView(k *KeyRow, now time.Time) keyView {
-	v := keyView{KeyRow: *k, Name: keyName(k.Key), Queued: grouped(k.QueuedTokens), Full: k.Full()}
+	v := keyView{KeyRow: *k, Name: cutText(keyName(k.Key), maxShown), Queued: grouped(k.QueuedTokens), Full: k.Full()}
 	v.Reason += forTime(k.Since, now)
 	if k.MaxQueuedTokens > 0 {
 		v.Queued += " of " + grouped(k.MaxQueuedTokens)
 	}
 	return v
 }
+
+// wellSeverity is that of a worker without trouble; a smaller one is in trouble, or leaves.
+const wellSeverity = 4
 
 // severity orders workers, with those in trouble first.
 func severity(w *WorkerRow) int {
@@ -229,7 +221,7 @@ func severity(w *WorkerRow) int {
 	if w.InTrouble((*EventStream).Silent) != nil || w.InTrouble((*EventStream).Partial) != nil {
 		return 2
 	}
-	return 4
+	return wellSeverity
 }
 
 // counts says how many workers of each role are in each state.
@@ -243,10 +235,8 @@ func counts(ws []WorkerRow) []countView {
 	}
 	var out []countView
 	for _, r := range []worker.Role{worker.Prefill, worker.Decode, worker.Aggregated} {
-		for _, h := range []Health{Healthy, Unheard, Aside, Partly, Recovering, Draining} {
-			if c := n[r][h]; c > 0 {
-				out = append(out, countView{fmt.Sprintf("%d %s %s", c, r, h), h == Aside || h == Partly})
-			}
+		for _, h := range healths(n[r]) {
+			out = append(out, countView{fmt.Sprintf("%d %s %s", n[r][h], r, h), h.bad()})
 		}
 	}
 	return out
@@ -254,11 +244,10 @@ func counts(ws []WorkerRow) []countView {
 
 func newWorkerView(w *WorkerRow, now time.Time) workerView {
 	v := workerView{
-		ID: w.ID.String(), Role: w.Role.String(), Endpoint: w.Endpoint, Models: strings.Join(w.Models, ", "),
-		Health: w.Health, Why: w.Reason, Pair: w.Pair,
+		ID: w.ID.String(), Endpoint: cutText(w.Endpoint, maxShown), Health: w.Health, Why: cutText(w.Reason, maxShown),
 	}
-	if w.Namespace != "" {
-		v.Models += " in " + w.Namespace
+	if w.Pair != (worker.PairFacts{}) {
+		v.Pair = w.Pair.String()
 	}
 	if !w.Since.IsZero() {
 		v.SinceFull = full(w.Since)
@@ -342,7 +331,7 @@ func newStreamView(e *EventStream, now time.Time) streamView {
 // words are the functions by which the page shows a decision, beside the texts of its
 // record.
 var words = template.FuncMap{
-	"after": after, "bytes": bytesText, "class": outcomeClass, "clock": clock, "full": full,
+	"after": after, "bars": bars, "bytes": bytesText, "class": outcomeClass, "clock": clock, "full": full,
 	"grouped": grouped, "overlap": overlapText, "source": sourceWord,
 	"model": func(r *decision.Record) string {
 		return keyName(worker.Key{Model: r.Model, Namespace: r.Namespace})

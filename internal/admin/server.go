@@ -36,6 +36,8 @@ type Server struct {
 	hosts hostRule
 	page  *template.Template
 	http  *http.Server
+
+	built built
 }
 
 // ServerName is the Server header of every answer: by it a client knows that it has
@@ -101,6 +103,7 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", s.servePage)
+	mux.HandleFunc("GET /decision/{seq}", s.serveDecision)
 	mux.Handle("GET /assets/", assetHandler())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "alive\n") })
 	mux.HandleFunc("GET /readyz", s.serveReady)
@@ -109,6 +112,9 @@ func (s *Server) handler() http.Handler {
 		s.json(w, http.StatusOK, stateJSON(&st))
 	})
 	mux.HandleFunc("GET /debug/decisions", s.serveDecisions)
+	if s.cfg.Hour != nil {
+		mux.HandleFunc("GET /debug/hour", s.serveHour)
+	}
 	if s.cfg.Metrics != nil {
 		mux.Handle("GET /metrics", s.cfg.Metrics)
 	}
@@ -152,7 +158,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; "+
-			"connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+			"connect-src 'self'; img-src data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'")
 		if !s.hosts.allows(r.Host) {
 			text(w, http.StatusForbidden, fmt.Sprintf(
 				"host %q is not allowed here: use a loopback address such as 127.0.0.1, or add the name to admin.hosts\n", r.Host))
@@ -207,25 +213,26 @@ func (s *Server) trouble(severe bool) (lines []string) {
 	return lines
 }
 
-// decisions returns the latest decisions: as many as ?n= says, or n without it.
-func (s *Server) decisions(r *http.Request, n int) ([]decision.Record, error) {
-	if q := r.URL.Query().Get("n"); q != "" {
-		v, err := strconv.Atoi(q)
-		if err != nil || v < 1 {
-			return nil, fmt.Errorf("n %q: expected a number from 1", q)
-		}
-		n = v
+// decisionCount is how many decisions are asked for: as many as ?n= says, or n without it.
+func decisionCount(r *http.Request, n int) (int, error) {
+	q := r.URL.Query().Get("n")
+	if q == "" {
+		return n, nil
 	}
-	return s.cfg.Journal.Recent([]decision.Record{}, n), nil
+	v, err := strconv.Atoi(q)
+	if err != nil || v < 1 {
+		return 0, fmt.Errorf("n %q: expected a number from 1", q)
+	}
+	return v, nil
 }
 
 func (s *Server) serveDecisions(w http.ResponseWriter, r *http.Request) {
-	recs, err := s.decisions(r, defaultDecisions)
+	n, err := decisionCount(r, defaultDecisions)
 	if err != nil {
 		s.fail(w, http.StatusBadRequest, err)
 		return
 	}
-	s.json(w, http.StatusOK, map[string]any{"decisions": recs})
+	s.json(w, http.StatusOK, map[string]any{"decisions": s.cfg.Journal.Recent([]decision.Record{}, n)})
 }
 
 // readBody reads the posted body. False means that it has answered the request with the
@@ -272,23 +279,6 @@ func (s *Server) serveExplain(w http.ResponseWriter, r *http.Request) {
 	s.json(w, http.StatusOK, v)
 }
 
-func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
-	recs, err := s.decisions(r, defaultDecisions)
-	if err != nil {
-		s.fail(w, http.StatusBadRequest, err)
-		return
-	}
-	st := s.state()
-	var b bytes.Buffer
-	if err := s.page.Execute(&b, newPageView(&st, recs, s.cfg.Journal.Size())); err != nil {
-		s.cfg.Logger.Error("status page could not be built", slog.Any(logkey.Err, err))
-		text(w, http.StatusInternalServerError, "the page could not be built; see the log\n")
-		return
-	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = b.WriteTo(w)
-}
-
 func (s *Server) fail(w http.ResponseWriter, status int, err error) {
 	s.json(w, status, map[string]any{"error": map[string]string{"message": err.Error()}})
 }
@@ -297,14 +287,20 @@ func (s *Server) json(w http.ResponseWriter, status int, v any) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetIndent("", "  ")
-	if err := enc.Encode(v); err != nil {
+	err := enc.Encode(v)
+	s.answer(w, status, b.Bytes(), err)
+}
+
+// answer sends what was made of an answer in JSON.
+func (s *Server) answer(w http.ResponseWriter, status int, body []byte, err error) {
+	if err != nil {
 		s.cfg.Logger.Error("admin answer could not be encoded", slog.Any(logkey.Err, err))
 		text(w, http.StatusInternalServerError, "the answer could not be encoded; see the log\n")
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = b.WriteTo(w)
+	_, _ = w.Write(body)
 }
 
 func text(w http.ResponseWriter, status int, s string) {

@@ -255,15 +255,19 @@ type FailureRow struct {
 // totals adds up the ranks.
 func (w *WorkerRow) totals() RankRow {
 	var t RankRow
-	for _, r := range w.Ranks {
-		t.Requests += r.Requests
-		t.PrefillTokens += r.PrefillTokens
-		t.DecodeBlocks += r.DecodeBlocks
-		t.IndexBlocks += r.IndexBlocks
-		t.ShedBlocks += r.ShedBlocks
-		t.CapacityBlocks += r.CapacityBlocks
+	for i := range w.Ranks {
+		t.add(&w.Ranks[i])
 	}
 	return t
+}
+
+func (t *RankRow) add(r *RankRow) {
+	t.Requests += r.Requests
+	t.PrefillTokens += r.PrefillTokens
+	t.DecodeBlocks += r.DecodeBlocks
+	t.IndexBlocks += r.IndexBlocks
+	t.ShedBlocks += r.ShedBlocks
+	t.CapacityBlocks += r.CapacityBlocks
 }
 
 // Shed counts the blocks that the index has dropped for lack of memory, and the ranks

@@ -183,6 +183,11 @@ var bans = []ban{
 		why: "it holds what it is given, under its owner's lock; what that is and who asks is not its business",
 	},
 	{
+		pkg: "internal/hour",
+		not: []string{"internal", "cmd", "pkg", anyModule, "context", "net", "net/http", "os", "log", "log/slog"}, may: []string{"pkg/worker"},
+		why: "it keeps what it is told at the times that it is told: who ends requests, and who draws, is not its business",
+	},
+	{
 		pkg: "internal/decision",
 		not: []string{
 			"internal", "cmd", "pkg/picker", "pkg/kvindex", "pkg/kvevents", "pkg/discovery", "pkg/tokens", "pkg/prefill", anyModule,

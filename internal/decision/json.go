@@ -27,6 +27,7 @@ type timingsForm struct {
 	PrefillWell     float64 `json:"prefill_well_seconds,omitempty"`
 	PrefillEnded    float64 `json:"prefill_ended_seconds,omitempty"`
 	ResponseHeaders float64 `json:"response_headers_seconds,omitempty"`
+	FirstToken      float64 `json:"first_token_seconds,omitempty"`
 	End             float64 `json:"end_seconds,omitempty"`
 }
 
@@ -70,7 +71,7 @@ func (r *Record) MarshalJSON() ([]byte, error) {
 	t := &r.Timings
 	f := recordForm{plain(*r), r.DecisionIn.Seconds(), timingsForm{
 		t.PrefillStarted.Seconds(), t.PrefillWell.Seconds(), t.PrefillEnded.Seconds(),
-		t.ResponseHeaders.Seconds(), t.End.Seconds(),
+		t.ResponseHeaders.Seconds(), t.FirstToken.Seconds(), t.End.Seconds(),
 	}}
 	f.Time = r.Time.UTC()
 	for _, leg := range r.Legs() {
@@ -95,7 +96,7 @@ func (r *Record) UnmarshalJSON(b []byte) error {
 	r.DecisionIn = seconds(f.DecisionSeconds)
 	r.Timings = Timings{
 		seconds(t.PrefillStarted), seconds(t.PrefillWell), seconds(t.PrefillEnded),
-		seconds(t.ResponseHeaders), seconds(t.End),
+		seconds(t.ResponseHeaders), seconds(t.FirstToken), seconds(t.End),
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ func told() *Record {
 		Leg: LegFailed, LegDetail: "connection lost", DecisionIn: 84 * time.Microsecond,
 		Timings: Timings{
 			PrefillStarted: 1, PrefillWell: 2 * time.Millisecond, PrefillEnded: 3 * time.Second,
-			ResponseHeaders: 1200 * time.Microsecond, End: time.Hour,
+			ResponseHeaders: 1200 * time.Microsecond, FirstToken: 1300 * time.Microsecond, End: time.Hour,
 		},
 	}
 	big := worker.Rank{ID: math.MaxUint64, DPRank: 3}

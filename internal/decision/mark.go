@@ -11,6 +11,7 @@ const (
 	PrefillWell
 	PrefillEnded
 	ResponseHeaders
+	FirstToken
 )
 
 // Mark records that e happened at the given time. The first mark of an event stands.
@@ -30,6 +31,8 @@ func (r *Record) Mark(e Event, at time.Time) {
 		leg = LegEnded
 	case ResponseHeaders:
 		setOnce(&r.Timings.ResponseHeaders, d)
+	case FirstToken:
+		setOnce(&r.Timings.FirstToken, d)
 	}
 	if leg != LegNone && legOrder(leg) > legOrder(r.Leg) {
 		r.Leg = leg

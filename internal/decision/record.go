@@ -244,6 +244,7 @@ type Timings struct {
 	PrefillWell     time.Duration
 	PrefillEnded    time.Duration
 	ResponseHeaders time.Duration
+	FirstToken      time.Duration // known only at the end
 	End             time.Duration
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
@@ -72,6 +73,9 @@ func (s *mainStream) measure(now time.Time, e *leg.Effect) {
 		t.PerToken = (t.Whole - t.FirstToken) / time.Duration(n-1)
 	}
 	s.srv.cfg.Telemetry.Took(&t)
+	if t.FirstToken > 0 {
+		s.srv.cfg.Journal.Mark(s.note, decision.FirstToken, s.m.Request().Start.Add(t.FirstToken))
+	}
 	s.learn(&t)
 	if answers, _ := leg.PrefillAnswers(&s.m); t.Error == "" && !answers {
 		s.srv.Paces.answer(s, &t, now)

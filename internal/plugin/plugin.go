@@ -25,6 +25,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/extproc"
 	"github.com/seed-60ae5743/baton/internal/facts"
 	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/hour"
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/loads"
@@ -70,6 +71,7 @@ type plugin struct {
 	grpc     *grpc.Server
 	probes   *probes
 	history  *history
+	hour     *hour.Hour
 	told     trouble.Board // what parts have met
 	troubles troubles
 	certs    certs
@@ -100,7 +102,7 @@ func Check(c config.Config) error {
 
 func newPlugin(c config.Config, stderr io.Writer, change ...func(p *plugin)) (*plugin, error) {
 	m := memoryHere()
-	p := &plugin{cfg: sized(c, m), memory: m, started: time.Now(), history: newHistory(), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1)}
+	p := &plugin{cfg: sized(c, m), memory: m, started: time.Now(), history: newHistory(), hour: hour.New(time.Now()), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1)}
 	p.expired = &expired{plugin: p}
 	p.probes = newProbes()
 	p.pools.told = p.probes.pools
@@ -114,7 +116,7 @@ func newPlugin(c config.Config, stderr io.Writer, change ...func(p *plugin)) (*p
 	}
 	version, revision := buildVersion()
 	p.tele, err = telemetry.New(telemetry.Config{
-		Version: version, Revision: revision, Logger: p.log, Trace: c.Trace.Spans(),
+		Version: version, Revision: revision, Logger: p.log, Trace: c.Trace.Spans(), Hour: p.hour,
 	})
 	if err != nil {
 		return nil, config.Usage(err)
@@ -314,6 +316,7 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 		g.Go(func() error { return p.reports.Run(world) })
 	}
 	g.Go(func() error { return d.page.Run(world) })
+	g.Go(func() error { return sampleLoads(world, p) })
 	main := inTurns(d.main)
 	defer main.Close()
 	g.Go(func() error { return serveGRPC(p.grpc, main.turn()) })

@@ -20,7 +20,7 @@ func (p *plugin) adminConfig() admin.Config {
 	return admin.Config{
 		Address: p.cfg.Admin.Listen, AllowedHosts: p.cfg.Admin.Hosts, Pprof: p.cfg.Admin.Pprof,
 		State: p.state, Trouble: p.troubles.latest, Ready: p.isReady, ReadyKey: p.isKeyReady, Journal: p.journal, Metrics: p.tele.Handler(),
-		Explain: p.server.Explain, Index: p.askIndex, IndexDump: p.dumpIndex, Logger: p.log,
+		Explain: p.server.Explain, Index: p.askIndex, IndexDump: p.dumpIndex, Logger: p.log, Hour: p.hour.Spans,
 	}
 }
 

@@ -20,6 +20,9 @@ import (
 // troubleEvery is how often the state is looked at for troubles.
 const troubleEvery = 2 * time.Second
 
+// mostWords bounds what is said of a trouble, in bytes.
+const mostWords = 1000
+
 // mostNamed is how many workers a trouble names; it counts the others.
 const mostNamed = 4
 
@@ -84,6 +87,11 @@ func watchTroubles(ctx context.Context, p *plugin) error {
 // latest requests have ended.
 func judge(s *admin.State, told []trouble.Trouble, l ended) []trouble.Trouble {
 	ts := slices.Concat(served(s), workersIn(s), discovered(s), eventsOf(s), l.troubles(), told)
+	for i := range ts {
+		if t := &ts[i]; len(t.What) > mostWords { // of names from outside
+			t.What = strings.ToValidUTF8(t.What[:mostWords], "") + "…"
+		}
+	}
 	trouble.Sort(ts)
 	return ts
 }

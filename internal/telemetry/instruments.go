@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/seed-60ae5743/baton/internal/hour"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -41,11 +42,15 @@ type Instruments struct {
 
 	streams     *counter
 	observables observables
+	hour        *hour.Hour // is told the same; may be nil
 }
 
 // RequestEnded counts one client request. code is the failure table's label if Baton has
 // answered it.
-func (i *Instruments) RequestEnded(outcome, code string) { i.requests.add(1, labels{outcome, code}) }
+func (i *Instruments) RequestEnded(outcome, code string) {
+	i.requests.add(1, labels{outcome, code})
+	i.hour.Ended(time.Now(), outcome)
+}
 
 // workersByName is how many workers a counter counts by name; kindsOfPromptTokens is how many
 // values the label kind has.

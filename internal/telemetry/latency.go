@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/seed-60ae5743/baton/internal/hour"
 )
 
 // latency is a histogram in both of Prometheus' forms: native, for a scrape in protobuf,
@@ -109,6 +111,7 @@ func (i *Instruments) Took(s *Served) {
 	i.firstTokenSeconds.observe(s.FirstToken, s.Operation, s.Model)
 	i.perToken.observe(s.PerToken, s.Operation, s.Model)
 	i.handOffAge.observe(s.HandOffAge, s.HandOff)
+	i.hour.Took(time.Now(), s.FirstToken, s.PerToken)
 	if first := cmp.Or(s.FirstToken, s.FirstByte); s.Target > 0 && first > 0 {
 		kept := map[bool]string{true: "kept", false: "missed"}
 		i.targets.add(1, labels{s.Model, kept[!s.Late], kept[first <= s.Target]})
@@ -134,9 +137,12 @@ func (i *Instruments) Prompt(p *PromptTokens) {
 	add(PromptAsked, p.Prompt)
 	add(PromptAvailable, p.Available)
 	add(PromptPredicted, p.Predicted)
+	lately := hour.Prompt{Asked: p.Prompt, Available: p.Available, Predicted: p.Predicted}
 	if p.Told {
+		lately.Told, lately.Delivered = p.Prompt, p.Delivered
 		add(PromptTold, p.Prompt)
 		add(PromptToldPredicted, p.Predicted)
 		add(PromptDelivered, p.Delivered)
 	}
+	i.hour.Prompt(time.Now(), lately)
 }

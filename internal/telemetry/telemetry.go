@@ -16,6 +16,8 @@ import (
 	otelprom "go.opentelemetry.io/otel/exporters/prometheus"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/exemplar"
+
+	"github.com/seed-60ae5743/baton/internal/hour"
 )
 
 // scope is the instrumentation scope of metrics and spans.
@@ -28,6 +30,9 @@ type Config struct {
 	Revision string
 
 	Trace TraceConfig
+
+	// Hour is told of each request, too; nil: nobody is.
+	Hour *hour.Hour
 
 	// Logger gets a line about spans that could not be sent, at most once a minute; nil
 	// means no log.
@@ -68,6 +73,7 @@ func New(cfg Config) (*Telemetry, error) {
 	if err != nil {
 		return nil, err
 	}
+	ins.hour = cfg.Hour
 	if err := registerProcess(reg, cfg); err != nil {
 		return nil, fmt.Errorf("telemetry: register process collectors: %w", err)
 	}
