@@ -35,6 +35,7 @@ type mainStream struct {
 	decodeBooking  *load.Reservation
 	prefillBooking *load.Reservation
 	note           journal.Handle
+	recorded       uint64 // number of the decision at the recorder; 0: none, or its end is recorded
 	began          time.Time
 	endedAt        time.Time // when the gRPC stream ended, if an answer was on its way then; else zero
 	span           trace.Span
@@ -95,7 +96,8 @@ type booked struct {
 	compared        *comparison
 	answer          route.Answer
 	others          []route.Destination // other endpoints that decode's address names
-	again           *route.Again        // to pick decode again if it leaves while prefill runs; nil: it is not picked again
+	recorded        uint64
+	again           *route.Again // to pick decode again if it leaves while prefill runs; nil: it is not picked again
 }
 
 func (s *mainStream) post(ev *notice) { s.act.post(ev) }
@@ -219,9 +221,10 @@ func (b *booked) give(s *mainStream, nonce uint64) {
 	s.prefillBooking, s.decodeBooking = b.prefill, b.decode
 	s.note, s.decodeSpan, s.nonce = b.note, b.span, nonce
 	s.prompt, s.claim, s.compared, s.asked = b.prompt, b.claim, b.compared, b.answer
-	s.others, s.again = b.others, b.again
+	s.others, s.again, s.recorded = b.others, b.again, b.recorded
 	if s.m.Concluded() { // the attempt ended while its tokens were counted
 		s.srv.cfg.Journal.End(s.note, decision.ClientLeft, "before the decision", 0, time.Now())
+		s.recordEnd(time.Now(), blame.Left)
 		telemetry.End(s.decodeSpan, time.Now(), "too late")
 	}
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/mesh"
 	"github.com/seed-60ae5743/baton/internal/modelfiles"
 	"github.com/seed-60ae5743/baton/internal/overlap"
+	"github.com/seed-60ae5743/baton/internal/record"
 	"github.com/seed-60ae5743/baton/internal/sources"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
@@ -47,32 +48,33 @@ type plugin struct {
 	log     *slog.Logger
 	started time.Time
 
-	tele    *telemetry.Telemetry
-	journal *journal.Journal
-	view    *discovery.View
-	board   *activation.Board
-	slots   *kvindex.Slots // of index
-	index   kvindex.Index
-	routes  *overlap.Routes
-	events  *kvevents.Subscriber
-	book    *load.Book
-	health  *health.Tracker
-	reports *loads.Poller // asks engines what they run
-	facts   []*facts.Source
-	expired *expired
-	tokens  *tokens.Resolver
-	files   *modelfiles.Follower
-	server  *extproc.Server
-	mesh    *mesh.Hub                        // nil: other replicas cannot reach this one
-	creds   credentials.TransportCredentials // nil: plain text
-	memory  memory
-	grpc    *grpc.Server
-	probes  *probes
-	history *history
-	dumping chan struct{}         // has room for one: only one dump of the index is written at a time
-	refused map[worker.Key]string // owned by onChange: why requests for a key are refused
-	closers []io.Closer           // of the discovery sources
-	pools   pools
+	tele     *telemetry.Telemetry
+	journal  *journal.Journal
+	recorder *record.Recorder // nil: decisions are not recorded
+	view     *discovery.View
+	board    *activation.Board
+	slots    *kvindex.Slots // of index
+	index    kvindex.Index
+	routes   *overlap.Routes
+	events   *kvevents.Subscriber
+	book     *load.Book
+	health   *health.Tracker
+	reports  *loads.Poller // asks engines what they run
+	facts    []*facts.Source
+	expired  *expired
+	tokens   *tokens.Resolver
+	files    *modelfiles.Follower
+	server   *extproc.Server
+	mesh     *mesh.Hub                        // nil: other replicas cannot reach this one
+	creds    credentials.TransportCredentials // nil: plain text
+	memory   memory
+	grpc     *grpc.Server
+	probes   *probes
+	history  *history
+	dumping  chan struct{}         // has room for one: only one dump of the index is written at a time
+	refused  map[worker.Key]string // owned by onChange: why requests for a key are refused
+	closers  []io.Closer           // of the discovery sources
+	pools    pools
 	// waiting is set from the start of run until engines have had their time to say what
 	// they are.
 	waiting atomic.Bool
@@ -200,6 +202,10 @@ func (p *plugin) newServer() error {
 	conf.Ready = p.isReady
 	conf.Journal, conf.Telemetry, conf.Tracer, conf.Logger = p.journal, p.tele.Instruments, p.tele.Tracer, p.log
 	conf.MaxLegs = mostLegs(p.log)
+	if err := newRecorder(p); err != nil {
+		return err
+	}
+	conf.Recorder = p.recorder
 	p.server, err = extproc.New(conf)
 	if err != nil {
 		return err
@@ -300,6 +306,7 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	g.Go(func() error { return watchEvents(world, p) })
 	g.Go(func() error { return p.keepIndex(world) })
 	g.Go(func() error { return p.routes.Run(world) })
+	g.Go(func() error { return p.recorder.Run(world) })
 	g.Go(func() error { return p.health.Run(world) })
 	if p.cfg.Engines.ReportInterval > 0 {
 		g.Go(func() error { return p.reports.Run(world) })

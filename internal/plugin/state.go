@@ -90,6 +90,7 @@ func (p *plugin) state() admin.State {
 	for _, text := range extproc.HeldBack(p.server, s.Now) {
 		s.Warnings = append(s.Warnings, admin.Warning{Tag: "HELD", Text: text})
 	}
+	s.Warnings = append(s.Warnings, recordWarnings(p.recorder)...)
 	var shared []admin.Warning
 	s.Replicas, shared = replicaRows(p.mesh, s.Now)
 	if p.mesh != nil {
