@@ -70,7 +70,11 @@ func (e *encoder) fleet(ranks []Rank) {
 		e.ranks[r.Rank] = i + 1
 		p = binary.AppendUvarint(p, uint64(r.Rank.ID))
 		p = binary.AppendUvarint(p, uint64(r.Rank.DPRank))
-		p = append(p, byte(r.Role))
+		told := byte(0)
+		if r.Told {
+			told = 1
+		}
+		p = append(p, byte(r.Role), told)
 		for _, n := range [...]uint64{e.name(r.Engine), e.name(r.Model), e.name(r.Domain), uint64(max(r.BlockSize, 0)), uint64(max(r.Capacity, 0))} {
 			p = binary.AppendUvarint(p, n)
 		}

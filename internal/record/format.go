@@ -40,7 +40,8 @@ type Rank struct {
 	Model     string // one of those that it serves
 	Domain    string
 	BlockSize int
-	Capacity  int // KV blocks; 0: not known
+	Capacity  int  // KV blocks; 0: not known
+	Told      bool // its KV events are followed
 }
 
 // Load is what was booked on a rank when the pick was made.

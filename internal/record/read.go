@@ -224,8 +224,8 @@ func (l *Log) fleet(f *file, c *cursor) {
 	ranks := make([]Rank, 0, min(n, len(c.b)/9+1))
 	for range n {
 		r := Rank{Rank: readRank(c)}
-		if role := c.bytes(1); role != nil {
-			r.Role = worker.Role(role[0])
+		if b := c.bytes(2); b != nil {
+			r.Role, r.Told = worker.Role(b[0]), b[1]&1 > 0
 		}
 		r.Engine, r.Model, r.Domain = f.name(c), f.name(c), f.name(c)
 		r.BlockSize, r.Capacity, r.Endpoint = c.count(1<<20), c.count(1<<40), c.text()

@@ -140,7 +140,7 @@ func TestWhatIsRecordedIsRead(t *testing.T) {
 	require.NotContains(t, ca, uint64(7), "hashes are keyed")
 	require.Len(t, l.Fleets, 1)
 	require.Equal(t, 2, l.Fleets[0].Decisions)
-	require.Equal(t, Rank{rank(3), worker.Decode, "sglang", "10.0.0.3:30000", "m", "", 64, 1000}, l.Fleets[0].Ranks[2])
+	require.Equal(t, Rank{rank(3), worker.Decode, "sglang", "10.0.0.3:30000", "m", "", 64, 1000, false}, l.Fleets[0].Ranks[2])
 	require.Equal(t, []Speed{{Rank: rank(1), PerToken: 0.001, PerRequest: 0.02}, {Model: "m", PerToken: 1e-6, PerRequest: 0.005}}, l.Speeds)
 	require.Equal(t, []string{"left out, 1 times: a worker that its file does not list", "left out, 1 times: an end without its decision, which is in an older file or was lost"}, l.Notes)
 }

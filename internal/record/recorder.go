@@ -321,7 +321,7 @@ func ranksOf(s *worker.Snapshot) (out []Rank) {
 			at := w.EndpointOf(dp)
 			out = append(out, Rank{
 				Rank: worker.Rank{ID: w.ID, DPRank: dp}, Role: w.Role, Engine: string(w.Engine), Endpoint: at.String(), Model: model, Domain: domain,
-				BlockSize: int(w.BlockSize), Capacity: int(min(w.CapacityBlocks, 1<<40)), //nolint:gosec // bounded
+				BlockSize: int(w.BlockSize), Capacity: int(min(w.CapacityBlocks, 1<<40)), Told: !w.KVEvents.IsZero(), //nolint:gosec // bounded
 			})
 		}
 	}

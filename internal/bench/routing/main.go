@@ -21,6 +21,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/bench/policies"
 	"github.com/seed-60ae5743/baton/internal/replay"
 	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/internal/whatif"
 )
 
 func main() {
@@ -317,7 +318,7 @@ func (o *options) sliceOf() ([]replay.Request, error) {
 	a := replay.DefaultAgents()
 	a.Seed, a.BlockTokens, a.Requests = o.seed, traceBlock, 2*o.played.requests // sessions overlap: the first half is dense
 	w, f := a.Workload(), o.played.simulated()
-	p, err := policies.NewPlugin(f, w.BlockTokens, policies.Default())
+	p, err := whatif.NewPlugin(f, w.BlockTokens, whatif.Default())
 	if err != nil {
 		return nil, err
 	}
