@@ -1,9 +1,11 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/seed-60ae5743/baton/internal/record"
+	"github.com/seed-60ae5743/baton/internal/whatif"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -68,6 +70,17 @@ func (c *Config) ShadowRouting() RoutingConfig {
 		}
 	}
 	return out
+}
+
+// Simulated returns how a simulation picks as a plugin with this routing would.
+func (c *Config) Simulated(r RoutingConfig) (out whatif.Config, err error) {
+	var errs [3]error
+	out.Prefill, errs[0] = r.Prefill.Params(worker.Prefill)
+	out.Decode, errs[1] = r.Decode.Params(worker.Decode)
+	out.Whole, errs[2] = r.Aggregated.Params(worker.Aggregated)
+	out.Predicted, out.Weight = r.PredictedTTL > 0 && r.PredictedWeight > 0, r.PredictedWeight
+	out.RoutedTTL, out.PredictedTTL, out.MostQueued = r.RoutedTTL, r.PredictedTTL, c.Prefill.MaxQueuedISLTokens
+	return out, errors.Join(errs[:]...)
 }
 
 func validatePicks(prefix string, c RoutingConfig) (errs []error) {

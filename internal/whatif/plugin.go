@@ -329,6 +329,31 @@ func (p *Plugin) pick(now time.Duration, f *flight, r *replay.Request, l *leg) (
 	return by.book.PickAndReserve(&req, l.into)
 }
 
+// first is how the rank that computes the prompt is picked.
+func (p *Plugin) first() *picker.Params {
+	if len(p.pool.AggregatedRanks) > 0 {
+		return &p.cfg.Whole
+	}
+	return &p.cfg.Prefill
+}
+
+// held is how many blocks of the latest prompt a rank was believed to have.
+func (p *Plugin) held(rank int) int {
+	ranks := p.pool.PrefillRanks
+	if len(p.pool.AggregatedRanks) > 0 {
+		ranks = p.pool.AggregatedRanks
+	}
+	if i := slices.Index(ranks, idOf(rank)); i >= 0 && i < len(p.overlap) {
+		return int(p.overlap[i])
+	}
+	return 0
+}
+
+// busy reports whether a rank is believed to have to end something before it would begin a prompt.
+func (p *Plugin) busy(rank int, now time.Duration) bool {
+	return p.replicas[0].book.Wait(idOf(rank), clock(now)) > 0
+}
+
 // refusal is what the error of a pick means to a simulation: a plugin answers it with 429 or 503.
 func refusal(err error) error {
 	if errors.Is(err, picker.ErrNoCandidate) || errors.As(err, new(*picker.SaturatedError)) || errors.As(err, new(*picker.OverloadedError)) {

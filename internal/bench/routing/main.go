@@ -53,6 +53,7 @@ type options struct {
 	live       bool
 	tokenizer  string
 	played     liveOptions
+	predicts   string // two live modes; "": nothing is predicted
 
 	fleets, traffics string // by name; "": the ranks that prefill alone, in the trace's rate
 	target           replay.Target
@@ -129,6 +130,7 @@ func (o *options) liveFlags(fs *flag.FlagSet) (fleet *string) {
 	fs.DurationVar(&o.lag, "lag", time.Millisecond, "how late, simulated, what a replica tells comes to the others, beside the 20 ms for which it is gathered; below 0, live, too: they tell each other nothing")
 	fs.BoolVar(&o.bursts, "bursts", false, "live, and in the slice's simulation: bunch what arrives in 10 s into the first one")
 	fs.BoolVar(&o.agents, "agents", false, "live, and in the slice's simulation: agents' traffic in the place of the trace")
+	fs.StringVar(&o.predicts, "replay", "", "two live modes with a comma between them: record the slice live in the first one, predict the second one by the record, play that live three times, and compare. Nothing else is done")
 	fs.StringVar(&o.played.python, "python", "", "a Python `program` with the packages of others' programs (make bench-rivals)")
 	return fleet
 }
@@ -233,6 +235,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	if err := o.publish(stderr); err != nil {
 		return err
+	}
+	if o.predicts != "" {
+		return o.predict(ctx, p, stdout, stderr)
 	}
 	r, err := o.measure(stderr)
 	if err != nil {
