@@ -304,6 +304,9 @@ func (in *Input) requests(l *record.Log) {
 			in.Notes = append(in.Notes, fmt.Sprintf("left out, %d %s", n.n, n.why))
 		}
 	}
+	if blocks == 0 {
+		in.Notes = append(in.Notes, "no prompt has blocks (were tokens counted? see tokens.mode): nothing that is said of caches, or follows from them, can be right")
+	}
 	if odd > 0 {
 		in.Notes = append(in.Notes, fmt.Sprintf("%d requests are played as if nobody had their prompts: their blocks have another size than the workers'", odd))
 	}

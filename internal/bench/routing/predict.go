@@ -34,6 +34,7 @@ func (o *options) predict(ctx context.Context, p parts, stdout, stderr io.Writer
 	if len(modes) != 2 || modes[0].rival != nil || modes[1].rival != nil {
 		return fmt.Errorf("-replay %q: expected two modes of the plugin", o.predicts)
 	}
+	modes[0].tokens, modes[0].events = "auto", true // a record without blocks tells nothing of caches
 	trace, err := o.sliceOf()
 	if err != nil {
 		return err
