@@ -80,6 +80,7 @@ func (c *Config) Simulated(r RoutingConfig) (out whatif.Config, err error) {
 	out.Whole, errs[2] = r.Aggregated.Params(worker.Aggregated)
 	out.Predicted, out.Weight = r.PredictedTTL > 0 && r.PredictedWeight > 0, r.PredictedWeight
 	out.RoutedTTL, out.PredictedTTL, out.MostQueued = r.RoutedTTL, r.PredictedTTL, c.Prefill.MaxQueuedISLTokens
+	out.ReportEvery = c.Engines.ReportInterval
 	return out, errors.Join(errs[:]...)
 }
 

@@ -91,6 +91,7 @@ func (p *plugin) state() admin.State {
 		s.Warnings = append(s.Warnings, admin.Warning{Tag: "HELD", Text: text})
 	}
 	s.Warnings = append(s.Warnings, recordWarnings(p.recorder)...)
+	s.Shadow = shadowState(p)
 	var shared []admin.Warning
 	s.Replicas, shared = replicaRows(p.mesh, s.Now)
 	if p.mesh != nil {

@@ -19,7 +19,11 @@ type Options struct {
 	Fleet string  // as 6P2D, or 4A; "": that of the record
 	Warm  float64 // share of the requests, from the first on, that fill caches and count in no figure
 	Rate  float64 // how many times as fast requests arrive; 0 counts as 1
+	Fresh bool    // the plugin begins without the speeds that were learned
 	Seeds int     // runs, of which medians are taken; 0 counts as 1
+
+	// Between, if set, is called after each request; its error ends the run.
+	Between func() error
 
 	// Where the input does not tell.
 	Speed     float64       // prompt tokens a second of a rank
@@ -69,7 +73,7 @@ func nameOf(f *replay.Fleet) (name string) {
 
 // Fleet returns the simulated fleet, and in sentences where its numbers are from.
 func (in *Input) Fleet(o *Options) (*replay.Fleet, []string, error) {
-	f := &replay.Fleet{EventDelay: eventDelay, ReportEvery: reportEvery}
+	f := &replay.Fleet{EventDelay: eventDelay}
 	roles := map[worker.Role]replay.Role{worker.Prefill: replay.Prefill, worker.Decode: replay.Decode, worker.Aggregated: replay.Whole}
 	speeds := map[worker.Rank]record.Speed{}
 	handOff, known := record.Speed{PerRequest: o.Transfer.Seconds()}, "as stated"

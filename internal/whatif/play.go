@@ -63,7 +63,8 @@ func Play(in *Input, o *Options, c Config) (*Report, error) {
 			return nil, err
 		}
 	}
-	c.Paced, c.Estimated = true, c.Estimated || in.Estimated
+	f.ReportEvery = c.ReportEvery
+	c.Paced, c.Estimated = !o.Fresh, c.Estimated || in.Estimated
 	var runs []replay.Figures
 	for i := range max(o.Seeds, 1) {
 		c.Seed = uint64(i) + 1 //nolint:gosec // a count
@@ -71,7 +72,7 @@ func Play(in *Input, o *Options, c Config) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-		d := &differing{Plugin: p, in: in, from: from, by: map[string]int{}, other: o.Fleet != ""}
+		d := &differing{Plugin: p, in: in, from: from, by: map[string]int{}, other: o.Fleet != "", between: o.Between}
 		r, err := replay.Run(f, &w, d)
 		if err != nil {
 			return nil, err
@@ -125,7 +126,7 @@ func (rep *Report) recorded(o *Options, from int) error {
 	if err != nil {
 		return err
 	}
-	r, err := replay.Run(f, &in.Load, &repeating{in: in, fleet: f})
+	r, err := replay.Run(f, &in.Load, &repeating{in: in, fleet: f, between: o.Between})
 	if err != nil {
 		return fmt.Errorf("with the recorded picks: %w", err)
 	}
@@ -186,10 +187,17 @@ type repeating struct {
 	in    *Input
 	fleet *replay.Fleet
 	turn  int
+
+	between func() error
 }
 
 // Choose implements replay.Chooser.
 func (r *repeating) Choose(_ time.Duration, number int, _ *replay.Request) (replay.Choice, error) {
+	if r.between != nil {
+		if err := r.between(); err != nil {
+			return replay.Choice{}, err
+		}
+	}
 	s := &r.in.Seen[number]
 	if s.Refused {
 		return replay.Choice{}, replay.ErrRefused
@@ -226,10 +234,17 @@ type differing struct {
 	from  int
 	other bool // the fleet is another one
 	by    map[string]int
+
+	between func() error
 }
 
 // Choose implements replay.Chooser.
 func (d *differing) Choose(now time.Duration, number int, r *replay.Request) (replay.Choice, error) {
+	if d.between != nil {
+		if err := d.between(); err != nil {
+			return replay.Choice{}, err
+		}
+	}
 	if d.in.Seen == nil || number < d.from {
 		return d.Plugin.Choose(now, number, r)
 	}

@@ -27,6 +27,8 @@ type Config struct {
 	PredictedTTL time.Duration // how long what was routed is believed in before events tell of it; 0: the same
 	Weight       float64       // of such blocks; 0 counts as 1
 	Paced        bool          // it begins with the ranks' speeds, as a plugin that has run for a while
+	ReportEvery  time.Duration // how often engines are asked in [Play]; 0: never
+	IndexBytes   int           // bound of its index; 0: as much as caches hold
 	MostQueued   int64         // prompt tokens at prefill from which on requests are refused; 0: no limit
 	Replicas     int           // of the plugin, asked in turn; each knows what it has picked itself. 0 counts as 1
 	Seed         uint64        // draws between equal costs
@@ -41,7 +43,7 @@ type Config struct {
 func Default() Config {
 	return Config{
 		Prefill: picker.DefaultParamsFor(worker.Prefill), Decode: picker.DefaultParamsFor(worker.Decode), Whole: picker.DefaultParamsFor(worker.Aggregated),
-		Predicted: true, Seed: 1,
+		Predicted: true, Seed: 1, ReportEvery: reportEvery,
 	}
 }
 
@@ -171,7 +173,7 @@ func (p *Plugin) newReplica(seed uint64) (r *replica, err error) {
 	}
 	slots := kvindex.NewSlots()
 	if r.index, err = kvindex.NewTree(kvindex.TreeConfig{
-		MaxBytes: min(max(blocks*256, 16<<20), 8<<30), NoHugePages: true,
+		MaxBytes: min(max(blocks*256, 16<<20), cmp.Or(p.cfg.IndexBytes, 8<<30)), NoHugePages: true,
 		Route: kvindex.RouteConfig{TTL: p.cfg.RoutedTTL, PredictedTTL: p.cfg.PredictedTTL},
 	}, slots); err != nil {
 		return nil, err

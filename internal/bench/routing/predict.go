@@ -106,7 +106,7 @@ func (o *options) predicted(dir string, m *liveMode) (*whatif.Report, error) {
 	in.Load.Requests, in.Seen = in.Load.Requests[warmUps:], in.Seen[warmUps:]
 	policy.Estimated = !m.events || m.tokens == "estimate"
 	options := whatif.Defaults()
-	options.Seeds = sliceSeeds
+	options.Seeds, options.Fresh = sliceSeeds, true
 	return whatif.Play(in, &options, policy)
 }
 
