@@ -24,6 +24,7 @@ func replayCommand(args []string, stdout, stderr io.Writer) error {
 	fs.StringVar(&o.Fleet, "fleet", "", "play over so many `ranks`, as 6P2D (prefill, decode) or 4A, with their role's median speeds; default: those of the record")
 	fs.Float64Var(&o.Rate, "rate", o.Rate, "how many times as fast requests arrive")
 	fs.Float64Var(&o.Warm, "warm", 0, "`share` of the requests, from the first on, that fill caches and count in no figure")
+	fs.BoolVar(&o.Fresh, "fresh", false, "begin without the speeds that the plugin had learned, as one that has just been started")
 	fs.IntVar(&o.Seeds, "seeds", o.Seeds, "runs that draw between equal costs; medians are printed")
 	fs.Float64Var(&o.Speed, "speed", o.Speed, "prompt `tokens` a second of a rank, where the input does not tell")
 	fs.DurationVar(&o.PerPrompt, "per-prompt", o.PerPrompt, "what a prompt takes beside its tokens, where the input does not tell")
@@ -55,16 +56,14 @@ func replayCommand(args []string, stdout, stderr io.Writer) error {
 		return fmt.Errorf("replay: %w", err)
 	}
 	if *svg != "" {
-		if err := os.WriteFile(*svg, []byte(rep.SVG()), 0o644); err != nil {
-			return fmt.Errorf("replay: %w", err)
-		}
+		err = os.WriteFile(*svg, []byte(rep.SVG()), 0o644)
 	}
 	text := []byte(rep.Text())
-	if *raw {
-		if text, err = rep.JSON(); err != nil {
-			return fmt.Errorf("replay: %w", err)
-		}
-		text = append(text, '\n')
+	if *raw && err == nil {
+		text, err = rep.JSON()
+	}
+	if err != nil {
+		return fmt.Errorf("replay: %w", err)
 	}
 	_, err = stdout.Write(text)
 	return err
@@ -87,10 +86,15 @@ func readInput(names []string, model string) (*whatif.Input, error) {
 	var files []io.Reader
 	for _, name := range names {
 		all := []string{name}
-		if info, err := os.Stat(name); err == nil && info.IsDir() {
-			if all, err = record.Files(name); err != nil || len(all) == 0 {
-				return nil, fmt.Errorf("%s: expected a folder with a record", name)
-			}
+		info, err := os.Stat(name)
+		if err == nil && info.IsDir() {
+			all, err = record.Files(name)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(all) == 0 {
+			return nil, fmt.Errorf("%s: expected a folder with a record", name)
 		}
 		for _, n := range all {
 			f, err := os.Open(n)

@@ -141,8 +141,7 @@ func (a *asking) settle(p tokens.Prompt) {
 	if refused != nil && a.waits(refused, began) {
 		return
 	}
-	observe(srv.cfg.Telemetry, &d)
-	recorded := a.recordDecision(&d, refused)
+	recorded := a.observe(&d, refused)
 	switch {
 	case refused != nil && a.instead != nil:
 		a.refuse(a.instead)

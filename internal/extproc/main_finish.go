@@ -63,7 +63,7 @@ var journalOutcome = map[leg.Outcome]decision.Outcome{
 // turnPage ends the record of a pair whose prefill has failed. One worker serves the request
 // from then on, and gets a record of its own.
 func (s *mainStream) turnPage(now time.Time) {
-	s.recordEnd(now, blame.Retried)
+	recordEnd(s, now, blame.Retried)
 	failed := s.m.InPlaceOf()
 	code := failed.Code
 	s.srv.cfg.Telemetry.AttemptEnded(string(blame.Retried))
@@ -86,7 +86,7 @@ func (s *mainStream) finish(now time.Time, e *leg.Effect) {
 	t.AttemptEnded(string(e.Outcome))
 	s.countWorker(e.Outcome)
 	s.measure(now, e)
-	s.recordEnd(now, e.Outcome)
+	recordEnd(s, now, e.Outcome)
 	shaped(s, now, e)
 	switch e.Outcome {
 	case blame.Retried:

@@ -224,7 +224,7 @@ func (b *booked) give(s *mainStream, nonce uint64) {
 	s.others, s.again, s.recorded = b.others, b.again, b.recorded
 	if s.m.Concluded() { // the attempt ended while its tokens were counted
 		s.srv.cfg.Journal.End(s.note, decision.ClientLeft, "before the decision", 0, time.Now())
-		s.recordEnd(time.Now(), blame.Left)
+		recordEnd(s, time.Now(), blame.Left)
 		telemetry.End(s.decodeSpan, time.Now(), "too late")
 	}
 }

@@ -309,7 +309,7 @@ func TestAFolderThatCannotBeWrittenStopsNothing(t *testing.T) {
 		require.NotEmpty(t, r.Failing())
 		require.Equal(t, 1, strings.Count(r.log.String(), "not recorded"), "it is told once")
 		require.NoError(t, os.Remove(path))
-		time.Sleep(retryAfter)
+		<-time.After(retryAfter)
 		r.decide(time.Now(), 1)
 		r.drain(t)
 		require.Empty(t, r.Failing())

@@ -80,11 +80,11 @@ func TestASecondPolicyIsComparedWithTheFirst(t *testing.T) {
 		go func() { ended <- s.Run(ctx) }()
 		fill(t, m, 50)
 		require.Nil(t, s.Latest())
-		time.Sleep(every + time.Second)
+		<-time.After(every + time.Second)
 		require.Equal(t, "too few requests of late", s.Latest().Why)
 		fill(t, m, 2000)
 		for range 100 { // the clock stands still while it works, so it hardly pauses
-			time.Sleep(every)
+			<-time.After(every)
 			if s.Latest().Why == "" {
 				break
 			}
@@ -117,10 +117,10 @@ func TestItTakesItsShareOfACore(t *testing.T) {
 		began := time.Now()
 		p := &paused{ctx: context.Background(), since: began}
 		for range 100 {
-			time.Sleep(slice / 2) // work
+			<-time.After(slice / 2) // work
 			require.NoError(t, p.between())
 		}
-		require.InDelta(t, share, (100 * slice / 2).Seconds()/time.Since(began).Seconds(), 0.002)
+		require.InDelta(t, share, (100*slice/2).Seconds()/time.Since(began).Seconds(), 0.002)
 	})
 }
 

@@ -296,6 +296,10 @@ func (in *Input) requests(l *record.Log) {
 		in.Between = stats.Median(between)
 	}
 	in.fill(answers)
+	in.note(blocks, retried, beyond, odd)
+}
+
+func (in *Input) note(blocks, retried, beyond, odd int) {
 	for _, n := range []struct {
 		n   int
 		why string

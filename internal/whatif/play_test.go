@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/seed-60ae5743/baton/internal/bench/policies"
 	"github.com/seed-60ae5743/baton/internal/record"
 	"github.com/seed-60ae5743/baton/internal/replay"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // conversations is traffic of agents over a fleet of 4 prefill and 2 decode ranks, one of each at half its speed.
 func conversations() (*replay.Fleet, *replay.Workload) {
-	a := replay.DefaultAgents()
+	a := policies.DefaultAgents()
 	a.Requests, a.PerSecond, a.BlockTokens, a.Longest, a.Shared = 1200, 0.6, 64, 12<<10, 2048
 	f := &replay.Fleet{Near: replay.Transfer{Base: 0.005, PerBlock: 0.0001}, Far: replay.Transfer{Base: 0.005, PerBlock: 0.0001}, EventDelay: eventDelay, ReportEvery: reportEvery}
 	for i := range 6 {

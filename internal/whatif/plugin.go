@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/outlen"
 	"github.com/seed-60ae5743/baton/internal/overlap"
@@ -126,7 +127,7 @@ func NewPlugin(f *replay.Fleet, blockTokens int, c Config) (*Plugin, error) {
 			return nil, err
 		}
 		w := &worker.Worker{
-			ID: idOf(i).ID, Role: roles[r.Role], Engine: worker.SGLang, Endpoint: at, Models: []string{key.Model},
+			ID: idOf(i).ID, Role: roles[r.Role], Engine: engines.Unnamed()[0].Name, Endpoint: at, Models: []string{key.Model},
 			DPSize: 1, BlockSize: uint32(blockTokens), CapacityBlocks: uint64(max(r.CacheBlocks, r.Room)), //nolint:gosec // both above 0
 			KVEvents: worker.KVEvents{Host: "10.0.0.1", Port: 5557},
 		}

@@ -107,7 +107,8 @@ func (rep *Report) JSON() ([]byte, error) {
 	for _, r := range rep.rows() {
 		out.Figures[r.key] = columns{r.Hit, timesOf(r.First), timesOf(r.Between), r.Busiest, r.Refused}
 	}
-	return json.MarshalIndent(out, "", "  ")
+	text, err := json.MarshalIndent(out, "", "  ")
+	return append(text, '\n'), err
 }
 
 // SVG is the report's picture.

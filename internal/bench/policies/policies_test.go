@@ -238,3 +238,42 @@ func TestReplicasThatTellEachOtherPickAsOne(t *testing.T) {
 		}
 	}
 }
+
+func TestAgentsReuseWhatIsStated(t *testing.T) {
+	a := DefaultAgents()
+	w := a.Workload()
+	require.InDelta(t, a.Reused, w.Bound(), 0.01)
+	turns, last := map[int]int{}, map[int]replay.Request{}
+	begins := map[replay.Block]bool{}
+	compacted := 0
+	for i, r := range w.Requests {
+		require.LessOrEqual(t, r.Tokens, a.Longest)
+		require.GreaterOrEqual(t, r.Answer, a.Answer[0])
+		require.LessOrEqual(t, r.Answer, a.Answer[1])
+		begins[r.Blocks[0]] = true
+		turns[r.Session]++
+		if turns[r.Session] == 1 {
+			require.Zero(t, r.Follows)
+		} else {
+			before := last[r.Session]
+			require.Equal(t, r.Session, w.Requests[r.Follows-1].Session)
+			require.GreaterOrEqual(t, r.At, a.Pause[0]-1)
+			require.LessOrEqual(t, r.At, a.Pause[1]+1)
+			if r.Tokens > before.Tokens {
+				require.Equal(t, before.Blocks, r.Blocks[:len(before.Blocks)], "request %d", i)
+			} else {
+				compacted++
+				require.Equal(t, before.Blocks[:a.Shared/a.BlockTokens], r.Blocks[:a.Shared/a.BlockTokens], "request %d", i)
+				require.NotEqual(t, before.Blocks[a.Shared/a.BlockTokens], r.Blocks[a.Shared/a.BlockTokens], "request %d", i)
+			}
+		}
+		last[r.Session] = r
+	}
+	require.Positive(t, compacted)
+	require.Len(t, begins, a.Apps)
+	for s, n := range turns {
+		require.GreaterOrEqual(t, n, a.Turns[0], s)
+		require.LessOrEqual(t, n, a.Turns[1], s)
+	}
+	require.Equal(t, w, a.Workload())
+}

@@ -320,7 +320,7 @@ func (o *options) sliceOf() ([]replay.Request, error) {
 	if !o.agents {
 		return o.read(o.played.requests, o.rates[0])
 	}
-	a := replay.DefaultAgents()
+	a := policies.DefaultAgents()
 	a.Seed, a.BlockTokens, a.Requests = o.seed, traceBlock, 2*o.played.requests // sessions overlap: the first half is dense
 	w, f := a.Workload(), o.played.simulated()
 	p, err := whatif.NewPlugin(f, w.BlockTokens, whatif.Default())

@@ -2,18 +2,19 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
-	"github.com/seed-60ae5743/baton/internal/config"
-	"github.com/seed-60ae5743/baton/internal/record"
 	"github.com/seed-60ae5743/baton/internal/replay"
-	"github.com/seed-60ae5743/baton/internal/whatif"
 )
 
 // predictedRuns is how often the predicted mode is played live.
@@ -52,7 +53,7 @@ func (o *options) predict(ctx context.Context, p parts, stdout, stderr io.Writer
 	if err != nil {
 		return err
 	}
-	rep, err := o.predicted(dir, &modes[1])
+	said, err := o.predicted(ctx, p, dir, &modes[1])
 	if err != nil {
 		return err
 	}
@@ -65,61 +66,64 @@ func (o *options) predict(ctx context.Context, p parts, stdout, stderr io.Writer
 		}
 		runs = append(runs, r.Figures)
 	}
-	fmt.Fprintf(stdout, "%s\n", rep.Text())
-	return o.verdict(stdout, modes, &was.Figures, rep, runs)
+	fmt.Fprintf(stdout, "%s\n", said.text)
+	return verdict(stdout, modes, &was.Figures, &said.Figures, runs)
 }
 
-// predicted plays the record with the mode's own configuration.
-func (o *options) predicted(dir string, m *liveMode) (*whatif.Report, error) {
+// prediction is what `extproc replay` says.
+type prediction struct {
+	text string
+	replay.Figures
+}
+
+// predicted plays the record with the mode's own configuration. The warm-ups count in no figure, and the plugin
+// of the live runs has just been started.
+func (o *options) predicted(ctx context.Context, p parts, dir string, m *liveMode) (*prediction, error) {
 	file := filepath.Join(dir, "other.yaml")
 	if err := os.WriteFile(file, []byte(o.played.pluginConfig(m)), 0o600); err != nil {
 		return nil, err
 	}
-	c, err := config.Read(file)
-	if err != nil {
-		return nil, err
-	}
-	policy, err := c.Simulated(c.Routing)
-	if err != nil {
-		return nil, err
-	}
-	names, err := record.Files(dir)
-	if err != nil {
-		return nil, err
-	}
-	var files []io.Reader
-	for _, name := range names {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, err
+	run := func(more ...string) ([]byte, error) {
+		args := append([]string{"replay", "--config", file, "--fresh", "--seeds", strconv.Itoa(sliceSeeds),
+			"--warm", number(warmUps / float64(o.played.requests+warmUps))}, more...)
+		out, err := exec.CommandContext(ctx, filepath.Join(p.bin, "extproc"), append(args, dir)...).Output()
+		if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
+			err = fmt.Errorf("%w: %s", err, failed.Stderr)
 		}
-		defer f.Close()
-		files = append(files, f)
+		return out, err
 	}
-	in, err := whatif.Read(files, "")
+	text, err := run()
 	if err != nil {
 		return nil, err
 	}
-	if len(in.Seen) <= warmUps {
-		return nil, errors.New("the record lacks requests")
+	raw, err := run("--json")
+	if err != nil {
+		return nil, err
 	}
-	in.Load.Requests, in.Seen = in.Load.Requests[warmUps:], in.Seen[warmUps:]
-	policy.Estimated = !m.events || m.tokens == "estimate"
-	options := whatif.Defaults()
-	options.Seeds, options.Fresh = sliceSeeds, true
-	return whatif.Play(in, &options, policy)
+	var said struct {
+		Figures map[string]struct {
+			Hit   float64            `json:"hit_rate"`
+			First map[string]float64 `json:"first_token_seconds"`
+		} `json:"figures"`
+	}
+	if err := json.Unmarshal(raw, &said); err != nil {
+		return nil, err
+	}
+	played := said.Figures["played"]
+	at := func(q string) time.Duration {
+		return time.Duration(played.First[q] * o.played.scale.Speedup * float64(time.Second))
+	}
+	return &prediction{string(text), replay.Figures{Hit: played.Hit, First: replay.Times{P50: at("p50"), P90: at("p90"), P99: at("p99")}}}, nil
 }
 
 // verdict prints the comparison in the trace's time, as a table of docs/routing-quality.md. What is off is an error.
-func (o *options) verdict(out io.Writer, modes []liveMode, was *replay.Figures, rep *whatif.Report, runs []replay.Figures) error {
+func verdict(out io.Writer, modes []liveMode, was, said *replay.Figures, runs []replay.Figures) error {
 	line := func(name string, f *replay.Figures) {
 		fmt.Fprintf(out, "| %s | %.1f %% | %s | %s | %s |\n", name, 100*f.Hit, seconds(f.First.P50), seconds(f.First.P90), seconds(f.First.P99))
 	}
-	said := rep.Played
-	said.First = said.First.Times(o.played.scale.Speedup)
 	fmt.Fprintln(out, "| | hit rate | first token p50 | p90 | p99 |\n| --- | --- | --- | --- | --- |")
 	line(modes[0].name+", live and recorded", was)
-	line(modes[1].name+", predicted from that", &said)
+	line(modes[1].name+", predicted from that", said)
 	for i := range runs {
 		line(fmt.Sprintf("%s, live, run %d", modes[1].name, i+1), &runs[i])
 	}
