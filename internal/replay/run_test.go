@@ -138,7 +138,7 @@ func TestEqualRunsAreEqual(t *testing.T) {
 	play := func() (*Result, []Leg, []Report) {
 		w := &Workload{BlockTokens: 256}
 		for i := range 500 { // twenty conversations, whose prompts grow
-			r := Request{At: ms(float64(700 * i)), Tokens: 256*(4+i/20) + 10, Answer: 20 + i%40}
+			r := Request{At: ms(float64(300 * i)), Tokens: 256*(4+i/20) + 10, Answer: 100 + 7*i%300}
 			for k := range 4 + i/20 {
 				r.Blocks = append(r.Blocks, Block(1+i%20*1000+k))
 			}

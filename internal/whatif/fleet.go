@@ -73,48 +73,25 @@ func nameOf(f *replay.Fleet) (name string) {
 
 // Fleet returns the simulated fleet, and in sentences where its numbers are from.
 func (in *Input) Fleet(o *Options) (*replay.Fleet, []string, error) {
-	f := &replay.Fleet{EventDelay: eventDelay}
-	roles := map[worker.Role]replay.Role{worker.Prefill: replay.Prefill, worker.Decode: replay.Decode, worker.Aggregated: replay.Whole}
 	speeds := map[worker.Rank]record.Speed{}
-	handOff, known := record.Speed{PerRequest: o.Transfer.Seconds()}, "as stated"
+	handOff, from := record.Speed{PerRequest: o.Transfer.Seconds()}, "as stated"
 	for _, s := range in.Speeds {
 		if s.Rank.ID != 0 {
 			speeds[s.Rank] = s
 		} else if s.Model == in.Model {
-			handOff, known = s, "learned"
+			handOff, from = s, "learned"
 		}
 	}
-	var says []string
-	block := float64(in.Load.BlockTokens)
-	f.Near = replay.Transfer{Base: handOff.PerRequest, PerBlock: handOff.PerToken * block}
+	f := &replay.Fleet{EventDelay: eventDelay}
+	f.Near = replay.Transfer{Base: handOff.PerRequest, PerBlock: handOff.PerToken * float64(in.Load.BlockTokens)}
 	f.Far = f.Near
-	usual := map[replay.Role]*replay.Rank{}
-	for _, role := range []worker.Role{worker.Prefill, worker.Decode, worker.Aggregated} {
-		var some []record.Speed
-		capacity := o.Cache / in.Load.BlockTokens
-		from := fmt.Sprintf("a cache of %d tokens, as stated", o.Cache)
-		for i := range in.Ranks {
-			if r := &in.Ranks[i]; r.Role == role {
-				if s, learned := speeds[r.Rank]; learned {
-					some = append(some, s)
-				}
-				if r.Capacity > 0 {
-					capacity, from = r.Capacity, "caches as the workers say"
-				}
-			}
-		}
-		r := in.usual(roles[role], some, capacity, o)
-		usual[roles[role]] = r
-		how := fmt.Sprintf("speeds as stated: %g tokens/s and %v a prompt", o.Speed, o.PerPrompt)
-		if role == worker.Decode {
-			how = fmt.Sprintf("%s a token, as stated or as answers took", seconds(r.Step.Base))
-		}
-		if len(some) > 0 {
-			how = fmt.Sprintf("speeds as learned, of %d ranks", len(some))
-		}
-		says = append(says, fmt.Sprintf("%s: %s; %s", role, how, from))
+	var usual [replay.Whole + 1]replay.Rank
+	var says [replay.Whole + 1]string
+	for i, role := range [...]worker.Role{replay.Prefill: worker.Prefill, replay.Decode: worker.Decode, replay.Whole: worker.Aggregated} {
+		usual[i], says[i] = in.usual(role, speeds, o)
+		usual[i].Role = replay.Role(i) //nolint:gosec // 0 to 2
 	}
-	if err := in.ranks(f, o.Fleet, usual, speeds); err != nil {
+	if err := in.ranks(f, o.Fleet, &usual, speeds); err != nil {
 		return nil, nil, err
 	}
 	var told []string
@@ -124,34 +101,46 @@ func (in *Input) Fleet(o *Options) (*replay.Fleet, []string, error) {
 		}
 	}
 	if len(f.Of(replay.Decode)) > 0 {
-		told = append(told, fmt.Sprintf("a hand-off: %s and %s a thousand tokens, %s", seconds(f.Near.Base), seconds(handOff.PerToken*1000), known))
+		told = append(told, fmt.Sprintf("a hand-off: %s and %s a thousand tokens, %s", seconds(f.Near.Base), seconds(handOff.PerToken*1000), from))
 	}
 	return f, told, nil
 }
 
-// usual is a rank of a role with median speeds.
-func (in *Input) usual(role replay.Role, some []record.Speed, capacity int, o *Options) *replay.Rank {
+// usual is a rank of a role with median speeds, and a sentence that says where they are from.
+func (in *Input) usual(role worker.Role, speeds map[worker.Rank]record.Speed, o *Options) (replay.Rank, string) {
+	capacity, cache := o.Cache/in.Load.BlockTokens, fmt.Sprintf("a cache of %d tokens, as stated", o.Cache)
+	var tokens, requests []float64
+	for i := range in.Ranks {
+		r := &in.Ranks[i]
+		if r.Role != role {
+			continue
+		}
+		if s, learned := speeds[r.Rank]; learned {
+			tokens, requests = append(tokens, s.PerToken), append(requests, s.PerRequest)
+		}
+		if r.Capacity > 0 {
+			capacity, cache = r.Capacity, "caches as the workers say"
+		}
+	}
 	step := o.Step
 	if in.Between > 0 {
 		step = in.Between
 	} else if in.Seen != nil && in.longest() < 2 {
 		step = 0 // no answer tells, and none needs it
 	}
-	r := &replay.Rank{
-		Role: role, PerToken: 1 / o.Speed, PerPrompt: o.PerPrompt.Seconds(), Chunk: chunk,
-		CacheBlocks: capacity, Step: replay.Step{Base: step.Seconds()},
+	out := replay.Rank{PerToken: 1 / o.Speed, PerPrompt: o.PerPrompt.Seconds(), Chunk: chunk, CacheBlocks: capacity, Step: replay.Step{Base: step.Seconds()}}
+	if role != worker.Prefill {
+		out.Room = capacity
 	}
-	if role != replay.Prefill {
-		r.Room = capacity
+	how := fmt.Sprintf("speeds as stated: %g tokens/s and %v a prompt", o.Speed, o.PerPrompt)
+	if role == worker.Decode {
+		how = seconds(step.Seconds()) + " a token, as stated or as answers took"
 	}
-	if len(some) > 0 {
-		var tokens, requests []float64
-		for _, s := range some {
-			tokens, requests = append(tokens, s.PerToken), append(requests, s.PerRequest)
-		}
-		take(r, record.Speed{PerToken: stats.Median(tokens), PerRequest: stats.Median(requests)})
+	if len(tokens) > 0 {
+		take(&out, role, record.Speed{PerToken: stats.Median(tokens), PerRequest: stats.Median(requests)})
+		how = fmt.Sprintf("speeds as learned, of %d ranks", len(tokens))
 	}
-	return r
+	return out, fmt.Sprintf("%s: %s; %s", role, how, cache)
 }
 
 func (in *Input) longest() (n int) {
@@ -162,7 +151,7 @@ func (in *Input) longest() (n int) {
 }
 
 // ranks adds the ranks: so many as the name says, or those of the record.
-func (in *Input) ranks(f *replay.Fleet, name string, usual map[replay.Role]*replay.Rank, speeds map[worker.Rank]record.Speed) error {
+func (in *Input) ranks(f *replay.Fleet, name string, usual *[replay.Whole + 1]replay.Rank, speeds map[worker.Rank]record.Speed) error {
 	if name == "" && len(in.Ranks) == 0 {
 		return errors.New("expected --fleet, as 6P2D or 4A: the input names no workers")
 	}
@@ -170,25 +159,25 @@ func (in *Input) ranks(f *replay.Fleet, name string, usual map[replay.Role]*repl
 		counts, err := countsOf(name)
 		for role, n := range counts {
 			for range n {
-				f.Ranks = append(f.Ranks, *usual[replay.Role(role)]) //nolint:gosec // 0 to 2
+				f.Ranks = append(f.Ranks, usual[role])
 			}
 		}
 		return err
 	}
 	for i := range in.Ranks {
 		x := &in.Ranks[i]
-		r := *usual[replay.Prefill]
+		r := usual[replay.Prefill]
 		switch x.Role {
 		case worker.Decode:
-			r = *usual[replay.Decode]
+			r = usual[replay.Decode]
 		case worker.Aggregated:
-			r = *usual[replay.Whole]
+			r = usual[replay.Whole]
 		}
 		if x.Capacity > 0 {
 			r.CacheBlocks, r.Room = x.Capacity, min(r.Room, 1)*x.Capacity
 		}
 		if s, learned := speeds[x.Rank]; learned {
-			take(&r, s)
+			take(&r, x.Role, s)
 		}
 		f.Ranks = append(f.Ranks, r)
 	}
@@ -196,8 +185,8 @@ func (in *Input) ranks(f *replay.Fleet, name string, usual map[replay.Role]*repl
 }
 
 // take gives a rank a learned speed: of decode that of a token over the blocks that answers hold.
-func take(r *replay.Rank, s record.Speed) {
-	if r.Role == replay.Decode {
+func take(r *replay.Rank, role worker.Role, s record.Speed) {
+	if role == worker.Decode {
 		r.Step = replay.Step{Base: s.PerRequest, PerBlock: s.PerToken}
 		return
 	}

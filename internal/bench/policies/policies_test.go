@@ -40,11 +40,6 @@ func playWith(t *testing.T, f *replay.Fleet, c replay.Chooser, asked ...*replay.
 	return w, r
 }
 
-func (r Rival) chooser(t *testing.T, f *replay.Fleet) replay.Chooser {
-	t.Helper()
-	return r.New(f, block, 1)
-}
-
 func rival(t *testing.T, name string, f *replay.Fleet) *view {
 	t.Helper()
 	for _, r := range Rivals() {
