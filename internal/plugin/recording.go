@@ -52,7 +52,11 @@ func shadowState(p *plugin) *admin.Shadow {
 	if p.shadow == nil {
 		return nil
 	}
-	r := p.shadow.Latest()
+	return shadowOf(p.shadow.Latest())
+}
+
+// shadowOf is a result as the page shows it; nil: there is none yet.
+func shadowOf(r *shadow.Result) *admin.Shadow {
 	if r == nil {
 		return &admin.Shadow{}
 	}

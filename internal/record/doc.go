@@ -4,8 +4,8 @@
 //
 // A [Recorder] takes each decision ([Recorder.Decided]) and what became of it ([Recorder.Ended]). Neither
 // waits: they hand a copy to a bounded queue, and what finds no room is lost and counted. [Recorder.Run] is
-// the one goroutine that writes, into files ([Dir]), into memory ([Memory]), or both. [Read] reads files in
-// the order in which they were written.
+// the one goroutine that writes, into files ([Dir]), into memory ([Memory]), or both. A [Log] reads files in
+// the order in which they were written, also those of several processes.
 //
 // No prompt, no token and no text of a request is written. A block of a prompt is written as
 // AES(key, the block before it ‖ the block's own hash), cut to 8 bytes. The key is drawn at the start of the
@@ -37,7 +37,7 @@
 //   - A crash loses what was written in the last second, and the frame that was being written.
 //   - All files together have at most MaxBytes; the queue, the table of blocks and what is in memory are
 //     bounded, whatever callers send.
-//   - [Read] takes what is whole, says what it leaves out and why, and never panics. It takes memory in
+//   - [Log.Read] takes what is whole, says what it leaves out and why, and never panics. It takes memory in
 //     proportion to the files.
 //   - A file that cannot be written stops nothing: it is told once, what is lost is counted, and a new file
 //     is tried after a while.

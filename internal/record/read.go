@@ -22,8 +22,9 @@ type Log struct {
 	Speeds   []Speed // as last told of each rank and of each model's hand-offs
 	Notes    []string
 
-	byNumber map[numbered]int // in Requests
-	speeds   map[Speed]int    // in Speeds, without the numbers in the key
+	byNumber map[numbered]int     // in Requests
+	speeds   map[Speed]int        // in Speeds, without the numbers in the key
+	latest   map[uint64]time.Time // decision, by the life of its process
 	files    []file
 	left     []leftOut
 }
@@ -76,7 +77,9 @@ func Is(head []byte) bool { return bytes.HasPrefix(head, []byte(magic[:len(magic
 const simultaneous = time.Second
 
 // NewLog returns a Log to read into.
-func NewLog() *Log { return &Log{byNumber: map[numbered]int{}, speeds: map[Speed]int{}} }
+func NewLog() *Log {
+	return &Log{byNumber: map[numbered]int{}, speeds: map[Speed]int{}, latest: map[uint64]time.Time{}}
+}
 
 func (l *Log) leave(why string, more int64) {
 	i := slices.IndexFunc(l.left, func(o leftOut) bool { return o.why == why })
@@ -88,7 +91,7 @@ func (l *Log) leave(why string, more int64) {
 	l.left[i].more += more
 }
 
-// Read adds a file. Files have to be read in the order in which they were written. An error is r's own;
+// Read adds a file. Those of one process have to be read in the order in which they were written. An error is r's own;
 // what is wrong with the content is in the notes, once Done was called.
 func (l *Log) Read(r io.Reader) error {
 	b := bufio.NewReaderSize(r, 64<<10)
@@ -265,12 +268,13 @@ func (l *Log) decision(f *file, at int, c *cursor) {
 	} else if computes.ID != 0 {
 		l.leave("a worker that its file does not list", 0)
 	}
-	if k := len(l.Requests); k > 0 && d.At.Before(l.Requests[k-1].At) {
-		if l.Requests[k-1].At.Sub(d.At) > simultaneous {
+	if last := l.latest[f.Life]; d.At.Before(last) {
+		if last.Sub(d.At) > simultaneous {
 			l.leave("time that ran backwards: such decisions count as simultaneous", 0)
 		}
-		d.At = l.Requests[k-1].At
+		d.At = last
 	}
+	l.latest[f.Life] = d.At
 	if d.fleet >= 0 {
 		l.Fleets[d.fleet].Decisions++
 	}
@@ -360,8 +364,13 @@ func (l *Log) learned(f *file, c *cursor) {
 	}
 }
 
-// Done ends the reading: it writes the notes, and frees what only reading needs.
+// Done ends the reading: it writes the notes, puts what several processes have decided in the order of time, and
+// frees what only reading needs.
 func (l *Log) Done() {
+	slices.SortStableFunc(l.Requests, func(a, b Request) int { return a.At.Compare(b.At) })
+	if len(l.latest) > 1 {
+		l.Notes = append(l.Notes, fmt.Sprintf("%d processes have written: each names blocks otherwise, so what their prompts share is not seen", len(l.latest)))
+	}
 	for _, o := range l.left {
 		note := fmt.Sprintf("left out, %d times: %s", o.n, o.why)
 		if o.more > 0 {
@@ -369,7 +378,7 @@ func (l *Log) Done() {
 		}
 		l.Notes = append(l.Notes, note)
 	}
-	l.left, l.byNumber, l.speeds = nil, nil, nil
+	l.left, l.byNumber, l.speeds, l.latest = nil, nil, nil, nil
 }
 
 // Blocks returns how many blocks a request's prompt has.

@@ -257,6 +257,27 @@ func TestClocksThatJump(t *testing.T) {
 	require.Equal(t, []string{"left out, 1 times: time that ran backwards: such decisions count as simultaneous"}, l.Notes)
 }
 
+func TestSeveralProcessesAreOneTimeline(t *testing.T) {
+	now := time.Now()
+	var files [][]byte
+	for i := range 2 {
+		m := memory()
+		r := newRig(t, m)
+		for k := range 3 {
+			r.Ended(&End{Number: r.decide(now.Add(time.Duration(2*k+i)*time.Second), uint64(k)), Outcome: fmt.Sprint(i, k)}) //nolint:gosec // small
+		}
+		r.drain(t)
+		files = append(files, m.Files()[0])
+	}
+	l := read(t, files...)
+	var order []string
+	for i := range l.Requests {
+		order = append(order, l.Requests[i].End.Outcome)
+	}
+	require.Equal(t, []string{"0 0", "1 0", "0 1", "1 1", "0 2", "1 2"}, order)
+	require.Equal(t, []string{"2 processes have written: each names blocks otherwise, so what their prompts share is not seen"}, l.Notes)
+}
+
 func TestTheFilesStayWithinTheirBound(t *testing.T) {
 	dir := &Dir{Path: filepath.Join(t.TempDir(), "new"), MaxBytes: 100 << 10, FileBytes: 20 << 10}
 	r := newRig(t, dir)

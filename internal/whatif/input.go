@@ -41,7 +41,6 @@ type Seen struct {
 	Rank, Decode int  // of the ranks; below 0: none, or one that is not among them
 	Bound        bool // the request limited who could be picked
 	Refused      bool
-	Queued       int64 // prompt tokens at its rank, before it
 	Overlap      int   // blocks that were believed to be there
 	Cached       int64 // tokens; below 0: not told
 	First        time.Duration
@@ -348,7 +347,7 @@ func spread(chain []uint64, k, most int) []replay.Block {
 }
 
 func seenOf(in *Input, r *record.Request) Seen {
-	s := Seen{Rank: in.at(r.Decode.Rank), Decode: -1, Bound: r.Bound, Refused: r.Refused != "", Queued: r.Seen.PrefillTokens, Overlap: r.Decode.Overlap, Cached: r.End.Cached, First: r.End.First}
+	s := Seen{Rank: in.at(r.Decode.Rank), Decode: -1, Bound: r.Bound, Refused: r.Refused != "", Overlap: r.Decode.Overlap, Cached: r.End.Cached, First: r.End.First}
 	if r.Prefill.Rank.ID != 0 {
 		s.Rank, s.Decode, s.Overlap = in.at(r.Prefill.Rank), s.Rank, r.Prefill.Overlap
 	}

@@ -31,6 +31,8 @@ type Report struct {
 	Assumed  []string // where the fleet's numbers are from
 
 	Measured *replay.Figures // nil: the input does not tell
+	Timed    int             // requests of which the first token was measured
+	Told     int             // requests whose engine has told what it had cached; 0: Measured.Hit says nothing
 	Recorded *replay.Figures // simulated with the recorded picks
 	Played   replay.Figures
 
@@ -147,6 +149,7 @@ func (rep *Report) recorded(o *Options, from int) error {
 				between = append(between, s.Between)
 			}
 			if s.Cached >= 0 {
+				rep.Told++
 				tokens, cached, simulated = tokens+x.Tokens, cached+int(s.Cached), simulated+x.Cached
 			}
 			if s.Rank >= 0 {
@@ -154,6 +157,7 @@ func (rep *Report) recorded(o *Options, from int) error {
 			}
 		}
 	}
+	rep.Timed = len(first)
 	m.First, m.Between = replay.TimesOf(first), replay.TimesOf(between)
 	m.Hit = float64(cached) / float64(max(tokens, 1))
 	for i, role := range f.Ranks {

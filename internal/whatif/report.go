@@ -43,11 +43,18 @@ func (rep *Report) Text() string {
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\thit rate\tfirst token p50\tp90\tp99\tbetween tokens p50\tp99\tbusiest\trefused")
 	for _, r := range rep.rows() {
-		fmt.Fprintf(t, "%s\t%.1f %%\t%s\t%s\t%s\t%s\t%s\t%.2f\t%d\n", r.name, 100*r.Hit, seconds(r.First.P50.Seconds()), seconds(r.First.P90.Seconds()),
+		hit := fmt.Sprintf("%.1f %%", 100*r.Hit)
+		if r.Figures == rep.Measured && rep.Told == 0 {
+			hit = "not told"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.2f\t%d\n", r.name, hit, seconds(r.First.P50.Seconds()), seconds(r.First.P90.Seconds()),
 			seconds(r.First.P99.Seconds()), seconds(r.Between.P50.Seconds()), seconds(r.Between.P99.Seconds()), r.Busiest, r.Refused)
 	}
 	_ = t.Flush() // into memory
 	fmt.Fprintln(&b, "\nbusiest: prompt tokens that the busiest rank computed, over the mean.")
+	if rep.Measured != nil {
+		fmt.Fprintf(&b, "measured: first tokens of %d requests, and what engines had cached of %d.\n", rep.Timed, rep.Told)
+	}
 	if e := rep.Error; e != nil {
 		fmt.Fprintf(&b, "The simulation's own error, by the recorded picks: hit rate %+.1f points, first token p50 %+.0f %%, p99 %+.0f %%. %s, by which first tokens were measured later than simulated, are in all of them.\n",
 			100*e.Hit, 100*e.P50, 100*e.P99, seconds(rep.Path.Seconds()))
@@ -103,7 +110,9 @@ func (rep *Report) JSON() ([]byte, error) {
 		Path     float64            `json:"path_seconds"`
 		Error    *off               `json:"error"`
 		Differs  map[string]int     `json:"picks"`
-	}{rep.Input.Kind, rep.Input.Model, rep.Requests, rep.Span.Seconds(), rep.Fleet, rep.Assumed, rep.Input.Notes, map[string]columns{}, rep.Path.Seconds(), (*off)(rep.Error), rep.Differs}
+		Timed    int                `json:"requests_with_first_token"`
+		Told     int                `json:"requests_with_cached_tokens"`
+	}{rep.Input.Kind, rep.Input.Model, rep.Requests, rep.Span.Seconds(), rep.Fleet, rep.Assumed, rep.Input.Notes, map[string]columns{}, rep.Path.Seconds(), (*off)(rep.Error), rep.Differs, rep.Timed, rep.Told}
 	for _, r := range rep.rows() {
 		out.Figures[r.key] = columns{r.Hit, timesOf(r.First), timesOf(r.Between), r.Busiest, r.Refused}
 	}
