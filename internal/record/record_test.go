@@ -158,6 +158,36 @@ func TestAnotherProcessHashesOtherwise(t *testing.T) {
 	require.NotEqual(t, chains[0], chains[1], "no file says which prompt it was")
 }
 
+func TestABlockIsNamedWithAllThatComesBeforeIt(t *testing.T) {
+	m := memory()
+	r := newRig(t, m)
+	r.decide(time.Now(), 7, 8)
+	r.decide(time.Now(), 8, 7)
+	r.drain(t)
+	l := read(t, m.Files()...)
+	a, b := l.Chain(nil, &l.Requests[0]), l.Chain(nil, &l.Requests[1])
+	require.NotContains(t, a, b[0])
+	require.NotContains(t, a, b[1])
+}
+
+func TestLoadsOfAllRanksAreRead(t *testing.T) {
+	m := memory()
+	r := newRig(t, m)
+	for i := range 3 {
+		r.Decided(func(d *Decision) {
+			d.At, d.Decode = time.Now(), Pick{Rank: rank(i + 2)}
+			for k := range 4 {
+				d.Loads = append(d.Loads, Load{rank(k + 1), int64(10*k - i), int64(k), 1})
+			}
+		})
+	}
+	r.drain(t)
+	l := read(t, m.Files()...)
+	for i := range 3 {
+		require.Equal(t, Load{rank(i + 2), int64(10*(i+1) - i), int64(i + 1), 1}, l.Requests[i].Seen)
+	}
+}
+
 func TestTheSamePrefixIsWrittenOnce(t *testing.T) {
 	m := memory()
 	r := newRig(t, m)

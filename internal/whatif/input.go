@@ -89,8 +89,24 @@ func Read(files []io.Reader, model string) (*Input, error) {
 	return in, nil
 }
 
-// bound leaves requests out from which on prompts have too many blocks.
+// longestGap is how long nothing may arrive: a simulation costs by its time, too, and clocks jump.
+const longestGap = 10 * time.Minute
+
+// bound shortens long gaps, and leaves requests out from which on prompts have too many blocks.
 func (in *Input) bound() {
+	last, less, gaps := time.Duration(0), time.Duration(0), 0
+	for i := range in.Load.Requests {
+		q := &in.Load.Requests[i]
+		gap := q.At - last
+		last = q.At
+		if gap > longestGap {
+			less, gaps = less+gap-longestGap, gaps+1
+		}
+		q.At -= less
+	}
+	if gaps > 0 {
+		in.Notes = append(in.Notes, fmt.Sprintf("%d times nothing arrived for more than %v, which is played as %v", gaps, longestGap, longestGap))
+	}
 	sum, all := 0, len(in.Load.Requests)
 	for i := range in.Load.Requests {
 		if sum += len(in.Load.Requests[i].Blocks); sum > mostBlocks {
@@ -159,7 +175,7 @@ func (in *Input) readDynamo(text []byte) error {
 }
 
 func milliseconds(v float64) time.Duration {
-	if !(v > 0 && v < 1e15) {
+	if !(v > 0 && v < 9e12) { // the year 2255
 		return 0
 	}
 	return time.Duration(v * float64(time.Millisecond))
@@ -296,6 +312,7 @@ func (in *Input) requests(l *record.Log) {
 	}
 	in.fill(answers)
 	in.note(blocks, retried, beyond, odd)
+	in.bound()
 }
 
 func (in *Input) note(blocks, retried, beyond, odd int) {

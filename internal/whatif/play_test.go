@@ -341,6 +341,13 @@ func TestDynamosTraceIsRead(t *testing.T) {
 	require.Contains(t, rep.Text(), "How far the simulation is off is not known")
 }
 
+func TestLongGapsAreShort(t *testing.T) {
+	text := fmt.Sprintf(dynamoLine, 1, 1000, 40, "1") + fmt.Sprintf(dynamoLine, 1, 4_000_000_000_000, 40, "2") + fmt.Sprintf(dynamoLine, 1, 4_000_000_001_000, 40, "3")
+	in := inputOf(t, []byte(text))
+	require.Equal(t, []time.Duration{0, longestGap, longestGap + time.Second}, []time.Duration{in.Load.Requests[0].At, in.Load.Requests[1].At, in.Load.Requests[2].At})
+	require.Equal(t, []string{"1 times nothing arrived for more than 10m0s, which is played as 10m0s"}, in.Notes)
+}
+
 func TestMooncakesTraceIsRead(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "shared", "data", "mooncake_conversation_trace.jsonl"))
 	if errors.Is(err, os.ErrNotExist) && os.Getenv("CI") == "" {
