@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // conversations is traffic of agents over a fleet of 4 prefill and 2 decode ranks, one of each at half its speed.
 func conversations() (*replay.Fleet, *replay.Workload) {
 	a := policies.DefaultAgents()
-	a.Requests, a.PerSecond, a.BlockTokens, a.Longest, a.Shared = 1200, 0.6, 64, 12<<10, 2048
+	a.Requests, a.PerSecond, a.BlockTokens, a.Longest, a.Shared = 700, 0.6, 64, 8<<10, 2048
 	f := &replay.Fleet{Near: replay.Transfer{Base: 0.005, PerBlock: 0.0001}, Far: replay.Transfer{Base: 0.005, PerBlock: 0.0001}, EventDelay: eventDelay, ReportEvery: reportEvery}
 	for i := range 6 {
 		r := replay.Rank{Role: replay.Prefill, PerToken: 1.0 / 8000, PerPrompt: 0.02, Chunk: chunk, CacheBlocks: 3000}
@@ -206,10 +206,15 @@ func TestDifferencesHaveTheirCause(t *testing.T) {
 	f, w := conversations()
 	_, file := taped(t, f, w, with(picker.RoundRobin), 0, nil)
 	in := inputOf(t, file)
-	for i := range 10 {
-		in.Seen[i].Bound = true
+	for i := range in.Seen {
+		in.Seen[i].Bound = i < 10
+		if i%4 == 3 {
+			in.Load.Requests[i].Blocks = nil
+		}
 	}
-	rep, err := Play(in, one(), with(picker.KV))
+	busy := one()
+	busy.Rate = 6
+	rep, err := Play(in, busy, with(picker.KV))
 	require.NoError(t, err)
 	sum := 0
 	for _, n := range rep.Differs {

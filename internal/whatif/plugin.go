@@ -174,7 +174,7 @@ func (p *Plugin) newReplica(seed uint64) (r *replica, err error) {
 	}
 	slots := kvindex.NewSlots()
 	if r.index, err = kvindex.NewTree(kvindex.TreeConfig{
-		MaxBytes: min(max(blocks*256, 16<<20), cmp.Or(p.cfg.IndexBytes, 8<<30)), NoHugePages: true,
+		MaxBytes: min(max(blocks*256, 16<<20), cmp.Or(p.cfg.IndexBytes, kvindex.MostBytes), kvindex.MostBytes), NoHugePages: true,
 		Route: kvindex.RouteConfig{TTL: p.cfg.RoutedTTL, PredictedTTL: p.cfg.PredictedTTL},
 	}, slots); err != nil {
 		return nil, err
