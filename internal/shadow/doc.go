@@ -10,7 +10,8 @@
 //
 // # What holds
 //
-//   - It takes at most Share of a core: it works for some milliseconds, and then pauses.
+//   - It takes at most a [share] of a core: it works for some milliseconds, or reads one file of 4 MiB, and then
+//     pauses.
 //   - It plays at most [mostRequests] requests of the last [window], of which the first half fills caches and counts in
 //     no figure; and prompts of at most [mostBlocks] blocks together.
 //

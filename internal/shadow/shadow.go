@@ -85,7 +85,7 @@ func (s *Shadow) look(ctx context.Context) (r *Result) {
 			r = &Result{At: p.since, Why: fmt.Sprintf("a fault of Baton's; please report it: %v", fault)}
 		}
 	}()
-	in, err := s.input()
+	in, err := s.input(p)
 	if err == nil {
 		err = p.pause()
 	}
@@ -103,10 +103,14 @@ func (s *Shadow) look(ctx context.Context) (r *Result) {
 	return r
 }
 
-func (s *Shadow) input() (*whatif.Input, error) {
+func (s *Shadow) input(p *paused) (*whatif.Input, error) {
 	l := record.NewLog()
 	for _, f := range s.memory.Files() {
-		if err := l.Read(bytes.NewReader(f)); err != nil {
+		err := l.Read(bytes.NewReader(f))
+		if err == nil {
+			err = p.pause()
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
