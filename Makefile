@@ -74,7 +74,7 @@ TOKENIZERS    := qwen3 llama2 llama3_1 deepseek_v3
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean page real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct charts FORCE
+.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-replay bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean page real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct charts FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -338,6 +338,10 @@ bench-pick: ## how long a decision takes at 10, 100 and 1,000 workers
 
 bench-peers: ## the index beside its rivals on their traces (../shared/peers/kvindex; Rust 1.88): long
 	go build -o .run/bench-kvindex ./internal/bench/kvindex && exec .run/bench-kvindex peers $(BENCH_ARGS)
+
+bench-replay: tools ## record a policy live, predict two others, play them live three times and compare (REPLAY="kv,round-robin round-robin,kv")
+	go build -o .run/bench-routing ./internal/bench/routing && \
+	for pair in $${REPLAY:-kv,round-robin round-robin,kv}; do .run/bench-routing -replay $$pair -live-requests 600 $(BENCH_ARGS) || exit; done
 
 bench-routing: tools ## hit rate and time to first token on a real conversation trace, by mode; with -fleet, what users of whole answers feel
 	go build -o .run/bench-routing ./internal/bench/routing && exec .run/bench-routing $(BENCH_ARGS)

@@ -84,6 +84,7 @@ Usage:
   extproc check    [flags]             validate the configuration, print the effective one, and tell which models can be served
   extproc explain  [flags] [body.json] ask a running plugin what it would decide for a request, and why
   extproc index    FILE                print what a dump of the index holds
+  extproc replay   [flags] FILE…       play recorded requests with another configuration, or another fleet
   extproc version                      print the version
 
 "extproc COMMAND --help" lists a command's flags. A configuration file is not needed to begin:
@@ -115,6 +116,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = explainCommand(ctx, args[1:], stdout, stderr)
 	case "index":
 		err = indexCommand(args[1:], stdout, stderr)
+	case "replay":
+		err = replayCommand(args[1:], stdout, stderr)
 	case "sleep": // for the image's /bin/sleep; nobody else needs it
 		err = sleepCommand(ctx, args[1:])
 	case "version", "--version", "-version":
@@ -126,7 +129,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			err = eppCommand(ctx, args, stderr)
 			break
 		}
-		fmt.Fprintf(stderr, "extproc: unknown command %q: expected serve, epp, register, check, explain, index or version\n", args[0])
+		fmt.Fprintf(stderr, "extproc: unknown command %q: expected serve, epp, register, check, explain, index, replay or version\n", args[0])
 		return exitUsage
 	}
 	switch {

@@ -90,6 +90,11 @@ func nightState() State {
 			{Address: "10.0.0.3:9002", Name: "c@10.0.0.3:9002", State: "silent", Since: ago(9 * time.Second), Heard: ago(11 * time.Second), Error: "<no answer>", Legs: 2, Sum: "00000000000000c3", DiffersSince: ago(30 * time.Second)},
 			{Address: "10.0.0.4:9002", State: "not shared", Since: ago(time.Minute), Error: "it is of a version before 0.2", Sum: "0000000000000000"},
 		},
+		Shadow: &Shadow{
+			At: new(ago(40 * time.Second)), Requests: 2048, Minutes: 6,
+			Rows:  []ShadowRow{{"measured", 0.412, 0.31, 2.2}, {"policy in force, simulated", 0.415, 0.305, 2.1}, {"shadow policy, simulated", 0.52, 0.25, 1.4}},
+			Error: &ShadowRow{Hit: 0.003, P50: -0.016, P99: -0.045},
+		},
 		Transitions: []Transition{{At: ago(4*time.Minute + 11*time.Second), What: "worker 8", From: "healthy", To: "aside", Why: "connection refused"}},
 		Failures:    []FailureRow{{Code: "no_worker", Status: 503, Count: 3, Last: ago(2 * time.Minute)}, {Code: "not_json", Status: 400}},
 		Config:      "admin:\n  address: 127.0.0.1:9902 # <loopback>\n",

@@ -50,6 +50,7 @@ type stateDoc struct {
 	Failures       []failureJSON    `json:"failures"`
 	BodyBytes      int64            `json:"body_bytes_in_flight"`
 	BodyLimit      int64            `json:"max_body_bytes_in_flight"`
+	Shadow         *Shadow          `json:"shadow,omitempty"`
 	Config         string           `json:"config,omitempty"`
 }
 
@@ -224,7 +225,7 @@ func stateJSON(s *State) *stateDoc {
 	for _, l := range s.Lately {
 		d.Lately = append(d.Lately, latelyJSON{l.At.UTC(), l.Text})
 	}
-	d.OwnSum = s.OwnSum
+	d.OwnSum, d.Shadow = s.OwnSum, s.Shadow
 	for _, r := range s.Replicas {
 		d.Replicas = append(d.Replicas, replicaJSON{
 			r.Address, r.Name, r.State, r.Since.UTC(), moment(r.Heard), r.Late, r.Told, r.Error, r.Legs, r.PrefillTokens, r.DecodeBlocks, r.Sum, moment(r.DiffersSince),

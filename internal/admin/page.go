@@ -43,6 +43,7 @@ type pageView struct {
 	JournalSize                   int
 	Transitions                   []transitionView
 	Failures                      []failureView
+	Shadow                        *shadowView
 	Config                        string
 }
 
@@ -178,7 +179,7 @@ func newPageView(s *State, recs []decision.Record, size int) *pageView {
 	for _, l := range s.Lately {
 		p.Lately = append(p.Lately, latelyView{full(l.At), l.Text + " " + duration(s.Now.Sub(l.At)) + " ago"})
 	}
-	p.OwnSum = s.OwnSum
+	p.OwnSum, p.Shadow = s.OwnSum, newShadowView(s.Shadow, s.Now)
 	for i := range s.Replicas {
 		p.Replicas = append(p.Replicas, newReplicaView(&s.Replicas[i], s.Now))
 	}

@@ -32,7 +32,8 @@ type State struct {
 	Lately      []Lately     // who came and went, newest first
 	Transitions []Transition // newest first
 	Failures    []FailureRow
-	Config      string // effective configuration as text, without secrets
+	Shadow      *Shadow // of a second policy; nil: there is none
+	Config      string  // effective configuration as text, without secrets
 }
 
 // View describes the present view of the workers.

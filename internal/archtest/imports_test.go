@@ -172,7 +172,19 @@ var bans = []ban{
 	},
 	{
 		pkg: "internal/bench/policies", own: true, not: []string{"internal/extproc", "internal/route", "net", "os", "log", "log/slog"},
-		why: "it chooses in simulated time, with the parts that are pure or take the time as an argument",
+		why: "it chooses in simulated time, by rules that are written here",
+	},
+	{
+		pkg: "internal/whatif", own: true, not: []string{"internal/extproc", "internal/route", "internal/config", "net", "os", "log", "log/slog", "sync"},
+		why: "it chooses in simulated time, with the parts that are pure or take the time as an argument; files and settings are given to it",
+	},
+	{
+		pkg: "internal/record", own: true, not: []string{"internal/extproc", "internal/route", "internal/load", "internal/config", "internal/replay", "internal/whatif", grpcModule, otelModule, "net"},
+		why: "it writes and reads what it is told; who decides, and who plays it again, is not its business",
+	},
+	{
+		pkg: "internal/shadow", own: true, not: []string{"internal/extproc", "internal/route", "internal/load", "internal/config", grpcModule, otelModule, "net", "os"},
+		why: "it plays what was recorded: no request, no booking and no pick of the plugin is within its reach",
 	},
 	{
 		pkg: "internal/budget", not: []string{ourPackages, anyModule, "net", "os", "time", "log/slog"},

@@ -26,7 +26,7 @@ var reserves = []reserved{
 		why: "who picks books in the same step, or two requests take the same room",
 	},
 	{
-		name: "PickAndReserve", in: []string{"internal/route", "internal/bench"},
+		name: "PickAndReserve", in: []string{"internal/route", "internal/whatif", "internal/bench"},
 		why: "who serves a request is decided in one room; whoever runs a leg does not choose",
 	},
 }
@@ -230,7 +230,7 @@ func TestWallsAreSeenToFail(t *testing.T) {
 	})
 	require.Equal(t, []string{
 		"internal/extproc/a.go:5: calls Pick, which only internal/load, internal/bench, examples/library may: who picks books in the same step, or two requests take the same room",
-		"internal/extproc/a.go:4: calls PickAndReserve, which only internal/route, internal/bench may: who serves a request is decided in one room; whoever runs a leg does not choose",
+		"internal/extproc/a.go:4: calls PickAndReserve, which only internal/route, internal/whatif, internal/bench may: who serves a request is decided in one room; whoever runs a leg does not choose",
 	}, calls(tr, reserves))
 	require.Equal(t, []string{"internal/route/a.go:4: reads an error's text: for the test"}, readers(tr, map[string]string{"internal/route": "for the test"}))
 	require.Equal(t, []string{

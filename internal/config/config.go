@@ -64,6 +64,9 @@ type Config struct {
 	Health  HealthConfig  `yaml:"health"`
 	Leg     LegConfig     `yaml:"leg"`
 
+	Record RecordConfig `yaml:"record"`
+	Shadow ShadowConfig `yaml:"shadow"`
+
 	// Journal is how many decisions the status page keeps. Default 256.
 	Journal int `yaml:"journal"`
 	// DrainTimeout bounds the wait for open requests after SIGTERM. Default 30s.
@@ -302,6 +305,7 @@ func Default() Config {
 		Engines:      EnginesConfig{ReportInterval: 2 * time.Second},
 		Health:       HealthConfig{ServerErrors: 3, MaxShare: 0.5, ProbeInterval: time.Second, ProbeTimeout: 5 * time.Second, ProbePath: "/health", MaxProbes: 200},
 		Leg:          LegConfig{Share: &yes},
+		Record:       RecordConfig{MaxBytes: 1 << 30, FileBytes: 64 << 20},
 		Journal:      256,
 		DrainTimeout: 30 * time.Second,
 	}

@@ -70,6 +70,7 @@ func elsewhere() map[string]string {
 	return map[string]string{
 		"models.NAME.disaggregation":                     "auto",
 		"discovery.poll":                                 "2s", // file.Config
+		"shadow.routing":                                 `""`,
 		"routing.<role>.mode":                            p.Mode.String(),
 		"routing.<role>.overlap_score_credit":            fmt.Sprintf("%v`, aggregated `%v", p.OverlapScoreCredit, whole.OverlapScoreCredit),
 		"routing.<role>.prefill_load_scale":              fmt.Sprintf("%v`, aggregated `%v", p.PrefillLoadScale, whole.PrefillLoadScale),

@@ -19,7 +19,6 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Bounds far beyond any use, so that no sum or product of settings overflows.
@@ -43,16 +42,8 @@ func (c *Config) Validate() error {
 	errs = append(errs, c.Facts.validate()...)
 	errs = append(errs, c.Gateway.validate()...)
 	errs = append(errs, c.validateFiles()...)
-	for _, role := range []struct {
-		role worker.Role
-		pick PickConfig
-	}{{worker.Prefill, c.Routing.Prefill}, {worker.Decode, c.Routing.Decode}, {worker.Aggregated, c.Routing.Aggregated}} {
-		p, err := role.pick.Params(role.role)
-		if err == nil {
-			err = p.ValidateFor(role.role)
-		}
-		errs = append(errs, keyed("routing."+role.role.String()+".", err)...)
-	}
+	errs = append(errs, c.validateRecord()...)
+	errs = append(errs, validatePicks("routing.", c.Routing)...)
 	return errors.Join(errs...)
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/overlap"
+	"github.com/seed-60ae5743/baton/internal/record"
 	"github.com/seed-60ae5743/baton/internal/route"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/internal/wire"
@@ -62,6 +63,7 @@ type Config struct {
 	Journal   *journal.Journal
 	Telemetry *telemetry.Instruments
 	Tracer    *telemetry.Tracer
+	Recorder  *record.Recorder // nil: decisions are not recorded
 	Logger    *slog.Logger
 
 	// Namespace is the namespace whose models this plugin serves.

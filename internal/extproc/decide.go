@@ -141,7 +141,7 @@ func (a *asking) settle(p tokens.Prompt) {
 	if refused != nil && a.waits(refused, began) {
 		return
 	}
-	observe(srv.cfg.Telemetry, &d)
+	recorded := a.observe(&d, refused)
 	switch {
 	case refused != nil && a.instead != nil:
 		a.refuse(a.instead)
@@ -150,7 +150,7 @@ func (a *asking) settle(p tokens.Prompt) {
 		a.post(&notice{Event: leg.Event{Kind: leg.EventRefused, Failure: srv.failureOf(refused)}, booked: &booked{note: srv.cfg.Journal.Keep(d.Record)}})
 		return
 	}
-	b := &booked{prefill: d.Prefill.Booking, decode: d.Decode.Booking, prompt: promptOf(&d), belief: believe(&d, a.question), claim: d.Prompt.Claim, answer: d.Answer, others: d.Others}
+	b := &booked{prefill: d.Prefill.Booking, decode: d.Decode.Booking, prompt: promptOf(&d), belief: believe(&d, a.question), claim: d.Prompt.Claim, answer: d.Answer, others: d.Others, recorded: recorded}
 	b.compared = srv.pairs.compare(&d, a.question.Query(), srv.cfg.Tokens)
 	if d.Apart && d.Kind.PrefillFirst() {
 		b.again = d.Again

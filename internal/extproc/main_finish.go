@@ -63,6 +63,7 @@ var journalOutcome = map[leg.Outcome]decision.Outcome{
 // turnPage ends the record of a pair whose prefill has failed. One worker serves the request
 // from then on, and gets a record of its own.
 func (s *mainStream) turnPage(now time.Time) {
+	recordEnd(s, now, blame.Retried)
 	failed := s.m.InPlaceOf()
 	code := failed.Code
 	s.srv.cfg.Telemetry.AttemptEnded(string(blame.Retried))
@@ -85,6 +86,7 @@ func (s *mainStream) finish(now time.Time, e *leg.Effect) {
 	t.AttemptEnded(string(e.Outcome))
 	s.countWorker(e.Outcome)
 	s.measure(now, e)
+	recordEnd(s, now, e.Outcome)
 	shaped(s, now, e)
 	switch e.Outcome {
 	case blame.Retried:

@@ -35,6 +35,7 @@ type mainStream struct {
 	decodeBooking  *load.Reservation
 	prefillBooking *load.Reservation
 	note           journal.Handle
+	recorded       uint64 // number of the decision at the recorder; 0: none, or its end is recorded
 	began          time.Time
 	endedAt        time.Time // when the gRPC stream ended, if an answer was on its way then; else zero
 	span           trace.Span
@@ -97,7 +98,8 @@ type booked struct {
 	compared        *comparison
 	answer          route.Answer
 	others          []route.Destination // other endpoints that decode's address names
-	again           *route.Again        // to pick decode again if it leaves while prefill runs; nil: it is not picked again
+	recorded        uint64
+	again           *route.Again // to pick decode again if it leaves while prefill runs; nil: it is not picked again
 }
 
 func (s *mainStream) post(ev *notice) { s.act.post(ev) }
@@ -221,9 +223,10 @@ func (b *booked) give(s *mainStream, nonce uint64) {
 	s.prefillBooking, s.decodeBooking = b.prefill, b.decode
 	s.note, s.decodeSpan, s.nonce = b.note, b.span, nonce
 	s.prompt, s.claim, s.compared, s.asked = b.prompt, b.claim, b.compared, b.answer
-	s.others, s.again, s.belief = b.others, b.again, b.belief
+	s.others, s.again, s.belief, s.recorded = b.others, b.again, b.belief, b.recorded
 	if s.m.Concluded() { // the attempt ended while its tokens were counted
 		s.srv.cfg.Journal.End(s.note, decision.ClientLeft, "before the decision", 0, time.Now())
+		recordEnd(s, time.Now(), blame.Left)
 		telemetry.End(s.decodeSpan, time.Now(), "too late")
 	}
 }

@@ -32,6 +32,8 @@ import (
 	"github.com/seed-60ae5743/baton/internal/mesh"
 	"github.com/seed-60ae5743/baton/internal/modelfiles"
 	"github.com/seed-60ae5743/baton/internal/overlap"
+	"github.com/seed-60ae5743/baton/internal/record"
+	"github.com/seed-60ae5743/baton/internal/shadow"
 	"github.com/seed-60ae5743/baton/internal/sources"
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
@@ -51,6 +53,8 @@ type plugin struct {
 
 	tele     *telemetry.Telemetry
 	journal  *journal.Journal
+	recorder *record.Recorder // nil: decisions are not recorded
+	shadow   *shadow.Shadow   // nil: there is no second policy
 	view     *discovery.View
 	board    *activation.Board
 	slots    *kvindex.Slots // of index
@@ -208,6 +212,10 @@ func (p *plugin) newServer() error {
 	conf.Ready = p.isReady
 	conf.Journal, conf.Telemetry, conf.Tracer, conf.Logger = p.journal, p.tele.Instruments, p.tele.Tracer, p.log
 	conf.MaxLegs = mostLegs(p.log)
+	if err := newRecorder(p); err != nil {
+		return err
+	}
+	conf.Recorder = p.recorder
 	p.server, err = extproc.New(conf)
 	if err != nil {
 		return err
@@ -311,6 +319,8 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	g.Go(func() error { return watchTroubles(world, p) })
 	g.Go(func() error { return p.keepIndex(world) })
 	g.Go(func() error { return p.routes.Run(world) })
+	g.Go(func() error { return p.recorder.Run(world) })
+	g.Go(func() error { return p.shadow.Run(world) })
 	g.Go(func() error { return p.health.Run(world) })
 	if p.cfg.Engines.ReportInterval > 0 {
 		g.Go(func() error { return p.reports.Run(world) })

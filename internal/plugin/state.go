@@ -47,6 +47,7 @@ func (p *plugin) state() admin.State {
 	s := worldOf(p, time.Now())
 	s.Transitions, s.Lately = p.history.list(), p.history.recently(s.Now)
 	s.Config, _ = p.cfg.Effective()
+	s.Shadow = shadowState(p)
 	s.Troubles = look(p, &s)
 	return s
 }

@@ -331,6 +331,7 @@ func parts(p *plugin, s *admin.State) (ts []trouble.Trouble) {
 	}
 	ts = append(ts, differences(p.board.Load().Snapshot, extproc.Differences(p.server))...)
 	ts = append(ts, lossTroubles(p.reports.Losses(s.Now))...)
+	ts = append(ts, recordTroubles(p.recorder)...)
 	for _, text := range extproc.HeldBack(p.server, s.Now) {
 		ts = append(ts, trouble.Trouble{Kind: trouble.RequestsHeld, Subject: text, What: text})
 	}

@@ -1,6 +1,9 @@
 package replay
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // Choice is the ranks of one request.
 type Choice struct {
@@ -45,10 +48,14 @@ type Report struct {
 	Waiting int // legs that have not begun, and prompts that are being computed
 }
 
+// ErrRefused is a Chooser's refusal of one request.
+var ErrRefused = errors.New("refused")
+
 // Chooser chooses the ranks of requests. All methods are called one at a time, in order of now,
 // which is the router's time. Slices that it gets must not be changed.
 type Chooser interface {
-	// Choose returns the ranks for the request with the number.
+	// Choose returns the ranks for the request with the number. With ErrRefused the request is not served,
+	// and the run goes on.
 	Choose(now time.Duration, number int, r *Request) (Choice, error)
 	// Leg, Events and Report tell what the router hears. An error ends the run.
 	Leg(now time.Duration, l Leg) error

@@ -13,7 +13,7 @@
 // and an equally seeded Chooser give equal results on every machine. Run keeps the Workload's
 // slices only for as long as it runs; the Chooser may keep what it is told.
 //
-// Workloads come from [ParseTrace] or [Agents.Workload], and may be changed by [Spread] and
+// Workloads come from [ParseTrace], or are made by the caller, and may be changed by [Spread] and
 // [Bunch].
 //
 // # What is simulated
@@ -47,7 +47,7 @@
 //
 // # What it does not do
 //
-// It chooses nothing, and knows no policy: internal/bench/policies has those that are compared.
+// It chooses nothing, and knows no policy: internal/whatif has the plugin's own, internal/bench/policies others.
 // Workers do not come, go or fail. Prompts wait for no memory other than the room above;
 // a prompt that waits shares nothing with the one before it but by the cache. There are no tiers
 // below the device, answers do not enter the prefix cache, and the time of a token does not grow

@@ -17,7 +17,8 @@ type Outcome struct {
 	Queued     time.Duration // until its prompt was begun
 	FirstToken time.Duration
 	End        time.Duration
-	Preempted  int // how often
+	Preempted  int  // how often
+	Refused    bool // it was not served, and all but At and Tokens is 0
 }
 
 // Between is the mean time between the answer's tokens; 0 for an answer of one token.
@@ -101,6 +102,7 @@ type Figures struct {
 	Goodput       float64 // share of the requests that keep the target
 	Busiest       float64 // prompt tokens computed by the busiest rank of those that prefill, over the mean
 	Preempted     int     // answers, each as often as it was
+	Refused       int     // requests, which count in nothing else
 	Lost          time.Duration
 }
 
@@ -111,6 +113,10 @@ func (r *Result) Figures(t Target) Figures {
 	var tokens, hits, believed, good int
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
+		if o.Refused {
+			f.Refused++
+			continue
+		}
 		tokens, hits, believed = tokens+o.Tokens, hits+o.Cached, believed+o.Believed*r.BlockTokens
 		f.Preempted += o.Preempted
 		first = append(first, o.FirstToken)
@@ -122,8 +128,8 @@ func (r *Result) Figures(t Target) Figures {
 		}
 	}
 	f.First, f.Between = TimesOf(first), TimesOf(between)
-	f.Hit, f.Believed = float64(hits)/float64(tokens), float64(believed)/float64(tokens)
-	f.Goodput = float64(good) / float64(len(r.Outcomes))
+	f.Hit, f.Believed = float64(hits)/float64(max(tokens, 1)), float64(believed)/float64(max(tokens, 1))
+	f.Goodput = float64(good) / float64(max(len(r.Outcomes), 1))
 	f.Busiest = Busiest(r.Computed)
 	return f
 }

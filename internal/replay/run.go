@@ -2,6 +2,7 @@ package replay
 
 import (
 	"container/heap"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -114,6 +115,11 @@ func (s *sim) after(d time.Duration, do func() error) {
 func (s *sim) arrive(number int) error {
 	r, o := &s.load.Requests[number], &s.result.Outcomes[number]
 	c, err := s.chooser.Choose(s.now, number, r)
+	if errors.Is(err, ErrRefused) {
+		*o = Outcome{At: s.now, Tokens: r.Tokens, Refused: true}
+		s.over(number)
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("request %d: %w", number, err)
 	}
@@ -179,11 +185,16 @@ func (s *sim) prefilled(e *engine, j *job) error {
 func (s *sim) ended(e *engine, j *job) error {
 	o := &s.result.Outcomes[j.number]
 	o.End = s.now - o.At
+	s.over(j.number)
+	return s.heard(e, j, Ended)
+}
+
+// over lets those come that follow a request.
+func (s *sim) over(number int) {
 	s.open--
-	for _, next := range s.followers[j.number] {
+	for _, next := range s.followers[number] {
 		s.after(s.load.Requests[next].At, func() error { return s.arrive(next) })
 	}
-	return s.heard(e, j, Ended)
 }
 
 // report tells what a rank runs, as long as requests are open.

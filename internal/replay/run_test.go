@@ -135,10 +135,18 @@ func TestWhatCountsAsCachedWasStoredThereBefore(t *testing.T) {
 }
 
 func TestEqualRunsAreEqual(t *testing.T) {
-	a := DefaultAgents()
-	a.Requests = 500
 	play := func() (*Result, []Leg, []Report) {
-		w := a.Workload()
+		w := &Workload{BlockTokens: 256}
+		for i := range 500 { // twenty conversations, whose prompts grow
+			r := Request{At: ms(float64(300 * i)), Tokens: 256*(4+i/20) + 10, Answer: 100 + 7*i%300}
+			for k := range 4 + i/20 {
+				r.Blocks = append(r.Blocks, Block(1+i%20*1000+k))
+			}
+			if i >= 20 && i%3 == 0 {
+				r.Follows, r.At = i-19, ms(3000)
+			}
+			w.Requests = append(w.Requests, r)
+		}
 		s := &script{}
 		for i := range w.Requests {
 			s.choices = append(s.choices, Choice{Rank: i % 3})

@@ -31,7 +31,7 @@ const (
 type Instruments struct {
 	// Set at construction, read-only.
 	requests, attempts, workerAttempts, charges, decisions, servedAlone, servedElsewhere, subsetFaults, freshPicks, failures, panics *counter
-	legs, tokenize, firstEvents, targets, proofs, pairCounts, promptTokens, overlapLost, blame, clockOff, logBreaks                  *counter
+	legs, tokenize, firstEvents, targets, proofs, pairCounts, promptTokens, overlapLost, blame, clockOff, logBreaks, recordLost      *counter
 	replicas, kvEvents, kvRefused, kvGaps, kvReplays, kvResets                                                                       *counter
 	kvRestores, indexDumps                                                                                                           *counter
 	aside, activation, traceFailures, engineReports, handOffLosses, factReadings, modelFiles, compared                               *counter
@@ -91,6 +91,9 @@ func (i *Instruments) ClockOff() { i.clockOff.add(1, labels{}) }
 
 // LogBroke counts a stream of a proxy's access log that broke off.
 func (i *Instruments) LogBroke() { i.logBreaks.add(1, labels{}) }
+
+// RecordLost counts a decision, or an end, that was not recorded.
+func (i *Instruments) RecordLost() { i.recordLost.add(1, labels{}) }
 
 // SubsetFault counts a request whose subset hint cannot be read in full.
 func (i *Instruments) SubsetFault(reason string) { i.subsetFaults.add(1, labels{reason}) }
@@ -235,6 +238,7 @@ func newInstruments(m metric.Meter, reg prometheus.Registerer) (*Instruments, er
 		panics:     b.counter(MetricPanics),
 		clockOff:   b.counter(MetricClockOff),
 		logBreaks:  b.counter(MetricLogBreaks),
+		recordLost: b.counter(MetricRecordLost),
 		legs:       b.counter(MetricLegs),
 		tokenize:   b.counter(MetricTokenize), firstEvents: b.counter(MetricFirstEvents), targets: b.counter(MetricTargets), proofs: b.counter(MetricProofs), pairCounts: b.counter(MetricPairCounts), blame: b.counter(MetricBlame),
 		replicas:   b.counter(MetricReplicaMessages),

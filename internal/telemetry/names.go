@@ -19,6 +19,7 @@ const (
 	MetricPanics          = "baton_panics_recovered_total"
 	MetricClockOff        = "baton_proxy_clock_off_total"
 	MetricLogBreaks       = "baton_access_log_breaks_total"
+	MetricRecordLost      = "baton_record_lost_total"
 
 	MetricFirstEvents = "baton_first_events_total"
 	MetricProofs      = "baton_prefill_proofs_total"
@@ -204,6 +205,7 @@ func requestMetrics() []Metric {
 		{MetricPanics, Counter, "{panic}", l(LabelWhere), "Panics that ended one stream or one task and nothing else.", nil},
 		{MetricClockOff, Counter, "{request}", nil, "Requests whose x-baton-start was not used, because the clock of their proxy is known to be more than 2 s off.", nil},
 		{MetricLogBreaks, Counter, "{stream}", nil, "Streams of a proxy's access log that broke off. Ends of answers that were on their way are lost; see outcome `unfinished`.", nil},
+		{MetricRecordLost, Counter, "{entry}", nil, "Decisions, and ends of requests, that were not recorded, because the recorder's queue was full or a file could not be written ([replay](replay.md)).", nil},
 		{MetricLegs, Counter, "{event}", l(LabelOutcome, LabelReason), "Events of prefill legs; one leg has several.", nil},
 		{MetricBlame, Counter, "{leg}", l(LabelLeg, LabelSeen), "What was seen of legs, by the rows of the blame table in ARCHITECTURE.md, which says who is charged.", nil},
 		{MetricFirstEvents, Counter, "{answer}", l(LabelFinding), "Streamed answers whose first events Baton has read, by what they were: a token; an error, or the end, before any token; or other, if they could not be read.", nil},

@@ -130,7 +130,7 @@ func all() []facts {
 		{KeyHidden, "", false, "", "", both},
 		{IndexDump, "", false, "A restart would begin with an older dump, or none", "See that this user may write to the folder of index.dump, and that there is room", itsBegin},
 		{Certificate, "", false, "The certificate before is shown", "See that tls.cert and tls.key belong together, and that this user may read them", both},
-		{RecordLost, "", false, "Records of requests are missing; requests are served", "", nothing},
+		{RecordLost, "", false, "Records of requests are missing; requests are served", "See whether record.dir can be written to, and whether its disk is full", nothing},
 	}
 }
 

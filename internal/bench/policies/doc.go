@@ -1,13 +1,7 @@
 // Package policies has ways to choose ranks, and the fleets and traffic on which they are
-// compared, for internal/replay.
+// compared, for internal/replay; the plugin's own way is in internal/whatif.
 //
 // # Contract
-//
-// [Plugin] chooses with the very parts of the plugin: internal/overlap asks pkg/kvindex, and
-// internal/load books what pkg/picker decides, with answers that grow as internal/outlen
-// expects them to. It books, releases and learns at the moments at which the plugin does.
-// [Plugin.Verify] compares its index with the simulated caches, and its book with nothing, once
-// a run has ended.
 //
 // [Rivals] are others' ways, each written from its published description. They know what a
 // router knows that has made every choice itself: what it sent where, and when it began and

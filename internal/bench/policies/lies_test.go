@@ -7,11 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/replay"
+	"github.com/seed-60ae5743/baton/internal/whatif"
 )
 
 // liar is a plugin of which one rank lies to it.
 type liar struct {
-	*Plugin
+	*whatif.Plugin
 	leg    func(*replay.Leg)
 	report func(*replay.Report)
 }
@@ -66,7 +67,7 @@ func TestALieStarvesNobody(t *testing.T) {
 				w.Requests = append(w.Requests, *r)
 			}
 			var err error
-			l.Plugin, err = NewPlugin(f, block, Default())
+			l.Plugin, err = whatif.NewPlugin(f, block, whatif.Default())
 			require.NoError(t, err)
 			r, err := replay.Run(f, w, l)
 			require.NoError(t, err)

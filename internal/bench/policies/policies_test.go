@@ -2,7 +2,6 @@ package policies
 
 import (
 	"cmp"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -11,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/replay"
-	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/internal/whatif"
 )
 
 const block = 512
@@ -39,87 +38,6 @@ func playWith(t *testing.T, f *replay.Fleet, c replay.Chooser, asked ...*replay.
 	r, err := replay.Run(f, w, c)
 	require.NoError(t, err)
 	return w, r
-}
-
-// A conversation comes back to the rank that has it, alone and apart, and nothing stays booked.
-func TestThePluginFollowsTheCacheAloneAndApart(t *testing.T) {
-	for name, f := range map[string]*replay.Fleet{
-		"whole":   fleetOf(replay.Whole, replay.Whole),
-		"prefill": fleetOf(replay.Prefill, replay.Prefill),
-		"apart":   fleetOf(replay.Decode, replay.Prefill, replay.Prefill, replay.Decode),
-	} {
-		for seed := range uint64(4) {
-			c := Default()
-			c.Seed = seed + 1
-			p, err := NewPlugin(f, block, c)
-			require.NoError(t, err)
-			w, r := playWith(t, f, p,
-				ask(0, 1100, 1, 2), ask(time.Millisecond, 1100, 3, 4),
-				ask(9*time.Second, 1600, 1, 2, 5), ask(9*time.Second, 1600, 3, 4, 6))
-			require.NoError(t, p.Verify(w, r), name)
-			o := r.Outcomes
-			require.NotEqual(t, o[0].Rank, o[1].Rank, name)
-			for i := range 2 {
-				require.Equal(t, o[i].Rank, o[i+2].Rank, name)
-				require.Equal(t, 2, o[i+2].Believed, name)
-				require.Equal(t, 1024, o[i+2].Cached, name)
-			}
-			if name == "apart" {
-				require.NotEqual(t, o[0].Decode, o[1].Decode, "decode is booked, too")
-			}
-			require.Empty(t, p.flights, name)
-		}
-	}
-}
-
-// Of two whole requests in a row the second would find its rank busy, if the book were not told
-// that the first one's prompt is computed.
-func TestThePluginBooksWhatRunsAndLearnsHowLongAnswersAre(t *testing.T) {
-	f := fleetOf(replay.Whole)
-	p, err := NewPlugin(f, block, Default())
-	require.NoError(t, err)
-	choose := func(now time.Duration, n int) {
-		_, err := p.Choose(now, n, ask(now, 600, replay.Block(n+1)))
-		require.NoError(t, err)
-	}
-	book := p.replicas[0].book
-	choose(0, 0)
-	require.EqualValues(t, 600, book.Totals().PrefillTokens)
-	require.EqualValues(t, 2, book.Totals().DecodeBlocks)
-	require.NoError(t, p.Leg(time.Second, replay.Leg{Role: replay.Whole, Moment: replay.FirstToken}))
-	require.Zero(t, book.Totals().PrefillTokens)
-	require.Equal(t, 1, book.Totals().Held)
-	require.NoError(t, p.Report(time.Second, replay.Report{Running: 3, Blocks: 30}))
-	blocks, known := book.DecodingBlocks(idOf(0), clock(time.Second))
-	require.True(t, known)
-	require.EqualValues(t, 30, blocks, "what the engine reports corrects what is booked")
-	require.NoError(t, p.Leg(2*time.Second, replay.Leg{Role: replay.Whole, Moment: replay.Ended}))
-	require.Zero(t, book.Totals().Held)
-	require.InDelta(t, 1, p.replicas[0].lately.Expect(key, -1).First.Seconds(), 1e-9)
-	require.InDelta(t, 2, p.replicas[0].lately.Expect(key, -1).PerSecond, 1e-9)
-}
-
-func TestARunWhoseIndexIsNotTheCachesIsFoundOut(t *testing.T) {
-	f := fleetOf(replay.Prefill)
-	p, err := NewPlugin(f, block, Default())
-	require.NoError(t, err)
-	w, r := playWith(t, f, p, ask(0, 1100, 1, 2), ask(9*time.Second, 1100, 3, 4))
-	require.NoError(t, p.Verify(w, r))
-	_, other := playWith(t, f, Rivals()[0].chooser(t, f), ask(0, 1100, 1, 2), ask(9*time.Second, 1100, 3, 5))
-	require.ErrorContains(t, p.Verify(w, other), "the index has 2 blocks of request 1: expected 1")
-	require.NoError(t, p.replicas[0].index.Remove(idOf(0), kvindex.Removed{Blocks: []kvindex.EngineHash{engineHash(4)}}))
-	require.ErrorContains(t, p.Verify(w, r), "3 blocks in the index")
-	p, err = NewPlugin(f, block, Default())
-	require.NoError(t, err)
-	_, err = p.Choose(0, 0, ask(0, 10))
-	require.NoError(t, err)
-	_, none := playWith(t, f, Rivals()[0].chooser(t, f), ask(0, 10))
-	require.ErrorContains(t, p.Verify(w, none), "1 bookings")
-}
-
-func (r Rival) chooser(t *testing.T, f *replay.Fleet) replay.Chooser {
-	t.Helper()
-	return r.New(f, block, 1)
 }
 
 func rival(t *testing.T, name string, f *replay.Fleet) *view {
@@ -259,7 +177,7 @@ func TestEveryScenarioIsPlayedToItsEnd(t *testing.T) {
 		for _, traffic := range []string{"88", "bursts"} {
 			f, w, err := s.Play(fleet, traffic)
 			require.NoError(t, err)
-			p, err := NewPlugin(f, w.BlockTokens, Default())
+			p, err := whatif.NewPlugin(f, w.BlockTokens, whatif.Default())
 			require.NoError(t, err)
 			r, err := replay.Run(f, w, p)
 			require.NoError(t, err)
@@ -270,29 +188,6 @@ func TestEveryScenarioIsPlayedToItsEnd(t *testing.T) {
 				require.NoError(t, err)
 			}
 		}
-	}
-}
-
-// TestPromptsTakeAsLongAsThePickExpected: half of them within 15 % once each rank has served 100, on fleets of
-// each kind but those whose speed changes by the minute.
-func TestPromptsTakeAsLongAsThePickExpected(t *testing.T) {
-	s := Scenarios{Ranks: 8, PerToken: 1.0 / 8000, PerPrompt: 0.02, CacheBlocks: 4000, EventDelay: 10 * time.Millisecond, Seed: 1}
-	for _, fleet := range []string{"whole", "apart", "whole+two-slow", "apart+two-slow", "whole+four", "apart+four"} {
-		f, w, err := s.Play(fleet, "agents")
-		require.NoError(t, err)
-		p, err := NewPlugin(f, w.BlockTokens, Default())
-		require.NoError(t, err)
-		_, err = replay.Run(f, w, p)
-		require.NoError(t, err)
-		off := p.replicas[0].off
-		require.Greater(t, len(off), 2*100*s.Ranks, fleet)
-		off = off[100*s.Ranks:]
-		for i := range off {
-			off[i] = math.Abs(off[i] - 1)
-		}
-		slices.Sort(off)
-		require.Less(t, off[len(off)/2], 0.15, fleet)
-		t.Logf("%s: half within %.1f %%, nine in ten within %.0f %%", fleet, 100*off[len(off)/2], 100*off[len(off)*9/10])
 	}
 }
 
@@ -318,9 +213,9 @@ func TestReplicasThatTellEachOtherPickAsOne(t *testing.T) {
 			f, w, err := s.Play(fleet, "88")
 			require.NoError(t, err)
 			play := func(replicas int, told bool) (replay.Figures, float64) {
-				c := Default()
+				c := whatif.Default()
 				c.Estimated, c.Predicted, c.Replicas, c.Told, c.Lag = estimated, !estimated, replicas, told, 20*time.Millisecond
-				p, err := NewPlugin(f, w.BlockTokens, c)
+				p, err := whatif.NewPlugin(f, w.BlockTokens, c)
 				require.NoError(t, err)
 				r, err := replay.Run(f, w, p)
 				require.NoError(t, err)
@@ -337,4 +232,43 @@ func TestReplicasThatTellEachOtherPickAsOne(t *testing.T) {
 			require.Greater(t, aloneFirst, 1.1*first, fleet)
 		}
 	}
+}
+
+func TestAgentsReuseWhatIsStated(t *testing.T) {
+	a := DefaultAgents()
+	w := a.Workload()
+	require.InDelta(t, a.Reused, w.Bound(), 0.01)
+	turns, last := map[int]int{}, map[int]replay.Request{}
+	begins := map[replay.Block]bool{}
+	compacted := 0
+	for i, r := range w.Requests {
+		require.LessOrEqual(t, r.Tokens, a.Longest)
+		require.GreaterOrEqual(t, r.Answer, a.Answer[0])
+		require.LessOrEqual(t, r.Answer, a.Answer[1])
+		begins[r.Blocks[0]] = true
+		turns[r.Session]++
+		if turns[r.Session] == 1 {
+			require.Zero(t, r.Follows)
+		} else {
+			before := last[r.Session]
+			require.Equal(t, r.Session, w.Requests[r.Follows-1].Session)
+			require.GreaterOrEqual(t, r.At, a.Pause[0]-1)
+			require.LessOrEqual(t, r.At, a.Pause[1]+1)
+			if r.Tokens > before.Tokens {
+				require.Equal(t, before.Blocks, r.Blocks[:len(before.Blocks)], "request %d", i)
+			} else {
+				compacted++
+				require.Equal(t, before.Blocks[:a.Shared/a.BlockTokens], r.Blocks[:a.Shared/a.BlockTokens], "request %d", i)
+				require.NotEqual(t, before.Blocks[a.Shared/a.BlockTokens], r.Blocks[a.Shared/a.BlockTokens], "request %d", i)
+			}
+		}
+		last[r.Session] = r
+	}
+	require.Positive(t, compacted)
+	require.Len(t, begins, a.Apps)
+	for s, n := range turns {
+		require.GreaterOrEqual(t, n, a.Turns[0], s)
+		require.LessOrEqual(t, n, a.Turns[1], s)
+	}
+	require.Equal(t, w, a.Workload())
 }

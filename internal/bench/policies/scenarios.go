@@ -57,8 +57,8 @@ func (s *Scenarios) String() string {
 		1e3*stepBase, 1e3*stepPerAnswer, 1e3*stepPerBlock, chunk, room, slowRanks, slower, throttleEvery, atOnce, decodeRanks, farther, burstLoad, burstEvery, burstWithin, s.agents())
 }
 
-func (s *Scenarios) agents() replay.Agents {
-	a := replay.DefaultAgents()
+func (s *Scenarios) agents() Agents {
+	a := DefaultAgents()
 	a.Seed = s.Seed
 	return a
 }

@@ -344,6 +344,9 @@ func (o *liveOptions) pluginConfig(m *liveMode) string {
 	if m.files {
 		models = fmt.Sprintf("models: {%s: {tokenizer: %q}}\n", modelName, o.published.folder)
 	}
+	if o.record != "" {
+		models += fmt.Sprintf("record: {dir: %q}\n", o.record)
+	}
 	return models + fmt.Sprintf(`journal: %d
 tokens: {mode: %s, wait: 4s}
 prefill: {start_timeout: 10s, overdue_base: 60s}

@@ -28,6 +28,7 @@ type liveOptions struct {
 	slow     int    // so many of them are half as fast
 	python   string // with the rivals' packages; "": none
 	shared   bool   // replicas tell each other what they have booked
+	record   string // the folder in which the plugin records; "": it does not
 
 	published      *published // nil: the simulated workers' own tokenizer
 	asked, refused string     // files for the workers, with its tokens
@@ -195,6 +196,9 @@ func runLive(ctx context.Context, p parts, o *liveOptions, m *liveMode, trace []
 	r.workers = replay.TimesOf(at).Times(o.scale.Speedup)
 	if m.rival != nil {
 		return r, nil
+	}
+	if o.record != "" {
+		time.Sleep(1500 * time.Millisecond) // it writes each second
 	}
 	list, parts, err := l.decisions(ctx, len(trace))
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/bench/policies"
 	"github.com/seed-60ae5743/baton/internal/replay"
 	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/internal/whatif"
 )
 
 func main() {
@@ -52,6 +53,7 @@ type options struct {
 	live       bool
 	tokenizer  string
 	played     liveOptions
+	predicts   string // two live modes; "": nothing is predicted
 
 	fleets, traffics string // by name; "": the ranks that prefill alone, in the trace's rate
 	target           replay.Target
@@ -128,6 +130,7 @@ func (o *options) liveFlags(fs *flag.FlagSet) (fleet *string) {
 	fs.DurationVar(&o.lag, "lag", time.Millisecond, "how late, simulated, what a replica tells comes to the others, beside the 20 ms for which it is gathered; below 0, live, too: they tell each other nothing")
 	fs.BoolVar(&o.bursts, "bursts", false, "live, and in the slice's simulation: bunch what arrives in 10 s into the first one")
 	fs.BoolVar(&o.agents, "agents", false, "live, and in the slice's simulation: agents' traffic in the place of the trace")
+	fs.StringVar(&o.predicts, "replay", "", "two live modes with a comma between them: record the slice live in the first one, predict the second one by the record, play that live three times, and compare. Nothing else is done")
 	fs.StringVar(&o.played.python, "python", "", "a Python `program` with the packages of others' programs (make bench-rivals)")
 	return fleet
 }
@@ -233,6 +236,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := o.publish(stderr); err != nil {
 		return err
 	}
+	if o.predicts != "" {
+		return o.predict(ctx, p, stdout, stderr)
+	}
 	r, err := o.measure(stderr)
 	if err != nil {
 		return err
@@ -314,10 +320,10 @@ func (o *options) sliceOf() ([]replay.Request, error) {
 	if !o.agents {
 		return o.read(o.played.requests, o.rates[0])
 	}
-	a := replay.DefaultAgents()
+	a := policies.DefaultAgents()
 	a.Seed, a.BlockTokens, a.Requests = o.seed, traceBlock, 2*o.played.requests // sessions overlap: the first half is dense
 	w, f := a.Workload(), o.played.simulated()
-	p, err := policies.NewPlugin(f, w.BlockTokens, policies.Default())
+	p, err := whatif.NewPlugin(f, w.BlockTokens, whatif.Default())
 	if err != nil {
 		return nil, err
 	}

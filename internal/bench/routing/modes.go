@@ -10,6 +10,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/bench/policies"
 	"github.com/seed-60ae5743/baton/internal/bench/stats"
 	"github.com/seed-60ae5743/baton/internal/replay"
+	"github.com/seed-60ae5743/baton/internal/whatif"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -18,14 +19,14 @@ import (
 type mode struct {
 	name   string
 	what   string
-	plugin policies.Config
+	plugin whatif.Config
 	rival  *policies.Rival // in the place of the plugin
 }
 
 // modes are all of them, in the order of the table.
 func modes(speed float64) []mode {
-	with := func(m picker.Mode, change func(*policies.Config)) policies.Config {
-		c := policies.Default()
+	with := func(m picker.Mode, change func(*whatif.Config)) whatif.Config {
+		c := whatif.Default()
 		c.Predicted = false
 		for _, p := range []*picker.Params{&c.Prefill, &c.Decode, &c.Whole} {
 			p.Mode = m
@@ -35,21 +36,21 @@ func modes(speed float64) []mode {
 		}
 		return c
 	}
-	predicted := func(c *policies.Config) { c.Predicted = true }
-	estimated := func(c *policies.Config) { c.Estimated = true }
-	blocks := func(c *policies.Config) {
+	predicted := func(c *whatif.Config) { c.Predicted = true }
+	estimated := func(c *whatif.Config) { c.Estimated = true }
+	blocks := func(c *whatif.Config) {
 		c.Prefill, c.Decode, c.Whole = picker.BlockParamsFor(worker.Prefill), picker.BlockParamsFor(worker.Decode), picker.BlockParamsFor(worker.Aggregated)
 	}
 	all := []mode{
 		{"kv", "exact overlap from KV events, and what was routed until they come; default parameters", with(picker.KV, predicted), nil},
 		{"kv-told", "exact overlap from KV events alone", with(picker.KV, nil), nil},
-		{"kv-blocks", "kv with the cost in blocks, as before it was in seconds", with(picker.KV, func(c *policies.Config) { predicted(c); blocks(c) }), nil},
-		{"dynamo", "NVIDIA Dynamo's default: kv-blocks with all weights 1", with(picker.KV, func(c *policies.Config) {
+		{"kv-blocks", "kv with the cost in blocks, as before it was in seconds", with(picker.KV, func(c *whatif.Config) { predicted(c); blocks(c) }), nil},
+		{"dynamo", "NVIDIA Dynamo's default: kv-blocks with all weights 1", with(picker.KV, func(c *whatif.Config) {
 			predicted(c)
 			c.Prefill, c.Decode, c.Whole = picker.DefaultParams(), picker.DefaultParams(), picker.DefaultParams()
 		}), nil},
 		{"estimate", "kv by the byte estimate: what was routed lately, at half weight", with(picker.KV, estimated), nil},
-		{"estimate-full", "the same at full weight", with(picker.KV, func(c *policies.Config) {
+		{"estimate-full", "the same at full weight", with(picker.KV, func(c *whatif.Config) {
 			estimated(c)
 			c.Prefill.EstimatedOverlapWeight, c.Whole.EstimatedOverlapWeight = 1, 1
 		}), nil},
@@ -125,7 +126,7 @@ func (m *mode) play(f *replay.Fleet, w *replay.Workload, seed uint64) (*replay.R
 	}
 	c := m.plugin
 	c.Seed = seed
-	p, err := policies.NewPlugin(f, w.BlockTokens, c)
+	p, err := whatif.NewPlugin(f, w.BlockTokens, c)
 	if err != nil {
 		return nil, err
 	}

@@ -1,11 +1,13 @@
-package policies
+package whatif
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/outlen"
 	"github.com/seed-60ae5743/baton/internal/overlap"
@@ -24,6 +26,11 @@ type Config struct {
 	Predicted    bool          // it is both, whichever is more
 	RoutedTTL    time.Duration // how long an estimate believes in what was routed; 0: the index's default
 	PredictedTTL time.Duration // how long what was routed is believed in before events tell of it; 0: the same
+	Weight       float64       // of such blocks; 0 counts as 1
+	Paced        bool          // it begins with the ranks' speeds, as a plugin that has run for a while
+	ReportEvery  time.Duration // how often engines are asked in [Play]; 0: never
+	IndexBytes   int           // bound of its index; 0: as much as caches hold
+	MostQueued   int64         // prompt tokens at prefill from which on requests are refused; 0: no limit
 	Replicas     int           // of the plugin, asked in turn; each knows what it has picked itself. 0 counts as 1
 	Seed         uint64        // draws between equal costs
 
@@ -37,7 +44,7 @@ type Config struct {
 func Default() Config {
 	return Config{
 		Prefill: picker.DefaultParamsFor(worker.Prefill), Decode: picker.DefaultParamsFor(worker.Decode), Whole: picker.DefaultParamsFor(worker.Aggregated),
-		Predicted: true, Seed: 1,
+		Predicted: true, Seed: 1, ReportEvery: reportEvery,
 	}
 }
 
@@ -96,7 +103,8 @@ type Plugin struct {
 	flights  map[int]*flight
 	answer   overlap.Answer
 	chain    []kvindex.LocalHash
-	mails    []mail // by when they are due
+	mails    []mail   // by when they are due
+	overlap  []uint32 // of the first pick, by its ranks; nil: it did not ask
 }
 
 var key = worker.Key{Model: "m"}
@@ -119,7 +127,7 @@ func NewPlugin(f *replay.Fleet, blockTokens int, c Config) (*Plugin, error) {
 			return nil, err
 		}
 		w := &worker.Worker{
-			ID: idOf(i).ID, Role: roles[r.Role], Engine: worker.SGLang, Endpoint: at, Models: []string{key.Model},
+			ID: idOf(i).ID, Role: roles[r.Role], Engine: engines.Unnamed()[0].Name, Endpoint: at, Models: []string{key.Model},
 			DPSize: 1, BlockSize: uint32(blockTokens), CapacityBlocks: uint64(max(r.CacheBlocks, r.Room)), //nolint:gosec // both above 0
 			KVEvents: worker.KVEvents{Host: "10.0.0.1", Port: 5557},
 		}
@@ -150,6 +158,13 @@ func NewPlugin(f *replay.Fleet, blockTokens int, c Config) (*Plugin, error) {
 func (p *Plugin) newReplica(seed uint64) (r *replica, err error) {
 	r = &replica{book: load.New(seed)}
 	r.book.Update(p.snap)
+	for i := range p.fleet.Ranks {
+		if x := &p.fleet.Ranks[i]; p.cfg.Paced && x.Role != replay.Decode {
+			r.book.SetPace(idOf(i), picker.Pace{PerToken: x.PerToken, PerRequest: x.PerPrompt})
+		} else if p.cfg.Paced {
+			r.book.SetWriting(idOf(i), picker.Writing{Base: x.Step.Base, PerBlock: x.Step.PerBlock})
+		}
+	}
 	// Room for all caches several times over: the index must shed nothing.
 	blocks := 0
 	for i := range p.fleet.Ranks {
@@ -159,7 +174,7 @@ func (p *Plugin) newReplica(seed uint64) (r *replica, err error) {
 	}
 	slots := kvindex.NewSlots()
 	if r.index, err = kvindex.NewTree(kvindex.TreeConfig{
-		MaxBytes: min(max(blocks*256, 16<<20), 8<<30), NoHugePages: true,
+		MaxBytes: min(max(blocks*256, 16<<20), cmp.Or(p.cfg.IndexBytes, kvindex.MostBytes), kvindex.MostBytes), NoHugePages: true,
 		Route: kvindex.RouteConfig{TTL: p.cfg.RoutedTTL, PredictedTTL: p.cfg.PredictedTTL},
 	}, slots); err != nil {
 		return nil, err
@@ -167,7 +182,7 @@ func (p *Plugin) newReplica(seed uint64) (r *replica, err error) {
 	for i := range p.fleet.Ranks {
 		r.index.Attach(idOf(i))
 	}
-	r.lookup, err = overlap.New(overlap.Config{Index: r.index, Slots: slots, PredictedWeight: 1})
+	r.lookup, err = overlap.New(overlap.Config{Index: r.index, Slots: slots, PredictedWeight: cmp.Or(p.cfg.Weight, 1)})
 	return r, err
 }
 
@@ -251,8 +266,10 @@ func (p *Plugin) Choose(now time.Duration, number int, r *replay.Request) (repla
 	}
 	d, err := p.pick(now, f, r, &first)
 	if err != nil {
-		return replay.Choice{}, err
+		delete(p.flights, number)
+		return replay.Choice{}, refusal(err)
 	}
+	p.overlap = slices.Clone(p.answer.Blocks)
 	switch {
 	case p.cfg.Estimated:
 		f.by.index.Route(d.Rank, chain, kvindex.Estimated, clock(now))
@@ -267,7 +284,9 @@ func (p *Plugin) Choose(now time.Duration, number int, r *replay.Request) (repla
 	if len(p.pool.DecodeRanks) > 0 {
 		params := picker.DecodeOverride(p.cfg.Decode)
 		if d, err = p.pick(now, f, r, &leg{worker.Decode, &params, p.pool.DecodeRanks, &f.rest, p.fleet.FetchesLacking}); err != nil {
-			return c, err
+			f.prefill.ReleaseIfHeld(clock(now))
+			delete(p.flights, number)
+			return c, refusal(err)
 		}
 		c.Decode = int(d.Rank.ID) - 1
 		f.ranks[1] = c.Decode
@@ -301,12 +320,49 @@ func (p *Plugin) pick(now time.Duration, f *flight, r *replay.Request, l *leg) (
 		req.Pick.FetchesLacking = l.role == worker.Decode && l.overlaps
 		by.lately.Booked(key)
 	}
+	if l.role == worker.Prefill {
+		req.MaxQueuedISLTokens = p.cfg.MostQueued
+	}
+	p.answer.Blocks = nil
 	if l.overlaps && l.params.Mode == picker.KV {
 		by.index.Expire(req.Now)
 		by.lookup.Of(p.snap, l.ranks, overlap.Prompt{Hashes: p.chain, Estimated: p.cfg.Estimated}, &p.answer)
 		req.Overlaps, req.Estimated, req.Predicted = p.answer.Blocks, p.answer.Guessed, p.answer.Predicted
 	}
 	return by.book.PickAndReserve(&req, l.into)
+}
+
+// first is how the rank that computes the prompt is picked.
+func (p *Plugin) first() *picker.Params {
+	if len(p.pool.AggregatedRanks) > 0 {
+		return &p.cfg.Whole
+	}
+	return &p.cfg.Prefill
+}
+
+// held is how many blocks of the latest prompt a rank was believed to have.
+func (p *Plugin) held(rank int) int {
+	ranks := p.pool.PrefillRanks
+	if len(p.pool.AggregatedRanks) > 0 {
+		ranks = p.pool.AggregatedRanks
+	}
+	if i := slices.Index(ranks, idOf(rank)); i >= 0 && i < len(p.overlap) {
+		return int(p.overlap[i])
+	}
+	return 0
+}
+
+// busy reports whether a rank is believed to have to end something before it would begin a prompt.
+func (p *Plugin) busy(rank int, now time.Duration) bool {
+	return p.replicas[0].book.Wait(idOf(rank), clock(now)) > 0
+}
+
+// refusal is what the error of a pick means to a simulation: a plugin answers it with 429 or 503.
+func refusal(err error) error {
+	if errors.Is(err, picker.ErrNoCandidate) || errors.As(err, new(*picker.SaturatedError)) || errors.As(err, new(*picker.OverloadedError)) {
+		return fmt.Errorf("%w: %w", replay.ErrRefused, err)
+	}
+	return err
 }
 
 // Leg implements replay.Chooser.

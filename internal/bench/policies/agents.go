@@ -1,10 +1,12 @@
-package replay
+package policies
 
 import (
 	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/seed-60ae5743/baton/internal/replay"
 )
 
 // Agents states traffic of agents. A session belongs to one of a few apps, whose system prompt
@@ -36,19 +38,19 @@ func DefaultAgents() Agents {
 }
 
 // Workload generates the traffic. Equal values give equal requests.
-func (a *Agents) Workload() *Workload {
+func (a *Agents) Workload() *replay.Workload {
 	rng := rand.New(rand.NewPCG(a.Seed, 1))
-	w := &Workload{BlockTokens: a.BlockTokens}
-	next, at := Block(0), 0.0
-	chain := func(n int) []Block {
-		out := make([]Block, n)
+	w := &replay.Workload{BlockTokens: a.BlockTokens}
+	next, at := replay.Block(0), 0.0
+	chain := func(n int) []replay.Block {
+		out := make([]replay.Block, n)
 		for i := range out {
 			next++
 			out[i] = next
 		}
 		return out
 	}
-	apps := make([][]Block, a.Apps)
+	apps := make([][]replay.Block, a.Apps)
 	for i := range apps {
 		apps[i] = chain(a.Shared / a.BlockTokens)
 	}
@@ -64,7 +66,7 @@ func (a *Agents) Workload() *Workload {
 			}
 			tokens = longer
 			blocks = append(slices.Clip(blocks), chain(tokens/a.BlockTokens-len(blocks))...)
-			r := Request{At: time.Duration(at * float64(time.Second)), Tokens: tokens, Blocks: blocks, Answer: between(a.Answer), Session: session}
+			r := replay.Request{At: time.Duration(at * float64(time.Second)), Tokens: tokens, Blocks: blocks, Answer: between(a.Answer), Session: session}
 			if turn > 0 {
 				low, high := math.Log(a.Pause[0].Seconds()), math.Log(a.Pause[1].Seconds())
 				r.At, r.Follows = time.Duration(math.Exp(low+rng.Float64()*(high-low))*float64(time.Second)), len(w.Requests)

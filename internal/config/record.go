@@ -1,0 +1,99 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/seed-60ae5743/baton/internal/record"
+	"github.com/seed-60ae5743/baton/internal/whatif"
+	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// RecordConfig says whether decisions are recorded in files, for `extproc replay`.
+type RecordConfig struct {
+	// Dir is the folder of the files. Default: none, and nothing is recorded.
+	Dir string `yaml:"dir"`
+	// MaxBytes bounds all files together: the oldest go first. Default 1 GiB.
+	MaxBytes int64 `yaml:"max_bytes"`
+	// FileBytes bounds one file. Default 64 MiB.
+	FileBytes int `yaml:"file_bytes"`
+}
+
+// ShadowConfig is a second policy, which decides beside the first one in simulations of the latest requests, and
+// is never acted on.
+type ShadowConfig struct {
+	Routing *ShadowRouting `yaml:"routing"` // default: none
+}
+
+// ShadowRouting is how the second policy picks. Roles that are not given pick as those of routing do.
+type ShadowRouting struct {
+	Prefill    *PickConfig `yaml:"prefill"`
+	Decode     *PickConfig `yaml:"decode"`
+	Aggregated *PickConfig `yaml:"aggregated"`
+}
+
+// leastFile is the smallest bound of a file: the longest decision, and the ranks at the file's beginning, fit.
+const leastFile = 4 << 20
+
+func (c *Config) validateRecord() (errs []error) {
+	if c.Record.FileBytes < leastFile || c.Record.FileBytes > 1<<30 {
+		errs = append(errs, fmt.Errorf("record.file_bytes %d: expected %d to %d", c.Record.FileBytes, leastFile, 1<<30))
+	}
+	if c.Record.MaxBytes < 2*int64(c.Record.FileBytes) {
+		errs = append(errs, fmt.Errorf("record.max_bytes %d: expected at least two files of record.file_bytes, %d", c.Record.MaxBytes, c.Record.FileBytes))
+	}
+	if c.Shadow.Routing != nil {
+		errs = append(errs, validatePicks("shadow.routing.", c.ShadowRouting())...)
+	}
+	return errs
+}
+
+// Store returns the folder of the records; nil: there is none.
+func (c *RecordConfig) Store() record.Store {
+	if c.Dir == "" {
+		return nil
+	}
+	return &record.Dir{Path: c.Dir, MaxBytes: c.MaxBytes, FileBytes: c.FileBytes}
+}
+
+// ShadowRouting returns the routing of the second policy, complete; without one, the first policy's.
+func (c *Config) ShadowRouting() RoutingConfig {
+	out := c.Routing
+	if s := c.Shadow.Routing; s != nil {
+		for _, r := range [...]struct {
+			to    *PickConfig
+			given *PickConfig
+		}{{&out.Prefill, s.Prefill}, {&out.Decode, s.Decode}, {&out.Aggregated, s.Aggregated}} {
+			if r.given != nil {
+				*r.to = *r.given
+			}
+		}
+	}
+	return out
+}
+
+// Simulated returns how a simulation picks as a plugin with this routing would.
+func (c *Config) Simulated(r RoutingConfig) (out whatif.Config, err error) {
+	var errs [3]error
+	out.Prefill, errs[0] = r.Prefill.Params(worker.Prefill)
+	out.Decode, errs[1] = r.Decode.Params(worker.Decode)
+	out.Whole, errs[2] = r.Aggregated.Params(worker.Aggregated)
+	out.Predicted, out.Weight = r.PredictedTTL > 0 && r.PredictedWeight > 0, r.PredictedWeight
+	out.RoutedTTL, out.PredictedTTL, out.MostQueued = r.RoutedTTL, r.PredictedTTL, c.Prefill.MaxQueuedISLTokens
+	out.ReportEvery = c.Engines.ReportInterval
+	return out, errors.Join(errs[:]...)
+}
+
+func validatePicks(prefix string, c RoutingConfig) (errs []error) {
+	for _, role := range []struct {
+		role worker.Role
+		pick PickConfig
+	}{{worker.Prefill, c.Prefill}, {worker.Decode, c.Decode}, {worker.Aggregated, c.Aggregated}} {
+		p, err := role.pick.Params(role.role)
+		if err == nil {
+			err = p.ValidateFor(role.role)
+		}
+		errs = append(errs, keyed(prefix+role.role.String()+".", err)...)
+	}
+	return errs
+}
