@@ -25,7 +25,6 @@ const (
 	Prompts         = "prompts"           // which prompts: `text` or `messages`
 	ISLTokens       = "isl_tokens"        // tokens that a prompt was expected to have
 	ToldTokens      = "told_tokens"       // tokens that an engine has counted in it
-	Delivered       = "delivered_tokens"  // tokens of a prompt that its worker had cached
 	PrefillTokens   = "prefill_tokens"    // tokens that the prefill worker has counted in it
 	DecodeTokens    = "decode_tokens"     // tokens that the decode worker has
 	Alone           = "alone"             // the worker that nobody else counts alike
