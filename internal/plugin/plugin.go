@@ -49,38 +49,39 @@ type plugin struct {
 	log     *slog.Logger
 	started time.Time
 
-	tele     *telemetry.Telemetry
-	journal  *journal.Journal
-	recorder *record.Recorder // nil: decisions are not recorded
-	shadow   *shadow.Shadow   // nil: there is no second policy
-	view     *discovery.View
-	board    *activation.Board
-	slots    *kvindex.Slots // of index
-	index    kvindex.Index
-	routes   *overlap.Routes
-	events   *kvevents.Subscriber
-	book     *load.Book
-	health   *health.Tracker
-	reports  *loads.Poller // asks engines what they run
-	facts    []*facts.Source
-	expired  *expired
-	tokens   *tokens.Resolver
-	files    *modelfiles.Follower
-	server   *extproc.Server
-	mesh     *mesh.Hub                        // nil: other replicas cannot reach this one
-	creds    credentials.TransportCredentials // nil: plain text
-	memory   memory
-	grpc     *grpc.Server
-	probes   *probes
-	history  *history
-	dumping  chan struct{}         // has room for one: only one dump of the index is written at a time
-	refused  map[worker.Key]string // owned by onChange: why requests for a key are refused
-	closers  []io.Closer           // of the discovery sources
-	pools    pools
+	tele    *telemetry.Telemetry
+	journal *journal.Journal
+	view    *discovery.View
+	board   *activation.Board
+	slots   *kvindex.Slots // of index
+	index   kvindex.Index
+	routes  *overlap.Routes
+	events  *kvevents.Subscriber
+	book    *load.Book
+	health  *health.Tracker
+	reports *loads.Poller // asks engines what they run
+	facts   []*facts.Source
+	expired *expired
+	tokens  *tokens.Resolver
+	files   *modelfiles.Follower
+	server  *extproc.Server
+	mesh    *mesh.Hub                        // nil: other replicas cannot reach this one
+	creds   credentials.TransportCredentials // nil: plain text
+	memory  memory
+	grpc    *grpc.Server
+	probes  *probes
+	history *history
+	dumping chan struct{}         // has room for one: only one dump of the index is written at a time
+	refused map[worker.Key]string // owned by onChange: why requests for a key are refused
+	closers []io.Closer           // of the discovery sources
+	pools   pools
 	// waiting is set from the start of run until engines have had their time to say what
 	// they are.
 	waiting atomic.Bool
 	dry     bool // made to be checked, and not to run
+
+	recorder *record.Recorder // nil: decisions are not recorded
+	shadow   *shadow.Shadow   // nil: there is no second policy
 }
 
 // Check makes every part and runs none, so that `extproc check` finds the faults that
