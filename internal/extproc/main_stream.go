@@ -220,10 +220,11 @@ func (s *mainStream) beforeHead(ev *notice) {
 
 // give stores in the stream what the decision has booked and noted.
 func (b *booked) give(s *mainStream, nonce uint64) {
+	s.recorded = b.recorded
 	s.prefillBooking, s.decodeBooking = b.prefill, b.decode
 	s.note, s.decodeSpan, s.nonce = b.note, b.span, nonce
 	s.prompt, s.claim, s.compared, s.asked = b.prompt, b.claim, b.compared, b.answer
-	s.others, s.again, s.belief, s.recorded = b.others, b.again, b.belief, b.recorded
+	s.others, s.again, s.belief = b.others, b.again, b.belief
 	if s.m.Concluded() { // the attempt ended while its tokens were counted
 		s.srv.cfg.Journal.End(s.note, decision.ClientLeft, "before the decision", 0, time.Now())
 		recordEnd(s, time.Now(), blame.Left)

@@ -53,8 +53,6 @@ type plugin struct {
 
 	tele     *telemetry.Telemetry
 	journal  *journal.Journal
-	recorder *record.Recorder // nil: decisions are not recorded
-	shadow   *shadow.Shadow   // nil: there is no second policy
 	view     *discovery.View
 	board    *activation.Board
 	slots    *kvindex.Slots // of index
@@ -87,6 +85,9 @@ type plugin struct {
 	// they are.
 	waiting atomic.Bool
 	dry     bool // made to be checked, and not to run
+
+	recorder *record.Recorder // nil: decisions are not recorded
+	shadow   *shadow.Shadow   // nil: there is no second policy
 }
 
 // Check makes every part and runs none, so that `extproc check` finds the faults that

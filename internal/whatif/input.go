@@ -186,7 +186,7 @@ func blockOf(h uint64) replay.Block { return replay.Block(max(h, 1)) }
 
 // FromRecord takes the requests of a model, over the fleet that served most of them.
 func FromRecord(l *record.Log, model string) (*Input, error) {
-	in := &Input{Kind: "a record of Baton " + l.Version, Model: model, Speeds: l.Speeds, Notes: l.Notes}
+	in := &Input{Kind: fmt.Sprintf("a record of Baton %.40q", l.Version), Model: model, Speeds: l.Speeds, Notes: l.Notes}
 	by := map[string]int{}
 	for i := range l.Requests {
 		by[l.Requests[i].Model]++
