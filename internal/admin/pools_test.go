@@ -79,9 +79,10 @@ func TestManyWorkersAreCutWithTroubleKept(t *testing.T) {
 
 func TestSearchFindsByWhatAReaderKnows(t *testing.T) {
 	ws := nightState().Workers
+	ws[3].Models = []string{"Qwen"}
 	for query, want := range map[string][]string{
 		"q=10.0.0.8": {"8"}, "q=18446744073709551615": {"18446744073709551615"}, "q=ASIDE": {"8"}, "q=%3Cb%3EX": {"18446744073709551615"},
-		"q=lab": {"18446744073709551615"}, "q=aggr": {"33"}, "q=++": {"31", "32", "33", "7", "8", "18446744073709551615"}, "q=nothing": nil,
+		"q=lab": {"18446744073709551615"}, "q=aggr": {"33"}, "q=qweN": {"31"}, "q=++": {"31", "32", "33", "7", "8", "18446744073709551615"}, "q=nothing": nil,
 		"q=%ff8": {"8", "7", "31", "32", "33", "18446744073709551615"}, // not UTF-8
 	} {
 		views, _ := viewsOf(ws, query)
@@ -179,7 +180,7 @@ func TestManyReadersShareAPage(t *testing.T) {
 		require.Equal(t, "build 3", read("/"))
 		<-time.After(2 * freshFor)
 		require.Equal(t, "build 4", read("/"), "300 times 10 ms after the third")
-		slow = time.Minute
+		slow = time.Second
 		<-time.After(3 * freshFor)
 		read("/")
 		<-time.After(staleFor)

@@ -4,6 +4,7 @@ package envoytest
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -51,6 +52,7 @@ func requireMeasured(t *testing.T, f *fleet, role string, begun, read bool) {
 		require.LessOrEqual(t, firstByte, firstToken)
 		require.LessOrEqual(t, firstToken, whole)
 	}
+	require.Equal(t, begun, strings.Contains(f.adminGet("/debug/decisions?n=1"), `"first_token_seconds"`), "the record has it, too")
 	if read {
 		require.InDelta(t, whole-firstToken, perToken*(tokens-1), 1e-6, "eleven tokens after the first")
 	}

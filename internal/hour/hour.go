@@ -53,8 +53,9 @@ type Prompt struct {
 // Sample is how much work a role has at one moment.
 type Sample struct {
 	Role         worker.Role
-	QueueSeconds float64 // until a rank of the role has done what is booked on it, in the mean
-	DecodeBlocks int64   // booked on all of its ranks
+	Ranks        int     // of the role
+	QueueSeconds float64 // until each has done what is booked on it, added up
+	DecodeBlocks int64   // booked on all
 }
 
 // New returns an hour that begins now.
@@ -109,7 +110,7 @@ func (h *Hour) Sample(now time.Time, samples ...Sample) {
 	h.tell(now, func(b *bin) {
 		for _, s := range samples {
 			if int(s.Role) < len(b.load) {
-				b.load[s.Role].add(load{1, s.QueueSeconds, float64(s.DecodeBlocks)})
+				b.load[s.Role].add(load{1, s.QueueSeconds / float64(max(s.Ranks, 1)), float64(s.DecodeBlocks)})
 			}
 		}
 	})

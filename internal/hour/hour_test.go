@@ -137,8 +137,8 @@ func TestPromptsAndLoads(t *testing.T) {
 	h := New(start())
 	h.Prompt(start(), Prompt{Asked: 100, Available: 60, Predicted: 50})
 	h.Prompt(start(), Prompt{Asked: 200, Available: 100, Predicted: 90, Told: 200, Delivered: 80})
-	h.Sample(start(), Sample{worker.Prefill, 2, 0}, Sample{worker.Decode, 0.5, 100}, Sample{Role: 77})
-	h.Sample(start(), Sample{worker.Prefill, 4, 0}, Sample{worker.Decode, 0.5, 300})
+	h.Sample(start(), Sample{worker.Prefill, 4, 8, 0}, Sample{worker.Decode, 0, 0.5, 100}, Sample{Role: 77})
+	h.Sample(start(), Sample{worker.Prefill, 1, 4, 0}, Sample{worker.Decode, 2, 1, 300})
 	s := h.Spans(start().Add(Step), 1)[Steps-1]
 	require.Equal(t, Prompt{300, 160, 140, 200, 80}, s.Prompt)
 	require.Equal(t, Load{true, 3, 0}, s.Load[worker.Prefill])

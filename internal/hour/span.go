@@ -20,8 +20,8 @@ type Times struct {
 
 // Load is the mean of the samples of one role.
 type Load struct {
-	Known        bool // there was a sample
-	QueueSeconds float64
+	Known        bool    // there was a sample
+	QueueSeconds float64 // until a rank is free, in the mean
 	DecodeBlocks float64
 }
 
@@ -69,7 +69,7 @@ func floor(a, b int64) int64 {
 func (h *Hour) spanLocked(now time.Time, from, to int64) Span {
 	s := Span{End: now.Add(h.start.Add(time.Duration(to+1) * Step).Sub(now))} // by the clock of now
 	var sum bin
-	for step := max(from, 0, h.newest-int64(Steps)); step <= to; step++ {
+	for step := max(from, 0); step <= to; step++ {
 		s.Known += Step
 		sum.add(h.binLocked(step))
 	}

@@ -25,7 +25,6 @@ func sampleLoads(ctx context.Context, p *plugin) error {
 // loadSamples sums up what is booked on the ranks of each role.
 func loadSamples(p *plugin, now time.Time) []hour.Sample {
 	var sums [worker.Aggregated + 1]hour.Sample
-	var ranks [worker.Aggregated + 1]float64
 	for _, w := range p.board.Load().Workers() {
 		s := &sums[w.Role]
 		s.Role = w.Role
@@ -33,13 +32,12 @@ func loadSamples(p *plugin, now time.Time) []hour.Sample {
 			r := worker.Rank{ID: w.ID, DPRank: dp}
 			s.QueueSeconds += p.book.Wait(r, now)
 			s.DecodeBlocks += p.book.LoadOfAll(r).DecodeBlocks
-			ranks[w.Role]++
+			s.Ranks++
 		}
 	}
 	var out []hour.Sample
-	for role, s := range sums {
-		if n := ranks[role]; n > 0 {
-			s.QueueSeconds /= n
+	for _, s := range sums {
+		if s.Ranks > 0 {
 			out = append(out, s)
 		}
 	}

@@ -19,7 +19,7 @@ func TestTheHourHasRequestsAndLoads(t *testing.T) {
 	x := newTold(t)
 	x.set(discovery.Change{Joined: []worker.ID{1, 2, 3}}, testWorker(t, 1, worker.Prefill, "1001"), testWorker(t, 2, worker.Prefill, "1002"), testWorker(t, 3, worker.Decode, "1003"))
 	samples := loadSamples(x.plugin, time.Now())
-	require.Equal(t, []hour.Sample{{Role: worker.Prefill}, {Role: worker.Decode}}, samples, "nothing is booked; nobody is aggregated")
+	require.Equal(t, []hour.Sample{{Role: worker.Prefill, Ranks: 2}, {Role: worker.Decode, Ranks: 1}}, samples, "nothing is booked; nobody is aggregated")
 
 	tele := x.tele.Instruments
 	tele.RequestEnded("failed", "decode_failed")
