@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/record"
 	"github.com/seed-60ae5743/baton/internal/replay"
 	"github.com/seed-60ae5743/baton/internal/shadow"
@@ -31,7 +32,12 @@ func newRecorder(p *plugin) (err error) {
 	if len(stores) == 0 {
 		return nil
 	}
+	key, err := config.LegKey(p.cfg.Leg.KeyFile) // so that replicas name a block alike
+	if err != nil {
+		return err
+	}
 	p.recorder, err = record.New(record.Config{
+		Key:     key,
 		Version: Version(), Stores: stores, Log: p.log, Lost: p.tele.Instruments.RecordLost,
 		World:  func() *worker.Snapshot { return p.board.Load().Snapshot },
 		Speeds: func(s *worker.Snapshot) []record.Speed { return p.server.Paces.Speeds(s) },

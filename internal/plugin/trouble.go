@@ -336,9 +336,12 @@ func parts(p *plugin, s *admin.State) (ts []trouble.Trouble) {
 		ts = append(ts, trouble.Trouble{Kind: trouble.RequestsHeld, Subject: text, What: text})
 	}
 	for _, d := range extproc.Doubted(p.server, s.Now) {
-		ts = append(ts, trouble.Trouble{Kind: trouble.OverlapWrong, Subject: d.Rank.String(), Since: d.Since, What: fmt.Sprintf(
-			"Rank %d of worker %s holds less than its KV events say: of %d prompts %d were computed anew, lately %d of %d tokens were cached",
-			d.Rank.DPRank, placed(p.board.Load().Snapshot, d.Rank.ID), d.Prompts, d.Short, d.Delivered, d.Told)})
+		what := fmt.Sprintf("holds less than its KV events say: of %d prompts %d were computed anew, lately %d of %d tokens were cached", d.Prompts, d.Short, d.Delivered, d.Told)
+		if d.Mute {
+			what = "computes prompts, and none of its KV events comes"
+		}
+		ts = append(ts, trouble.Trouble{Kind: trouble.OverlapWrong, Subject: d.Rank.String(), Since: d.Since,
+			What: fmt.Sprintf("Rank %d of worker %s %s", d.Rank.DPRank, placed(p.board.Load().Snapshot, d.Rank.ID), what)})
 	}
 	if at, why, since := extproc.ListenerDown(p.server); at != "" {
 		ts = append(ts, trouble.Trouble{Kind: trouble.LegUnreachable, Since: since,

@@ -8,9 +8,9 @@
 // the order in which they were written, also those of several processes.
 //
 // No prompt, no token and no text of a request is written. A block of a prompt is written as
-// AES(key, the block before it ‖ the block's own hash), cut to 8 bytes. The key is drawn at the start of the
-// process and never written, so nobody can find out with a file alone whether a prompt that he guesses was
-// sent. Names of models, engines, modes, reasons and outcomes are written as they are.
+// AES(key, the block before it ‖ the block's own hash), cut to 8 bytes. The key is made of [Config].Key, which
+// replicas share; it is never written, so nobody can find out with a
+// file alone whether a prompt that he guesses was sent. Names of models, engines, modes, reasons and outcomes are written as they are.
 //
 // # Files
 //

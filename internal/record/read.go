@@ -25,6 +25,7 @@ type Log struct {
 	byNumber map[numbered]int     // in Requests
 	speeds   map[Speed]int        // in Speeds, without the numbers in the key
 	latest   map[uint64]time.Time // decision, by the life of its process
+	keys     map[uint64]bool      // ids of the keys by which decisions name blocks
 	files    []file
 	left     []leftOut
 }
@@ -78,7 +79,7 @@ const simultaneous = time.Second
 
 // NewLog returns a Log to read into.
 func NewLog() *Log {
-	return &Log{byNumber: map[numbered]int{}, speeds: map[Speed]int{}, latest: map[uint64]time.Time{}}
+	return &Log{byNumber: map[numbered]int{}, speeds: map[Speed]int{}, latest: map[uint64]time.Time{}, keys: map[uint64]bool{}}
 }
 
 func (l *Log) leave(why string, more int64) {
@@ -274,7 +275,7 @@ func (l *Log) decision(f *file, at int, c *cursor) {
 		}
 		d.At = last
 	}
-	l.latest[f.Life] = d.At
+	l.latest[f.Life], l.keys[f.Key] = d.At, true
 	if d.fleet >= 0 {
 		l.Fleets[d.fleet].Decisions++
 	}
@@ -368,8 +369,8 @@ func (l *Log) learned(f *file, c *cursor) {
 // frees what only reading needs.
 func (l *Log) Done() {
 	slices.SortStableFunc(l.Requests, func(a, b Request) int { return a.At.Compare(b.At) })
-	if len(l.latest) > 1 {
-		l.Notes = append(l.Notes, fmt.Sprintf("%d processes have written: each names blocks otherwise, so what their prompts share is not seen", len(l.latest)))
+	if len(l.keys) > 1 {
+		l.Notes = append(l.Notes, fmt.Sprintf("blocks are named by %d keys (leg.key_file), so what prompts share is not seen where their keys differ", len(l.keys)))
 	}
 	for _, o := range l.left {
 		note := fmt.Sprintf("left out, %d times: %s", o.n, o.why)
@@ -378,7 +379,7 @@ func (l *Log) Done() {
 		}
 		l.Notes = append(l.Notes, note)
 	}
-	l.left, l.byNumber, l.speeds, l.latest = nil, nil, nil, nil
+	l.left, l.byNumber, l.speeds, l.latest, l.keys = nil, nil, nil, nil, nil
 }
 
 // Blocks returns how many blocks a request's prompt has.

@@ -3,6 +3,7 @@ package record
 import (
 	"bytes"
 	"context"
+	cryptorand "crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -61,10 +62,12 @@ type rig struct {
 func newRig(t testing.TB, stores ...Store) *rig {
 	t.Helper()
 	r := &rig{}
+	key := make([]byte, 32)
+	_, _ = cryptorand.Read(key)
 	r.world.Store(fleet(t, 2, 2))
 	var err error
 	r.Recorder, err = New(Config{
-		Version: "1.2.3", Stores: stores, World: r.world.Load, Lost: func() { r.lost.Add(1) }, Log: slog.New(slog.NewTextHandler(&r.log, nil)),
+		Version: "1.2.3", Key: key, Stores: stores, World: r.world.Load, Lost: func() { r.lost.Add(1) }, Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 		Speeds: func(*worker.Snapshot) []Speed {
 			return []Speed{{Rank: rank(1), PerToken: 0.001, PerRequest: 0.02}, {Model: "m", PerToken: 1e-6, PerRequest: 0.005}}
 		},
@@ -156,6 +159,25 @@ func TestAnotherProcessHashesOtherwise(t *testing.T) {
 		chains[i] = l.Chain(nil, &l.Requests[0])
 	}
 	require.NotEqual(t, chains[0], chains[1], "no file says which prompt it was")
+}
+
+func TestReplicasWithOneKeyNameABlockAlike(t *testing.T) {
+	m := memory()
+	r := newRig(t, m)
+	conf := r.cfg
+	r.decide(time.Now(), 7)
+	r.drain(t)
+	another := &rig{}
+	var err error
+	conf.Stores = []Store{memory()}
+	another.Recorder, err = New(conf)
+	require.NoError(t, err)
+	another.decide(time.Now(), 7)
+	another.drain(t)
+	l := read(t, append(m.Files(), conf.Stores[0].(*Memory).Files()...)...)
+	require.Len(t, l.Requests, 2)
+	require.Equal(t, l.Chain(nil, &l.Requests[0]), l.Chain(nil, &l.Requests[1]))
+	require.Empty(t, l.Notes)
 }
 
 func TestABlockIsNamedWithAllThatComesBeforeIt(t *testing.T) {
@@ -305,7 +327,7 @@ func TestSeveralProcessesAreOneTimeline(t *testing.T) {
 		order = append(order, l.Requests[i].End.Outcome)
 	}
 	require.Equal(t, []string{"0 0", "1 0", "0 1", "1 1", "0 2", "1 2"}, order)
-	require.Equal(t, []string{"2 processes have written: each names blocks otherwise, so what their prompts share is not seen"}, l.Notes)
+	require.Equal(t, []string{"blocks are named by 2 keys (leg.key_file), so what prompts share is not seen where their keys differ"}, l.Notes)
 }
 
 func TestTheFilesStayWithinTheirBound(t *testing.T) {

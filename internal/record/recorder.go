@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"log/slog"
@@ -38,6 +40,8 @@ type Config struct {
 	// Lost is called for each decision or end that is lost.
 	Lost func()
 	Log  *slog.Logger // nil: nothing is logged
+	// Key is a secret: processes with the same one name a block alike.
+	Key []byte
 }
 
 const (
@@ -87,11 +91,12 @@ type output struct {
 
 // New returns a Recorder.
 func New(c Config) (*Recorder, error) {
-	var key [16]byte
-	var ids [16]byte
-	_, _ = rand.Read(key[:]) // never fails
-	_, _ = rand.Read(ids[:])
-	block, err := aes.NewCipher(key[:])
+	mac := hmac.New(sha256.New, c.Key)
+	_, _ = mac.Write([]byte("blocks of records"))
+	key := mac.Sum(nil)
+	var life [8]byte
+	_, _ = rand.Read(life[:]) // never fails
+	block, err := aes.NewCipher(key[:16])
 	if err != nil {
 		return nil, fmt.Errorf("record: %w", err)
 	}
@@ -100,7 +105,7 @@ func New(c Config) (*Recorder, error) {
 	}
 	r := &Recorder{
 		cfg: c, cipher: block, queue: make(chan item, mostQueued),
-		life: binary.LittleEndian.Uint64(ids[:]), keyID: binary.LittleEndian.Uint64(ids[8:]),
+		life: binary.LittleEndian.Uint64(life[:]), keyID: binary.LittleEndian.Uint64(key[16:]),
 	}
 	r.free.New = func() any { return new(Decision) }
 	for _, s := range c.Stores {
