@@ -60,7 +60,7 @@ func TestABurstIsRefusedAtTheQueueLimitAndServedOnceItHasDrained(t *testing.T) {
 		// Until each of them waits for prefill or has been refused.
 		refusals := func() float64 { return f.metric("baton_failures_total", `code="prefill_saturated"`) }
 		f.await("all of them to be decided", func() bool { return f.metric("baton_worker_prefill_requests")+refusals() == burst })
-		require.Contains(t, f.adminGet("/"), "get 429")
+		f.await("the page to say so", func() bool { return strings.Contains(f.adminGet("/"), "get 429") })
 		r := f.send(t.Context(), "/v1/completions", completion(prompt(97), 2, true), "x-envoy-attempt-count", "2")
 		requireSaturated(t, r, limit) // no client can say that it was let in before
 		f.faultAll(f.prefill, enginesim.Fault{})

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -146,9 +147,9 @@ func (f *fleet) leadBack() {
 		prompt := fmt.Sprintf("not round and round, %d", i)
 		requireAnswer(f.t, f.send(f.t.Context(), "/v1/completions", completion(prompt, 2, false)), prompt, 2)
 	}
-	page := f.adminGet("/")
 	for _, w := range []*worker.Worker{&decode, &prefill} {
-		require.Regexp(f.t, fmt.Sprintf("Worker %s \\(%s, id %d\\) is set aside .*leads back to this router: a Baton answers there; correct", w.Endpoint, w.Role, w.ID), page)
+		said := regexp.MustCompile(fmt.Sprintf("%s workers is set aside: %s \\(id %d\\) .*leads back to this router: a Baton answers there; correct", w.Role, w.Endpoint, w.ID))
+		f.await("the page to say so", func() bool { return said.MatchString(f.adminGet("/")) })
 		require.Contains(f.t, f.plugin.Log(), fmt.Sprintf("level=WARN msg=\"worker aside\" worker_id=%d", w.ID))
 	}
 }

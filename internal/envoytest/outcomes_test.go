@@ -108,7 +108,7 @@ func (x *requestEnd) require(f *fleet, c *collector, trace string) (traced func(
 		require.Equal(t, x.code, last.Detail, "%s: in the journal", name)
 		said += ": " + x.code
 	}
-	require.Contains(t, f.adminGet("/"), fmt.Sprintf(">%s<", said), "%s: on the page", name)
+	f.await(name+" on the page", func() bool { return strings.Contains(f.adminGet("/"), fmt.Sprintf(">%s<", said)) }) // built once a second
 
 	f.await(name+" to be in the log", func() bool { return strings.Contains(f.plugin.Log(), last.RequestID) })
 	var lines []string
@@ -164,7 +164,7 @@ func TestWhoComesAndGoesStandsOnThePage(t *testing.T) {
 		for _, x := range state.Transitions {
 			if strings.HasPrefix(x.What, what+" (") && x.To == to {
 				require.Equal(t, "discovery", x.Cause)
-				require.Contains(t, f.adminGet("/"), what)
+				f.await(what+" on the page", func() bool { return strings.Contains(f.adminGet("/"), what) })
 				return true
 			}
 		}

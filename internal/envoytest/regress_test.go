@@ -4,6 +4,7 @@ package envoytest
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -44,7 +45,7 @@ func TestAnUnreachableDecodeSaysSo(t *testing.T) {
 		require.InDelta(t, 1, f.metric("baton_failures_total", `code="decode_unreachable"`), 0)
 		const errno = `503 at /v1/completions: Envoy: UF,upstream_reset_before_response_started{remote_connection_failure.*Connection_refused}`
 		require.Regexp(t, errno, f.adminGet("/debug/decisions"))
-		require.Regexp(t, "The latest error: "+errno, f.adminGet("/"))
+		f.await("the page to have the errno", func() bool { return regexp.MustCompile("The latest error: " + errno).MatchString(f.adminGet("/")) })
 		require.NotContains(t, r.body, "upstream_reset", "clients do not see the inside")
 	})
 }

@@ -161,9 +161,12 @@ func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map
 		ID: w.ID, Role: w.Role, Engine: w.Engine, Endpoint: w.Endpoint.String(), Models: w.Models, Namespace: w.Namespace,
 		Health: s.Health, Reason: s.why, Since: s.since, Doubt: s.doubt, Facts: f, Pair: w.Pair,
 	}
-	if why := discovery.Ineligible(w); why != "" && row.Reason == "" {
+	if why := discovery.Ineligible(w); why != "" && (row.Reason == "" || w.Fronted) {
 		row.Reason = why
-		if !w.FactsUnknown || f.Failures > 0 { // else its engine is being asked
+		switch {
+		case w.Fronted: // it is meant to get none, and nobody expects to hear it
+			row.Health = admin.Healthy
+		case !w.FactsUnknown || f.Failures > 0: // else its engine is being asked
 			row.Doubt = trouble.WorkerIneligible
 		}
 	}

@@ -200,7 +200,7 @@ func (g *groups) list() (ts []trouble.Trouble) {
 			why = " (" + x.why + ")"
 		}
 		ts = append(ts, trouble.Trouble{Kind: x.kind, Subject: x.role.String() + " " + x.why, Count: int64(m.n), Since: m.since,
-			What: fmt.Sprintf("%d of %d %s workers %s %s%s: %s", m.n, g.roles[x.role], x.role, isOrAre(m.n), state, why, m.list())})
+			What: fmt.Sprintf("%d of %d %s workers %s %s: %s%s", m.n, g.roles[x.role], x.role, isOrAre(m.n), state, m.list(), why)})
 	}
 	return ts
 }

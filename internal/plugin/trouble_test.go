@@ -57,12 +57,12 @@ func TestWhatTheStateShowsIsJudged(t *testing.T) {
 		{"model_unserved: Model m cannot be served: no decode worker. Its requests are refused or wait.", func(s *admin.State) { s.Keys[0].CanServe, s.Keys[0].Reason = false, "no decode worker" }},
 		{"queue_full: FULL: The prefill workers of model m have 12 prompt tokens queued, the limit is 10.", func(s *admin.State) { s.Keys[0].QueuedTokens, s.Keys[0].MaxQueuedTokens = 12, 10 }},
 		{"bodies_full: FULL: 101 MiB of bodies are in flight, and 128 MiB may be.", func(s *admin.State) { s.BodiesTight, s.BodyBytes, s.BodyLimit = true, 101<<20, 128<<20 }},
-		{"worker_aside: 1 of 1 prefill workers is set aside (connect-failed): 10.0.0.1:8000 (id 1).", first(func(w *admin.WorkerRow) { w.Health, w.Reason, w.Since = admin.Aside, "connect-failed", at })},
-		{"worker_aside: 1 of 1 prefill workers is set aside (in part): 10.0.0.1:8000 (id 1): rank 1: silent.", first(func(w *admin.WorkerRow) { w.Health, w.Reason = admin.Partly, "rank 1: silent" })},
-		{"worker_recovering: 1 of 1 prefill workers is coming back (probe)", first(func(w *admin.WorkerRow) { w.Health, w.Reason = admin.Recovering, "probe" })},
-		{"worker_unheard: 1 of 1 prefill workers is not heard from yet (it refuses connections)", first(func(w *admin.WorkerRow) { w.Health, w.Reason = admin.Unheard, "it refuses connections" })},
+		{"worker_aside: 1 of 1 prefill workers is set aside: 10.0.0.1:8000 (id 1) (connect-failed).", first(func(w *admin.WorkerRow) { w.Health, w.Reason, w.Since = admin.Aside, "connect-failed", at })},
+		{"worker_aside: 1 of 1 prefill workers is set aside: 10.0.0.1:8000 (id 1): rank 1: silent (in part).", first(func(w *admin.WorkerRow) { w.Health, w.Reason = admin.Partly, "rank 1: silent" })},
+		{"worker_recovering: 1 of 1 prefill workers is coming back: 10.0.0.1:8000 (id 1) (probe).", first(func(w *admin.WorkerRow) { w.Health, w.Reason = admin.Recovering, "probe" })},
+		{"worker_unheard: 1 of 1 prefill workers is not heard from yet: 10.0.0.1:8000 (id 1) (it refuses connections).", first(func(w *admin.WorkerRow) { w.Health, w.Reason = admin.Unheard, "it refuses connections" })},
 		{"worker_spared: 1 of 1 prefill workers is failing", first(func(w *admin.WorkerRow) { w.Doubt = trouble.WorkerSpared })},
-		{"worker_doubted: 1 of 1 prefill workers is doubted (silent)", first(func(w *admin.WorkerRow) { w.Doubt, w.Reason = trouble.WorkerDoubted, "silent" })},
+		{"worker_doubted: 1 of 1 prefill workers is doubted: 10.0.0.1:8000 (id 1) (silent).", first(func(w *admin.WorkerRow) { w.Doubt, w.Reason = trouble.WorkerDoubted, "silent" })},
 		{"worker_ineligible: 1 of 1 prefill workers is not used", first(func(w *admin.WorkerRow) { w.Doubt = trouble.WorkerIneligible })},
 		{"worker_stale: 1 of 1 prefill workers is stale", first(func(w *admin.WorkerRow) { w.StaleSince = at })},
 		{"facts_failing: 1 of 1 prefill workers is not telling what they run: 10.0.0.1:8000 (id 1) (EOF).", first(func(w *admin.WorkerRow) { w.Facts = admin.FactsRow{State: "failing", Error: "EOF", Since: at} })},
@@ -125,7 +125,7 @@ func TestAFleetInTroubleIsAFewLines(t *testing.T) {
 	require.Len(t, ts, 10)
 	require.EqualValues(t, 150, ts[0].Count)
 	require.Equal(t, s.Now.Add(-298*time.Second), ts[0].Since, "since the first of them")
-	require.Equal(t, "150 of 300 prefill workers are set aside (connect-failed): 10.0.0.1:8000 (id 1), 10.0.0.1:8000 (id 3), 10.0.0.1:8000 (id 5), 10.0.0.1:8000 (id 7) and 146 more", ts[0].What)
+	require.Equal(t, "150 of 300 prefill workers are set aside: 10.0.0.1:8000 (id 1), 10.0.0.1:8000 (id 3), 10.0.0.1:8000 (id 5), 10.0.0.1:8000 (id 7) and 146 more (connect-failed)", ts[0].What)
 	require.Equal(t, "And 293 more like these: see the JSON state", ts[8].What)
 	require.Equal(t, trouble.KVEventsSilent, ts[9].Kind)
 	require.EqualValues(t, 150, ts[9].Count)
