@@ -5,6 +5,8 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -62,6 +64,15 @@ func TestAReferencePickersImageIsSwapped(t *testing.T) {
 		flags = append(flags, m["flag"])
 	}
 	require.Equal(t, []any{"--pool-name", "--pool-namespace", "--metrics-endpoint-auth"}, flags)
+	require.Eventually(t, func() bool {
+		resp, err := http.Get(at["admin"].(string) + "/metrics")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		page, _ := io.ReadAll(resp.Body)
+		return strings.Contains(string(page), `baton_trouble{kind="config_ignored"} 1`)
+	}, 20*time.Second, 50*time.Millisecond, "whose metrics are open, though the reference checks who reads them")
 	stop()
 	require.Equal(t, exitOK, <-ended, "%s", log.String())
 }
