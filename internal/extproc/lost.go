@@ -18,9 +18,9 @@ import (
 // and which ranks hold less than their events say.
 
 // mostKept is how many block hashes of a prompt are kept until its worker has told how much
-// was cached: 32 KiB. Blocks beyond them count as evicted if they are not delivered, since
+// was cached: 8 KiB. Blocks beyond them count as evicted if they are not delivered, since
 // engines evict the ends of prompts first.
-const mostKept = 4096
+const mostKept = 1024
 
 // belief is what was known at the pick of how much of a prompt its rank holds.
 type belief struct {

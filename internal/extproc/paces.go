@@ -35,6 +35,7 @@ type paced struct {
 type fleetPace struct {
 	pace.Fleet[worker.Rank]
 	told time.Time // when all ranks were told last
+	legs int       // that have ended, up to tellEach
 }
 
 type pairPace struct {
@@ -49,6 +50,10 @@ type legRanks struct{ Prefill, Decode worker.Rank }
 // are not known. So often the book is told of pairs.
 const tellAll = time.Second
 
+// tellEach is up to how many legs all are told with each one: until then what is believed of those that have
+// served nothing is far off, and a burst at the start would find them cheap, however much is queued there.
+const tellEach = 64
+
 // took tells that a rank has spent so long on so many tokens of a prompt, or, in decode, on a token while it
 // held so many blocks.
 func (p *Paces) took(c *Config, of paced, at worker.Rank, spent time.Duration, ended time.Time, size int64) {
@@ -60,7 +65,8 @@ func (p *Paces) took(c *Config, of paced, at worker.Rank, spent time.Duration, e
 		p.fleets[of] = f
 	}
 	f.Ended(at, spent, size)
-	if ended.Sub(f.told) < tellAll {
+	f.legs = min(f.legs+1, tellEach)
+	if f.legs == tellEach && ended.Sub(f.told) < tellAll {
 		setPace(c.Book, of.role, &f.Fleet, at)
 		return
 	}

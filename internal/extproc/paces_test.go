@@ -49,6 +49,27 @@ func TestWhatWasLearnedOutlivesTheProcess(t *testing.T) {
 	require.InDelta(t, 0.001, first.book.HandOff(key, 1000), 1e-4)
 }
 
+// TestWhatTheFirstLegsTeachIsBelievedOfAllRanks at once: a rank that has served nothing is not taken for one of
+// ten thousand tokens a second while its mates are known to have a tenth of that.
+func TestWhatTheFirstLegsTeachIsBelievedOfAllRanks(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	key, now := worker.Key{Model: "m"}, time.Now()
+	wait := func(of worker.Rank) float64 {
+		p, held := picker.DefaultParamsFor(worker.Prefill), new(load.Reservation)
+		req := &load.Request{Params: &p, Now: now, Pick: picker.Request{Role: worker.Prefill, ISLTokens: 1000}}
+		require.NoError(t, r.book.Reserve(req, of, 0, held))
+		defer held.Release(now)
+		return r.book.Wait(of, now)
+	}
+	require.Less(t, wait(worker.Rank{ID: 2}), 0.2)
+	for i := range 8 {
+		size := int64(500 + 100*i)
+		now = now.Add(time.Millisecond)
+		r.srv.Paces.took(&r.srv.cfg, paced{key, worker.Prefill}, worker.Rank{ID: 1}, time.Duration(size)*time.Millisecond, now, size)
+	}
+	require.InDelta(t, 1, wait(worker.Rank{ID: 2}), 0.1)
+}
+
 // TestWhatAnotherReplicaHasLearnedIsBelieved where this one has seen nothing, until that one is gone.
 func TestWhatAnotherReplicaHasLearnedIsBelieved(t *testing.T) {
 	first, second := newReplica(t, "a", nil), newReplica(t, "b", nil)
