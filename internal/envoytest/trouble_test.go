@@ -3,7 +3,6 @@
 package envoytest
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"html"
@@ -228,7 +227,7 @@ func TestAStoreThatIsGoneIsTrouble(t *testing.T) {
 	}
 }
 
-// TestWhereAllIsWellNoTroubleIsShown: traffic, a worker that leaves and one that joins, clients that leave and
+// TestWhereAllIsWellNoTroubleIsShown: traffic, a worker that leaves and one that joins, and
 // clients that ask for what there is not. A minute here is a second.
 func TestWhereAllIsWellNoTroubleIsShown(t *testing.T) {
 	t.Parallel()
@@ -238,10 +237,6 @@ func TestWhereAllIsWellNoTroubleIsShown(t *testing.T) {
 			prompt := fmt.Sprint("minute ", i, strings.Repeat(" word", 20*(i%7)))
 			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 8, i%2 == 0)), prompt, 8)
 			switch i % 15 {
-			case 3:
-				ctx, leave := context.WithTimeout(t.Context(), 5*time.Millisecond)
-				f.send(ctx, "/v1/completions", completion(prompt, 50, true))
-				leave()
 			case 6:
 				f.send(t.Context(), "/v1/completions", strings.Replace(completion(prompt, 1, false), `"m"`, `"unknown"`, 1))
 			case 9:

@@ -145,9 +145,6 @@ func (s *mainStream) askPrefill(e *leg.Effect, ended bool) {
 	if !began {
 		cancel()
 		stop(nil)
-		if ended { // the reader tells it as well, and may be later: a leg that nobody waits for has not failed
-			s.post(just(leg.Event{Kind: leg.EventClosed}))
-		}
 		end(&leg.OwnAnswer{Err: errClosed})
 	}
 }

@@ -33,17 +33,6 @@ func (f *following) AfterFunc(func()) (stop func() bool) {
 	return func() bool { f.now.Add(-1); return true }
 }
 
-// TestALegOfAStreamThatHasEndedHasNotFailed: who has left is told first, whatever the reader of the stream does.
-func TestALegOfAStreamThatHasEndedHasNotFailed(t *testing.T) {
-	srv := &Server{legs: t.Context(), bodies: budget.New(0)}
-	s := &mainStream{stream: stream{srv: srv}}
-	events := make(chan leg.EventKind, 2)
-	s.act.handle = func(ev *notice) { events <- ev.Kind }
-	s.askPrefill(&leg.Effect{Wait: time.Minute}, true)
-	require.Equal(t, leg.EventClosed, <-events)
-	require.Equal(t, leg.EventPrefilled, <-events)
-}
-
 func TestALegThatHasEndedLeavesNothingWithTheServer(t *testing.T) {
 	legs := &following{Context: context.Background(), done: make(chan struct{})}
 	client, err := newLegClient("unix:///nowhere/prefill.sock", 0, slog.New(slog.DiscardHandler))
