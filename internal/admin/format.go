@@ -70,7 +70,8 @@ func bytesText(n int64) string {
 	}
 }
 
-func keyName(k worker.Key) string {
+// KeyName is how people name a model in a namespace.
+func KeyName(k worker.Key) string {
 	if k.Namespace == "" {
 		return k.Model
 	}

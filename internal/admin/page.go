@@ -197,7 +197,7 @@ func newPageView(s *State, recs []decision.Record, size int) *pageView {
 }
 
 func newKeyView(k *KeyRow, now time.Time) keyView {
-	v := keyView{KeyRow: *k, Name: cutText(keyName(k.Key), maxShown), Queued: grouped(k.QueuedTokens), Full: k.Full()}
+	v := keyView{KeyRow: *k, Name: cutText(KeyName(k.Key), maxShown), Queued: grouped(k.QueuedTokens), Full: k.Full()}
 	v.Reason += forTime(k.Since, now)
 	if k.MaxQueuedTokens > 0 {
 		v.Queued += " of " + grouped(k.MaxQueuedTokens)
@@ -335,7 +335,7 @@ var words = template.FuncMap{
 	"after": after, "bars": bars, "bytes": bytesText, "class": outcomeClass, "clock": clock, "full": full,
 	"grouped": grouped, "overlap": overlapText, "source": sourceWord,
 	"model": func(r *decision.Record) string {
-		return keyName(worker.Key{Model: r.Model, Namespace: r.Namespace})
+		return KeyName(worker.Key{Model: r.Model, Namespace: r.Namespace})
 	},
 	"at": func(c *decision.Choice) string { // the endpoint, for a narrow column
 		if !c.Made() {

@@ -117,33 +117,29 @@ func (j *Journal) Recent(dst []decision.Record, n int) []decision.Record {
 	if j == nil {
 		return dst
 	}
-	if n <= 0 || n > len(j.slots) {
+	if n <= 0 {
 		n = len(j.slots)
 	}
-	last := j.last.Load()
-	for seq := last; seq > 0 && last-seq < uint64(n); seq-- {
-		s := j.slot(seq)
-		s.mu.Lock()
-		// With another number, a writer has taken the slot and not filled it yet, or a
-		// newer record is there. In both cases the record with this number is not there.
-		if s.rec.Seq == seq {
-			dst = append(dst, s.rec)
-		}
-		s.mu.Unlock()
-	}
+	j.visit(n, func(r *decision.Record) { dst = append(dst, *r) })
 	return dst
 }
 
 // Visit calls f with each record, newest first. f must keep to the rules of Add's fill, and must
 // not change the record.
 func (j *Journal) Visit(f func(r *decision.Record)) {
-	if j == nil {
-		return
+	if j != nil {
+		j.visit(len(j.slots), f)
 	}
+}
+
+// visit calls f with the latest n records, as far as there are so many.
+func (j *Journal) visit(n int, f func(r *decision.Record)) {
 	last := j.last.Load()
-	for seq := last; seq > 0 && last-seq < uint64(len(j.slots)); seq-- {
+	for seq := last; seq > 0 && last-seq < uint64(min(n, len(j.slots))); seq-- {
 		s := j.slot(seq)
 		s.mu.Lock()
+		// With another number, a writer has taken the slot and not filled it yet, or a
+		// newer record is there. In both cases the record with this number is not there.
 		if s.rec.Seq == seq {
 			f(&s.rec)
 		}

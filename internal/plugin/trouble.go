@@ -106,7 +106,7 @@ func served(s *admin.State) (ts []trouble.Trouble) {
 	}
 	for i := range s.Keys {
 		k := &s.Keys[i]
-		name := keyName(k.Key)
+		name := admin.KeyName(k.Key)
 		if !k.CanServe {
 			ts = append(ts, trouble.Trouble{Kind: trouble.ModelUnserved, Subject: name, Since: k.Since,
 				What: fmt.Sprintf("Model %s cannot be served: %s", name, cmp.Or(k.Reason, "no reason given"))})
@@ -121,13 +121,6 @@ func served(s *admin.State) (ts []trouble.Trouble) {
 			"%d MiB of bodies are in flight, and %d MiB may be", s.BodyBytes>>20, s.BodyLimit>>20)})
 	}
 	return ts
-}
-
-func keyName(k worker.Key) string {
-	if k.Namespace == "" {
-		return k.Model
-	}
-	return k.Model + " in " + k.Namespace
 }
 
 // group is workers of one role with one trouble for one reason.

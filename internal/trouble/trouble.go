@@ -73,18 +73,21 @@ func (t *Trouble) Line() string { return strings.TrimPrefix(t.Tag()+": "+t.Text(
 // Sort puts the severe ones first, and else keeps the order of the kinds.
 func Sort(ts []Trouble) {
 	place := make(map[Kind]int)
-	for i, k := range Kinds() {
-		place[k] = i
-	}
-	light := func(t *Trouble) int {
-		if t.Severe() {
-			return 0
+	rows := all() // once: it is asked for at each comparison
+	for i := range rows {
+		place[rows[i].kind] = i
+		if !rows[i].severe {
+			place[rows[i].kind] += len(rows)
 		}
-		return 1
 	}
-	slices.SortStableFunc(ts, func(a, b Trouble) int {
-		return cmp.Or(cmp.Compare(light(&a), light(&b)), cmp.Compare(place[a.Kind], place[b.Kind]))
-	})
+	at := func(t *Trouble) int {
+		n, known := place[t.Kind]
+		if !known || t.Lighter && n < len(rows) {
+			n += len(rows)
+		}
+		return n
+	}
+	slices.SortStableFunc(ts, func(a, b Trouble) int { return cmp.Compare(at(&a), at(&b)) })
 }
 
 // ByKind counts what the troubles concern; every kind is there.
