@@ -18,6 +18,9 @@ type Params struct {
 	PluginHost   string
 	PluginPort   int
 
+	// Replicas are the addresses, host:port, of further plugins behind the same Envoy.
+	Replicas []string
+
 	// Where Envoy takes the legs that the plugin begins itself: a unix socket,
 	// or host and port when PrefillPort is set. Default: prefill.sock beside the
 	// plugin's socket; none where the plugin listens on a port. Envoy makes the
@@ -58,6 +61,13 @@ type Params struct {
 	// makes no spans of its own.
 	TracingHost string
 	TracingPort int
+
+	// CORS are the origins whose web pages may call Envoy; "*" for all. Empty: none may.
+	CORS []string
+
+	// WorkerCA is a file of certificates by which Envoy knows its workers, which then
+	// serve TLS. Empty: they serve plain HTTP.
+	WorkerCA string
 
 	// Before137 is for Envoy before 1.37, which by itself shows the plugin none of
 	// its own replies: a refused connection would get no fresh attempt. Envoy from 1.37

@@ -43,12 +43,29 @@ func (v view) Sends() bool {
 type endpoint struct{ Host, Port string }
 
 // Endpoints are those of the pool.
-func (v view) Endpoints() ([]endpoint, error) {
-	out := make([]endpoint, 0, len(v.Pool))
-	for _, e := range v.Pool {
+func (v view) Endpoints() ([]endpoint, error) { return endpoints("endpoint of the pool", v.Pool) }
+
+// Others are the further replicas.
+func (v view) Others() ([]endpoint, error) { return endpoints("replica", v.Replicas) }
+
+// Origins are the matchers of CORS.
+func (v view) Origins() []string {
+	out := make([]string, len(v.CORS))
+	for i, origin := range v.CORS {
+		out[i] = fmt.Sprintf("{exact: %q}", origin)
+		if origin == "*" {
+			out[i] = `{safe_regex: {regex: ".*"}}`
+		}
+	}
+	return out
+}
+
+func endpoints(what string, addresses []string) ([]endpoint, error) {
+	out := make([]endpoint, 0, len(addresses))
+	for _, e := range addresses {
 		host, port, err := net.SplitHostPort(e)
 		if err != nil {
-			return nil, fmt.Errorf("envoy: endpoint %q of the pool: %w", e, err)
+			return nil, fmt.Errorf("envoy: %s %q: %w", what, e, err)
 		}
 		out = append(out, endpoint{host, port})
 	}

@@ -20,11 +20,15 @@ import (
 
 func checkCommand(args []string, stdout, stderr io.Writer) error {
 	fs := config.NewFlagSet("check", "Validates the configuration, prints the effective one, and says for each model in the workers' file whether and how it can be served.", stderr)
-	given := config.Flags(fs)
+	envoyAt := fs.String("envoy", "", "check this instead: Envoy's bootstrap `file`, or the address of a running Envoy's admin (host:port, or a socket's path)")
+	given := config.FlagsWithoutWorkers(fs, func() bool { return *envoyAt != "" })
 	if err := config.ParseFlags(fs, args, 0); err != nil {
 		return err
 	}
 	c, err := given()
+	if err == nil && *envoyAt != "" {
+		return checkEnvoy(&c, *envoyAt, stdout)
+	}
 	c.In(plugin.Namespace(os.Getenv("NAMESPACE")))
 	if err == nil {
 		err = plugin.Check(c)

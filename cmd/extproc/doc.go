@@ -4,6 +4,7 @@
 //	extproc serve   --config baton.yaml     run the plugin
 //	extproc epp     --pool-name POOL …      the same, called as a Gateway API endpoint picker is
 //	extproc check   --config baton.yaml     validate, and print the effective configuration
+//	extproc envoy   envoy.yaml              merge what Baton needs into your Envoy's configuration
 //	extproc explain --admin URL body.json   what would be decided for this request, and why
 //	extproc register --engine-url URL …      keep an engine known to the plugins, from beside it
 //	extproc index   FILE                    what a dump of the index has

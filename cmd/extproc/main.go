@@ -81,7 +81,8 @@ Usage:
   extproc serve    [flags]             run the plugin that Envoy calls
   extproc epp      [flags]             the same with the flags of a Gateway API endpoint picker; the word may be left out
   extproc register [flags]             announce a worker to the plugins, from beside it
-  extproc check    [flags]             validate the configuration, print the effective one, and tell which models can be served
+  extproc check    [flags]             validate the configuration, print the effective one, and tell which models can be served; with --envoy: what your Envoy lacks
+  extproc envoy    [flags] [FILE]      write your own Envoy's configuration: merged into FILE, as parts, or whole
   extproc explain  [flags] [body.json] ask a running plugin what it would decide for a request, and why
   extproc index    FILE                print what a dump of the index holds
   extproc replay   [flags] FILE…       play recorded requests with another configuration, or another fleet
@@ -112,6 +113,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = registerCommand(ctx, args[1:], stderr)
 	case "check":
 		err = checkCommand(args[1:], stdout, stderr)
+	case "envoy":
+		err = envoyCommand(args[1:], stdout, stderr)
 	case "explain":
 		err = explainCommand(ctx, args[1:], stdout, stderr)
 	case "index":
@@ -129,7 +132,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			err = eppCommand(ctx, args, stderr)
 			break
 		}
-		fmt.Fprintf(stderr, "extproc: unknown command %q: expected serve, epp, register, check, explain, index, replay or version\n", args[0])
+		fmt.Fprintf(stderr, "extproc: unknown command %q: expected serve, epp, register, check, envoy, explain, index, replay or version\n", args[0])
 		return exitUsage
 	}
 	switch {

@@ -17,7 +17,7 @@ import (
 // Request.MaxBodiesBytes before: its default follows from the machine's memory, which
 // this package does not read.
 func (c Config) Effective() (string, error) {
-	c.Prefill.Listener, c.Models = c.prefillListener(), c.filledModels()
+	c.Prefill.Listener, c.Models = c.PrefillListener(), c.filledModels()
 	c.Request.MaxBodyBytes = int(min(int64(c.Request.MaxBodyBytes), budget.New(c.Request.MaxBodiesBytes).Large()))
 	r := &c.Routing
 	r.Prefill, r.Decode, r.Aggregated = r.Prefill.filled(worker.Prefill), r.Decode.filled(worker.Decode), r.Aggregated.filled(worker.Aggregated)
@@ -28,10 +28,10 @@ func (c Config) Effective() (string, error) {
 	return redact.Text(string(b)), nil
 }
 
-// prefillListener is where Envoy takes the legs that the plugin itself begins. The
+// PrefillListener is where Envoy takes the legs that the plugin itself begins. The
 // default is a socket beside the plugin's own: if the plugin listens on a socket, Envoy
 // is on this machine.
-func (c *Config) prefillListener() string {
+func (c *Config) PrefillListener() string {
 	if c.Prefill.Listener != "" {
 		return c.Prefill.Listener
 	}

@@ -56,7 +56,7 @@ func (c *Config) targets() map[string]time.Duration {
 func (c *Config) Policy() activation.Policy {
 	p := activation.Policy{
 		Namespace: c.Namespace, NeverSplit: make(map[string]bool),
-		Rules: activation.Rules{Enforced: c.EnforceDisagg, Fallback: c.Fallback == fallbackAggregated, Listener: c.prefillListener() != "", Sidecar: c.Routing.sidecar()},
+		Rules: activation.Rules{Enforced: c.EnforceDisagg, Fallback: c.Fallback == fallbackAggregated, Listener: c.PrefillListener() != "", Sidecar: c.Routing.sidecar()},
 	}
 	for name, m := range c.Models {
 		if m.Disaggregation == disaggregationOff {

@@ -11,6 +11,17 @@ func Flags(fs *flag.FlagSet) func() (Config, error) {
 	return overlay{base: Default(), file: "config"}.flags(fs)
 }
 
+// FlagsWithoutWorkers is [Flags] for a command that needs no workers if without says so: that no source
+// lists them is no fault then.
+func FlagsWithoutWorkers(fs *flag.FlagSet, without func() bool) func() (Config, error) {
+	return overlay{base: Default(), file: "config", over: func(c *Config) error {
+		if without() && c.Discovery.File == "" && len(c.Discovery.Elsewhere()) == 0 {
+			c.Discovery.File = "workers.yaml"
+		}
+		return nil
+	}}.flags(fs)
+}
+
 // overlay holds what a configuration is made from. Each step overrides the ones before:
 // base, the file, the function under, the flags of serve, the function over. The result
 // is then validated.

@@ -23,7 +23,7 @@ func (c *Config) Server() (extproc.Config, error) {
 		Targets: c.targets(),
 		Gateway: c.gateway(), Sidecar: c.Routing.sidecar(),
 		Conditional: extproc.Conditional(c.Routing.Conditional), FallbackAggregated: policy.Rules.Fallback,
-		PrefillCluster: c.Prefill.Cluster, PrefillListener: c.prefillListener(), TimeoutHeader: c.Request.TimeoutHeader,
+		PrefillCluster: c.Prefill.Cluster, PrefillListener: c.PrefillListener(), TimeoutHeader: c.Request.TimeoutHeader,
 		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout, MaxWait: c.Request.MaxWait,
 		MaxBodyBytes: c.Request.MaxBodyBytes, MaxAttempts: c.Request.MaxAttempts,
 		MaxBodiesBytes: c.Request.MaxBodiesBytes,

@@ -1,0 +1,407 @@
+package envoyfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/seed-60ae5743/baton/envoy"
+)
+
+// Options say what is merged into a file, and where.
+type Options struct {
+	envoy.Params
+
+	// Listener is the name of the listener that clients reach. It may be empty if only one can be.
+	Listener string
+	// Cluster is the cluster whose routes lead to Baton from now on. It may be empty if all routes
+	// lead to one, or if Baton is in the file already.
+	Cluster string
+}
+
+// Merge puts Baton's parts into a bootstrap file and returns it, with a line for each value of the user's
+// that it had to change. The file's order, comments and anchors stay; its indentation becomes the usual one.
+// Of what is only advised it adds what the file is silent about. Errors name all that is in the way.
+func Merge(f File, o Options) (out []byte, changed []string, err error) {
+	doc, err := parse(f.Name, f.Data)
+	if err != nil {
+		return nil, nil, err
+	}
+	root := doc.Content[0]
+	if get(root, "static_resources") == nil {
+		return nil, nil, fmt.Errorf("%s: %w. For an Envoy that has its listeners and clusters from elsewhere use --parts", f.Name, errShape)
+	}
+	want, err := wanted(o.Params)
+	if err != nil {
+		return nil, nil, err
+	}
+	renameAnchors(want.bootstrap)
+	m := &merger{name: f.Name, root: root, want: want}
+	m.client(o)
+	for _, key := range []string{"bootstrap_extensions", "overload_manager", "layered_runtime"} {
+		m.bootstrap(key)
+	}
+	m.replace("listeners", []string{"main_leg", "prefill_leg", "sync_leg"})
+	m.replace("clusters", []string{"extproc", "picker", "main_leg", "prefill_leg", "decode", "prefill", "otel_collector"})
+	if len(m.errs) > 0 {
+		return nil, nil, errors.Join(m.errs...)
+	}
+	anchored(doc)
+	out, err = encode(doc)
+	return out, m.changed, err
+}
+
+func encode(doc *yaml.Node) ([]byte, error) {
+	var b bytes.Buffer
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(2)
+	e.CompactSeqIndent()
+	if err := e.Encode(doc); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), e.Close()
+}
+
+// renameAnchors keeps our anchors apart from the user's.
+func renameAnchors(n *yaml.Node) {
+	walk(n, func(n *yaml.Node) {
+		if n.Anchor != "" {
+			n.Anchor = "baton_" + n.Anchor
+		}
+		if n.Kind == yaml.AliasNode {
+			n.Value = "baton_" + n.Value
+		}
+	})
+}
+
+// merger changes a user's file.
+type merger struct {
+	name    string
+	root    *yaml.Node
+	want    *config
+	changed []string
+	errs    []error
+}
+
+func (m *merger) fail(n *yaml.Node, format string, args ...any) {
+	at := m.name
+	if n != nil && n.Line > 0 {
+		at = fmt.Sprintf("%s:%d", m.name, n.Line)
+	}
+	m.errs = append(m.errs, fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...)))
+}
+
+// own is own of the tree, with its error kept.
+func (m *merger) own(n *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
+	below, err := own(n, key, kind)
+	if err != nil {
+		m.errs = append(m.errs, fmt.Errorf("%s: %w", m.name, err))
+		return &yaml.Node{Kind: kind}
+	}
+	return below
+}
+
+// must gives a key the value that Baton needs, and tells of another one that was there.
+func (m *merger) must(in *yaml.Node, key string, value *yaml.Node) {
+	was := get(in, key)
+	if was != nil && (&comparer{}).equal(value, was) {
+		return
+	}
+	set(in, key, clone(value))
+	if was != nil {
+		m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s was %s, and is %s now", m.name, was.Line, key, short(was), short(value)))
+	}
+}
+
+// equal says that nothing differs.
+func (c *comparer) equal(want, is *yaml.Node) bool {
+	c.compare("x", want, is, 0)
+	return len(c.found) == 0
+}
+
+// advise gives a key a value if it has none.
+func advise(in *yaml.Node, key string, value *yaml.Node) {
+	if value != nil && get(in, key) == nil {
+		set(in, key, clone(value))
+	}
+}
+
+// bootstrap adds what the root of the file needs.
+func (m *merger) bootstrap(key string) {
+	want := get(m.want.bootstrap, key)
+	switch {
+	case want == nil:
+	case key == "bootstrap_extensions":
+		m.join(m.own(m.root, key, yaml.SequenceNode), want.Content)
+	default:
+		advise(m.root, key, want)
+	}
+}
+
+// join adds elements to a list. An element of the same name, or the same value, is replaced.
+func (m *merger) join(list *yaml.Node, add []*yaml.Node) {
+next:
+	for _, a := range add {
+		for i, have := range list.Content {
+			if key := keyOf(a); key != "" && key == keyOf(real(have)) {
+				list.Content[i] = clone(a)
+				continue next
+			}
+		}
+		list.Content = append(list.Content, clone(a))
+	}
+}
+
+// keyOf is what tells elements of a list apart.
+func keyOf(n *yaml.Node) string {
+	n = real(n)
+	if n.Kind == yaml.ScalarNode {
+		return n.Value
+	}
+	if name := text(n, "name"); name != "" {
+		return name
+	}
+	return strings.ToLower(text(n, "header", "key"))
+}
+
+// replace puts Baton's own listeners or clusters into their list: in place of those of an earlier merge, or at its end.
+func (m *merger) replace(list string, roles []string) {
+	to := m.own(m.own(m.root, "static_resources", yaml.MappingNode), list, yaml.SequenceNode)
+	wanted := items(m.want.bootstrap, "static_resources", list)
+	for _, role := range roles {
+		w := named(wanted, role)
+		i := slices.IndexFunc(to.Content, func(n *yaml.Node) bool { return text(real(n), "name") == role })
+		switch {
+		case i >= 0 && !m.ours(list, role, real(to.Content[i])):
+			if w != nil {
+				m.fail(real(to.Content[i]), "the name %s in %s is taken: Baton needs it; give yours another one", role, list)
+			}
+		case i >= 0 && w == nil: // of another form
+			to.Content = slices.Delete(to.Content, i, i+1)
+		case i >= 0:
+			to.Content[i] = clone(w)
+		case w != nil:
+			to.Content = append(to.Content, clone(w))
+		}
+	}
+}
+
+// ours says that a listener or cluster is of an earlier merge.
+func (m *merger) ours(list, role string, n *yaml.Node) bool {
+	if list == "listeners" {
+		return len(https(n)) == 1 && strings.HasPrefix(text(https(n)[0], "stat_prefix"), role)
+	}
+	switch role {
+	case "decode", "prefill":
+		return text(n, "original_dst_lb_config", "http_header_name") != ""
+	case "main_leg", "prefill_leg":
+		return internalOf(n) == role
+	default:
+		return named(items(m.root, "static_resources", "listeners"), "main_leg") != nil
+	}
+}
+
+// client makes a listener of the user's one that leads to Baton.
+func (m *merger) client(o Options) {
+	l, http := m.listener(o.Listener)
+	if l == nil {
+		return
+	}
+	if text(http, "rds", "route_config_name") != "" {
+		m.fail(http, "the listener %s has its routes served from elsewhere (rds): use --parts, and give them there what client.yaml says", text(l, "name"))
+		return
+	}
+	want := named(m.want.listeners, "client")
+	wantHTTP := https(want)[0]
+	wantHost := items(wantHTTP, "route_config", "virtual_hosts")[0]
+	wantRoute := items(wantHost, "routes")[0]
+	found := false
+	cluster := m.cluster(o.Cluster, http)
+	hosts := m.own(m.own(http, "route_config", yaml.MappingNode), "virtual_hosts", yaml.SequenceNode)
+	for _, host := range hosts.Content {
+		here := false
+		routes := m.own(real(host), "routes", yaml.SequenceNode)
+		for _, route := range routes.Content {
+			to := text(route, "route", "cluster")
+			if to != "" && (to == cluster || to == "main_leg") {
+				here = true
+				m.route(real(route), wantRoute)
+			}
+		}
+		if here {
+			m.must(real(host), "include_request_attempt_count", get(wantHost, "include_request_attempt_count"))
+			m.must(real(host), "request_body_buffer_limit", get(wantHost, "request_body_buffer_limit"))
+			if per := get(wantHost, "typed_per_filter_config"); per != nil {
+				advise(m.own(real(host), "typed_per_filter_config", yaml.MappingNode), "envoy.filters.http.cors", per.Content[1])
+			}
+		}
+		found = found || here
+	}
+	if !found {
+		if len(m.errs) == 0 {
+			m.fail(l, "no route of listener %s leads to cluster %q", text(l, "name"), cluster)
+		}
+		return
+	}
+	m.http(l, http, want, wantHTTP)
+}
+
+// http gives the listener itself what it needs.
+func (m *merger) http(l, http, want, wantHTTP *yaml.Node) {
+	m.must(http, "stream_idle_timeout", get(wantHTTP, "stream_idle_timeout"))
+	strip := get(wantHTTP, "early_header_mutation_extensions")
+	m.join(m.own(http, "early_header_mutation_extensions", yaml.SequenceNode), strip.Content)
+	m.filters(http, get(wantHTTP, "http_filters"))
+	if len(clustersOf(http)) > 1 {
+		return // other routes of this listener's are not Baton's, and have their own needs
+	}
+	for i := 0; i < len(wantHTTP.Content); i += 2 {
+		switch key := wantHTTP.Content[i].Value; key {
+		case "http_filters", "route_config", "early_header_mutation_extensions":
+		case "use_remote_address": // says who stands before this Envoy: only its owner knows
+		default:
+			advise(http, key, wantHTTP.Content[i+1])
+		}
+	}
+	for _, key := range []string{"per_connection_buffer_limit_bytes", "max_connections_to_accept_per_socket_event"} {
+		advise(l, key, get(want, key))
+	}
+}
+
+// filters adds filters of Baton's to the listener, before all others: CORS, where it is asked for.
+func (m *merger) filters(http, want *yaml.Node) {
+	list := m.own(http, "http_filters", yaml.SequenceNode)
+	for _, w := range want.Content {
+		name := text(w, "name")
+		if name != "envoy.filters.http.router" && named(items(http, "http_filters"), name) == nil {
+			list.Content = slices.Insert(list.Content, 0, clone(w))
+		}
+	}
+}
+
+// route makes one route lead to Baton.
+func (m *merger) route(route, want *yaml.Node) {
+	to := m.own(route, "route", yaml.MappingNode)
+	for _, key := range []string{"cluster", "timeout", "retry_policy"} {
+		m.must(to, key, get(want, "route", key))
+	}
+	for _, key := range []string{"idle_timeout", "max_stream_duration"} {
+		if i := at(to, key); i >= 0 {
+			m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s was %s, and is gone now", m.name, to.Content[i].Line, key, short(to.Content[i])))
+			to.Content = slices.Delete(to.Content, i-1, i+1)
+		}
+	}
+	for _, key := range []string{"request_headers_to_add", "response_headers_to_remove"} {
+		m.join(m.own(route, key, yaml.SequenceNode), get(want, key).Content)
+	}
+}
+
+// listener finds the listener that clients reach, and its configuration of HTTP.
+func (m *merger) listener(name string) (l, http *yaml.Node) {
+	var can []*yaml.Node
+	names := []string{}
+	for _, l := range items(m.root, "static_resources", "listeners") {
+		is := text(l, "name")
+		if len(https(l)) == 0 || is == "main_leg" || is == "sync_leg" || is == "prefill_leg" {
+			continue
+		}
+		names = append(names, is)
+		if is == name || name == "" {
+			can = append(can, l)
+		}
+	}
+	if name == "" && len(can) > 1 { // the one of an earlier merge
+		if led := slices.DeleteFunc(slices.Clone(can), func(l *yaml.Node) bool { return !slices.Contains(clustersOf(https(l)[0]), "main_leg") }); len(led) > 0 {
+			can = led
+		}
+	}
+	switch {
+	case len(can) == 1 && len(https(can[0])) == 1:
+		return can[0], https(can[0])[0]
+	case len(can) == 1:
+		m.fail(can[0], "listener %s has %d filter chains with HTTP: use --parts, and give the right one what client.yaml says", text(can[0], "name"), len(https(can[0])))
+	case len(can) == 0:
+		m.fail(nil, "there is no listener %q of HTTP: expected one of: %s", name, strings.Join(names, ", "))
+	default:
+		m.fail(nil, "which listener do clients of models reach? Say --listener with one of: %s", strings.Join(names, ", "))
+	}
+	return nil, nil
+}
+
+// cluster is the one whose routes become Baton's.
+func (m *merger) cluster(name string, http *yaml.Node) string {
+	all := clustersOf(http)
+	switch {
+	case name != "" || slices.Contains(all, "main_leg"):
+		return name
+	case len(all) == 1:
+		return all[0]
+	case len(all) == 0:
+		m.fail(http, "no route of this listener leads to a cluster")
+	default:
+		m.fail(http, "which routes lead to models? Say --cluster with the cluster to which they lead now, one of: %s", strings.Join(all, ", "))
+	}
+	return ""
+}
+
+// clustersOf are the clusters to which the routes lead, each once.
+func clustersOf(http *yaml.Node) (out []string) {
+	for _, host := range items(http, "route_config", "virtual_hosts") {
+		for _, r := range items(host, "routes") {
+			if c := text(r, "route", "cluster"); c != "" && !slices.Contains(out, c) {
+				out = append(out, c)
+			}
+		}
+	}
+	return out
+}
+
+// Split gives the parts as files of their own, by name, for an Envoy whose listeners and clusters are served
+// from elsewhere: bootstrap.yaml; lds.yaml and cds.yaml as Envoy reads them from files; client.yaml, what your
+// own listener and its routes need.
+func Split(p envoy.Params) (map[string][]byte, error) {
+	want, err := wanted(p)
+	if err != nil {
+		return nil, err
+	}
+	client := named(want.listeners, "client")
+	http := https(client)[0]
+	host := items(http, "route_config", "virtual_hosts")[0]
+	out := map[string][]byte{}
+	files := map[string]*yaml.Node{
+		"bootstrap.yaml": without(want.bootstrap, "static_resources", "admin"),
+		"lds.yaml":       resources("listener.v3.Listener", slices.DeleteFunc(slices.Clone(want.listeners), func(l *yaml.Node) bool { return l == client })),
+		"cds.yaml":       resources("cluster.v3.Cluster", want.clusters),
+		"client.yaml": {Kind: yaml.MappingNode, HeadComment: "# What your own listener needs. Not a file that Envoy reads.", Content: []*yaml.Node{
+			key("listener"), without(client, "filter_chains", "address", "name"),
+			key("http_connection_manager"), without(http, "route_config", "stat_prefix"),
+			key("virtual_host"), without(host, "routes", "name", "domains"),
+			key("route"), without(items(host, "routes")[0], "match"),
+		}},
+	}
+	for name, n := range files {
+		doc := &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{clone(n)}}
+		anchored(doc)
+		if out[name], err = encode(doc); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// resources is what a discovery service answers.
+func resources(kind string, list []*yaml.Node) *yaml.Node {
+	seq := &yaml.Node{Kind: yaml.SequenceNode}
+	for _, n := range list {
+		r := clone(n)
+		r.Content = append([]*yaml.Node{key("@type"), key("type.googleapis.com/envoy.config." + kind)}, r.Content...)
+		seq.Content = append(seq.Content, r)
+	}
+	return &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{key("resources"), seq}}
+}
+
+func key(name string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: name} }

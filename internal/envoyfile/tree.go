@@ -1,0 +1,165 @@
+package envoyfile
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// parse reads one document, YAML or JSON, whose root is a mapping.
+func parse(name string, data []byte) (*yaml.Node, error) {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if doc.Kind != yaml.DocumentNode || doc.Content[0].Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("%s: expected a mapping, as Envoy's configuration is", name)
+	}
+	return &doc, nil
+}
+
+// real follows an alias.
+func real(n *yaml.Node) *yaml.Node {
+	for n != nil && n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n
+}
+
+// snake gives a field's name as the templates write it. Envoy reads both forms.
+func snake(key string) string {
+	if strings.ContainsAny(key, "._@- ") {
+		return key
+	}
+	var b strings.Builder
+	for _, c := range key {
+		if c >= 'A' && c <= 'Z' {
+			b.WriteByte('_')
+			c += 'a' - 'A'
+		}
+		b.WriteRune(c)
+	}
+	return b.String()
+}
+
+// at returns the index of a key's value in a mapping, or -1.
+func at(m *yaml.Node, key string) int {
+	for i := 0; i+1 < len(m.Content); i += 2 {
+		if m.Content[i].Value == key || snake(m.Content[i].Value) == key {
+			return i + 1
+		}
+	}
+	return -1
+}
+
+// get follows keys from a node; nil if there is no such value.
+func get(n *yaml.Node, keys ...string) *yaml.Node {
+	for _, k := range keys {
+		n = real(n)
+		if n == nil || n.Kind != yaml.MappingNode {
+			return nil
+		}
+		i := at(n, k)
+		if i < 0 {
+			return nil
+		}
+		n = n.Content[i]
+	}
+	return real(n)
+}
+
+// text is the scalar that keys lead to, or "".
+func text(n *yaml.Node, keys ...string) string {
+	if n = get(n, keys...); n != nil && n.Kind == yaml.ScalarNode {
+		return n.Value
+	}
+	return ""
+}
+
+// items are the elements of the list that keys lead to.
+func items(n *yaml.Node, keys ...string) []*yaml.Node {
+	n = get(n, keys...)
+	if n == nil || n.Kind != yaml.SequenceNode {
+		return nil
+	}
+	out := make([]*yaml.Node, len(n.Content))
+	for i, c := range n.Content {
+		out[i] = real(c)
+	}
+	return out
+}
+
+// set gives a key of a mapping a value, and returns what it was.
+func set(m *yaml.Node, key string, value *yaml.Node) (was *yaml.Node) {
+	if i := at(m, key); i >= 0 {
+		was = m.Content[i]
+		m.Content[i] = value
+		return was
+	}
+	m.Content = append(m.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: key}, value)
+	return nil
+}
+
+// own returns the value of a key as a node that may be changed: it makes an empty one where there is none, and
+// takes the place of an alias, of which others are.
+func own(m *yaml.Node, key string, kind yaml.Kind) (*yaml.Node, error) {
+	i := at(m, key)
+	if i < 0 {
+		n := &yaml.Node{Kind: kind}
+		set(m, key, n)
+		return n, nil
+	}
+	n := m.Content[i]
+	if n.Kind == yaml.AliasNode {
+		n = clone(real(n))
+		n.Anchor = ""
+		m.Content[i] = n
+	}
+	if n.Kind != kind {
+		return nil, fmt.Errorf("line %d: %s is neither a mapping nor a list as Envoy reads it", n.Line, key)
+	}
+	return n, nil
+}
+
+// clone copies a node with all below it. Aliases still lead to the originals.
+func clone(n *yaml.Node) *yaml.Node {
+	c := *n
+	c.Content = make([]*yaml.Node, len(n.Content))
+	for i, below := range n.Content {
+		c.Content[i] = clone(below)
+	}
+	return &c
+}
+
+// walk visits a node and all below it in the order in which they are written.
+func walk(n *yaml.Node, visit func(*yaml.Node)) {
+	visit(n)
+	for _, c := range n.Content {
+		walk(c, visit)
+	}
+}
+
+// anchored makes each alias follow its anchor: parts of a document that are moved may leave theirs behind. An
+// alias whose anchor is not written before it becomes what it stands for.
+func anchored(n *yaml.Node) {
+	written := map[string]bool{}
+	var mend func(n *yaml.Node)
+	mend = func(n *yaml.Node) {
+		for i, c := range n.Content {
+			if c.Kind == yaml.AliasNode && !written[c.Value] {
+				n.Content[i] = clone(c.Alias)
+			}
+			c = n.Content[i]
+			if c.Anchor != "" {
+				written[c.Anchor] = true
+			}
+			mend(c)
+		}
+	}
+	mend(n)
+}
+
+// errShape is of a file that cannot be an Envoy configuration.
+var errShape = errors.New("it has no static_resources: expected Envoy's bootstrap file")
