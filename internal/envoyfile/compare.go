@@ -85,7 +85,7 @@ func unsaid(key, want string) bool {
 	case "0":
 		return key == "start"
 	}
-	return false
+	return key == "preserve_external_request_id" // an internal listener keeps the id in any case
 }
 
 // whole says that a mapping is one thing: an element with a name or a type.
@@ -94,13 +94,13 @@ func whole(n *yaml.Node) bool { return get(n, "@type") != nil || get(n, "name") 
 // list compares lists. An element with a name is found by it; another one is whatever fits best. What
 // is found must be in the same order.
 func (c *comparer) list(place string, want, is []*yaml.Node, line int) {
-	last := -1
+	last, taken := -1, map[int]bool{}
 	for i, w := range want {
 		name := text(w, "name")
 		at := place + "/" + cmp.Or(name, strconv.Itoa(i))
 		best, fewest := -1, []difference(nil)
 		for j, have := range is {
-			if name != "" && text(have, "name") != name {
+			if taken[j] || name != "" && text(have, "name") != name {
 				continue
 			}
 			try := comparer{names: c.names}
@@ -114,6 +114,7 @@ func (c *comparer) list(place string, want, is []*yaml.Node, line int) {
 			c.found = append(c.found, difference{place: at, line: line, want: short(w)})
 			continue
 		}
+		taken[best] = true
 		c.found = append(c.found, fewest...)
 		if ordered(place) && best < last {
 			c.found = append(c.found, difference{at, is[best].Line, "after another filter", "before it"})

@@ -3,6 +3,7 @@ package plugin
 import (
 	"cmp"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -17,12 +18,35 @@ import (
 // told of as trouble.
 const endedFor = 8 * time.Second
 
+// So many requests that end after the same time, and no sooner than leftAfter, are no accident: something has a
+// limit. They are looked for among those of the latest leftFor.
+const (
+	leftAlike = 3
+	leftAfter = 100 * time.Millisecond
+	leftFor   = 5 * time.Minute
+)
+
+// limit returns the time after which the latest requests were given up, all of them; 0 if they differ.
+func (e *ended) limit() time.Duration {
+	if len(e.left) < leftAlike {
+		return 0
+	}
+	least, most := slices.Min(e.left), slices.Max(e.left)
+	if most-least > max(most/20, 20*time.Millisecond) {
+		return 0
+	}
+	return most
+}
+
 // ended is how the requests of the latest endedFor have ended.
 type ended struct {
 	all, bad   int
 	counts     map[string]int // of the bad ones, by outcome
 	latest     string         // the latest error
 	unfinished int            // nobody told how they ended
+	headers    int            // whose headers were more than a leg of Envoy's takes
+
+	left []time.Duration // how long the latest took that their clients have left, newest first
 
 	picked, guessed int // prompts, and those of them that no tokenizer has counted
 	why             string
@@ -33,6 +57,9 @@ func lately(j *journal.Journal, now time.Time) ended {
 	e := ended{counts: map[string]int{}}
 	j.Visit(func(r *decision.Record) {
 		since := now.Add(-endedFor)
+		if r.Outcome == decision.ClientLeft && r.Attempt == 1 && len(e.left) < leftAlike && r.Timings.End >= leftAfter && r.Time.Add(r.Timings.End).After(now.Add(-leftFor)) {
+			e.left = append(e.left, r.Timings.End)
+		}
 		if r.Time.After(since) && r.ISLTokens > 0 {
 			e.pick(r)
 		}
@@ -55,6 +82,9 @@ func (e *ended) pick(r *decision.Record) {
 
 func (e *ended) end(r *decision.Record) {
 	e.all++
+	if r.Status == http.StatusRequestHeaderFieldsTooLarge {
+		e.headers++
+	}
 	if s := r.Status; (r.Outcome == decision.Refused || r.Outcome == decision.Rejected) && s >= 400 && s < 500 && s != 429 {
 		return // the client's fault: it must not hide ours
 	}
@@ -77,6 +107,14 @@ func (e *ended) troubles() (ts []trouble.Trouble) {
 		}
 		ts = append(ts, trouble.Trouble{Kind: trouble.RequestsFailing, Count: int64(e.bad), What: fmt.Sprintf(
 			"%d of the %d attempts that ended in the last %s did not end well: %s%s", e.bad, e.all, endedFor, outcomesOf(e.counts), latest)})
+	}
+	if after := e.limit(); after > 0 {
+		ts = append(ts, trouble.Trouble{Kind: trouble.TimeLimit, What: fmt.Sprintf(
+			"The latest %d requests that were given up before their deadline ended after about %s each: a time-out of Envoy's route, of another proxy or of the client's", leftAlike, after.Round(after/50))})
+	}
+	if e.headers > 0 {
+		ts = append(ts, trouble.Trouble{Kind: trouble.HeaderLimit, Count: int64(e.headers), What: fmt.Sprintf(
+			"The headers of %d of the latest requests were more than main_leg takes", e.headers)})
 	}
 	if e.unfinished > 0 {
 		ts = append(ts, trouble.Trouble{Kind: trouble.AccessLog, Count: int64(e.unfinished), What: fmt.Sprintf(
