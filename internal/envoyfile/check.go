@@ -211,7 +211,7 @@ func (c *checked) compare(place string, want, is, in *yaml.Node) {
 func (c *checked) note(d difference, in *yaml.Node) {
 	part := Owner(c.parts, d.place)
 	at := c.from[in]
-	if d.line > 0 {
+	if d.line > 0 && !c.dump {
 		at = fmt.Sprintf("%s:%d", at, d.line)
 	}
 	line := fmt.Sprintf("%s: %s is missing: %s", at, d.place, d.want)

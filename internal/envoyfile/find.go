@@ -17,12 +17,14 @@ type config struct {
 	routes    map[string]*yaml.Node // route configurations that are served by name (RDS)
 	missing   []string              // what is served from elsewhere, and was not given
 	from      map[*yaml.Node]string // the file of a listener or cluster
+	dump      bool                  // a running Envoy has told it: lines mean nothing
 }
 
 // add reads a bootstrap file, a configuration dump, or an answer of a discovery service.
 func (c *config) add(name string, root *yaml.Node) {
 	switch {
 	case get(root, "configs") != nil:
+		c.dump = true
 		for _, part := range items(root, "configs") {
 			c.dumped(name, part)
 		}

@@ -51,6 +51,7 @@ func Merge(f File, o Options) (out []byte, changed []string, err error) {
 		return nil, nil, errors.Join(m.errs...)
 	}
 	anchored(doc)
+	unfold(doc)
 	out, err = encode(doc)
 	return out, m.changed, err
 }
@@ -137,6 +138,8 @@ func (m *merger) bootstrap(key string) {
 	case want == nil:
 	case key == "bootstrap_extensions":
 		m.join(m.own(m.root, key, yaml.SequenceNode), want.Content)
+	case key == "layered_runtime":
+		m.join(m.own(m.own(m.root, key, yaml.MappingNode), "layers", yaml.SequenceNode), get(want, "layers").Content)
 	default:
 		advise(m.root, key, want)
 	}
@@ -256,6 +259,7 @@ func (m *merger) http(l, http, want, wantHTTP *yaml.Node) {
 	strip := get(wantHTTP, "early_header_mutation_extensions")
 	m.join(m.own(http, "early_header_mutation_extensions", yaml.SequenceNode), strip.Content)
 	m.filters(http, get(wantHTTP, "http_filters"))
+	advise(http, "tracing", get(wantHTTP, "tracing"))
 	if len(clustersOf(http)) > 1 {
 		return // other routes of this listener's are not Baton's, and have their own needs
 	}

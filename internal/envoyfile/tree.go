@@ -161,5 +161,17 @@ func anchored(n *yaml.Node) {
 	mend(n)
 }
 
+// unfold writes a mapping or list in braces on lines of its own if something in it has a comment: in braces there is no
+// room for one.
+func unfold(n *yaml.Node) (comment bool) {
+	for _, c := range n.Content {
+		comment = unfold(c) || comment
+	}
+	if comment {
+		n.Style &^= yaml.FlowStyle
+	}
+	return comment || n.HeadComment != "" || n.LineComment != "" || n.FootComment != ""
+}
+
 // errShape is of a file that cannot be an Envoy configuration.
 var errShape = errors.New("it has no static_resources: expected Envoy's bootstrap file")

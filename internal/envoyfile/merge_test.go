@@ -1,0 +1,110 @@
+package envoyfile_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/envoyfile"
+)
+
+func foreign(t *testing.T, name string) envoyfile.File {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", "foreign", name))
+	require.NoError(t, err)
+	return envoyfile.File{Name: name, Data: data}
+}
+
+func TestAMergedFileHasAllAndMergingAgainChangesNothing(t *testing.T) {
+	for name, o := range map[string]envoyfile.Options{
+		"edge.yaml":    {Cluster: "llm"},
+		"gateway.json": {Listener: "client"},
+	} {
+		for form, p := range forms() {
+			t.Run(name+"/"+form, func(t *testing.T) {
+				o.Params = p
+				once, _, err := envoyfile.Merge(foreign(t, name), o)
+				require.NoError(t, err)
+				found, err := envoyfile.Check(p, envoyfile.File{Name: name, Data: once})
+				require.NoError(t, err)
+				for _, f := range found {
+					require.True(t, f.Part.Advised, "%s", f)
+				}
+				again, changed, err := envoyfile.Merge(envoyfile.File{Name: name, Data: once}, o)
+				require.NoError(t, err)
+				require.Equal(t, string(once), string(again))
+				require.Empty(t, changed)
+			})
+		}
+	}
+}
+
+func TestMergeKeepsWhatIsTheUsersAndTellsWhatItChanges(t *testing.T) {
+	out, changed, err := envoyfile.Merge(foreign(t, "edge.yaml"), envoyfile.Options{Cluster: "llm"})
+	require.NoError(t, err)
+	for _, kept := range []string{
+		"# Our edge: the web site and the models behind one listener. Owned by the platform team.\n", "# a socket, as our rules ask\n",
+		"route: {cluster: web, timeout: 3s}\n", "# models\n", "connect_timeout: &soon 1s\n", "connect_timeout: *soon\n", "statPrefix: edge\n",
+	} {
+		require.Contains(t, string(out), kept)
+	}
+	require.NotContains(t, string(out), "use_remote_address", "who stands before it is not known")
+	require.Equal(t, []string{
+		"edge.yaml:24: cluster was llm, and is main_leg now",
+		"edge.yaml:24: timeout was 15s, and is 0s now",
+		"edge.yaml:24: retry_policy was {retryOn}, and is {retry_on, num_retries, retriable_headers, retry_back_off} now",
+		"edge.yaml:24: idle_timeout was 30s, and is gone now",
+		"edge.yaml:15: stream_idle_timeout was 60s, and is 0s now",
+	}, changed)
+}
+
+// TestAnotherFormTakesThePlaceOfTheOneBefore: from one plugin at a socket to two at ports, and back.
+func TestAnotherFormTakesThePlaceOfTheOneBefore(t *testing.T) {
+	all := forms()
+	one, _, err := envoyfile.Merge(foreign(t, "edge.yaml"), envoyfile.Options{Cluster: "llm", Params: all["plain"]})
+	require.NoError(t, err)
+	two, _, err := envoyfile.Merge(envoyfile.File{Name: "edge.yaml", Data: one}, envoyfile.Options{Params: all["replicas"]})
+	require.NoError(t, err)
+	require.Contains(t, string(two), "port_value: 9012")
+	require.Contains(t, string(two), "- name: prefill_leg\n")
+	back, _, err := envoyfile.Merge(envoyfile.File{Name: "edge.yaml", Data: two}, envoyfile.Options{Params: all["plain"]})
+	require.NoError(t, err)
+	require.NotContains(t, string(back), "- name: prefill_leg\n")
+	found, err := envoyfile.Check(all["plain"], envoyfile.File{Name: "edge.yaml", Data: back})
+	require.NoError(t, err)
+	for _, f := range found {
+		require.True(t, f.Part.Advised, "%s", f)
+	}
+}
+
+func TestWhatIsInTheWayIsNamedAtOnce(t *testing.T) {
+	clash := func(f envoyfile.File) envoyfile.File {
+		f.Data = []byte(strings.ReplaceAll(string(f.Data), "name: web", "name: decode"))
+		return f
+	}
+	for _, c := range []struct {
+		name string
+		file envoyfile.File
+		o    envoyfile.Options
+		want string
+	}{
+		{"several routes", foreign(t, "edge.yaml"), envoyfile.Options{}, "edge.yaml:13: which routes lead to models? Say --cluster with the cluster to which they lead now, one of: web, llm"},
+		{"several listeners", foreign(t, "gateway.json"), envoyfile.Options{}, "gateway.json: which listener do clients of models reach? Say --listener with one of: metrics, client"},
+		{"no such listener", foreign(t, "gateway.json"), envoyfile.Options{Listener: "x"}, `gateway.json: there is no listener "x" of HTTP: expected one of: metrics, client`},
+		{"no such cluster", foreign(t, "edge.yaml"), envoyfile.Options{Cluster: "x"}, `edge.yaml:6: no route of listener client leads to cluster "x"`},
+		{"served from elsewhere", foreign(t, "served.yaml"), envoyfile.Options{}, "served.yaml: it has no static_resources: expected Envoy's bootstrap file. For an Envoy that has its listeners and clusters from elsewhere use --parts"},
+		{"a name is taken, and which routes", clash(foreign(t, "edge.yaml")), envoyfile.Options{}, "edge.yaml:13: which routes lead to models? Say --cluster with the cluster to which they lead now, one of: web, llm\nedge.yaml:29: the name decode in clusters is taken: Baton needs it; give yours another one"},
+		{"not YAML", envoyfile.File{Name: "x.yaml", Data: []byte("a: [")}, envoyfile.Options{}, "x.yaml: yaml: line 1: did not find expected node content"},
+		{"a list", envoyfile.File{Name: "x.yaml", Data: []byte("[1]")}, envoyfile.Options{}, "x.yaml: expected a mapping, as Envoy's configuration is"},
+		{"a role that is wrong", foreign(t, "edge.yaml"), envoyfile.Options{Params: envoy.Params{Routing: "x"}}, `envoy: routing "x": expected prerouted, direct or nothing`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, _, err := envoyfile.Merge(c.file, c.o)
+			require.EqualError(t, err, c.want)
+		})
+	}
+}
