@@ -383,7 +383,7 @@ tidy: ## go mod tidy
 	go mod tidy
 
 golden: ## rewrite golden files; the commit says why the output changed
-	go test -tags invariants ./internal/extproc ./internal/blame ./internal/pin ./internal/decision ./internal/telemetry ./internal/admin ./internal/load ./internal/health ./pkg/picker ./pkg/kvindex ./pkg/kvevents ./internal/engine/handoff ./pkg/discovery ./pkg/discovery/cache ./pkg/discovery/etcd ./pkg/discovery/kubernetes ./pkg/discovery/record ./internal/engine/engines ./internal/sizes -args -rewrite
+	go test -tags invariants ./internal/extproc ./internal/blame ./internal/pin ./internal/decision ./internal/telemetry ./internal/admin ./internal/load ./internal/health ./pkg/picker ./pkg/kvindex ./pkg/kvevents ./internal/engine/handoff ./pkg/discovery ./pkg/discovery/cache ./pkg/discovery/etcd ./pkg/discovery/kubernetes ./pkg/discovery/record ./internal/engine/engines ./internal/sizes ./internal/envoyfile -args -rewrite
 
 sizes: ## weigh the packages: rewrite internal/sizes/sizes.txt; the commit says what has grown, and why
 	go run ./internal/sizes

@@ -2,10 +2,6 @@ package envoy
 
 import (
 	"errors"
-	"fmt"
-
-	jsonpatch "github.com/evanphx/json-patch/v5"
-	"sigs.k8s.io/yaml" // as Kubernetes reads it: an alias within an anchor counts
 )
 
 // GatewayParams are the values of a data plane that a Gateway API implementation
@@ -81,42 +77,6 @@ func GatewayPatch(p GatewayParams) ([]byte, error) {
 		return nil, err
 	}
 	return render("gateway-api-two-legs.patch.yaml.tmpl", v)
-}
-
-// GatewayTwoLegs returns GatewayAPI(p) with GatewayPatch(p) applied.
-func GatewayTwoLegs(p GatewayParams) ([]byte, error) {
-	config, err := GatewayAPI(p)
-	if err != nil {
-		return nil, err
-	}
-	patch, err := GatewayPatch(p)
-	if err != nil {
-		return nil, err
-	}
-	return Patch(config, patch)
-}
-
-// Patch applies a list of RFC 6902 operations to a configuration. Both are YAML
-// or JSON; the result is JSON, which Envoy reads as YAML. An operation that does
-// not fit is an error and nothing is returned.
-func Patch(config, patch []byte) ([]byte, error) {
-	doc, err := yaml.YAMLToJSONStrict(config)
-	if err != nil {
-		return nil, fmt.Errorf("envoy: configuration: %w", err)
-	}
-	operations, err := yaml.YAMLToJSONStrict(patch)
-	if err != nil {
-		return nil, fmt.Errorf("envoy: patch: %w", err)
-	}
-	p, err := jsonpatch.DecodePatch(operations)
-	if err != nil {
-		return nil, fmt.Errorf("envoy: patch: %w", err)
-	}
-	out, err := p.ApplyIndent(doc, "  ")
-	if err != nil {
-		return nil, fmt.Errorf("envoy: apply the patch: %w", err)
-	}
-	return out, nil
 }
 
 // committedGateway adds the gateway's files of this folder.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/config"
+	"github.com/seed-60ae5743/baton/internal/ownenvoy"
 	"github.com/seed-60ae5743/baton/internal/plugin"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/discovery/record"
@@ -27,7 +28,7 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 	}
 	c, err := given()
 	if err == nil && *envoyAt != "" {
-		return checkEnvoy(&c, *envoyAt, stdout)
+		return ownenvoy.Check(&c, *envoyAt, stdout)
 	}
 	c.In(plugin.Namespace(os.Getenv("NAMESPACE")))
 	if err == nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/envoy/twolegs"
 )
 
 // node is a part of a configuration.
@@ -19,7 +20,7 @@ type node struct{ v any }
 
 func read(t *testing.T, config []byte) node {
 	t.Helper()
-	b, err := envoy.Patch(config, []byte("[]")) // resolves anchors as Envoy does
+	b, err := twolegs.Patch(config, []byte("[]")) // resolves anchors as Envoy does
 	require.NoError(t, err)
 	var n node
 	require.NoError(t, json.Unmarshal(b, &n.v))
@@ -66,11 +67,11 @@ func (n node) mainFilters() []node {
 // TestThePatchHasThePartsOfOnesOwnEnvoy, so that the example's own file does not
 // fall behind the templates.
 func TestThePatchHasThePartsOfOnesOwnEnvoy(t *testing.T) {
-	two, err := envoy.GatewayTwoLegs(envoy.GatewayParams{})
+	two, err := twolegs.GatewayTwoLegs(envoy.GatewayParams{})
 	require.NoError(t, err)
 	patch, err := os.ReadFile("behind.patch.yaml")
 	require.NoError(t, err)
-	config, err := envoy.Patch(two, patch)
+	config, err := twolegs.Patch(two, patch)
 	require.NoError(t, err)
 	own, err := envoy.Standalone(envoy.Params{PickerPort: 9003, FullDuplex: true, Mirrors: true})
 	require.NoError(t, err)

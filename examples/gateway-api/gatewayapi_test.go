@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/envoy/twolegs"
 	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 )
@@ -172,13 +173,13 @@ func startBehind(t *testing.T) *behind {
 	require.NoError(t, pick.Start())
 	t.Cleanup(func() { cancel(); _ = pick.Wait() })
 
-	config, err := envoy.GatewayTwoLegs(envoy.GatewayParams{NoServed: true, Params: envoy.Params{
+	config, err := twolegs.GatewayTwoLegs(envoy.GatewayParams{NoServed: true, Params: envoy.Params{
 		ClientPort: ports[2], AdminSocket: filepath.Join(dir, "envoy.sock"), PluginSocket: "-", PluginHost: "127.0.0.1", PluginPort: ports[1], PrefillPort: ports[3],
 	}})
 	require.NoError(t, err)
 	patch, err := os.ReadFile("behind.patch.yaml")
 	require.NoError(t, err)
-	config, err = envoy.Patch(config, []byte(strings.Replace(string(patch), "port_value: 9004", fmt.Sprintf("port_value: %d", ports[0]), 1)))
+	config, err = twolegs.Patch(config, []byte(strings.Replace(string(patch), "port_value: 9004", fmt.Sprintf("port_value: %d", ports[0]), 1)))
 	require.NoError(t, err)
 	e, err := stack.StartEnvoy(ctx, stack.EnvoyOptions{Path: envoyPath, Dir: dir, Config: config})
 	require.NoError(t, err)

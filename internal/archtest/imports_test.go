@@ -143,6 +143,14 @@ var bans = []ban{
 		why: "it reads the bytes that it is given; which keys there are is the struct's",
 	},
 	{
+		pkg: "internal/ownenvoy", not: []string{"cmd", "internal/plugin"},
+		why: "it writes and checks a file for the command, beside any plugin",
+	},
+	{
+		pkg: "internal/envoyfile", not: []string{"pkg", "cmd", "internal", grpcModule, otelModule, "net", "os"},
+		why: "it reads and writes the bytes that it is given; how the plugin's configuration becomes Envoy's is the command's business",
+	},
+	{
 		pkg: "internal/eppconfig", not: []string{"pkg", "cmd", "internal/config", "internal/extproc", "internal/route", grpcModule, otelModule, "net", "os", "time"},
 		why: "it reads the text that it is given; what follows for Baton's own keys is internal/config's business",
 	},
@@ -247,7 +255,7 @@ var bans = []ban{
 	{
 		pkg: "cmd/extproc", not: []string{ourPackages, grpcModule, envoyModule, otelModule}, own: true,
 		may: []string{
-			"internal/activation", "internal/admin", "internal/config", "internal/decision", "internal/plugin", "internal/register",
+			"internal/activation", "internal/admin", "internal/config", "internal/decision", "internal/ownenvoy", "internal/plugin", "internal/register",
 			"internal/telemetry", "pkg/discovery", "pkg/discovery/etcd", "pkg/discovery/record", "pkg/kvevents", "pkg/kvindex", "pkg/worker",
 		},
 		why: "a command reads its flags, starts a process and prints results: it decides nothing, and the parts of the plugin are connected elsewhere",
@@ -327,7 +335,7 @@ var onlys = []only{
 		why: "a machine has one runner for each of its legs; nobody else sees its phases or its failures",
 	},
 	{
-		what: "internal/config", in: []string{"cmd/extproc", "internal/plugin"},
+		what: "internal/config", in: []string{"cmd/extproc", "internal/ownenvoy", "internal/plugin"},
 		why: "a part has settings of its own, and depends on no file and no flag",
 	},
 	{

@@ -331,7 +331,7 @@ func (m *merger) listener(name string) (l, http *yaml.Node) {
 	case len(can) == 0:
 		m.fail(nil, "there is no listener %q of HTTP: expected one of: %s", name, strings.Join(names, ", "))
 	default:
-		m.fail(nil, "which listener do clients of models reach? Say --listener with one of: %s", strings.Join(names, ", "))
+		m.fail(nil, "which listener do clients of models reach? Say --client-listener with one of: %s", strings.Join(names, ", "))
 	}
 	return nil, nil
 }

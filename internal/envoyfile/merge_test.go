@@ -93,7 +93,7 @@ func TestWhatIsInTheWayIsNamedAtOnce(t *testing.T) {
 		want string
 	}{
 		{"several routes", foreign(t, "edge.yaml"), envoyfile.Options{}, "edge.yaml:13: which routes lead to models? Say --cluster with the cluster to which they lead now, one of: web, llm"},
-		{"several listeners", foreign(t, "gateway.json"), envoyfile.Options{}, "gateway.json: which listener do clients of models reach? Say --listener with one of: metrics, client"},
+		{"several listeners", foreign(t, "gateway.json"), envoyfile.Options{}, "gateway.json: which listener do clients of models reach? Say --client-listener with one of: metrics, client"},
 		{"no such listener", foreign(t, "gateway.json"), envoyfile.Options{Listener: "x"}, `gateway.json: there is no listener "x" of HTTP: expected one of: metrics, client`},
 		{"no such cluster", foreign(t, "edge.yaml"), envoyfile.Options{Cluster: "x"}, `edge.yaml:6: no route of listener client leads to cluster "x"`},
 		{"served from elsewhere", foreign(t, "served.yaml"), envoyfile.Options{}, "served.yaml: it has no static_resources: expected Envoy's bootstrap file. For an Envoy that has its listeners and clusters from elsewhere use --parts"},

@@ -1,6 +1,9 @@
 package envoyfile
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Part is something of Envoy's configuration that Baton needs.
 type Part struct {
@@ -16,7 +19,10 @@ type Part struct {
 }
 
 // Parts is the list, in the order of a request's way.
-func Parts() []Part {
+func Parts() []Part { return slices.Concat(ofClients(), ofLegs(), ofClusters()) }
+
+// ofClients are those of the bootstrap file and of the listener that clients reach.
+func ofClients() []Part {
 	return []Part{
 		{ID: "internal_listeners", Where: "bootstrap_extensions", What: "internal listeners", at: []string{"bootstrap/bootstrap_extensions"},
 			Without: "Envoy does not start: it has a listener of a kind that it does not know."},
@@ -52,7 +58,12 @@ func Parts() []Part {
 			Without: "A request that takes longer gets 504, or 503 by local_reply_config: by Envoy's default after 15 s. The plugin takes it for a client that has left."},
 		{ID: "fresh_pick", Where: "its route", What: "retry_policy on x-baton-retry alone", at: []string{"client/route/route/retry_policy"},
 			Without: "A request whose worker is dead gets no other one: 503."},
+	}
+}
 
+// ofLegs are those of the legs' listeners.
+func ofLegs() []Part {
+	return []Part{
 		{ID: "main_leg", Where: "listeners", What: "main_leg, an internal listener: one attempt", at: []string{"main_leg"},
 			Without: "Every request gets 503."},
 		{ID: "header_room", Where: "all legs' listeners", What: "max_request_headers_kb, max_headers_count: more than your own listener lets in",
@@ -87,7 +98,12 @@ func Parts() []Part {
 			Without: "Requests that two workers serve get 503: the plugin cannot send prefill's leg."},
 		{ID: "prefill_leg", Where: "listeners", What: "prefill_leg, an internal listener for mirrored legs", at: []string{"prefill_leg", "cluster/prefill_leg"},
 			Without: "Requests that two workers serve get 503: nothing sends prefill's leg."},
+	}
+}
 
+// ofClusters are those of the clusters.
+func ofClusters() []Part {
+	return []Part{
 		{ID: "plugin_cluster", Where: "clusters", What: "extproc: where the plugin is", at: []string{"cluster/extproc"},
 			Without: "Every request gets 503, as it does where the address is not the plugin's."},
 		{ID: "plugin_connection", Where: "cluster extproc", What: "HTTP/2 with its limits, outlier_detection, health_checks, connect_timeout",

@@ -36,7 +36,7 @@ func intoForeign(t *testing.T, rendered, name string) string {
 	path := filepath.Join(dir, name)
 	require.NoError(t, os.WriteFile(path, []byte(own), 0o600))
 	plugin := []string{"--listen", "unix://" + find(`pipe: \{path: "([^"]*extproc\.sock|[^"]*plugin[^"]*\.sock)"`)}
-	args := append([]string{"envoy", "--write", "--listener", "client", path}, plugin...)
+	args := append([]string{"envoy", "--write", "--client-listener", "client", path}, plugin...)
 	switch {
 	case strings.HasPrefix(name, "edge"):
 		args = append(args, "--cluster", "llm")

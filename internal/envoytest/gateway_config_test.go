@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/envoy/twolegs"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -37,7 +38,7 @@ func TestEnvoyItselfAcceptsEachGateway(t *testing.T) {
 			one, err := envoy.GatewayAPI(p)
 			require.NoError(t, err)
 			require.NoError(t, stack.ValidateEnvoy(t.Context(), envoyPath, one, t.TempDir()))
-			two, err := envoy.GatewayTwoLegs(p)
+			two, err := twolegs.GatewayTwoLegs(p)
 			require.NoError(t, err)
 			require.NoError(t, stack.ValidateEnvoy(t.Context(), envoyPath, two, t.TempDir()))
 		})
@@ -49,7 +50,7 @@ func TestAGatewayRefusesWhatIsNotOfIt(t *testing.T) {
 	for _, p := range []envoy.Params{{Routing: "direct"}, {PickerPort: 1}, {TracingHost: "127.0.0.1"}} {
 		_, err := envoy.GatewayAPI(envoy.GatewayParams{Params: p})
 		require.Error(t, err)
-		_, err = envoy.GatewayTwoLegs(envoy.GatewayParams{Params: p})
+		_, err = twolegs.GatewayTwoLegs(envoy.GatewayParams{Params: p})
 		require.Error(t, err)
 	}
 	_, err := envoy.GatewayAPI(envoy.GatewayParams{Pool: []string{"10.0.0.1"}})
@@ -75,7 +76,7 @@ func TestThePatchIsRefusedWhereItsResourcesAreNot(t *testing.T) {
 	require.NoError(t, err)
 	patch, err := envoy.GatewayPatch(envoy.GatewayParams{})
 	require.NoError(t, err)
-	_, err = envoy.Patch(config, patch)
+	_, err = twolegs.Patch(config, patch)
 	require.NoError(t, err)
 	for _, swap := range [][2]string{
 		{"- name: client", "- name: health"},
@@ -85,7 +86,7 @@ func TestThePatchIsRefusedWhereItsResourcesAreNot(t *testing.T) {
 	} {
 		other := strings.Replace(string(config), swap[0], swap[1], 1)
 		require.NotEqual(t, string(config), other)
-		_, err = envoy.Patch([]byte(other), patch)
+		_, err = twolegs.Patch([]byte(other), patch)
 		require.ErrorContains(t, err, "test", swap[0])
 	}
 }
@@ -126,7 +127,7 @@ func indentLines(s string) string { return "  " + strings.ReplaceAll(s, "\n", "\
 func resources(t *testing.T, config []byte) map[string]any {
 	t.Helper()
 	// Through Patch, since it resolves anchors as Envoy does.
-	b, err := envoy.Patch(config, []byte("[]"))
+	b, err := twolegs.Patch(config, []byte("[]"))
 	require.NoError(t, err)
 	var c struct {
 		Static struct {
@@ -154,7 +155,7 @@ func TestThePatchedGatewayHasTheLegsOfOnesOwnEnvoy(t *testing.T) {
 	for name, p := range gateways {
 		t.Run(name, func(t *testing.T) {
 			p.PluginSocket, p.TLS = "/run/baton/extproc.sock", false
-			patched, err := envoy.GatewayTwoLegs(p)
+			patched, err := twolegs.GatewayTwoLegs(p)
 			require.NoError(t, err)
 			own, err := envoy.Standalone(envoy.Params{PluginSocket: p.PluginSocket, FullDuplex: !p.Buffered, Mirrors: true})
 			require.NoError(t, err)
@@ -197,7 +198,7 @@ func TestTheMovedFilterIsThePools(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			one, err := envoy.GatewayAPI(p)
 			require.NoError(t, err)
-			two, err := envoy.GatewayTwoLegs(p)
+			two, err := twolegs.GatewayTwoLegs(p)
 			require.NoError(t, err)
 			pools, moved := takeFilters(t, resources(t, one)["listener client"]), takeFilters(t, resources(t, two)["listener main_leg"])
 			require.Len(t, moved, len(pools))

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/envoy/twolegs"
 	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -114,7 +115,7 @@ func patchedWith(t *testing.T, ops []operation) func(string) string {
 	return func(config string) string {
 		patch, err := json.Marshal(ops)
 		require.NoError(t, err)
-		out, err := envoy.Patch([]byte(config), patch)
+		out, err := twolegs.Patch([]byte(config), patch)
 		require.NoError(t, err)
 		return string(out)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/envoy/twolegs"
 	"github.com/seed-60ae5743/baton/internal/kubeparts"
 	"github.com/seed-60ae5743/baton/internal/kubesim"
 	"github.com/seed-60ae5743/baton/internal/kubetest"
@@ -87,7 +88,7 @@ func behind(t *testing.T, name, config, plugin string) string {
 		"port_value: 9004", "port_value: "+port,
 		"{key: x-baton-routing, value: direct}", "{key: x-baton-routing, value: prerouted}",
 	).Replace(string(patch))
-	out, err := envoy.Patch([]byte(config), []byte(text))
+	out, err := twolegs.Patch([]byte(config), []byte(text))
 	require.NoError(t, err)
 	return string(out)
 }

@@ -32,7 +32,7 @@ func (e *ended) limit() time.Duration {
 		return 0
 	}
 	least, most := slices.Min(e.left), slices.Max(e.left)
-	if most-least > max(most/20, 20*time.Millisecond) {
+	if most-least > leftAfter/5+most/20 {
 		return 0
 	}
 	return most

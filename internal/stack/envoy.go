@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/envoy/twolegs"
 )
 
 // Envoy is a running Envoy.
@@ -61,7 +62,7 @@ func (o EnvoyOptions) Render(ctx context.Context) ([]byte, error) {
 	p := *o.Gateway
 	place(&p.Params)
 	if o.TwoLegs {
-		return envoy.GatewayTwoLegs(p)
+		return twolegs.GatewayTwoLegs(p)
 	}
 	return envoy.GatewayAPI(p)
 }

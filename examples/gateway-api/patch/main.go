@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/envoy/twolegs"
 )
 
 func main() {
@@ -34,7 +34,7 @@ func run(names []string) error {
 		if err != nil {
 			return err
 		}
-		if config, err = envoy.Patch(config, patch); err != nil {
+		if config, err = twolegs.Patch(config, patch); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/envoy/twolegs"
 	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
@@ -51,7 +52,7 @@ func envoyConfig(ctx context.Context, path, dir string, ports []int) ([]byte, er
 	if err != nil {
 		return nil, fmt.Errorf("replicas: %w", err)
 	}
-	return envoy.Patch(config, patch)
+	return twolegs.Patch(config, patch)
 }
 
 // newest returns the newest n of the decisions of some replicas, and how many of them each has

@@ -1,0 +1,217 @@
+package ownenvoy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/config"
+	"github.com/seed-60ae5743/baton/internal/envoyfile"
+	"github.com/seed-60ae5743/baton/internal/wholefile"
+)
+
+// Write writes the configuration, as the options say. Errors of the user's match [config.ErrUsage].
+func Write(c *config.Config, o *Options, stdout, stderr io.Writer) error {
+	if err := paramsOf(c, &o.Params); err != nil {
+		return config.Usage(err)
+	}
+	switch {
+	case o.Parts != "":
+		return writeParts(o.Parts, o.Params, stderr)
+	case o.File != "":
+		return merge(o.File, o.Options, o.Write, stdout, stderr)
+	}
+	o.Notes = []string{"Written by `extproc envoy`."}
+	out, err := envoy.Standalone(o.Params)
+	if err != nil {
+		return config.Usage(err)
+	}
+	_, err = stdout.Write(out)
+	return err
+}
+
+// merge prints a file with the parts merged in, or writes it, and says what has changed.
+func merge(name string, o envoyfile.Options, write bool, stdout, stderr io.Writer) error {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return config.Usage(err)
+	}
+	out, changed, err := envoyfile.Merge(envoyfile.File{Name: name, Data: data}, o)
+	if err != nil {
+		return config.Usage(err)
+	}
+	for _, line := range changed {
+		fmt.Fprintf(stderr, "extproc: note: %s\n", line)
+	}
+	if write {
+		return wholefile.Replace(name, out)
+	}
+	_, err = stdout.Write(out)
+	return err
+}
+
+func writeParts(folder string, p envoy.Params, stderr io.Writer) error {
+	files, err := envoyfile.Split(p)
+	if err != nil {
+		return config.Usage(err)
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	for name, data := range files {
+		if err := wholefile.Replace(filepath.Join(folder, name), data); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(stderr, "extproc: note: in %s: add bootstrap.yaml to Envoy's bootstrap file, serve lds.yaml and cds.yaml beside your listeners and clusters, and give your own listener what client.yaml says; then ask: extproc check --envoy ADMIN-ADDRESS\n", folder)
+	return nil
+}
+
+// paramsOf takes from the plugin's configuration what Envoy's must agree with.
+func paramsOf(c *config.Config, p *envoy.Params) error {
+	var errs []error
+	p.MaxBodyBytes = c.Request.MaxBodyBytes
+	p.Retries = max(c.Request.MaxAttempts-1, 1)
+	if path, ok := strings.CutPrefix(c.Listen, "unix://"); ok {
+		p.PluginSocket = path
+	} else {
+		p.PluginSocket = "-"
+		p.PluginHost, p.PluginPort = hostPort("listen", c.Listen, c.Leg.Advertise, &errs)
+	}
+	legs := c.PrefillListener()
+	path, socket := strings.CutPrefix(legs, "unix://")
+	at, port := strings.CutPrefix(legs, "http://")
+	switch {
+	case socket:
+		p.PrefillSocket = path
+	case port:
+		p.PrefillHost, p.PrefillPort = hostPort("prefill.listener", at, "", &errs)
+	}
+	for _, r := range c.Leg.Replicas {
+		host, _ := hostPort("leg.replicas", r, "", &errs)
+		if net.ParseIP(host) == nil {
+			errs = append(errs, fmt.Errorf("leg.replicas %q: Envoy's file needs the address of each replica in place of a name", r))
+		}
+		if r != net.JoinHostPort(p.PluginHost, strconv.Itoa(p.PluginPort)) && !slices.Contains(p.Replicas, r) {
+			p.Replicas = append(p.Replicas, r)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// hostPort splits an address. One that stands for all of a machine's becomes the other one, or loopback.
+func hostPort(key, at, other string, errs *[]error) (string, int) {
+	host, port, err := net.SplitHostPort(at)
+	n, bad := strconv.Atoi(port)
+	if err != nil || bad != nil {
+		*errs = append(*errs, fmt.Errorf("%s %q: expected host:port", key, at))
+		return "", 0
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+		if h, _, err := net.SplitHostPort(other); err == nil {
+			host = h
+		}
+	}
+	return host, n
+}
+
+// errEnvoyLacks means that Envoy's configuration has not all that Baton needs.
+var errEnvoyLacks = errors.New("Envoy's configuration lacks what is named above: `extproc envoy` merges it in") //nolint:staticcheck // a name
+
+// Check says which of Baton's parts a file, or a running Envoy, lacks.
+func Check(c *config.Config, at string, stdout io.Writer) error {
+	var p envoy.Params
+	if err := paramsOf(c, &p); err != nil {
+		return config.Usage(err)
+	}
+	files, err := envoyFiles(at)
+	if err != nil {
+		return config.Usage(err)
+	}
+	found, err := envoyfile.Check(p, files...)
+	if err != nil {
+		return config.Usage(err)
+	}
+	needed := 0
+	for _, f := range found {
+		if !f.Part.Advised {
+			needed++
+		}
+		fmt.Fprintln(stdout, f)
+	}
+	switch {
+	case needed > 0:
+		return errEnvoyLacks
+	case len(found) > 0:
+		fmt.Fprintf(stdout, "%s has all that Baton needs; %d advised parts differ.\n", at, len(found))
+	default:
+		fmt.Fprintf(stdout, "%s has all that Baton needs.\n", at)
+	}
+	return nil
+}
+
+// envoyFiles reads a file, with those from which it has listeners and clusters served, or asks a running Envoy.
+func envoyFiles(at string) ([]envoyfile.File, error) {
+	info, err := os.Stat(strings.TrimPrefix(at, "unix://"))
+	if err != nil || info.Mode()&os.ModeSocket != 0 {
+		if _, _, bad := net.SplitHostPort(strings.TrimPrefix(at, "http://")); err != nil && bad != nil {
+			return nil, fmt.Errorf("--envoy: %w; expected a file, or the address of Envoy's admin: host:port or a socket's path", err)
+		}
+		data, err := askEnvoy(at, err == nil)
+		return []envoyfile.File{{Name: at, Data: data}}, err
+	}
+	data, err := os.ReadFile(at)
+	if err != nil {
+		return nil, fmt.Errorf("--envoy: %w", err)
+	}
+	files := []envoyfile.File{{Name: at, Data: data}}
+	for _, name := range envoyfile.Served(files[0]) {
+		served, err := os.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("--envoy: %s has listeners or clusters from there: %w", at, err)
+		}
+		files = append(files, envoyfile.File{Name: name, Data: served})
+	}
+	return files, nil
+}
+
+// askWithin bounds the question to a running Envoy.
+const askWithin = 10 * time.Second
+
+// askEnvoy reads the configuration that a running Envoy has.
+func askEnvoy(at string, socket bool) ([]byte, error) {
+	const most = 256 << 20
+	ctx, cancel := context.WithTimeout(context.Background(), askWithin)
+	defer cancel()
+	client, u := &http.Client{}, "http://"+strings.TrimPrefix(at, "http://")
+	if socket {
+		u = "http://envoy"
+		client.Transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(at, "unix://"))
+		}}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(u, "/")+"/config_dump", http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("--envoy: %w: expected Envoy's admin there", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("--envoy: %s/config_dump answers %s: expected Envoy's admin there", u, resp.Status)
+	}
+	return io.ReadAll(io.LimitReader(resp.Body, most))
+}
