@@ -104,6 +104,10 @@ func table() []row {
 			text: "a client's header chooses who may serve: Baton picks prefill and decode of each request itself: use disagg-profile-handler, with a filter for each role",
 		},
 		{
+			types: []string{"*-profile-handler"}, fate: refused, judge: ifOneProfile,
+			text: "which profile a request gets is not known here: use single-profile-handler or disagg-profile-handler",
+		},
+		{
 			types: []string{"header-based-testing-filter"}, fate: refused,
 			text: "clients choose their endpoints by it: set gateway.selection_header (--baton-config), for the conformance suite alone, and remove it",
 		},

@@ -43,10 +43,10 @@ type KubernetesConfig struct {
 
 // RoleConfig says which role a pod has that carries a label, or that a selector selects.
 type RoleConfig struct {
-	Label    string `yaml:"label,omitempty"`
-	Value    string `yaml:"value,omitempty"`    // "*": every other value
-	Selector string `yaml:"selector,omitempty"` // in place of label and value, as Kubernetes writes it; "*": every pod
-	Role     string `yaml:"role"`               // prefill, decode, aggregated; none: the pod gets no requests
+	Label    string `yaml:"label"`
+	Value    string `yaml:"value"`    // "*": every other value
+	Selector string `yaml:"selector"` // in place of label and value, as Kubernetes writes it; "*": every pod
+	Role     string `yaml:"role"`     // prefill, decode, aggregated; none: the pod gets no requests
 }
 
 // checkPools returns the faults of the list.
