@@ -137,19 +137,7 @@ func (c *Config) takeFilters(d *strictyaml.Document, f *file) (errs []error) {
 		}
 	}
 	for i := range whole {
-		who, byRole, labels := selected{""}, "", false
-		for _, r := range whole[i].Plugins {
-			if filters[r.PluginRef] == nil {
-				continue
-			}
-			who = who.and(filters[r.PluginRef])
-			role, isRole := strings.CutSuffix(kinds[r.PluginRef], "-filter")
-			if isRole && role != "label-selector" {
-				byRole = role
-			} else {
-				labels = true
-			}
-		}
+		who, byRole, labels := whole[i].kept(filters, kinds)
 		chosen = chosen || labels
 		side := cmp.Or(byRole, whole[i].Name)
 		if !c.splits {
@@ -168,6 +156,25 @@ func (c *Config) takeFilters(d *strictyaml.Document, f *file) (errs []error) {
 		errs = append(errs, fmt.Errorf("schedulingProfiles is refused: filters by labels in %d profiles: expected one, or those of prefill and decode, with fewer alternatives: have the pool, or --endpoint-selector, select the workers", len(whole)))
 	}
 	return errs
+}
+
+// kept returns whom the profile's filters keep, the role by which they do, if by one, and whether
+// they do by other labels. kinds are the filters' types.
+func (x *profile) kept(filters map[string]selected, kinds map[string]string) (who selected, byRole string, labels bool) {
+	who = selected{""}
+	for _, r := range x.Plugins {
+		if filters[r.PluginRef] == nil {
+			continue
+		}
+		who = who.and(filters[r.PluginRef])
+		role, isRole := strings.CutSuffix(kinds[r.PluginRef], "-filter")
+		if isRole && role != "label-selector" {
+			byRole = role
+		} else {
+			labels = true
+		}
+	}
+	return who, byRole, labels
 }
 
 // rulesOf returns the rules by which pods have the roles of the profiles that keep them.

@@ -32,7 +32,9 @@ type judge func(d *strictyaml.Document, c *Config, p *plugin) (fate, string)
 // v0.10) and of the inference extension (v1.5), llm-d's samples and KServe's controller
 // (v0.17 to v0.20) write, with their options, and those kinds of which no plugin can leave
 // a worker out, by the interface that it implements there. docs/gateway-api.md shows it.
-func table() []row {
+func table() []row { return slices.Concat(accepted(), restricting()) }
+
+func accepted() []row {
 	return []row{
 		{types: []string{"single-profile-handler", "max-score-picker"}, text: "the lowest cost wins"},
 		{types: []string{"label-selector-filter", "by-label-selector", "by-label"}, text: "only the pods of the pool that it selects are workers, by rules in discovery.kubernetes[].roles"},
@@ -80,6 +82,13 @@ func table() []row {
 			text: otherPaths,
 		},
 		{types: []string{"*-scorer", "*-producer", "*-source", "*-extractor"}, fate: lacking, text: unknownOrder},
+	}
+}
+
+// restricting lists those that can leave workers out, or requests unserved, and some of which
+// parameters say that they do not.
+func restricting() []row {
+	return []row{
 		{types: []string{"vllmgrpc-parser"}, fate: refused, text: "requests over gRPC are not read here: remove it if all come over HTTP"},
 		{types: []string{"*-picker"}, fate: lacking, text: "the lowest cost wins"},
 		{types: []string{"destination-endpoint-served-verifier"}, fate: lacking, text: "no answer says by a header who served it"},
@@ -89,7 +98,7 @@ func table() []row {
 		},
 		{
 			types: []string{"endpoint-attribute-filter"}, fate: refused,
-			text: "it leaves workers out by what they report: have the pool, or a label-selector-filter, select who may serve, or routing.ROLE's thresholds (active_prefill_tokens_threshold, active_decode_blocks_threshold) say who is busy, and remove it",
+			text: "it leaves workers out by what they report: have the pool, a label-selector-filter or the thresholds of routing.ROLE choose who may serve, and remove it",
 		},
 		{
 			types: []string{"context-length-aware"}, fate: lacking, judge: ifFiltering,

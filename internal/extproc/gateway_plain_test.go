@@ -150,7 +150,9 @@ func TestTheLogSaysOnceWhatAGatewaysRetriesDo(t *testing.T) {
 // TestTheLogSaysOnceThatAHeaderIsNotActedOn: who sends an objective expects priorities.
 func TestTheLogSaysOnceThatAHeaderIsNotActedOn(t *testing.T) {
 	var log syncbuf.Buffer
-	r := newReplica(t, "a", func(c *Config) { c.Gateway, c.Logger = Gateway{Enabled: true, Endpoints: 1}, slog.New(slog.NewTextHandler(&log, nil)) })
+	r := newReplica(t, "a", func(c *Config) {
+		c.Gateway, c.Logger = Gateway{Enabled: true, Endpoints: 1}, slog.New(slog.NewTextHandler(&log, nil))
+	})
 	for range 3 {
 		for _, name := range wire.Unheeded {
 			p := r.plainly()
