@@ -25,13 +25,15 @@ import (
 func TestAReferencePickersImageIsSwapped(t *testing.T) {
 	workers := filepath.Join(t.TempDir(), "workers.yaml")
 	require.NoError(t, os.WriteFile(workers, []byte("workers: []\n"), 0o600))
+	const scheduler = `{"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig",
+		"plugins": [{"type": "queue-scorer"}, {"type": "no-hit-lru-scorer"}, {"type": "of-our-own-scorer"}]}`
 	ctx, stop := context.WithCancel(t.Context())
 	var log syncbuf.Buffer
 	ended := make(chan int, 1)
 	go func() {
 		ended <- run(ctx, []string{
 			"--pool-name", "primary", "--pool-namespace", "infra", "--zap-encoder", "json", "--grpc-port", "0", "--grpc-health-port", "0",
-			"--metrics-port", "0", "--workers", workers, "--admin", "127.0.0.1:0",
+			"--metrics-port", "0", "--workers", workers, "--admin", "127.0.0.1:0", "--config-text", scheduler,
 		}, &syncbuf.Buffer{}, &log)
 	}()
 	t.Cleanup(stop)
@@ -63,7 +65,7 @@ func TestAReferencePickersImageIsSwapped(t *testing.T) {
 	for _, m := range said("this flag has no effect here") {
 		flags = append(flags, m["flag"])
 	}
-	require.Equal(t, []any{"--pool-name", "--pool-namespace", "--metrics-endpoint-auth"}, flags)
+	require.Equal(t, []any{"--pool-name", "--pool-namespace", "--metrics-endpoint-auth", "--config-text"}, flags)
 	require.Eventually(t, func() bool {
 		resp, err := http.Get(at["admin"].(string) + "/metrics")
 		if err != nil {
@@ -73,6 +75,19 @@ func TestAReferencePickersImageIsSwapped(t *testing.T) {
 		page, _ := io.ReadAll(resp.Body)
 		return strings.Contains(string(page), `baton_trouble{kind="config_ignored"} 1`)
 	}, 20*time.Second, 50*time.Millisecond, "whose metrics are open, though the reference checks who reads them")
+	for path, want := range map[string][]string{
+		"/metrics":     {`baton_scheduler_ignored{part="no-hit-lru-scorer"} 1`, `baton_scheduler_ignored{part="of-our-own-scorer"} 1`, `baton_trouble{kind="scheduler_ignored"} 2`},
+		"/debug/state": {"--config-text: no-hit-lru-scorer has no counterpart", "In its place: a prompt of which nothing is cached goes by load"},
+		"/":            {"of-our-own-scorer has no counterpart"},
+	} {
+		resp, err := http.Get(at["admin"].(string) + path)
+		require.NoError(t, err)
+		page, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		for _, text := range want {
+			require.Contains(t, string(page), text, path)
+		}
+	}
 	stop()
 	require.Equal(t, exitOK, <-ended, "%s", log.String())
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/seed-60ae5743/baton/internal/eppconfig"
+	"github.com/seed-60ae5743/baton/internal/sources"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
@@ -19,6 +20,8 @@ type Note struct {
 	Level  slog.Level
 	Flag   string
 	Reason string
+	// Ignored are the parts of a scheduler's configuration that have no counterpart.
+	Ignored []eppconfig.Ignored
 }
 
 // eppBase is the configuration below the file of the epp command: the reference pickers'
@@ -145,7 +148,24 @@ func (g *eppGiven) applyPool(c *Config) error {
 			}
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, g.applyRoles(d))...)
+}
+
+// applyRoles lays the rules of a scheduler's filters by labels over d, before the pools' own: it
+// leaves out whom they do not select.
+func (g *eppGiven) applyRoles(d *sources.Config) error {
+	rules := g.scheduler.Roles()
+	if len(rules) > 0 && (g.unused || len(d.Kubernetes) == 0) {
+		return fmt.Errorf("--%s is refused: it selects workers by the labels of pods, and the workers that are set have none: remove its filters by labels, and list only who may serve", g.schedulerFlag)
+	}
+	for i := range d.Kubernetes {
+		var roles []sources.RoleConfig
+		for _, r := range rules {
+			roles = append(roles, sources.RoleConfig{Selector: r.Selector, Role: r.Role})
+		}
+		d.Kubernetes[i].Roles = append(roles, d.Kubernetes[i].Roles...)
+	}
+	return nil
 }
 
 // notes returns a note for each given flag without effect, in the order of eppFlags. It
@@ -160,7 +180,7 @@ func (g *eppGiven) notes(c *Config) (out []Note) {
 			n.Level, given = slog.LevelWarn, c.Metrics.Listen != "" && (!given || yes(v))
 		}
 		if f.fate == eppReads {
-			n.Level, n.Reason = slog.LevelWarn, g.scheduler.Warning()
+			n.Level, n.Reason, n.Ignored = slog.LevelWarn, g.scheduler.Warning(), g.scheduler.Ignored()
 			given = f.name == g.schedulerFlag
 		}
 		if f.pool && given && g.unused {

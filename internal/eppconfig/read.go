@@ -14,9 +14,14 @@ import (
 
 // Config is what Baton takes from a scheduler's configuration. A nil *Config is none.
 type Config struct {
-	splits bool
-	lacks  []string // what has no counterpart, each with what Baton does instead; sorted
+	splits   bool
+	profiles int // scheduling profiles
+	ignored  []Ignored
+	roles    []Rule
 }
+
+// Ignored is a part of the configuration that has no counterpart, and what Baton does instead.
+type Ignored struct{ Part, Instead string }
 
 // file is the form of the configuration. Parts of type any are not read.
 type file struct {
@@ -35,9 +40,9 @@ type file struct {
 }
 
 type plugin struct {
-	Name       string `yaml:"name"`
-	Type       string `yaml:"type"`
-	Parameters any    `yaml:"parameters"`
+	Name       string          `yaml:"name"`
+	Type       string          `yaml:"type"`
+	Parameters strictyaml.Part `yaml:"parameters"`
 }
 
 type profile struct {
@@ -71,8 +76,8 @@ type discovery struct {
 }
 
 type ref struct {
-	PluginRef string `yaml:"pluginRef"`
-	Weight    any    `yaml:"weight"`
+	PluginRef string          `yaml:"pluginRef"`
+	Weight    strictyaml.Part `yaml:"weight"`
 }
 
 // The forms of the configuration that are known.
@@ -90,16 +95,18 @@ func Read(name string, data []byte) (*Config, error) {
 	if json.Indent(&indented, data, "", "  ") == nil {
 		data = indented.Bytes()
 	}
-	places, fault := strictyaml.Read(name, data, &f)
-	if fault != nil && !places.Known() {
-		return nil, fault
+	d := strictyaml.Form{}.Open(name, data)
+	places, _ := d.Read(&f)
+	if !places.Known() && d.Err() != nil {
+		return nil, d.Err()
 	}
-	c := new(Config)
+	c := &Config{profiles: len(f.SchedulingProfiles)}
 	found := f.faults(name, places)
-	found = append(found, c.take(f.Plugins)...)
+	found = append(found, c.take(d, &f)...)
+	found = append(found, c.takeFilters(d, &f)...)
 	found = append(found, c.takeParts(&f, places)...)
 	found = append(found, f.refs()...)
-	err := places.InOrder(errors.Join(fault, places.Explain(errors.Join(found...))))
+	err := places.InOrder(errors.Join(d.Err(), places.Explain(errors.Join(found...))))
 	if err != nil {
 		return nil, err
 	}
@@ -126,24 +133,57 @@ func (f *file) faults(name string, places strictyaml.Places) (errs []error) {
 }
 
 // take takes over what the plugins mean here, and returns what is wrong with them.
-func (c *Config) take(plugins []plugin) (errs []error) {
-	for i := range plugins {
-		p := &plugins[i]
+func (c *Config) take(d *strictyaml.Document, f *file) (errs []error) {
+	stands := f.stands()
+	for i := range f.Plugins {
+		p := &f.Plugins[i]
 		r, known := rowOf(p.Type)
+		place, used := stands[cmp.Or(p.Name, p.Type)]
+		becomes, text := r.fate, r.text
 		switch {
 		case p.Type == "":
 			errs = append(errs, fmt.Errorf("plugins[%d].type: expected the type of a plugin", i))
+			continue
+		case !known && place != "" && !strings.HasSuffix(p.Type, "-filter"):
+			becomes, text = lacking, place
 		case !known:
-			errs = append(errs, fmt.Errorf("plugins[%d].type %q is refused: nothing is known here of this plugin, nor of who would serve without it: "+
-				"have the pool, or --endpoint-selector, select those who may, and remove it", i, clip(p.Type)))
-		case r.fate == refused:
-			errs = append(errs, fmt.Errorf("plugins[%d].type %q is refused: %s", i, clip(p.Type), r.text))
-		case r.fate == lacking:
-			c.lack(p.Type, r.text)
+			becomes, text = refused, "nothing is known here of this plugin, nor of who would serve without it: have the pool, or --endpoint-selector, select those who may, and remove it"
+		case r.judge != nil:
+			judged, why := r.judge(d, c, p)
+			becomes, text = judged, cmp.Or(why, text)
+		}
+		if becomes == refused && !used && c.profiles > 0 && strings.HasSuffix(p.Type, "-filter") {
+			becomes, text = lacking, "no profile uses it, so it leaves nobody out there either"
+		}
+		switch becomes {
+		case refused:
+			errs = append(errs, fmt.Errorf("plugins[%d].type %q is refused: %s", i, clip(p.Type), text))
+		case lacking:
+			c.lack(p.Type, text)
+		case same:
 		}
 		c.splits = c.splits || r.splits
 	}
 	return errs
+}
+
+// stands says of each plugin that the configuration uses what Baton does in its place, where the
+// place alone says that it only orders workers or reads requests; else "". In a profile only a
+// scorer has a weight.
+func (f *file) stands() map[string]string {
+	at := map[string]string{}
+	for i := range f.SchedulingProfiles {
+		for _, r := range f.SchedulingProfiles[i].Plugins {
+			at[r.PluginRef] = ""
+			if r.Weight != (strictyaml.Part{}) {
+				at[r.PluginRef] = unknownOrder
+			}
+		}
+	}
+	for _, r := range append(f.RequestHandler.Parsers, f.RequestHandler.Parser, f.Parser) {
+		at[r.PluginRef] = otherPaths
+	}
+	return at
 }
 
 // takeParts does the same for what the configuration has beside its plugins.
@@ -169,14 +209,14 @@ func (c *Config) takeParts(f *file, places strictyaml.Places) (errs []error) {
 			errs = append(errs, fmt.Errorf("featureGates[%d] %q is refused: nothing is known here of what it turns on: remove it if all of the pool's workers may serve without it", i, clip(name)))
 		}
 	}
-	slices.Sort(c.lacks)
-	c.lacks = slices.Compact(c.lacks)
+	slices.SortFunc(c.ignored, func(a, b Ignored) int { return strings.Compare(a.Part, b.Part) })
+	c.ignored = slices.Compact(c.ignored)
 	return errs
 }
 
 // lack notes that name has no counterpart, and what Baton does instead.
 func (c *Config) lack(name, instead string) {
-	c.lacks = append(c.lacks, clip(name)+" ("+instead+")")
+	c.ignored = append(c.ignored, Ignored{clip(name), instead})
 }
 
 // refs returns a fault for each reference to a plugin that is not there.
@@ -217,10 +257,25 @@ func (c *Config) Warning() string {
 		return ""
 	}
 	text := "Baton picks by its own policy (routing), so weights and parameters of the scheduler's plugins have no effect"
-	if len(c.lacks) == 0 {
+	if len(c.roles) > 0 {
+		text += ", but for filters by labels"
+	}
+	if len(c.ignored) == 0 {
 		return text + "; each of its plugins has a counterpart"
 	}
-	return text + "; without a counterpart: " + strings.Join(c.lacks, "; ")
+	text += "; without a counterpart: "
+	for i, x := range c.ignored {
+		text += strings.Repeat("; ", min(i, 1)) + x.Part + " (" + x.Instead + ")"
+	}
+	return text
+}
+
+// Ignored returns what has no counterpart, sorted and without doubles. The caller must not change it.
+func (c *Config) Ignored() []Ignored {
+	if c == nil {
+		return nil
+	}
+	return c.ignored
 }
 
 // clip bounds what is shown of a text that was read.

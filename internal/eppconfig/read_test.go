@@ -11,7 +11,7 @@ import (
 )
 
 // The scenario files have a configuration as input. The verb read shows whether it splits
-// prefill from decode and its warning, or its faults.
+// prefill from decode, the rules of its filters by labels and its warning, or its faults.
 func TestSchedulers(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -23,6 +23,9 @@ func TestSchedulers(t *testing.T) {
 			split := "one worker\n"
 			if c.Splits() {
 				split = "prefill and decode apart\n"
+			}
+			for _, r := range c.Roles() {
+				split += r.Role + ": " + r.Selector + "\n"
 			}
 			return split + strings.ReplaceAll(c.Warning(), "; ", ";\n  ") + "\n"
 		})

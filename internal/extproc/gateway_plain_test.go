@@ -146,3 +146,23 @@ func TestTheLogSaysOnceWhatAGatewaysRetriesDo(t *testing.T) {
 	}
 	require.Equal(t, 1, strings.Count(log.String(), "repeats a used hand-off"))
 }
+
+// TestTheLogSaysOnceThatAHeaderIsNotActedOn: who sends an objective expects priorities.
+func TestTheLogSaysOnceThatAHeaderIsNotActedOn(t *testing.T) {
+	var log syncbuf.Buffer
+	r := newReplica(t, "a", func(c *Config) {
+		c.Gateway, c.Logger = Gateway{Enabled: true, Endpoints: 1}, slog.New(slog.NewTextHandler(&log, nil))
+	})
+	for range 3 {
+		for _, name := range wire.Unheeded {
+			p := r.plainly()
+			removed := p.get(nil, name, "high", "x-llm-d-objective-of-ours", "1").GetRemoveHeaders()
+			require.NotContains(t, removed, name, "it goes on as it is")
+			p.cancel()
+		}
+	}
+	for _, name := range wire.Unheeded {
+		require.Equal(t, 1, strings.Count(log.String(), "header="+name), "%s", log.String())
+	}
+	require.Equal(t, len(wire.Unheeded), strings.Count(log.String(), "on which nothing here acts"))
+}

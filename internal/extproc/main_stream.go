@@ -270,6 +270,7 @@ func (s *mainStream) fire() { s.post(just(leg.Event{Kind: leg.EventTimer})) }
 
 func (s *mainStream) begin(ev *notice) {
 	s.began = time.Now()
+	s.srv.tellUnheeded(ev.Headers.Unheeded)
 	s.subset = s.srv.subsetOf(ev, s.filter.Gateway())
 	ev.Received = s.srv.receipt(s.grpc.Context(), ev.Headers, !s.filter.Gateway(), s.began)
 	if ev.Headers.RequestID == "" {

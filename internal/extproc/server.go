@@ -91,7 +91,8 @@ type Server struct {
 	liars    liars
 	pairs    pairs
 	shapes   *shapes
-	retries  sync.Once // the log was told what a gateway's own retries do
+	unheeded atomic.Uint32 // headers of wire.Unheeded of which the log was told, a bit for each
+	retries  sync.Once     // the log was told what a gateway's own retries do
 	clocks   clocks
 	tellers  tellers
 	patience patience.Limits

@@ -51,7 +51,7 @@ func ofBaton() []Alert {
 	return []Alert{
 		{
 			Name: "BatonConfiguration", For: 15 * time.Minute,
-			Expr: trouble("discovery_problem", "pool_mixed", "listener_missing", "config_ignored", "time_limit", "header_limit", "worker_ineligible",
+			Expr: trouble("discovery_problem", "pool_mixed", "listener_missing", "config_ignored", "scheduler_ignored", "time_limit", "header_limit", "worker_ineligible",
 				"model_files", "pair_counts", "replicas_unlisted", "key_hidden", "certificate"),
 			Because: "a roll-out mixes old and new for that long",
 			Summary: "{{ $labels.job }} has a setting to correct: {{ $labels.kind }}",

@@ -36,6 +36,7 @@ func (p *plugin) observe(o *telemetry.Observation) {
 		o.Silent = o.Troubles[string(trouble.KVEventsSilent)]
 	}
 	keys := make(map[telemetry.StandingCount]int64)
+	o.Ignored = p.ignored
 	o.Problems = int64(len(found.Problems) + len(p.mixed(snap)) + len(unheard(snap.Workers(), p.cfg.Policy().Rules.Listener)))
 	for _, k := range snap.AllKeys(time.Now()) {
 		if k.Namespace != p.cfg.Namespace || k.Model == worker.NoModel {

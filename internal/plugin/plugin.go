@@ -75,6 +75,7 @@ type plugin struct {
 	history  *history
 	hour     *hour.Hour
 	told     trouble.Board // what parts have met
+	ignored  []string      // parts of another picker's scheduler; set before the scrapes begin
 	troubles troubles
 	certs    certs
 	dumping  chan struct{}         // has room for one: only one dump of the index is written at a time
@@ -290,7 +291,11 @@ func Serve(ctx context.Context, c config.Config, notes []config.Note, stderr io.
 	d.tell(p)
 	limitMemory(p.cfg.Request.MaxBodiesBytes, p.memory, p.log)
 	for _, n := range notes {
-		if n.Level >= slog.LevelWarn {
+		for _, x := range n.Ignored {
+			p.ignored = append(p.ignored, x.Part)
+			p.told.Put(trouble.Trouble{Kind: trouble.SchedulerIgnored, Subject: x.Part, What: n.Flag + ": " + x.Part + " has no counterpart", Effect: "In its place: " + x.Instead}, p.started)
+		}
+		if n.Level >= slog.LevelWarn && len(n.Ignored) == 0 {
 			p.told.Set(trouble.ConfigIgnored, n.Flag, n.Flag+": "+n.Reason, p.started)
 		}
 		p.log.Log(ctx, n.Level, "this flag has no effect here", logkey.Flag, n.Flag, logkey.Reason, n.Reason)

@@ -41,11 +41,12 @@ type KubernetesConfig struct {
 	KVGroupLabel string `yaml:"kv_group_label"`
 }
 
-// RoleConfig says which role a pod has that carries a label.
+// RoleConfig says which role a pod has that carries a label, or that a selector selects.
 type RoleConfig struct {
-	Label string `yaml:"label"`
-	Value string `yaml:"value"` // "*": every other value
-	Role  string `yaml:"role"`  // prefill, decode, aggregated; none: the pod gets no requests
+	Label    string `yaml:"label"`
+	Value    string `yaml:"value"`    // "*": every other value
+	Selector string `yaml:"selector"` // in place of label and value, as Kubernetes writes it; "*": every pod
+	Role     string `yaml:"role"`     // prefill, decode, aggregated; none: the pod gets no requests
 }
 
 // checkPools returns the faults of the list.
@@ -129,6 +130,13 @@ func (k *KubernetesConfig) rules() (rules []kubernetes.Rule, err error) {
 			}
 		}
 		rule := kubernetes.Rule{Label: r.Label, Value: r.Value, Role: role}
+		if r.Selector != "" {
+			rule.Selector, err = kubernetes.ParseRule(r.Selector)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("roles[%d].selector %q: %w", i, r.Selector, err))
+				continue
+			}
+		}
 		if err := rule.Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("roles[%d]: %w", i, err))
 			continue

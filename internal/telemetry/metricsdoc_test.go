@@ -147,6 +147,7 @@ func labelDefs() []labelDef {
 		{LabelExpected, "`kept`, `missed`: what the pick believed of a target"},
 		{LabelResult, "`kept`, `missed`: what came of a target"},
 		{LabelKind, "`asked`, `available`, `predicted`, `delivered`, `told`, `told_predicted`: below; of hand-offs: `nixl_pull`, `context_first`; of troubles: below"},
+		{LabelPart, "the type of a plugin, a feature gate or a key, as the file has it, at most 60 characters"},
 		{LabelOperation, "`chat`, `text_completion`, `generate` (SGLang's own); `none` if only headers were read"},
 		{LabelGenAIModel, "as model"},
 		{LabelErrorType, "`none`, or as code"},

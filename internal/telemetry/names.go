@@ -69,6 +69,7 @@ const (
 	MetricActivation = "baton_activation_transitions_total"
 
 	MetricTrouble      = "baton_trouble"
+	MetricIgnored      = "baton_scheduler_ignored"
 	MetricReady        = "baton_ready"
 	MetricViewRevision = "baton_view_revision"
 	MetricViewAge      = "baton_view_age_seconds"
@@ -122,6 +123,7 @@ const (
 	LabelSeen        = "seen"
 	LabelCharge      = "charge"
 	LabelKind        = "kind"
+	LabelPart        = "part"
 	LabelOperation   = "gen_ai_operation_name"
 	LabelGenAIModel  = "gen_ai_request_model"
 	LabelErrorType   = "error_type"
@@ -256,6 +258,7 @@ func stateMetrics() []Metric {
 		{MetricActivation, Counter, "{transition}", l(LabelFrom, LabelTo, LabelCause), "Changes of a key's prefill activation.", nil},
 
 		{MetricTrouble, Gauge, "{trouble}", l(LabelKind), "What is wrong now, as the page lists it: how many troubles of each kind there are. 0: none of that kind.", nil},
+		{MetricIgnored, Gauge, "1", l(LabelPart), "1 for each part of another picker's scheduler (`--config-file`, `--config-text`) that has no counterpart, the first 64 by name. The page and the log say what Baton does instead.", nil},
 		{MetricReady, Gauge, "1", nil, "1 when Baton takes requests, else 0.", nil},
 		{MetricViewRevision, Gauge, "1", nil, "Discovery revision of the present view of the workers.", nil},
 		{MetricViewAge, Gauge, "s", nil, "Time since the view was last confirmed by its source.", nil},

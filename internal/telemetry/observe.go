@@ -9,6 +9,7 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -58,6 +59,7 @@ type Observation struct {
 	Infos    []WorkerInfo
 	Pools    []PoolLoad
 	Troubles map[string]int64 // by TroubleKinds; nil: nobody judges, and nothing is shown
+	Ignored  []string         // parts of another picker's scheduler that have no counterpart
 	Problems int64
 	Expired  int64            // workers that are served although their records have expired
 	Facts    map[string]int64 // workers whose engines are asked for facts, by state
@@ -87,7 +89,7 @@ func (b *builder) observables() observables {
 		MetricReady, MetricViewRevision, MetricViewStale, MetricWorkers, MetricStaleWorkers, MetricKeys, MetricProblems,
 		MetricFacts, MetricReplicas, MetricKVStreams, MetricQueuedTokens, MetricQueueLimit, MetricBodyBytes, MetricBodyLimit,
 		MetricWaiting, MetricStill, MetricPrefillTokens, MetricPrefillRequests, MetricDecodeBlocks, MetricDecodingBlocks,
-		MetricDecodeRequests, MetricIndexBlocks, MetricTrouble, MetricKVSilent, MetricWorkerInfo, MetricLeftOut, MetricFreeBlocks,
+		MetricDecodeRequests, MetricIndexBlocks, MetricTrouble, MetricIgnored, MetricKVSilent, MetricWorkerInfo, MetricLeftOut, MetricFreeBlocks,
 		MetricCapacityBlocks,
 	} {
 		o.whole[name] = b.gauge(name)
@@ -138,6 +140,9 @@ func (g *observables) show(w metric.Observer, o *Observation) {
 	w.ObserveFloat64(g.float[MetricViewAge], o.Age.Seconds())
 	w.ObserveInt64(g.whole[MetricKVSilent], o.Silent)
 	g.showTroubles(w, o.Troubles)
+	for _, part := range o.Ignored[:min(len(o.Ignored), trouble.MostOfKind)] {
+		w.ObserveInt64(g.whole[MetricIgnored], 1, with(labels{part}, LabelPart))
+	}
 	g.showInfos(w, o.Infos)
 	g.showPools(w, o.Pools)
 	for state, n := range o.Facts {

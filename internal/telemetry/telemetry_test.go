@@ -25,6 +25,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 
+	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -88,6 +89,7 @@ func useAll(t *testing.T, i *Instruments) {
 		o.Ready, o.Revision, o.Age, o.Problems = true, 12, 1500*time.Millisecond, 4
 		o.Workers = append(o.Workers, WorkerCount{worker.Prefill, "healthy", 2})
 		o.Facts, o.Streams, o.Replicas = map[string]int64{"known": 2}, map[string]int64{"lost": 3}, map[string]int64{"sharing": 1}
+		o.Ignored = []string{"no-hit-lru-scorer"}
 		o.Silent, o.Troubles = 2, map[string]int64{"kv_events_silent": 1, "kind of tomorrow": 3}
 		o.Infos = append(o.Infos, WorkerInfo{7, worker.Decode, "10.0.0.7:8000", "10.0.0.7", []string{"m", "a\xffb"}}, WorkerInfo{ID: 8, Role: worker.Prefill, Endpoint: "[::1]:80", Host: "::1"})
 		o.Pools = append(o.Pools, PoolLoad{"m", worker.Decode, 2.5, 0.5, 90, 100}, PoolLoad{"m", worker.Prefill, 3, 1, 0, 0})
@@ -244,6 +246,17 @@ func TestManyWorkersAreAllShown(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Len(t, gather(t, tel)[MetricIndexBlocks].GetMetric(), 3000)
+}
+
+func TestOfAnotherPickersSchedulerSoManyPartsAreShown(t *testing.T) {
+	tel := newTelemetry(t, Config{})
+	_, err := tel.Instruments.Observe(func(o *Observation) {
+		for i := range 300 {
+			o.Ignored = append(o.Ignored, fmt.Sprint(i, "-scorer"))
+		}
+	})
+	require.NoError(t, err)
+	require.Len(t, gather(t, tel)[MetricIgnored].GetMetric(), trouble.MostOfKind)
 }
 
 func TestALabelThatRunsAwayIsCountedUnderOther(t *testing.T) {

@@ -53,12 +53,13 @@ const (
 	ReplicaDiffers   Kind = "replica_differs"
 	ReplicasUnlisted Kind = "replicas_unlisted"
 
-	ConfigIgnored Kind = "config_ignored"
-	Exposed       Kind = "exposed"
-	KeyHidden     Kind = "key_hidden"
-	IndexDump     Kind = "index_dump"
-	Certificate   Kind = "certificate"
-	RecordLost    Kind = "record_lost"
+	ConfigIgnored    Kind = "config_ignored"
+	SchedulerIgnored Kind = "scheduler_ignored"
+	Exposed          Kind = "exposed"
+	KeyHidden        Kind = "key_hidden"
+	IndexDump        Kind = "index_dump"
+	Certificate      Kind = "certificate"
+	RecordLost       Kind = "record_lost"
 )
 
 // facts is what holds for every trouble of a kind.
@@ -131,6 +132,7 @@ func all() []facts {
 		{ReplicasUnlisted, "REPLICA", false, "Those that are known stay known", "", nothing},
 
 		{ConfigIgnored, "IGNORED", false, "The rest of the configuration holds", "Remove it, or set what the note names", nothing},
+		{SchedulerIgnored, "IGNORED", false, "No worker serves or is left out because of it", "Remove it, or set what is named", itsBegin},
 		{Exposed, "OPEN", false, "", "", both},
 		{KeyHidden, "", false, "", "", both},
 		{IndexDump, "", false, "A restart would begin with an older dump, or none", "See that this user may write to the folder of index.dump, and that there is room", itsBegin},

@@ -330,6 +330,8 @@ func (d *decoder) headerMap(b []byte) error {
 			h.Named = append(h.Named, Header{Name: string(key), Value: string(raw)})
 		case string(key) == HeaderSelection:
 			h.Selection = append(h.Selection, string(raw))
+		case unheeded(key) != 0:
+			h.Unheeded |= unheeded(key)
 		case Strange(key):
 			h.Strange = append(h.Strange, string(key))
 		}

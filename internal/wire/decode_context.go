@@ -167,6 +167,26 @@ func Encoded(list []byte) bool {
 	return false
 }
 
+// Unheeded are the headers by which clients of other endpoint pickers say which objective or which
+// share a request has, or how fast its tokens are to come. Nothing here acts on them.
+var Unheeded = [...]string{
+	"x-gateway-inference-objective", "x-llm-d-inference-objective",
+	"x-gateway-inference-fairness-id", "x-llm-d-inference-fairness-id", "x-llm-d-slo-tpot-ms",
+}
+
+// unheeded returns the bit of a header of Unheeded, else 0.
+func unheeded(name []byte) uint8 {
+	if len(name) < 3 || name[0] != 'x' {
+		return 0
+	}
+	for i, n := range Unheeded {
+		if string(name) == n {
+			return 1 << i
+		}
+	}
+	return 0
+}
+
 // Strange reports whether only routers and proxies may set the header. If a client has
 // set it, it must not be sent on.
 func Strange(name []byte) bool {

@@ -54,6 +54,7 @@ type Headers struct {
 	All                                []byte   // all of a request's, for EachHeader; only with Config.KeepHeaders
 	Named                              []Header // those that Config.Named chooses, in the order of the message
 	Strange                            []string // the names of headers that only routers may set
+	Unheeded                           uint8    // which of Unheeded's headers are there, a bit for each
 	Selection                          []string // values of HeaderSelection
 }
 

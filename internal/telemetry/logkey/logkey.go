@@ -95,6 +95,7 @@ const (
 	Cert           = "cert"                 // file of the certificate
 	APIKeyFile     = "engines.api_key_file" // the setting of this name
 	Flag           = "flag"                 // name of a flag
+	Header         = "header"               // name of a header that clients send
 	AtMost         = "at_most"              // the longest time that a drain may take
 	DrainTimeout   = "drain_timeout"        // the setting of `register` of this name
 	Bytes          = "bytes"                // memory that the process may use

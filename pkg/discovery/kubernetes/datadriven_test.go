@@ -53,6 +53,17 @@ func TestJoinScenarios(t *testing.T) {
 			d.ScanArgs(t, "prefill-ports", &text)
 			terms.prefillPorts = ports(t, text)
 		}
+		if d.HasArg("selectors") { // three rules by selector in place of the default ones
+			terms.rules = nil
+			for _, s := range [...]struct {
+				selector string
+				role     worker.Role
+			}{{"app=llama,tier in (gold,silver)", worker.Decode}, {"!tier", worker.Prefill}, {AnyValue, NoRole}} {
+				selector, err := ParseRule(s.selector)
+				require.NoError(t, err)
+				terms.rules = append(terms.rules, Rule{Selector: selector, Role: s.role})
+			}
+		}
 		if d.HasArg("group") {
 			d.ScanArgs(t, "group", &terms.kvGroupLabel)
 		}

@@ -104,6 +104,9 @@ func (j *joined) add(p *Pool, pod found, t *terms) (told bool) {
 		return true
 	}
 	role, told, fault := roleOf(pod.Labels, t.rules)
+	if told && role == NoRole && fault == "" && !pod.prefill {
+		return true
+	}
 	if pod.prefill {
 		role, told, fault = worker.Prefill, true, ""
 	}
