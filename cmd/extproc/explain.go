@@ -44,7 +44,7 @@ func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer
 	}
 	guessed := *path == ""
 	if guessed {
-		*path = pathOf(body)
+		*path = openai.PathOf(body).String()
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -69,31 +69,6 @@ func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer
 	}
 	_, err = io.WriteString(stdout, r.Text())
 	return err
-}
-
-// pathOf returns the path that a body with such fields is sent to. What fits none is asked
-// as a chat, and the plugin says what is wrong with it.
-func pathOf(body []byte) string {
-	var fields map[string]json.RawMessage
-	_ = json.Unmarshal(body, &fields)
-	for _, c := range []struct {
-		path openai.Path
-		with []string // any of them
-	}{
-		{openai.AnthropicMessages, []string{"system", "stop_sequences", "anthropic_version"}},
-		{openai.ChatCompletions, []string{"messages"}},
-		{openai.Completions, []string{"prompt", "prompt_embeds"}},
-		{openai.Responses, []string{"input"}},
-		{openai.TokensIn, []string{"token_ids"}},
-		{openai.Generate, []string{"text", "input_ids", "input_embeds"}},
-	} {
-		for _, f := range c.with {
-			if _, has := fields[f]; has {
-				return c.path.String()
-			}
-		}
-	}
-	return openai.ChatCompletions.String()
 }
 
 // refusalText returns the message of an error body.

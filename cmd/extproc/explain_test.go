@@ -92,22 +92,3 @@ func TestExplainSaysWhatIsWrongWithAnAddress(t *testing.T) {
 		require.Equal(t, 1, strings.Count(stderr.String(), "\n"), stderr.String())
 	}
 }
-
-func TestExplainAsksOnThePathWhoseBodiesHaveTheseFields(t *testing.T) {
-	for body, want := range map[string]string{
-		`{"messages":[]}`:                             "/v1/chat/completions",
-		`{"prompt":"x"}`:                              "/v1/completions",
-		`{"prompt_embeds":"x"}`:                       "/v1/completions",
-		`{"input":"x"}`:                               "/v1/responses",
-		`{"system":"be short","messages":[]}`:         "/v1/messages",
-		`{"messages":[],"stop_sequences":["x"]}`:      "/v1/messages",
-		`{"text":"x","sampling_params":{}}`:           "/generate",
-		`{"input_ids":[1]}`:                           "/generate",
-		`{"token_ids":[1],"sampling_params":{}}`:      "/inference/v1/generate",
-		`{"model":"m"}`:                               "/v1/chat/completions",
-		`[`:                                           "/v1/chat/completions",
-		`{"me\u0073sages":[{"content":"\"input\""}]}`: "/v1/chat/completions",
-	} {
-		require.Equal(t, want, pathOf([]byte(body)), body)
-	}
-}
