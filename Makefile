@@ -95,11 +95,11 @@ ifneq ($(if $(HELD),,$(filter $(LONG),$(MAKECMDGOALS))),)
 
 .PHONY: $(MAKECMDGOALS)
 $(sort $(MAKECMDGOALS)) &:
-	@$(BUILD_TALLY) && exec $(TALLY) -alone .run/lock -- $(MAKE) --no-print-directory $(MAKECMDGOALS) HELD=1
+	+@$(BUILD_TALLY) && exec $(TALLY) -alone .run/lock -- $(MAKE) --no-print-directory $(MAKECMDGOALS) HELD=1
 
 else
 
-.PHONY: told help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-replay bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean page real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct charts
+.PHONY: told tally help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-replay bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean page real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct charts
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -111,6 +111,10 @@ dist: ## what people install into dist/: static binaries and an OCI image for am
 	go run ./internal/dist $${SOURCE_DATE_EPOCH:+-time $$SOURCE_DATE_EPOCH}
 	@for p in dist/extproc-*-linux-*; do echo "listing what is in $$p"; \
 	  go run github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$(SBOM_VERSION) bin -json -verbose=false -output $$p.cdx.json $$p; done
+
+# For the scripts of examples.
+tally:
+	@$(BUILD_TALLY)
 
 # step is a recipe: a command of which only is told that it goes on, unless it fails. What it
 # said then is kept, and told again at the end. Its arguments are a name and the command.
@@ -140,10 +144,15 @@ tokenizers: ## fetch the published tokenizers of all families into .tools/tokeni
 	@go run ./internal/tokenizers
 
 # tell makes targets, of which one that fails stops no other, and tells all at the end.
-tell = @rm -rf .run/test && $(MAKE) --no-print-directory told GOALS='modules $(1)'
+tell = +@rm -rf .run/test && $(MAKE) --no-print-directory told GOALS='modules $(1)'
+
+# One step runs at a time, with -j too: tests share the machine's time.
+ifneq ($(GOALS),)
+.NOTPARALLEL:
+endif
 
 told:
-	@mkdir -p .run/test; failed=; \
+	+@mkdir -p .run/test; failed=; \
 	$(MAKE) -k --no-print-directory $(GOALS) OF=$(words $(GOALS)) || failed=1; \
 	$(if $(filter half-%,$(GOALS)),$(TALLY) -slowest 10 $(if $(RUN),-any) .run/test/*.json || failed=1;) \
 	for f in .run/test/*.failed; do [ -e "$$f" ] || continue; \

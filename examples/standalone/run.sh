@@ -13,7 +13,9 @@ workers=${1:-examples/standalone/workers.yaml}
 client_port=${CLIENT_PORT:-10000}
 baton_admin=${BATON_ADMIN:-127.0.0.1:9902}
 
-make --no-print-directory --silent tools
+step() { printf '%(%T)T  %s\n' -1 "$*"; }
+step "1/3  Envoy"
+make --no-print-directory --silent tally tools
 envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
 
 taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
@@ -37,7 +39,8 @@ stop() {
 trap stop EXIT
 trap 'exit 0' INT TERM
 
-go build -o "$bin/" ./cmd/extproc
+go build -o "$bin/" ./cmd/extproc 2>&1 | .run/tally -follow -name "2/3  the programs"
+step "3/3  plugin and Envoy"
 flags=(--config examples/standalone/baton.yaml --workers "$workers"
   --listen "unix://$dir/extproc.sock" --admin "$baton_admin")
 "$bin/extproc" check "${flags[@]}" >"$dir/effective.yaml"

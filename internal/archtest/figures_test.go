@@ -56,7 +56,7 @@ func differing(list string, fsys fs.FS) (faults []string) {
 		}
 	}
 	for _, f := range measured.FindAllString(texts["README.md"], -1) {
-		if f = strings.TrimRight(f, ").,: "); !strings.Contains(told, f) {
+		if f = strings.TrimRight(f, ").,:; "); !strings.Contains(told, f) {
 			faults = append(faults, "README.md: "+f+": is not on the list of figures: name the page that owns it")
 		}
 	}
