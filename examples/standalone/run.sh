@@ -13,7 +13,7 @@ workers=${1:-examples/standalone/workers.yaml}
 client_port=${CLIENT_PORT:-10000}
 baton_admin=${BATON_ADMIN:-127.0.0.1:9902}
 
-step() { printf '%(%T)T  %s\n' -1 "$*"; }
+step() { printf '%(%T)T  %s\n' -1 "$*" >&2; }
 step "1/3  Envoy"
 make --no-print-directory --silent tally tools
 envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
@@ -39,7 +39,7 @@ stop() {
 trap stop EXIT
 trap 'exit 0' INT TERM
 
-go build -o "$bin/" ./cmd/extproc 2>&1 | .run/tally -follow -name "2/3  the programs"
+go build -o "$bin/" ./cmd/extproc 2>&1 | .run/tally -follow -name "2/3  the programs" >&2
 step "3/3  plugin and Envoy"
 flags=(--config examples/standalone/baton.yaml --workers "$workers"
   --listen "unix://$dir/extproc.sock" --admin "$baton_admin")

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -123,9 +124,9 @@ func (s *step) follow(in io.Reader, file string) error {
 		switch {
 		case failed != nil:
 			return failed
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return nil
-		case err != nil && err != bufio.ErrBufferFull:
+		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
 			return err
 		}
 	}
