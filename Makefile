@@ -52,8 +52,17 @@ UNIT_FLAGS    :=
 GOTEST         = go test -json $(RACE) -tags $(TAGS) -timeout 20m $(if $(RUN),-run '$(RUN)')
 TALLY         := .run/tally
 CI            ?=
-WATCH         := $(TALLY) -watch $(if $(CI),-quiet) -o
-FAILED        := ! grep '"Action":"fail"'
+# Each step of a run prints a line when it begins, with its number of all, and never less than
+# one in 30 s (internal/tally). GOALS are those that told makes, OF is how many.
+OF            :=
+GOALS         :=
+COUNTED        = $(if $(OF),-steps .run/test/steps -of $(OF))
+WATCH          = $(TALLY) -watch $(if $(CI),-quiet) $(COUNTED)
+# How many functions of tests packages have.
+tests_of       = $(if $(RUN),0,$$(go list -tags $(TAGS) -f '{{$$d := .Dir}}{{range .TestGoFiles}}{{$$d}}/{{.}} {{end}}{{range .XTestGoFiles}}{{$$d}}/{{.}} {{end}}' $(1) | xargs cat | grep -E '^func (Test|Fuzz|Example)' | grep -cv '^func TestMain'))
+# FOLLOWED and TESTED take the output of a long command, any and go test -json's.
+FOLLOWED       = 2>&1 | $(TALLY) -follow -name $@
+TESTED         = | $(TALLY) -watch -v -name $@ -o .run/$@.json
 COMMA         := ,
 T             := 30s
 BENCH_ARGS    :=
@@ -74,7 +83,23 @@ TOKENIZERS    := qwen3 llama2 llama3_1 deepseek_v3
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-replay bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean page real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct test-llmd charts FORCE
+# Of these only one runs in a folder at a time: a second make says for whom it waits. HELD is set
+# in what it runs then.
+LONG          := test static test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce page soak faults \
+  real real-bench real-capture real-long real-templates tokenizers-test fuzz alerts test-kube test-kube-api test-kube-istio test-kube-direct \
+  bench bench-first-token bench-index bench-kube bench-path-rivals bench-pick bench-peers bench-replay bench-rivals bench-routing bench-shared bench-tokens
+HELD          :=
+BUILD_TALLY   := { [ -n "$(HELD)" ] && [ -x $(TALLY) ]; } || { mkdir -p .run && go build -o $(TALLY).$$$$ ./internal/tally && mv -f $(TALLY).$$$$ $(TALLY); }
+
+ifneq ($(if $(HELD),,$(filter $(LONG),$(MAKECMDGOALS))),)
+
+.PHONY: $(MAKECMDGOALS)
+$(sort $(MAKECMDGOALS)) &:
+	+@$(BUILD_TALLY) && exec $(TALLY) -alone .run/lock -- $(MAKE) --no-print-directory $(MAKECMDGOALS) HELD=1
+
+else
+
+.PHONY: told tally help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-replay bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean page real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct test-llmd charts
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -87,10 +112,14 @@ dist: ## what people install into dist/: static binaries and an OCI image for am
 	@for p in dist/extproc-*-linux-*; do echo "listing what is in $$p"; \
 	  go run github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$(SBOM_VERSION) bin -json -verbose=false -output $$p.cdx.json $$p; done
 
-# step is a recipe: a command that prints nothing unless it fails. What it said then is
-# kept, and told again at the end. Its arguments are a name and the command.
+# For the scripts of examples.
+tally:
+	@$(BUILD_TALLY)
+
+# step is a recipe: a command of which only is told that it goes on, unless it fails. What it
+# said then is kept, and told again at the end. Its arguments are a name and the command.
 define step
-	@mkdir -p .run/test; if ! { $(2); } >.run/test/$(1).log 2>&1; then \
+	@$(BUILD_TALLY); mkdir -p .run/test; if ! { $(2); } 2>&1 | $(TALLY) -follow -name '$(1)' $(if $(filter $(1),$(GOALS)),$(COUNTED)) -o .run/test/$(1).log; then \
 	  mv .run/test/$(1).log .run/test/$(1).failed; cat .run/test/$(1).failed; exit 1; fi; \
 	rm .run/test/$(1).log
 endef
@@ -114,21 +143,27 @@ tools: ## install what the tests need into .tools/ (Envoy)
 tokenizers: ## fetch the published tokenizers of all families into .tools/tokenizers: 190 MB, once
 	@go run ./internal/tokenizers
 
-# told makes targets, of which one that fails stops no other, and tells all at the end.
-define told
-	@rm -rf .run/test; mkdir -p .run/test; failed=; \
-	$(MAKE) -k --no-print-directory $(TALLY) modules $(1) || failed=1; \
-	$(if $(filter half-%,$(1)),$(TALLY) -slowest 10 $(if $(RUN),-any) .run/test/*.json || failed=1;) \
+# tell makes targets, of which one that fails stops no other, and tells all at the end.
+tell = +@rm -rf .run/test && $(MAKE) --no-print-directory told GOALS='modules $(1)'
+
+# One step runs at a time, with -j too: tests share the machine's time.
+ifneq ($(GOALS),)
+.NOTPARALLEL:
+endif
+
+told:
+	+@mkdir -p .run/test; failed=; \
+	$(MAKE) -k --no-print-directory $(GOALS) OF=$(words $(GOALS)) || failed=1; \
+	$(if $(filter half-%,$(GOALS)),$(TALLY) -slowest 10 $(if $(RUN),-any) .run/test/*.json || failed=1;) \
 	for f in .run/test/*.failed; do [ -e "$$f" ] || continue; \
 	  echo; echo "$$(basename "$$f" .failed) failed:"; tail -n 40 "$$f" | sed 's/^/    /'; done; \
 	[ -z "$$failed" ]
-endef
 
 test: ## all that must hold: static checks, and every test but the long ones (RUN=Pattern: the tests that match, alone)
-	$(call told,$(if $(RUN),,static-vet static-tidy static-lint) half-unit half-examples half-envoy)
+	$(call tell,$(if $(RUN),,static-vet static-tidy static-lint) half-unit half-examples half-envoy)
 
 static: ## what needs no test: go vet with every tag, a tidy go.mod, the linter
-	$(call told,static-vet static-tidy static-lint)
+	$(call tell,static-vet static-tidy static-lint)
 
 static-vet:
 	$(call step,$@,go vet -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus$(COMMA)browser$(COMMA)llmd $(PKG))
@@ -140,59 +175,59 @@ static-lint: $(LINT_BIN)
 	$(call step,$@,$(LINT_BIN) run ./...)
 
 test-unit: ## the tests that need no Envoy, always run, random ones with few rounds: a minute (RUN=Pattern)
-	$(call told,half-unit TAGS=invariants REAL=none UNIT_FLAGS='-count 1 -short')
+	$(call tell,half-unit) TAGS=invariants REAL=none UNIT_FLAGS='-count 1 -short'
 
 test-race: ## the tests under the race detector: both of its halves, of at most 20 minutes each (RUN=Pattern)
-	$(call told,half-unit half-examples half-envoy $(RACING))
+	$(call tell,half-unit half-examples half-envoy) $(RACING)
 
 test-race-unit: ## of test-race, what needs no Envoy (RUN=Pattern)
-	$(call told,half-unit $(RACING))
+	$(call tell,half-unit) $(RACING)
 
 test-race-envoy: ## of test-race, the examples and the tests through Envoy (RUN=Pattern)
-	$(call told,half-examples half-envoy $(RACING))
+	$(call tell,half-examples half-envoy) $(RACING)
 
 # The halves of test: without Envoy, and with it. Their reports are .run/test/*.json.
-# Without a tally the names of what failed are all that is told. What needs no Envoy takes
+# What needs no Envoy takes
 # processors, not memory: its linker and its tests collect garbage a fourth as often. The
 # packages that take longest begin first; a third beside them uses what they wait.
 half-unit: $(TOKENIZERS:%=.tools/tokenizers/%/.whole)
-	@GOGC=400 $(GOTEST) -p 3 $(UNIT_FLAGS) $(LONGEST) $$(go list $(PKG) | grep -vE '$(REAL)') | { $(WATCH) .run/test/unit.json || $(FAILED); }
+	@GOGC=400 $(GOTEST) -p 3 $(UNIT_FLAGS) $(LONGEST) $$(go list $(PKG) | grep -vE '$(REAL)') | \
+	  $(WATCH) -name 'tests without Envoy' -o .run/test/unit.json -tests $(call tests_of,$$(go list $(PKG) | grep -vE '$(REAL)'))
 
 half-examples: tools
-	@$(GOTEST) -count 1 -p 4 $$(go list -tags $(TAGS) $(PKG) | grep -E '$(REAL)' | grep -v /envoytest) | { $(WATCH) .run/test/examples.json || $(FAILED); }
+	@$(GOTEST) -count 1 -p 4 $$(go list -tags $(TAGS) $(PKG) | grep -E '$(REAL)' | grep -v /envoytest) | \
+	  $(WATCH) -name examples -o .run/test/examples.json -tests $(call tests_of,$$(go list -tags $(TAGS) $(PKG) | grep -E '$(REAL)' | grep -v /envoytest))
 
 half-envoy: tools
-	@$(GOTEST) -count 1 -parallel $(FLEETS) ./internal/envoytest | { $(WATCH) .run/test/envoy.json || $(FAILED); }
+	@$(GOTEST) -count 1 -parallel $(FLEETS) ./internal/envoytest | \
+	  $(WATCH) -name 'tests through Envoy' -o .run/test/envoy.json -tests $(call tests_of,./internal/envoytest)
 
 # What the tests are built from is fetched first, so that go does not tell of it among them.
 modules:
 	$(call step,$@,go list -deps -test -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus$(COMMA)browser$(COMMA)llmd $(PKG))
 
-$(TALLY): FORCE
-	$(call step,tally,go build -o $@ ./internal/tally)
-FORCE:
-
 test-long: tools ## the long tests: minutes
-	go test -tags $(TAGS),long -timeout 60m -count 1 -parallel $(FLEETS) ./internal/envoytest/ ./internal/extproc/ ./internal/soak/ ./pkg/kvevents/ ./pkg/discovery/etcd/
+	@go test -json -tags $(TAGS),long -timeout 60m -count 1 -parallel $(FLEETS) ./internal/envoytest/ ./internal/extproc/ ./internal/soak/ ./pkg/kvevents/ ./pkg/discovery/etcd/ | $(TALLY) -watch -name $@ -o .run/$@.json
 
-test-envoys: $(TALLY) $(ENVOY_VERSIONS:%=.tools/envoy-%) ## the tests through Envoy on several versions of it, then a table (ENVOY_VERSIONS, ENVOY_TESTS=TestX)
+test-envoys: $(ENVOY_VERSIONS:%=.tools/envoy-%) ## the tests through Envoy on several versions of it, then a table (ENVOY_VERSIONS, ENVOY_TESTS=TestX)
 	@rm -rf .run/envoys && mkdir -p .run/envoys
-	@for v in $(ENVOY_VERSIONS); do echo "Envoy $$v"; \
-	  ENVOY=$(CURDIR)/.tools/envoy-$$v go test -tags $(TAGS) -timeout 60m -count 1 -p 1 -parallel $(FLEETS) -json -run '$(ENVOY_TESTS)' ./internal/envoytest ./examples/... >.run/envoys/$$v.json || true; done
+	@for v in $(ENVOY_VERSIONS); do \
+	  ENVOY=$(CURDIR)/.tools/envoy-$$v go test -tags $(TAGS) -timeout 60m -count 1 -p 1 -parallel $(FLEETS) -json -run '$(ENVOY_TESTS)' ./internal/envoytest ./examples/... | \
+	    $(TALLY) -watch -name "Envoy $$v" -steps .run/envoys/steps -of $(words $(ENVOY_VERSIONS)) -o .run/envoys/$$v.json || true; done
 	@$(TALLY) -title envoy $(ENVOY_VERSIONS:%=.run/envoys/%.json)
 
 reproduce: tools ## Pattern 1, Pattern 2 and the burst sweep, with what was measured
-	go test -tags $(TAGS) -timeout 10m -count 1 -v -run 'TestPattern|TestBurstSweep' ./internal/envoytest/
+	@go test -json -tags $(TAGS) -timeout 10m -count 1 -run 'TestPattern|TestBurstSweep' ./internal/envoytest/ $(TESTED)
 
 page: ## the status page in a real Chromium (Debian's chromium): search, fold, sort, keyboard, dark, 390 px; screenshots in .run/page (RUN=Pattern)
-	go test -tags browser -timeout 10m -count 1 -run '$(if $(RUN),$(RUN),.)' -v ./internal/admin | grep --line-buffered -v '^=== '
+	@go test -json -tags browser -timeout 10m -count 1 -run '$(if $(RUN),$(RUN),.)' ./internal/admin $(TESTED)
 
 soak: tools ## everything goes wrong, judged: three minutes of it (SOAK_ARGS="-seed 7 -for 10m"), then hostile clients, and each way to be sick
-	go build -o .run/soak ./internal/soak && .run/soak $(SOAK_ARGS)
-	go test -tags $(TAGS),long -timeout 20m -count 1 -v -parallel 8 -run 'TestASickWorker|TestHostileClients|TestAMinute' ./internal/envoytest/ | grep -v '^=== '
+	@{ go build -o .run/soak ./internal/soak && .run/soak $(SOAK_ARGS); } $(FOLLOWED)
+	@go test -json -tags $(TAGS),long -timeout 20m -count 1 -parallel 8 -run 'TestASickWorker|TestHostileClients|TestAMinute' ./internal/envoytest/ $(TESTED)
 
 faults: tools ## change one line of the product at a time: does a test see it? (FAULTS_ARGS="-run REGEXP -v")
-	go build -o .run/faults ./internal/faults && exec .run/faults $(FAULTS_ARGS)
+	@{ go build -o .run/faults ./internal/faults && exec .run/faults $(FAULTS_ARGS); } $(FOLLOWED)
 
 tools-kube: $(KUBE)/kube $(KUBE)/helm-$(HELM_VERSION) $(KUBE)/crds/.whole ## build Kubernetes' programs and Helm into .tools/: once, ten minutes
 
@@ -260,18 +295,18 @@ $(SIDECAR): internal/kubeparts/sidecar/go.mod
 
 # Each package starts a cluster of its own, which its tests share.
 test-kube-api: tools tools-kube ## the tests of Kubernetes on a real apiserver: pools and pods, rights, the chart (RUN=Pattern)
-	go test -tags $(TAGS),kube -timeout 20m -count 1 -p 1 $(if $(RUN),-run '$(RUN)') ./pkg/discovery/kubernetes ./charts
-	go test -tags $(TAGS),kube -timeout 20m -count 1 -run '$(if $(RUN),$(RUN),TestThePodsOfAPool)' ./internal/envoytest
+	@go test -json -tags $(TAGS),kube -timeout 20m -count 1 -p 1 $(if $(RUN),-run '$(RUN)') ./pkg/discovery/kubernetes ./charts $(TESTED)
+	@go test -json -tags $(TAGS),kube -timeout 20m -count 1 -run '$(if $(RUN),$(RUN),TestThePodsOfAPool)' ./internal/envoytest $(TESTED)
 
 test-kube-istio: tools tools-kube tools-istio ## both legs in a gateway that a real istiod configures; needs root (RUN=Pattern)
-	go test -tags kube -timeout 20m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/istiotest | grep --line-buffered -v '^=== '
+	@go test -json -tags kube -timeout 20m -count 1 $(if $(RUN),-run '$(RUN)') ./internal/istiotest $(TESTED)
 
 test-kube-direct: tools tools-kube tools-epp ## behind the inference extension's own picker, on a real apiserver: its picks, carried out (RUN=Pattern)
-	go test -tags $(TAGS),kube -timeout 20m -count 1 -v -run '$(if $(RUN),$(RUN),TestBehindTheReferencePicker)' ./internal/envoytest | grep --line-buffered -v '^=== '
+	@go test -json -tags $(TAGS),kube -timeout 20m -count 1 -run '$(if $(RUN),$(RUN),TestBehindTheReferencePicker)' ./internal/envoytest $(TESTED)
 
 test-kube: tools tools-node tools-istio tools-conformance tools-sidecar tools-epp modules ## test-kube-api, then a real cluster of one node with Istio: the conformance suite, the chart; needs root; a quarter of an hour (RUN=Pattern)
 	@$(if $(RUN),,$(MAKE) --no-print-directory test-kube-api)
-	go test -tags kube -timeout 40m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/clustertest $(if $(KUBE_ARGS),-args $(KUBE_ARGS)) | grep --line-buffered -v '^=== '
+	@go test -json -tags kube -timeout 40m -count 1 $(if $(RUN),-run '$(RUN)') ./internal/clustertest $(if $(KUBE_ARGS),-args $(KUBE_ARGS)) $(TESTED)
 
 kube-demo: tools tools-node tools-istio modules $(if $(findstring -vllm,$(DEMO_ARGS)),real-tools) ## the story of demo on a real cluster of one node, with the chart and Istio; needs root (DEMO_ARGS=-up: leave it running; -vllm: the pods are real vLLM)
 	go build -tags kube -o .run/kube-demo ./internal/node/demo && exec .run/kube-demo $(DEMO_ARGS)
@@ -283,26 +318,26 @@ real-tools: ## install real engines into .tools/real: vLLM, SGLang, tiny models;
 	@go run ./internal/real/install -python $(PYTHON)
 
 real: tools real-tools ## the tests with real engines on this CPU, and their table (RUN=Pattern: the tests that match)
-	go test -tags real,invariants -timeout 120m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/real -args -page $(REAL_ARGS) | grep --line-buffered -v '^=== '
+	@go test -json -tags real,invariants -timeout 120m -count 1 $(if $(RUN),-run '$(RUN)') ./internal/real -args -page $(REAL_ARGS) $(TESTED)
 
 real-long: tools real-tools ## patterns 1 and 2 with real engines, ten and five rounds each
-	go test -tags real,invariants -timeout 120m -count 1 -v -run 'TestPatterns' ./internal/real -args -long -page | grep --line-buffered -v '^=== '
+	@go test -json -tags real,invariants -timeout 120m -count 1 -run 'TestPatterns' ./internal/real -args -long -page $(TESTED)
 
 real-bench: tools real-tools ## 300 requests of a conversation trace on real engines, by each way to pick, five turns in turn
-	go test -tags real,invariants -timeout 120m -count 1 -v -run 'TestBench' ./internal/real -args -bench -page | grep --line-buffered -v '^=== '
+	@go test -json -tags real,invariants -timeout 120m -count 1 -run 'TestBench' ./internal/real -args -bench -page $(TESTED)
 
 real-templates: real-tools ## chat templates here and in Python: 10,000 requests for each template and engine, 100,000 random templates; an hour
-	go test -tags real,invariants -timeout 180m -count 1 -v -run 'ArePythons' ./pkg/tokens/jinja -args -cases 100000
-	go test -tags real,invariants -timeout 180m -count 1 -v -run 'ArePythons' ./pkg/tokens/chat -args -cases 10000
+	@go test -json -tags real,invariants -timeout 180m -count 1 -run 'ArePythons' ./pkg/tokens/jinja -args -cases 100000 $(TESTED)
+	@go test -json -tags real,invariants -timeout 180m -count 1 -run 'ArePythons' ./pkg/tokens/chat -args -cases 10000 $(TESTED)
 
 real-demo: tools real-tools ## two real vLLM and two conversations to look at, until Ctrl-C
 	go build -o .run/real-demo ./internal/real/demo && exec .run/real-demo $(if $(ENVOY),-envoy $(ENVOY))
 
 real-capture: tools real-tools ## write down what the real engines say, which the simulators are held to
-	go test -tags real,invariants -timeout 30m -count 1 -v -run TestCapture ./internal/real -args -capture | grep --line-buffered -v '^=== '
+	@go test -json -tags real,invariants -timeout 30m -count 1 -run TestCapture ./internal/real -args -capture $(TESTED)
 
 tokenizers-test: tokenizers real-tools ## 10,000 random texts a family beside Hugging Face's tokenizers, patterns and normalization beside theirs (BENCH_ARGS="-seed 7")
-	go test -tags real,invariants -timeout 120m -count 1 -v -run 'OfTokenizers|SaysTheSame|TextSays|OfPatterns|TokenizersSay' ./pkg/tokens/bpe -args -cases 10000 $(BENCH_ARGS)
+	@go test -json -tags real,invariants -timeout 120m -count 1 -run 'OfTokenizers|SaysTheSame|TextSays|OfPatterns|TokenizersSay' ./pkg/tokens/bpe -args -cases 10000 $(BENCH_ARGS) $(TESTED)
 
 tokenizers-golden: tokenizers real-tools ## rewrite what tokenizers says of our texts, and its tables of characters
 	.tools/real/vllm/bin/python pkg/tokens/bpe/testdata/oracle.py tables pkg/tokens/bpe/tables
@@ -310,16 +345,17 @@ tokenizers-golden: tokenizers real-tools ## rewrite what tokenizers says of our 
 
 # An input that is new is kept as it is: to make a long one shorter takes longer than T.
 fuzz: ## fuzz every byte parser for T each (T=30s)
-	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u); do \
+	@rm -rf .run/fuzz; of=$$(grep -rhE '^func Fuzz' --include='*_test.go' . | wc -l); \
+	for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u); do \
 	  for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$target/*_test.go | sed 's/func //'); do \
-	    echo "$$target $$f"; go test -tags invariants $$target -run '^$$' -fuzz "^$$f$$" -fuzztime $(T) -fuzzminimizetime 1x; done; done
+	    go test -tags invariants $$target -run '^$$' -fuzz "^$$f$$" -fuzztime $(T) -fuzzminimizetime 1x 2>&1 | $(TALLY) -follow -name "$$target $$f" -steps .run/fuzz -of $$of; done; done
 
 bench: tools ## a decision at 10, 100 and 1,000 workers; what the plugin adds on the real Envoy
-	go build -o .run/bench-pick ./internal/bench/pick && .run/bench-pick
-	go build -o .run/bench-path ./internal/bench/path && exec .run/bench-path $(BENCH_ARGS)
+	@{ go build -o .run/bench-pick ./internal/bench/pick && .run/bench-pick; } $(FOLLOWED)
+	@{ go build -o .run/bench-path ./internal/bench/path && exec .run/bench-path $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-first-token: tools ## what reading a streamed answer's first events costs in time to first token
-	go build -o .run/bench-path ./internal/bench/path && exec .run/bench-path -servers baton-stream-unread,baton-stream -only 2KB $(BENCH_ARGS)
+	@{ go build -o .run/bench-path ./internal/bench/path && exec .run/bench-path -servers baton-stream-unread,baton-stream -only 2KB $(BENCH_ARGS); } $(FOLLOWED)
 
 # SGLang's gateways and vLLM's router, as their packages are.
 RIVALS := sglang-router==0.3.2 smg==1.13 vllm-router==0.1.17
@@ -329,42 +365,44 @@ DYNAMO := ai-dynamo-runtime==1.6.1
 	$(PYTHON) -m venv .tools/rivals && .tools/rivals/bin/pip install -q $(RIVALS) && .tools/rivals/bin/pip install -q --no-deps $(DYNAMO) && touch $@
 
 bench-path-rivals: tools .tools/rivals/.whole ## what a request costs through Baton, SGLang's gateway, vLLM's router and plain Envoy: two minutes
-	go build -o .run/bench-rivals ./internal/bench/rivals && exec .run/bench-rivals -python .tools/rivals/bin/python $(BENCH_ARGS)
+	@{ go build -o .run/bench-rivals ./internal/bench/rivals && exec .run/bench-rivals -python .tools/rivals/bin/python $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-index: ## the index, its events and the pick, allocations included
-	go test -run '^$$' -bench . -benchmem ./pkg/kvindex ./pkg/kvevents ./pkg/picker ./internal/load
+	@go test -json -run '^$$' -bench . -benchmem ./pkg/kvindex ./pkg/kvevents ./pkg/picker ./internal/load $(TESTED)
 
 bench-kube: tools tools-kube tools-epp ## a picker's memory and CPU at 100 and 1,000 pods, beside the inference extension's own, on a real apiserver: twenty minutes
-	go test -tags kube -timeout 90m -count 1 -v -run TestBench ./internal/bench/kube -args $(BENCH_ARGS) | grep --line-buffered -v '^=== '
+	@go test -json -tags kube -timeout 90m -count 1 -run TestBench ./internal/bench/kube -args $(BENCH_ARGS) $(TESTED)
 
 bench-pick: ## how long a decision takes at 10, 100 and 1,000 workers
-	go build -o .run/bench-pick ./internal/bench/pick && exec .run/bench-pick $(BENCH_ARGS)
+	@{ go build -o .run/bench-pick ./internal/bench/pick && exec .run/bench-pick $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-peers: ## the index beside its rivals on their traces (../shared/peers/kvindex; Rust 1.88): long
-	go build -o .run/bench-kvindex ./internal/bench/kvindex && exec .run/bench-kvindex peers $(BENCH_ARGS)
+	@{ go build -o .run/bench-kvindex ./internal/bench/kvindex && exec .run/bench-kvindex peers $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-replay: tools ## record a policy live, predict two others, play them live three times and compare (REPLAY="kv,round-robin round-robin,kv")
-	go build -o .run/bench-routing ./internal/bench/routing && \
-	for pair in $${REPLAY:-kv,round-robin round-robin,kv}; do .run/bench-routing -replay $$pair -live-requests 600 $(BENCH_ARGS) || exit; done
+	@{ go build -o .run/bench-routing ./internal/bench/routing && \
+	for pair in $${REPLAY:-kv,round-robin round-robin,kv}; do .run/bench-routing -replay $$pair -live-requests 600 $(BENCH_ARGS) || exit; done; } $(FOLLOWED)
 
 bench-routing: tools ## hit rate and time to first token on a real conversation trace, by mode; with -fleet, what users of whole answers feel
-	go build -o .run/bench-routing ./internal/bench/routing && exec .run/bench-routing $(BENCH_ARGS)
+	@{ go build -o .run/bench-routing ./internal/bench/routing && exec .run/bench-routing $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-rivals: tools .tools/rivals/.whole ## whole requests through Baton, SGLang's gateways, vLLM's router and Envoy, on one trace and the same workers: ten minutes
-	go build -o .run/bench-routing ./internal/bench/routing && exec .run/bench-routing -live-fleet whole -rate 1.35 -capacity 4000 -python .tools/rivals/bin/python -modes kv,kv-blocks,cache-aware,least-request -repeats 1 \
-	  -live-modes kv,kv-blocks,dynamo,envoy-least-request,sglang-gateway,smg,vllm-cache-aware,vllm-kv-aware $(BENCH_ARGS)
+	@{ go build -o .run/bench-routing ./internal/bench/routing && exec .run/bench-routing -live-fleet whole -rate 1.35 -capacity 4000 -python .tools/rivals/bin/python -modes kv,kv-blocks,cache-aware,least-request -repeats 1 \
+	  -live-modes kv,kv-blocks,dynamo,envoy-least-request,sglang-gateway,smg,vllm-cache-aware,vllm-kv-aware $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-shared: ## what it costs that replicas share what they have booked, and how late they know
-	go build -o .run/bench-shared ./internal/bench/shared && exec .run/bench-shared $(BENCH_ARGS)
+	@{ go build -o .run/bench-shared ./internal/bench/shared && exec .run/bench-shared $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-tokens: tokenizers real-tools ## first sight of 220 KB beside Hugging Face's tokenizers, a conversation's next turn, and both beside a real vLLM's /tokenize
-	go build -o .run/bench-tokens ./internal/bench/tokens && exec .run/bench-tokens $(BENCH_ARGS)
+	@{ go build -o .run/bench-tokens ./internal/bench/tokens && exec .run/bench-tokens $(BENCH_ARGS); } $(FOLLOWED)
 
 demo: tools ## the main job: a conversation, killed workers, the table of decisions
-	go build -o .run/demo ./examples/demo && exec .run/demo $(if $(ETCD),-etcd-endpoints $(ETCD))
+	$(call step,build-demo,go build -o .run/demo ./examples/demo)
+	@exec .run/demo $(if $(ETCD),-etcd-endpoints $(ETCD))
 
 up: tools ## the same stack, left running, with its addresses
-	go build -o .run/demo ./examples/demo && exec .run/demo -up $(if $(ETCD),-etcd-endpoints $(ETCD))
+	$(call step,build-demo,go build -o .run/demo ./examples/demo)
+	@exec .run/demo -up $(if $(ETCD),-etcd-endpoints $(ETCD))
 
 check: fmt vet tidy envoy-configs alerts-files ## everything that must hold before a commit, then the tests
 	@test -z "$$(git status --porcelain)" || { git status --short; echo "check: the tree has changed: commit what the generators wrote"; exit 1; }
@@ -402,7 +440,7 @@ alerts-files: ## write Prometheus' rules, the runbook and Grafana's dashboards f
 
 # promtool judges the rules; Prometheus fires each alert on its fault, with an hour in a minute.
 alerts: tools tools-prometheus ## the rules with a real Prometheus: each alert fires on its fault, none in a healthy hour; six minutes; asks for Debian's package
-	go test -tags prometheus -timeout 20m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/oncall | grep --line-buffered -v '^=== '
+	@go test -json -tags prometheus -timeout 20m -count 1 $(if $(RUN),-run '$(RUN)') ./internal/oncall $(TESTED)
 
 tools-prometheus: $(PROMETHEUS)/promtool ## Debian's prometheus and promtool into .tools/
 
@@ -417,3 +455,5 @@ envoy-validate: tools ## let Envoy check envoy/*.yaml
 
 clean: ## remove what was built and what runs have left
 	rm -rf bin .run
+
+endif

@@ -18,6 +18,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/decision"
+	"github.com/seed-60ae5743/baton/internal/openai"
 )
 
 // explainCommand asks a running plugin what it would decide for a request. Nothing is
@@ -25,7 +26,7 @@ import (
 func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fs := config.NewFlagSet("explain", "Asks a running plugin what it would decide for a request body, and why.\nThe body is read from the file named, or from standard input where none is (or -).", stderr)
 	at := fs.String("admin", "http://"+config.Default().Admin.Listen, "admin `address` of the plugin, with or without http://")
-	path := fs.String("path", "/v1/chat/completions", "request path")
+	path := fs.String("path", "", "request `path`; default: the one whose bodies have this one's fields")
 	raw := fs.Bool("json", false, "print the whole answer as JSON")
 	if err := config.ParseFlags(fs, args, 1); err != nil {
 		return err
@@ -41,11 +42,18 @@ func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer
 	if err != nil {
 		return config.Usage(fmt.Errorf("explain: %w", err))
 	}
+	guessed := *path == ""
+	if guessed {
+		*path = openai.PathOf(body).String()
+	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	answer, err := postExplain(ctx, *at, *path, body)
 	if err != nil {
 		return err
+	}
+	if guessed {
+		_, _ = fmt.Fprintf(stderr, "extproc: note: asked as POST %s, by the body's fields (--path)\n", *path)
 	}
 	if *raw {
 		var out bytes.Buffer
@@ -98,7 +106,7 @@ func postExplain(ctx context.Context, at, path string, body []byte) ([]byte, err
 		return nil, notTheAdmin(at, by)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, errors.New("explain: the plugin refuses the request: " + refusalText(answer))
+		return nil, fmt.Errorf("explain: the plugin refuses the request to %s: %s", path, refusalText(answer))
 	}
 	return answer, nil
 }

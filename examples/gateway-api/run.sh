@@ -30,7 +30,9 @@ picker/FailClose | picker/FailOpen | two-legs/FailClose | behind/FailClose) ;;
 *) echo "FORM=$form FAILURE_MODE=$failure_mode: expected picker, two-legs or behind; FailOpen with picker only" >&2; exit 2 ;;
 esac
 
-make --no-print-directory --silent tools
+step() { printf '%(%T)T  %s\n' -1 "$*" >&2; }
+step "1/3  Envoy"
+make --no-print-directory --silent tally tools
 envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
 
 dir=$(mktemp -d)
@@ -45,7 +47,8 @@ stop() {
 trap stop EXIT
 trap 'exit 1' INT TERM
 
-go build -o "$bin/" ./cmd/extproc ./cmd/enginesim ./examples/gateway-api/picker ./examples/gateway-api/patch
+go build -o "$bin/" ./cmd/extproc ./cmd/enginesim ./examples/gateway-api/picker ./examples/gateway-api/patch 2>&1 | .run/tally -follow -name "2/3  the programs" >&2
+step "3/3  workers, plugin and Envoy, then requests"
 
 # The pods: two that prefill, two that decode, two that do all.
 role() { case $1 in 1*) echo prefill ;; 2*) echo decode ;; 3*) echo aggregated ;; esac; }

@@ -13,9 +13,6 @@ workers=${1:-examples/standalone/workers.yaml}
 client_port=${CLIENT_PORT:-10000}
 baton_admin=${BATON_ADMIN:-127.0.0.1:9902}
 
-make --no-print-directory --silent tools
-envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
-
 taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 for port in "CLIENT_PORT=$client_port" "BATON_ADMIN=$baton_admin"; do
   if taken "${port##*[=:]}"; then
@@ -23,6 +20,11 @@ for port in "CLIENT_PORT=$client_port" "BATON_ADMIN=$baton_admin"; do
     exit 1
   fi
 done
+
+step() { printf '%(%T)T  %s\n' -1 "$*" >&2; }
+step "1/3  Envoy"
+make --no-print-directory --silent tally tools
+envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
 
 # A folder with a short path: a unix socket's may have 107 bytes.
 dir=$(mktemp -d)
@@ -37,7 +39,8 @@ stop() {
 trap stop EXIT
 trap 'exit 0' INT TERM
 
-go build -o "$bin/" ./cmd/extproc
+go build -o "$bin/" ./cmd/extproc 2>&1 | .run/tally -follow -name "2/3  the programs" >&2
+step "3/3  plugin and Envoy"
 flags=(--config examples/standalone/baton.yaml --workers "$workers"
   --listen "unix://$dir/extproc.sock" --admin "$baton_admin")
 "$bin/extproc" check "${flags[@]}" >"$dir/effective.yaml"

@@ -18,7 +18,9 @@ baton_admin=${BATON_ADMIN:-127.0.0.1:9902}
 model=${MODEL:-qwen3-32b}
 requests=${REQUESTS:-4}
 
-make --no-print-directory --silent tools
+step() { printf '%(%T)T  %s\n' -1 "$*" >&2; }
+step "1/3  Envoy"
+make --no-print-directory --silent tally tools
 envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
 
 # A folder with a short path: a unix socket's may have 107 bytes.
@@ -34,7 +36,8 @@ stop() {
 trap stop EXIT
 trap 'exit 1' INT TERM
 
-go build -o "$bin/" ./cmd/extproc ./cmd/enginesim
+go build -o "$bin/" ./cmd/extproc ./cmd/enginesim 2>&1 | .run/tally -follow -name "2/3  the programs" >&2
+step "3/3  workers, plugin and Envoy, then requests"
 
 workers=${1:-}
 simulated=()

@@ -132,7 +132,7 @@ func TestAPluginAloneIsUsedAsSoonAsItIsBack(t *testing.T) {
 	t.Parallel()
 	both(t, layout{prefill: 1, decode: 1, noCheck: true}, func(t *testing.T, f *fleet) {
 		qs := ask("it is alone", 6)
-		for i := range 6 {
+		for i := range restarts {
 			q := qs[i%len(qs)]
 			require.NoError(t, f.plugin.Kill())
 			for range 4 {

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -87,6 +88,9 @@ type fleet struct {
 
 // layout says what a fleet is made of.
 type layout struct {
+	// name goes before that of the body mode: long tests begin sooner so than in a subtest of
+	// their own, each of which waits behind all tests.
+	name            string
 	prefill, decode int
 	aggregated      int
 	fullDuplex      bool
@@ -125,7 +129,7 @@ func bodyModes(t *testing.T, l layout, f func(t *testing.T, l layout)) {
 		if duplex {
 			name = "full-duplex"
 		}
-		t.Run(name, func(t *testing.T) {
+		t.Run(path.Join(l.name, name), func(t *testing.T) {
 			if !l.alone {
 				t.Parallel()
 			}

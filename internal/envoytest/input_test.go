@@ -418,6 +418,7 @@ func TestRequestsThatEnvoyItselfRefuses(t *testing.T) {
 		"chunks with more behind them":     {"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n", "400"},
 		"an escaped slash in the path":     {"POST /v1%2Fcompletions HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", "400"},
 		"no host":                          {"POST /v1/completions HTTP/1.1\r\nContent-Length: 0\r\n\r\n", "400"},
+		"HTTP/1.0":                         {"POST /v1/completions HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}", "426"},
 		"a tunnel":                         {"CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n", "404"},
 		"headers without end":              {"POST /v1/completions HTTP/1.1\r\nHost: a\r\nx-long: " + strings.Repeat("a", 70_000) + "\r\n\r\n", "431"},
 	} {

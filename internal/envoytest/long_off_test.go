@@ -15,6 +15,9 @@ const outage = 3 * time.Second
 // which do.
 const leavers = 160
 
+// restarts is how often the plugin that is alone is killed.
+const restarts = 2
+
 // sweepTick is how long one second of the burst sweep's clock lasts.
 const sweepTick = time.Second / 10
 

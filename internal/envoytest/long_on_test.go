@@ -15,6 +15,9 @@ const outage = 60 * time.Second
 // which do.
 const leavers = 6000
 
+// restarts is how often the plugin that is alone is killed.
+const restarts = 6
+
 // sweepTick is how long one second of the burst sweep's clock lasts.
 const sweepTick = time.Second
 

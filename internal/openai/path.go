@@ -1,6 +1,10 @@
 package openai
 
-import "strings"
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+)
 
 // Path is a request path whose bodies this package reads.
 type Path uint8
@@ -42,6 +46,29 @@ func ParsePath(s string) (Path, bool) {
 		}
 	}
 	return 0, false
+}
+
+// PathOf guesses the path that a body with such members is for. What fits none is taken for a
+// chat.
+func PathOf(body []byte) Path {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(body, &members)
+	for _, c := range []struct {
+		path  Path
+		anyOf []string
+	}{
+		{AnthropicMessages, []string{"system", "stop_sequences"}}, // its other members are a chat's
+		{ChatCompletions, []string{"messages"}},
+		{Completions, []string{"prompt", "prompt_embeds"}},
+		{Responses, []string{"input"}},
+		{TokensIn, []string{"token_ids"}},
+		{Generate, []string{"text", "input_ids", "input_embeds"}},
+	} {
+		if slices.ContainsFunc(c.anyOf, func(m string) bool { return members[m] != nil }) {
+			return c.path
+		}
+	}
+	return ChatCompletions
 }
 
 // samples reports whether the bodies of the path have their limits in sampling_params.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -53,12 +54,15 @@ const raced = `{"Action":"output","Package":"p","Test":"TestA","Output":"=======
 {"Action":"fail","Package":"p"}
 `
 
+// clocks are the times that lines of a step begin with.
+var clocks = regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d  `)
+
 // told runs the command and returns what it prints.
 func told(t *testing.T, want int, stdin string, args ...string) string {
 	t.Helper()
 	var out, errs bytes.Buffer
 	require.Equal(t, want, run(args, strings.NewReader(stdin), &out, &errs), errs.String())
-	return out.String() + errs.String()
+	return clocks.ReplaceAllString(out.String()+errs.String(), "CLOCK  ")
 }
 
 func TestTheTableSaysWhatFailedWasSkippedAndTookLong(t *testing.T) {
@@ -104,16 +108,18 @@ slowest, in s, beside others:
 
 func TestWhoWatchesSeesPackagesAndFailuresAsTheyEnd(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kept.json")
-	require.Equal(t, `ok      10.0 s      3  p
+	require.Equal(t, `CLOCK  tests
+ok      10.0 s      3  p
+CLOCK  tests: all passed, 0 s
 `, told(t, 0, good, "-watch", "-o", file))
-	long := strings.Replace(good, `"Test":"TestA/two"`, `"Test":"TestA/two","Time":"2026-01-02T03:04:40Z"`, 1)
-	require.Contains(t, told(t, 0, long, "-watch", "-o", file), "…         35 s      2  p\n", "who waits sees that it goes on")
-	require.Empty(t, told(t, 0, good, "-watch", "-quiet", "-o", file))
+	require.Equal(t, "CLOCK  a\nCLOCK  a: all passed, 0 s\n", told(t, 0, good, "-watch", "-quiet", "-name", "a", "-o", file))
+	require.Equal(t, "CLOCK  tests\n    b_test.go:7: since 1.38\nok      10.0 s      3  p\nCLOCK  tests: all passed, 0 s\n", told(t, 0, good, "-watch", "-v", "-o", file))
 	kept, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Equal(t, good, string(kept))
 
-	require.Equal(t, `# a line of go's own
+	require.Equal(t, `CLOCK  tests
+# a line of go's own
 FAIL     2.0 s  p TestC/one
     a_test.go:1: why
 FAIL     2.0 s  p TestC
@@ -121,6 +127,7 @@ FAIL     0.0 s  p
 FAIL     0.0 s  q
     does not build
 FAIL     0.0 s  q
+CLOCK  tests: failed, 0 s
 `, told(t, 1, bad, "-watch", "-quiet", "-o", file))
 }
 
@@ -128,11 +135,13 @@ FAIL     0.0 s  q
 // panicked, and the test that ran then never ends.
 func TestTheLastWordsOfAProcessThatDiedAreTold(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "unit.json")
-	require.Equal(t, `FAIL     1.0 s  p
+	require.Equal(t, `CLOCK  tests
+FAIL     1.0 s  p
     FAIL	p
 NOT ENDED  p TestB
     === RUN   TestB
     panic: why
+CLOCK  tests: failed, 0 s
 `, told(t, 1, died, "-watch", "-quiet", "-o", file))
 	require.Contains(t, told(t, 1, "", file), `
 unit failed: p
@@ -142,7 +151,7 @@ unit failed: p
 }
 
 func TestArgumentsThatSayNothingAreRefused(t *testing.T) {
-	for _, args := range [][]string{{}, {"-watch"}, {"-watch", "-o", "x", "y"}, {"-unknown"}} {
+	for _, args := range [][]string{{}, {"-watch"}, {"-watch", "-o", "x", "y"}, {"-follow", "y"}, {"-alone", "x"}, {"-unknown"}} {
 		require.NotEmpty(t, told(t, 2, "", args...))
 	}
 	require.Contains(t, told(t, 0, "", "-help"), "slowest")

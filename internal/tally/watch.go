@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -14,59 +15,71 @@ import (
 
 // watch keeps the input in a file and prints what a person waits for, and returns
 // whether nothing has failed.
-func watch(in io.Reader, file string, w io.Writer, quiet bool) (ok bool, err error) {
+func (s *step) watch(in io.Reader, file string, o watching) (ok bool, err error) {
 	f, err := os.Create(file)
 	if err != nil {
 		return false, err
 	}
 	kept := bufio.NewWriter(f)
-	v := watcher{w: w, quiet: quiet, ok: true, output: map[string][]string{}, tests: map[string]int{}}
+	v := watcher{watching: o, say: s.say, ok: true, output: map[string][]string{}, tests: map[string]int{}, running: map[string]time.Time{}}
+	s.far = v.far
+	stop := s.beat()
 	err = each(in, func(line []byte, e *event) {
 		_, _ = kept.Write(line) // an error stays until Flush
 		_ = kept.WriteByte('\n')
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		if e == nil {
 			v.say("%s\n", line)
 			return
 		}
 		v.see(e)
 	})
+	stop()
 	return v.ok, errors.Join(err, kept.Flush(), f.Close())
 }
 
-type watcher struct {
-	w      io.Writer
-	quiet  bool
-	ok     bool
-	output map[string][]string // of what has not ended
-	tests  map[string]int      // that have passed, by package
-	begun  time.Time
-	last   time.Time // when something was said of what passes
+// watching is what of the tests is told.
+type watching struct {
+	quiet   bool // failures only
+	verbose bool // also what tests print that pass
+	of      int  // functions of tests in all; 0: not known
 }
 
-// patience is how long nothing is said while tests pass.
-const patience = 20 * time.Second
-
-func (v *watcher) say(format string, a ...any) { _, _ = fmt.Fprintf(v.w, format, a...) }
+type watcher struct {
+	watching
+	say      func(format string, a ...any)
+	ok       bool
+	output   map[string][]string // of what has not ended
+	tests    map[string]int      // that have passed, by package
+	running  map[string]time.Time
+	ended    int // functions of tests
+	packages int // that have ended
+}
 
 func (v *watcher) see(e *event) {
 	name := e.name()
-	if v.begun.IsZero() {
-		v.begun, v.last = e.Time, e.Time
-	}
+	v.keepsRunning(e, name)
 	switch e.Action {
 	case "output", "build-output":
+		if v.verbose && !strings.HasPrefix(e.Output, "=== ") {
+			v.say("%s", e.Output)
+		}
 		v.output[name] = append(v.output[name], e.Output)
 		return
 	case "pass":
 		if e.Test != "" {
 			v.tests[e.Package]++
+		} else if !v.quiet && v.tests[e.Package] > 0 {
+			v.say("ok    %6.1f s  %5d  %s\n", e.Elapsed, v.tests[e.Package], short(e.Package))
 		}
-		v.passed(e)
 	case "fail", "build-fail":
 		v.ok = false
 		v.say("FAIL  %6.1f s  %s\n", e.Elapsed, short(name))
-		v.tell(name)
-		if e.Test == "" {
+		if !v.verbose { // else it has been printed
+			v.tell(name)
+		}
+		if e.Test == "" && !v.verbose {
 			v.unended(e.of())
 		}
 	case "skip":
@@ -74,6 +87,49 @@ func (v *watcher) see(e *event) {
 		return
 	}
 	delete(v.output, name)
+}
+
+// keepsRunning notes which functions of tests run, and counts those that have ended.
+func (v *watcher) keepsRunning(e *event, name string) {
+	if strings.Contains(e.Test, "/") {
+		return
+	}
+	switch e.Action {
+	case "start", "run", "cont":
+		v.running[name] = time.Now()
+	case "pause":
+		delete(v.running, name)
+	case "pass", "fail", "skip":
+		delete(v.running, name)
+		if e.Test == "" {
+			v.packages++
+		} else {
+			v.ended++
+		}
+	}
+}
+
+// far says how many tests have ended, and which has run for longest.
+func (v *watcher) far() string {
+	of := ""
+	if v.of > 0 {
+		of = fmt.Sprintf(" of %d", v.of)
+	}
+	text := fmt.Sprintf("%d%s tests and %d packages have ended", v.ended, of, v.packages)
+	oldest := slices.MinFunc(append(slices.Collect(maps.Keys(v.running)), ""), func(a, b string) int {
+		return cmp.Or(boolean(!strings.Contains(a, " "))-boolean(!strings.Contains(b, " ")), v.running[a].Compare(v.running[b]), cmp.Compare(a, b))
+	})
+	if oldest == "" {
+		return text
+	}
+	return text + fmt.Sprintf("; %s runs for %.0f s", short(oldest), time.Since(v.running[oldest]).Seconds())
+}
+
+func boolean(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // tell prints what has been put out under a name.
@@ -93,18 +149,4 @@ func (v *watcher) unended(pkg string) {
 			v.tell(name)
 		}
 	}
-}
-
-// passed tells of a package that has ended, and of one that goes on for long.
-func (v *watcher) passed(e *event) {
-	long := e.Time.Sub(v.last) >= patience
-	switch {
-	case v.quiet || v.tests[e.Package] == 0 || e.Test != "" && !long:
-		return
-	case e.Test == "":
-		v.say("ok    %6.1f s  %5d  %s\n", e.Elapsed, v.tests[e.Package], short(e.Package))
-	default:
-		v.say("…     %6.0f s  %5d  %s\n", e.Time.Sub(v.begun).Seconds(), v.tests[e.Package], short(e.Package))
-	}
-	v.last = e.Time
 }
