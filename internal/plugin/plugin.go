@@ -277,13 +277,14 @@ func instance(name string) string {
 	return name + "-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(mathrand.Uint64()>>40, 36)
 }
 
-// Serve runs the plugin until ctx ends, then drains. The notes are logged at the start.
-func Serve(ctx context.Context, c config.Config, notes []config.Note, stderr io.Writer) error {
+// Serve runs the plugin until ctx ends, then drains. The notes are logged at the start. given
+// are the listeners that systemd has passed on, if any.
+func Serve(ctx context.Context, c config.Config, notes []config.Note, given []net.Listener, stderr io.Writer) error {
 	p, err := newPlugin(c, stderr)
 	if err != nil {
 		return err
 	}
-	d, err := p.open()
+	d, err := p.open(given...)
 	if err != nil {
 		return err
 	}
@@ -328,10 +329,19 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	}
 	g.Go(func() error { return d.page.Run(world) })
 	g.Go(func() error { return sampleLoads(world, p) })
-	main := inTurns(d.main)
+	main := inTurns(d.at)
 	defer main.Close()
 	g.Go(func() error { return serveGRPC(p.grpc, main.turn()) })
-	g.Go(func() error { return keepOwnSocket(world, p, main) })
+	known := make(chan struct{})
+	g.Go(func() error {
+		if d.main == nil || d.held {
+			awaitKnown(world, p, known)
+		}
+		if world.Err() != nil {
+			return nil
+		}
+		return p.takeCalls(world, d, main)
+	})
 	probing := newProbeServer(p.probes)
 	if d.probes != nil {
 		g.Go(func() error { return serveGRPC(probing, d.probes) })
@@ -339,7 +349,7 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	if d.metrics != nil {
 		g.Go(func() error { return p.serveMetrics(world, d.metrics) })
 	}
-	g.Go(func() error { return p.awaitView(world) })
+	g.Go(func() error { return p.awaitView(world, known) })
 	leave := join(ctx, p.mesh)
 	select {
 	case <-ctx.Done():
@@ -371,11 +381,13 @@ func serveGRPC(s *grpc.Server, l net.Listener) error {
 }
 
 // awaitView makes the plugin ready once the board has a set of workers, and each of them
-// whose engine is asked for its facts has been asked once.
-func (p *plugin) awaitView(ctx context.Context) error {
+// whose engine is asked for its facts has been asked once. Then it closes known: the other
+// replicas tell what they have booked only where this one listens.
+func (p *plugin) awaitView(ctx context.Context, known chan<- struct{}) error {
 	select {
 	case <-p.board.Ready():
 		awaitAnswers(ctx, p.board, p.facts, p.log)
+		close(known)
 		awaitReplicas(ctx, p.mesh)
 		p.waiting.Store(false)
 		p.probes.becomeReady()
@@ -383,6 +395,38 @@ func (p *plugin) awaitView(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	return nil
+}
+
+const (
+	// mayWait is how long requests wait for engines' first answers before the plugin takes
+	// them without: less than Envoy waits for the plugin (message_timeout).
+	mayWait = 2 * time.Second
+	// viewLate is when a start without a view is told.
+	viewLate = 5 * time.Second
+)
+
+// awaitKnown waits until the workers are known, and told of as far as mayWait allows. Without
+// a view nothing can be served, so there is no end to waiting for one.
+func awaitKnown(ctx context.Context, p *plugin, known <-chan struct{}) {
+	late := time.NewTimer(viewLate)
+	defer late.Stop()
+	for first := p.board.Ready(); ; {
+		select {
+		case <-known:
+			return
+		case <-first:
+			first = nil
+			late.Reset(mayWait)
+		case <-late.C:
+			if first == nil {
+				return
+			}
+			_, why := p.isReady()
+			p.log.Warn("no requests are taken until there is a view of the workers", logkey.Reason, why)
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // lastWords is how long a drain waits at its end until the last messages of its streams
