@@ -28,7 +28,7 @@ func buildBefore(t *testing.T) (bin, tree string) {
 	t.Helper()
 	bin, tree = t.TempDir(), t.TempDir()
 	out, err := exec.CommandContext(t.Context(), "sh", "-c",
-		`git -C "$(git rev-parse --show-toplevel)" archive "$1" | tar -x -C "$2" && cd "$2" && go build -o "$3/" ./cmd/extproc`, "sh", before, tree, bin).CombinedOutput()
+		`git -C "$(git rev-parse --show-toplevel)" archive "$1" | tar -x -C "$2" && cd "$2" && go build -trimpath -o "$3/" ./cmd/extproc`, "sh", before, tree, bin).CombinedOutput()
 	require.NoError(t, err, "the history of this clone is needed: %s", out)
 	return bin, tree
 }

@@ -105,9 +105,16 @@ func passed(at string, given []net.Listener) (net.Listener, error) {
 	return given[0], nil
 }
 
-// takeCalls listens where Envoy calls, or takes the connections that have waited there.
-func (p *plugin) takeCalls(ctx context.Context, d *doors, main *turns) error {
+// takeCalls listens where Envoy calls, or takes the connections that have waited there, once
+// the workers are known.
+func takeCalls(ctx context.Context, p *plugin, d *doors, main *turns) error {
 	l := d.main
+	if l == nil || d.held {
+		awaitKnown(ctx, p)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
 	if l == nil {
 		var err error
 		l, err = listen(p.cfg.Listen, p.cfg.SocketMode)

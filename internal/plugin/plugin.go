@@ -78,6 +78,7 @@ type plugin struct {
 	troubles troubles
 	certs    certs
 	dumping  chan struct{}         // has room for one: only one dump of the index is written at a time
+	known    chan struct{}         // closed once the workers are known, and what their engines are
 	refused  map[worker.Key]string // owned by onChange: why requests for a key are refused
 	closers  []io.Closer           // of the discovery sources
 	pools    pools
@@ -107,7 +108,7 @@ func Check(c config.Config) error {
 
 func newPlugin(c config.Config, stderr io.Writer, change ...func(p *plugin)) (*plugin, error) {
 	m := memoryHere()
-	p := &plugin{cfg: sized(c, m), memory: m, started: time.Now(), history: newHistory(), hour: hour.New(time.Now()), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1)}
+	p := &plugin{cfg: sized(c, m), memory: m, started: time.Now(), history: newHistory(), hour: hour.New(time.Now()), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1), known: make(chan struct{})}
 	p.expired = &expired{plugin: p}
 	p.probes = newProbes()
 	p.pools.told = p.probes.pools
@@ -332,16 +333,7 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	main := inTurns(d.at)
 	defer main.Close()
 	g.Go(func() error { return serveGRPC(p.grpc, main.turn()) })
-	known := make(chan struct{})
-	g.Go(func() error {
-		if d.main == nil || d.held {
-			awaitKnown(world, p, known)
-		}
-		if world.Err() != nil {
-			return nil
-		}
-		return p.takeCalls(world, d, main)
-	})
+	g.Go(func() error { return takeCalls(world, p, d, main) })
 	probing := newProbeServer(p.probes)
 	if d.probes != nil {
 		g.Go(func() error { return serveGRPC(probing, d.probes) })
@@ -349,7 +341,7 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	if d.metrics != nil {
 		g.Go(func() error { return p.serveMetrics(world, d.metrics) })
 	}
-	g.Go(func() error { return p.awaitView(world, known) })
+	g.Go(func() error { return p.awaitView(world) })
 	leave := join(ctx, p.mesh)
 	select {
 	case <-ctx.Done():
@@ -381,13 +373,13 @@ func serveGRPC(s *grpc.Server, l net.Listener) error {
 }
 
 // awaitView makes the plugin ready once the board has a set of workers, and each of them
-// whose engine is asked for its facts has been asked once. Then it closes known: the other
+// whose engine is asked for its facts has been asked once. Then it closes p.known: the other
 // replicas tell what they have booked only where this one listens.
-func (p *plugin) awaitView(ctx context.Context, known chan<- struct{}) error {
+func (p *plugin) awaitView(ctx context.Context) error {
 	select {
 	case <-p.board.Ready():
 		awaitAnswers(ctx, p.board, p.facts, p.log)
-		close(known)
+		close(p.known)
 		awaitReplicas(ctx, p.mesh)
 		p.waiting.Store(false)
 		p.probes.becomeReady()
@@ -407,12 +399,12 @@ const (
 
 // awaitKnown waits until the workers are known, and told of as far as mayWait allows. Without
 // a view nothing can be served, so there is no end to waiting for one.
-func awaitKnown(ctx context.Context, p *plugin, known <-chan struct{}) {
+func awaitKnown(ctx context.Context, p *plugin) {
 	late := time.NewTimer(viewLate)
 	defer late.Stop()
 	for first := p.board.Ready(); ; {
 		select {
-		case <-known:
+		case <-p.known:
 			return
 		case <-first:
 			first = nil

@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,11 +16,11 @@ import (
 )
 
 const (
-	// askTime bounds the first question for a token; after each without an answer the next
-	// has twice the time, up to longestAsk. It is long: many that ask at once are
+	// askTime bounds one question for a token. It is long: many that ask at once are
 	// answered together, at the end, and an answer that is not waited for is computed in
-	// vain.
-	askTime, longestAsk = time.Minute, 8 * time.Minute
+	// vain, so a thousand would never have one from a slow etcd. A member that hangs is
+	// left after askSign without a sign of life.
+	askTime, askSign = 10 * time.Minute, time.Minute
 	// askConnect bounds an attempt to connect for a question.
 	askConnect = 10 * time.Second
 	// A token that is refused so soon was no better than none: the next one is not asked
@@ -54,12 +53,11 @@ type tokens struct {
 	token     string
 	known     bool // there is a token; it is empty if etcd asks for no user
 	since     time.Time
-	question  *question     // that is under way; nil: none is
-	patience  time.Duration // of the next question; 0: askTime
-	fails     int           // questions that failed, and tokens that were soon spent, in a row
-	notBefore time.Time     // when the next question may be asked with the password refused
-	refused   string        // the password with which the last question failed
-	last      error         // why it failed
+	question  *question // that is under way; nil: none is
+	fails     int       // questions that failed, and tokens that were soon spent, in a row
+	notBefore time.Time // when the next question may be asked with the password refused
+	refused   string    // the password with which the last question failed
+	last      error     // why it failed
 	came      chan struct{}
 }
 
@@ -105,9 +103,8 @@ func (t *tokens) beginLocked(now time.Time) (*question, error) {
 	}
 	q := &question{done: make(chan struct{})}
 	t.question = q
-	patience := cmp.Or(t.patience, askTime)
 	go func() {
-		ctx, cancel := context.WithTimeout(t.ctx, patience)
+		ctx, cancel := context.WithTimeout(t.ctx, askTime)
 		defer cancel()
 		token, err := t.ask(ctx, t.user, word)
 		t.end(q, word, token, err)
@@ -128,13 +125,11 @@ func (t *tokens) end(q *question, word, token string, err error) {
 	now := time.Now()
 	switch {
 	case err == nil:
-		t.token, t.known, t.since, t.patience = token, true, now, 0
+		t.token, t.known, t.since = token, true, now
 		close(t.came)
 		t.came = make(chan struct{})
 	case answered(err):
 		t.failedLocked(now, word, err)
-	case errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded:
-		t.patience = min(2*cmp.Or(t.patience, askTime), longestAsk)
 	}
 }
 
