@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
+
+	"github.com/coreos/go-systemd/v22/activation"
 
 	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/plugin"
@@ -30,5 +33,9 @@ func serve(ctx context.Context, c config.Config, notes []config.Note, stderr io.
 	if err == nil { // else plugin.Serve says what is wrong, with all other faults
 		defer ignoreHangup(log)()
 	}
-	return plugin.Serve(ctx, c, notes, stderr)
+	given, err := activation.Listeners()
+	if err != nil {
+		return fmt.Errorf("the sockets that systemd passes on: %w", err)
+	}
+	return plugin.Serve(ctx, c, notes, given, stderr)
 }

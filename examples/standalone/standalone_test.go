@@ -21,6 +21,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/internal/syncbuf"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
@@ -113,6 +114,14 @@ func TestTheUnitsAskForWhatTheProgramHas(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestTheSocketUnitIsWhereThePluginListens: else the plugin refuses the socket that it is given.
+func TestTheSocketUnitIsWhereThePluginListens(t *testing.T) {
+	unit, err := os.ReadFile(filepath.Join("systemd", "baton.socket"))
+	require.NoError(t, err)
+	require.Contains(t, string(unit), "\nListenStream="+strings.TrimPrefix(config.Default().Listen, "unix://")+"\n")
+	require.Contains(t, string(unit), "\nSocketMode="+string(config.Default().SocketMode)+"\n")
 }
 
 func startWorkers(t *testing.T, bin string) []*worker.Worker {

@@ -163,7 +163,7 @@ func RegisterFlags(fs *flag.FlagSet) func() (Register, error) {
 	topology := topologyFlags(fs)
 	pair := pairFlags(fs)
 	store := addSettings(fs, sources.EtcdConfig{Prefix: etcd.DefaultPrefix}, etcdSettings())
-	ttl := fs.Duration("lease-ttl", 10*time.Second, "how long etcd keeps the worker after this process died; whole seconds")
+	ttl := fs.Duration("lease-ttl", 0, "how long etcd keeps the worker after this process died; whole seconds (default 10s, and 5m0s with --etcd-user)")
 	admin := fs.String("admin", "", "`host:port` of /healthz, /readyz, /state and /metrics; default: none")
 	model := fs.String("model-path", "", "`folder` with the engine's model as it is published (tokenizer.json and so on): plugins then make the tokens of its prompts themselves; default: none")
 	filesAt := fs.String("model-files-listen", ":9904", "`host:port` where plugins read these files, at the address that is advertised")
@@ -193,7 +193,7 @@ func RegisterFlags(fs *flag.FlagSet) func() (Register, error) {
 			errs = append(errs, fmt.Errorf("--model-files-listen %q: expected host:port", *filesAt))
 		}
 		errs = append(errs, etcd.RegistrarConfig{Prefix: c.Etcd.Prefix}.Validate())
-		if *ttl < time.Second || *ttl > time.Hour || *ttl%time.Second != 0 {
+		if *ttl != 0 && (*ttl < time.Second || *ttl > time.Hour || *ttl%time.Second != 0) {
 			errs = append(errs, fmt.Errorf("--lease-ttl %v: expected whole seconds, from 1s to 1h", *ttl))
 		}
 		err := errors.Join(errs...)

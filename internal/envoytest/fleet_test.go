@@ -82,6 +82,7 @@ type fleet struct {
 	prefill    []*stack.Worker
 	decode     []*stack.Worker
 	listen     string
+	passed     *os.File             // the plugin's socket, where the test holds it as systemd does; set by describe
 	gate       *gate                // of legs that the plugin sends itself, where the test has one
 	gateway    *envoy.GatewayParams // its own copy of the layout's: beforeEnvoy may change it
 }
@@ -245,10 +246,21 @@ func listen(t *testing.T) net.Listener {
 
 func (f *fleet) startPlugin() {
 	f.t.Helper()
+	f.startPluginAs(false)
+}
+
+// startUnready does not wait until the plugin is ready.
+func (f *fleet) startUnready() {
+	f.t.Helper()
+	f.startPluginAs(true)
+}
+
+func (f *fleet) startPluginAs(notWait bool) {
+	f.t.Helper()
 	var err error
 	f.plugin, err = stack.StartPlugin(f.ctx, stack.PluginOptions{
 		BinDir: binDir, Dir: f.dir, Workers: filepath.Join(f.dir, cmp.Or(f.file, "workers.yaml")), Config: f.config,
-		Args: []string{"--log-level", "debug"}, Listen: f.listen, Cgroup: f.cgroup, Pools: f.pools,
+		Args: []string{"--log-level", "debug"}, Listen: f.listen, Cgroup: f.cgroup, Pools: f.pools, Passed: f.passed, NotWait: notWait,
 	})
 	require.NoError(f.t, err)
 }

@@ -36,4 +36,7 @@ var bookedRight = []bookedRun{{"sglang", true, true}}
 // seconds is much of it.
 var bookedBesides = []bookedRun{{"vllm", false, false}}
 
+// replaced is the load while a plugin is replaced twice.
+var replaced = replacing{streams: 40, requests: 48, every: 80 * time.Millisecond}
+
 var lateRuns = []lateRun{{worker.SGLang, 2500 * time.Millisecond, false, 10}}

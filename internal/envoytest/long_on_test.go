@@ -36,6 +36,9 @@ var bookedRight = []bookedRun{{"sglang", true, true}, {"vllm", false, false}}
 // bookedBesides are further runs: what they show is told.
 var bookedBesides = []bookedRun{{"vllm", true, true}, {"sglang", false, true}, {"vllm", false, true}}
 
+// replaced is the load while a plugin is replaced twice.
+var replaced = replacing{streams: 200, requests: 240, every: time.Second / 6}
+
 // lateRuns are those of the report that 25 to 38 of 38 requests were refused in.
 var lateRuns = []lateRun{
 	{worker.SGLang, 1500 * time.Millisecond, false, 38}, {worker.SGLang, 2500 * time.Millisecond, true, 38}, {worker.SGLang, 4 * time.Second, false, 38},

@@ -25,8 +25,11 @@
 //
 // # Invariants
 //
-//   - A plugin serves when all its addresses are open; if one cannot be opened, none
-//     stays open.
+//   - A plugin runs when all its addresses can be opened; if one cannot, none stays open.
+//   - Nobody listens at listen before there is a view of the workers, but behind a gateway
+//     and at a port that the system chooses. A socket that systemd passes on takes no
+//     connection before: what comes waits. So Envoy tries again, waits, or goes to another
+//     replica, where an answer would have been a refusal.
 //   - Liveness is SERVING as long as the process runs. Readiness begins with the first
 //     view of the workers, and ends for good when a drain begins.
 //   - During a drain the listener accepts connections, since legs of requests that have

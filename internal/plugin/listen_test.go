@@ -53,6 +53,25 @@ func TestASocketThatSomeoneAnswersOnIsNotTaken(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
+func TestASocketThatSystemdPassesOnIsTakenIfItIsTheOne(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.sock")
+	given, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	defer given.Close()
+	l, err := passed("unix://"+path, []net.Listener{given})
+	require.NoError(t, err)
+	require.Equal(t, given, l)
+	l, err = passed("unix://"+path, nil)
+	require.NoError(t, err)
+	require.Nil(t, l, "none is passed on")
+	for _, wrong := range [][]net.Listener{{given, given}, {nil}} {
+		_, err = passed("unix://"+path, wrong)
+		require.ErrorContains(t, err, "expected one socket, at the address of listen")
+	}
+	_, err = passed("unix:///elsewhere", []net.Listener{given})
+	require.ErrorContains(t, err, path)
+}
+
 func TestAFileThatIsNoSocketIsNotTouched(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
 	require.NoError(t, os.WriteFile(path, []byte("precious"), 0o600))
@@ -216,7 +235,8 @@ func TestADeletedSocketIsMadeAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
 	l, err := listen("unix://"+path, "0660")
 	require.NoError(t, err)
-	all := inTurns(l)
+	all := inTurns(l.Addr())
+	all.add(l)
 	defer all.Close()
 	turn := all.turn()
 	answered := make(chan net.Conn)
@@ -242,7 +262,7 @@ func TestADeletedSocketIsMadeAgain(t *testing.T) {
 	looks, ended := make(chan time.Time), make(chan error, 1)
 	var logged bytes.Buffer
 	go func() {
-		ended <- keepSocket(ctx, path, 0o600, all, slog.New(slog.NewTextHandler(&logged, nil)), func(string) {}, looks)
+		ended <- keepSocket(ctx, path, func() (net.Listener, error) { return bindUnix(path, 0o600) }, all, slog.New(slog.NewTextHandler(&logged, nil)), func(string) {}, looks)
 	}()
 	look := func() { // the second is taken when the first is done
 		looks <- time.Time{}

@@ -79,6 +79,7 @@ type plugin struct {
 	troubles troubles
 	certs    certs
 	dumping  chan struct{}         // has room for one: only one dump of the index is written at a time
+	known    chan struct{}         // closed once the workers are known, and what their engines are
 	refused  map[worker.Key]string // owned by onChange: why requests for a key are refused
 	closers  []io.Closer           // of the discovery sources
 	pools    pools
@@ -108,7 +109,7 @@ func Check(c config.Config) error {
 
 func newPlugin(c config.Config, stderr io.Writer, change ...func(p *plugin)) (*plugin, error) {
 	m := memoryHere()
-	p := &plugin{cfg: sized(c, m), memory: m, started: time.Now(), history: newHistory(), hour: hour.New(time.Now()), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1)}
+	p := &plugin{cfg: sized(c, m), memory: m, started: time.Now(), history: newHistory(), hour: hour.New(time.Now()), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1), known: make(chan struct{})}
 	p.expired = &expired{plugin: p}
 	p.probes = newProbes()
 	p.pools.told = p.probes.pools
@@ -278,13 +279,14 @@ func instance(name string) string {
 	return name + "-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(mathrand.Uint64()>>40, 36)
 }
 
-// Serve runs the plugin until ctx ends, then drains. The notes are logged at the start.
-func Serve(ctx context.Context, c config.Config, notes []config.Note, stderr io.Writer) error {
+// Serve runs the plugin until ctx ends, then drains. The notes are logged at the start. given
+// are the listeners that systemd has passed on, if any.
+func Serve(ctx context.Context, c config.Config, notes []config.Note, given []net.Listener, stderr io.Writer) error {
 	p, err := newPlugin(c, stderr)
 	if err != nil {
 		return err
 	}
-	d, err := p.open()
+	d, err := p.open(given...)
 	if err != nil {
 		return err
 	}
@@ -333,10 +335,10 @@ func (p *plugin) run(ctx context.Context, d *doors) error {
 	}
 	g.Go(func() error { return d.page.Run(world) })
 	g.Go(func() error { return sampleLoads(world, p) })
-	main := inTurns(d.main)
+	main := inTurns(d.at)
 	defer main.Close()
 	g.Go(func() error { return serveGRPC(p.grpc, main.turn()) })
-	g.Go(func() error { return keepOwnSocket(world, p, main) })
+	g.Go(func() error { return takeCalls(world, p, d, main) })
 	probing := newProbeServer(p.probes)
 	if d.probes != nil {
 		g.Go(func() error { return serveGRPC(probing, d.probes) })
@@ -376,11 +378,13 @@ func serveGRPC(s *grpc.Server, l net.Listener) error {
 }
 
 // awaitView makes the plugin ready once the board has a set of workers, and each of them
-// whose engine is asked for its facts has been asked once.
+// whose engine is asked for its facts has been asked once. Then it closes p.known: the other
+// replicas tell what they have booked only where this one listens.
 func (p *plugin) awaitView(ctx context.Context) error {
 	select {
 	case <-p.board.Ready():
 		awaitAnswers(ctx, p.board, p.facts, p.log)
+		close(p.known)
 		awaitReplicas(ctx, p.mesh)
 		p.waiting.Store(false)
 		p.probes.becomeReady()
@@ -388,6 +392,38 @@ func (p *plugin) awaitView(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	return nil
+}
+
+const (
+	// mayWait is how long requests wait for engines' first answers before the plugin takes
+	// them without: less than Envoy waits for the plugin (message_timeout).
+	mayWait = 2 * time.Second
+	// viewLate is when a start without a view is told.
+	viewLate = 5 * time.Second
+)
+
+// awaitKnown waits until the workers are known, and told of as far as mayWait allows. Without
+// a view nothing can be served, so there is no end to waiting for one.
+func awaitKnown(ctx context.Context, p *plugin) {
+	late := time.NewTimer(viewLate)
+	defer late.Stop()
+	for first := p.board.Ready(); ; {
+		select {
+		case <-p.known:
+			return
+		case <-first:
+			first = nil
+			late.Reset(mayWait)
+		case <-late.C:
+			if first == nil {
+				return
+			}
+			_, why := p.isReady()
+			p.log.Warn("no requests are taken until there is a view of the workers", logkey.Reason, why)
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // lastWords is how long a drain waits at its end until the last messages of its streams

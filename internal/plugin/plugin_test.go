@@ -83,6 +83,10 @@ func startPlugin(t *testing.T, settings string) *running {
 	require.NoError(t, err)
 	r.doors, err = r.plugin.open()
 	require.NoError(t, err)
+	if r.doors.main == nil { // these tests ask it before it has a view
+		r.doors.main, err = listen(c.Listen, c.SocketMode)
+		require.NoError(t, err)
+	}
 	r.listener, r.page = r.doors.main, r.doors.page
 	r.writes.Listener = r.doors.main
 	r.doors.main = &r.writes

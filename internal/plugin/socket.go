@@ -53,7 +53,7 @@ func (s socket) Addr() net.Addr { return &s.at }
 const socketEvery = 2 * time.Second
 
 // keepOwnSocket is keepSocket for the socket at which the plugin listens, if it is one.
-func keepOwnSocket(ctx context.Context, p *plugin, main *turns) error {
+func keepOwnSocket(ctx context.Context, p *plugin, main *turns, isGiven bool) error {
 	network, path, _ := config.ListenAddress(p.cfg.Listen)
 	if network != "unix" {
 		return nil
@@ -62,14 +62,18 @@ func keepOwnSocket(ctx context.Context, p *plugin, main *turns) error {
 	look := time.NewTicker(socketEvery)
 	defer look.Stop()
 	lost := func(why string) { p.told.Set(trouble.SocketLost, "", why, time.Now()) }
-	return keepSocket(ctx, path, mode, main, p.log, lost, look.C)
+	bind := func() (net.Listener, error) { return bindUnix(path, mode) }
+	if isGiven { // one of our own would be lost to the next process
+		bind = func() (net.Listener, error) { return nil, errors.New("systemd holds it: restart its socket unit") }
+	}
+	return keepSocket(ctx, path, bind, main, p.log, lost, look.C)
 }
 
 // keepSocket looks at each tick for the socket's file, and makes it again if it was
 // deleted, by a program that clears temporary folders for example. Without the file, open
 // connections go on, and no new one could be made. A file that is there is left alone: it
 // may be a successor's. It tells lost why the socket cannot be made again, and "" once it can.
-func keepSocket(ctx context.Context, path string, mode fs.FileMode, to *turns, log *slog.Logger, lost func(why string), look <-chan time.Time) error {
+func keepSocket(ctx context.Context, path string, bind func() (net.Listener, error), to *turns, log *slog.Logger, lost func(why string), look <-chan time.Time) error {
 	for told := false; ; {
 		select {
 		case <-ctx.Done():
@@ -83,7 +87,7 @@ func keepSocket(ctx context.Context, path string, mode fs.FileMode, to *turns, l
 			told = false
 			continue
 		}
-		l, err := bindUnix(path, mode)
+		l, err := bind()
 		if err != nil {
 			if !told {
 				log.Error("the socket was deleted, and cannot be made again, so no new connection reaches the plugin: see that its folder is there, and that this user may write to it", logkey.File, path, logkey.Err, err)

@@ -11,13 +11,13 @@ import (
 // this: a gRPC server that tells its clients to go away closes its listener, while the
 // legs of requests that have begun still have to come in.
 type turns struct {
-	net.Listener
+	at     net.Addr // of the first listener
 	next   chan accepted
 	closed chan struct{}
 
 	mu   sync.Mutex
 	over bool           // guarded by mu
-	more []net.Listener // guarded by mu: the listeners that were added
+	from []net.Listener // guarded by mu: the listeners that were added
 }
 
 // accepted is a result of the listener's Accept.
@@ -26,15 +26,13 @@ type accepted struct {
 	err  error
 }
 
-// inTurns takes over l. Close closes l and ends the goroutine.
-func inTurns(l net.Listener) *turns {
-	t := &turns{Listener: l, next: make(chan accepted), closed: make(chan struct{})}
-	go t.accept(l)
-	return t
+// inTurns returns turns at an address, without a listener yet.
+func inTurns(at net.Addr) *turns {
+	return &turns{at: at, next: make(chan accepted), closed: make(chan struct{})}
 }
 
-// add serves l beside the first listener: a socket whose file had to be made again. Close
-// closes it, too.
+// add takes over l: the listener of the address, or later one beside it, of a socket whose
+// file had to be made again. Close closes it and ends its goroutine.
 func (t *turns) add(l net.Listener) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -42,7 +40,7 @@ func (t *turns) add(l net.Listener) {
 		_ = l.Close()
 		return
 	}
-	t.more = append(t.more, l)
+	t.from = append(t.from, l)
 	go t.accept(l)
 }
 
@@ -62,6 +60,8 @@ func (t *turns) accept(l net.Listener) {
 	}
 }
 
+func (t *turns) Addr() net.Addr { return t.at }
+
 func (t *turns) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -70,8 +70,8 @@ func (t *turns) Close() error {
 	}
 	t.over = true
 	close(t.closed)
-	err := t.Listener.Close()
-	for _, l := range t.more {
+	var err error
+	for _, l := range t.from {
 		err = errors.Join(err, l.Close())
 	}
 	return err

@@ -36,6 +36,9 @@ type PluginOptions struct {
 	Pprof   bool   // serve Go's profiles on the admin address
 	NotWait bool   // return before the plugin is ready
 
+	// Passed is a socket at Listen that the plugin is given as systemd gives one; nil: none.
+	Passed *os.File
+
 	// Command replaces the arguments for serve. The caller then writes the configuration,
 	// and AdminPort is the loopback port of its admin address.
 	Command   []string
@@ -65,7 +68,12 @@ func StartPlugin(ctx context.Context, o PluginOptions) (*Plugin, error) {
 		command = []string{"serve", "--config", name}
 	}
 	path, args := within(o.Cgroup, filepath.Join(o.BinDir, "extproc"), append(command, o.Args...))
-	proc, err := start(ctx, "extproc", nil, path, args...)
+	var files []*os.File
+	if o.Passed != nil {
+		files = []*os.File{o.Passed}
+		path, args = "/bin/sh", append([]string{"-c", `LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" "$@"`, path}, args...)
+	}
+	proc, err := startWith(ctx, "extproc", nil, files, path, args...)
 	if err != nil {
 		return nil, err
 	}

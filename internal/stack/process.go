@@ -34,8 +34,14 @@ const logKept = 256 << 10
 // start runs the command. Standard error is kept for [Process.Log]. Standard output goes
 // to stdout, or is kept, too, if stdout is nil.
 func start(ctx context.Context, name string, stdout io.Writer, path string, args ...string) (*Process, error) {
+	return startWith(ctx, name, stdout, nil, path, args...)
+}
+
+// startWith is start of a process that has the files from descriptor 3 on.
+func startWith(ctx context.Context, name string, stdout io.Writer, files []*os.File, path string, args ...string) (*Process, error) {
 	p := &Process{Name: name, log: &tail{limit: logKept}, done: make(chan struct{})}
 	p.cmd = exec.CommandContext(ctx, path, args...)
+	p.cmd.ExtraFiles = files
 	p.cmd.Stdout = stdout
 	if stdout == nil {
 		p.cmd.Stdout = p.log

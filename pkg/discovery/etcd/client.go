@@ -170,7 +170,7 @@ func dial(c ClientConfig, more ...grpc.DialOption) (*clientv3.Client, error) {
 
 // asker returns what asks for a token with a client like c, of its own.
 func asker(c clientv3.Config) func(ctx context.Context, user, password string) (string, error) {
-	c.DialKeepAliveTimeout = askTime
+	c.DialKeepAliveTimeout = askSign
 	c.DialOptions = append(slices.Clip(c.DialOptions), grpc.WithConnectParams(redial(askConnect)))
 	return func(ctx context.Context, user, password string) (string, error) {
 		client, err := clientv3.New(c)

@@ -20,8 +20,13 @@ import (
 // leaveTime bounds how long Run goes on after its context has ended.
 const leaveTime = 2 * time.Second
 
-// defaultTTL is how long a lease is unless it is configured.
-const defaultTTL = 10 * time.Second
+// defaultTTL is how long a lease is unless it is configured, and userTTL where etcd asks for a
+// user. An etcd that starts again has forgotten all tokens, and renews no lease without one:
+// a thousand registrars wait for two minutes, and more, until it has computed their passwords.
+const (
+	defaultTTL = 10 * time.Second
+	userTTL    = 5 * time.Minute
+)
 
 // maxTTL bounds how long a worker may stay known after its registrar died. etcd would
 // allow 285 years.
@@ -36,7 +41,7 @@ type RegistrarConfig struct {
 	Prefix string
 
 	// TTL is how long the worker stays registered after its registrar died: whole
-	// seconds, at most an hour; default 10 s. The lease is renewed after each third of
+	// seconds, at most an hour; default 10 s, and 5 min if the client has a user. The lease is renewed after each third of
 	// the TTL. A higher value spares etcd, but a dead worker stays known for longer.
 	// etcd has a minimum of its own (1.5 election timeouts).
 	TTL time.Duration
@@ -134,6 +139,9 @@ func NewRegistrar(client *clientv3.Client, cfg RegistrarConfig) (*Registrar, err
 	}
 	if client == nil {
 		return nil, errors.New("etcd: registrar: expected a client")
+	}
+	if tokensOf(client) != nil {
+		cfg.TTL = cmp.Or(cfg.TTL, userTTL)
 	}
 	cfg = cfg.withDefaults()
 	return &Registrar{

@@ -18,8 +18,9 @@ import (
 const (
 	// askTime bounds one question for a token. It is long: many that ask at once are
 	// answered together, at the end, and an answer that is not waited for is computed in
-	// vain.
-	askTime = time.Minute
+	// vain, so a thousand would never have one from a slow etcd. A member that hangs is
+	// left after askSign without a sign of life.
+	askTime, askSign = 10 * time.Minute, time.Minute
 	// askConnect bounds an attempt to connect for a question.
 	askConnect = 10 * time.Second
 	// A token that is refused so soon was no better than none: the next one is not asked
