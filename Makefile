@@ -71,10 +71,13 @@ PYTHON        := python3
 # The published tokenizers that make test encodes with: 52 MB to fetch, once.
 TOKENIZERS    := qwen3 llama2 llama3_1 deepseek_v3
 
+# Of make clients: where the clients of others are.
+CLIENTS       := .tools/clients
+
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
-.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-replay bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean page real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct charts FORCE
+.PHONY: help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-replay bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean page real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct charts clients tools-clients FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -131,7 +134,7 @@ static: ## what needs no test: go vet with every tag, a tidy go.mod, the linter
 	$(call told,static-vet static-tidy static-lint)
 
 static-vet:
-	$(call step,$@,go vet -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus$(COMMA)browser $(PKG))
+	$(call step,$@,go vet -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus$(COMMA)browser$(COMMA)clients $(PKG))
 
 static-tidy:
 	$(call step,$@,go mod tidy -diff)
@@ -166,7 +169,7 @@ half-envoy: tools
 
 # What the tests are built from is fetched first, so that go does not tell of it among them.
 modules:
-	$(call step,$@,go list -deps -test -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus$(COMMA)browser $(PKG))
+	$(call step,$@,go list -deps -test -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus$(COMMA)browser$(COMMA)clients $(PKG))
 
 $(TALLY): FORCE
 	$(call step,tally,go build -o $@ ./internal/tally)
@@ -296,6 +299,25 @@ real-demo: tools real-tools ## two real vLLM and two conversations to look at, u
 
 real-capture: tools real-tools ## write down what the real engines say, which the simulators are held to
 	go test -tags real,invariants -timeout 30m -count 1 -v -run TestCapture ./internal/real -args -capture | grep --line-buffered -v '^=== '
+
+# A client's program of JavaScript is put beside what it imports, by the tests.
+clients: tools real-tools tools-clients ## the clients that people use ask Baton, apart and alone, and their table: a quarter of an hour (RUN=Pattern: those that match, and no table)
+	go test -tags clients -timeout 40m -count 1 -v $(if $(RUN),-run '$(RUN)') ./internal/clients $(if $(RUN),,-args -page) | grep --line-buffered -E '^ *(=== RUN|---|ok|FAIL)|clients_test.go|load_test.go|Error|Messages'
+
+# What is there is that of these pins if the mark has them.
+CLIENTS_PINS := internal/clients/pins/sdks.txt internal/clients/pins/load.txt internal/clients/node/package-lock.json
+CLIENTS_ENV  := UV_CACHE_DIR=$(CURDIR)/.tools/real/cache UV_HTTP_TIMEOUT=180
+UV           := .tools/real/uv/bin/uv
+tools-clients: real-tools ## install the clients of others into .tools/clients: Python's, JavaScript's with Node.js, load tools; 2 GB, a minute
+	@cat $(CLIENTS_PINS) | cmp -s - $(CLIENTS)/.whole || { \
+	  mkdir -p $(CLIENTS)/node && rm -f $(CLIENTS)/.whole && \
+	  for venv in sdks load; do echo "$$(date +%T) Python's clients: $$venv"; \
+	    $(CLIENTS_ENV) $(UV) venv --quiet --clear --python $(PYTHON) $(CLIENTS)/$$venv && \
+	    $(CLIENTS_ENV) $(UV) pip install --quiet --python $(CLIENTS)/$$venv/bin/python --require-hashes --no-deps -r internal/clients/pins/$$venv.txt || exit 1; done; \
+	  ls -d $(CURDIR)/.tools/real/vllm/lib/python3.*/site-packages >$$(ls -d $(CLIENTS)/load/lib/python3.*/site-packages)/zz_vllm.pth && \
+	  echo "$$(date +%T) JavaScript's clients" && cp internal/clients/node/package*.json $(CLIENTS)/node/ && \
+	  npm ci --prefix $(CLIENTS)/node --ignore-scripts --no-audit --no-fund --loglevel=error && \
+	  cat $(CLIENTS_PINS) >$(CLIENTS)/.whole; }
 
 tokenizers-test: tokenizers real-tools ## 10,000 random texts a family beside Hugging Face's tokenizers, patterns and normalization beside theirs (BENCH_ARGS="-seed 7")
 	go test -tags real,invariants -timeout 120m -count 1 -v -run 'OfTokenizers|SaysTheSame|TextSays|OfPatterns|TokenizersSay' ./pkg/tokens/bpe -args -cases 10000 $(BENCH_ARGS)
