@@ -413,7 +413,7 @@ func startProxy(t *testing.T, s *site) string {
 		}
 	})
 	url := fmt.Sprintf("http://127.0.0.1:%d", ports[0])
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // half a minute, and more on a busy machine
 	defer cancel()
 	require.NoError(t, stack.Await(ctx, "litellm's proxy", func() bool {
 		_, err := stack.Get(ctx, url+"/health/liveliness")

@@ -16,6 +16,11 @@
 // can change is asked once: the clients have their own retries. Requests have tools and tools' answers in them,
 // but a simulated engine calls none: package real has real engines call them. docs/clients.md is what the last run saw.
 //
+// # Versions
+//
+// pins/*.txt are what `uv pip compile --generate-hashes` makes of pins/*.in, for the load tools with
+// --override pins/load.override: they share vLLM's PyTorch. node has npm's own list.
+//
 // # What it does not do
 //
 // It judges no text and no speed, and does not simulate a client: whatever they send is theirs.
