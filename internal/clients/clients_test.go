@@ -90,7 +90,6 @@ type client struct {
 	command []string // without the server, the model and the part
 	more    []string // after them
 	model   string   // default model
-	ownPace bool     // it tries again when it likes
 	comes   int      // cases of TestClientsComeAgain
 	tries   int      // at what got 501; 0: one, as x-should-retry asks. -1: its own affair
 }
@@ -108,13 +107,12 @@ func clients() []client {
 		python("anthropic", "anthropic_sdk.py", 1),
 		python("agents", "agents_sdk.py", 0),
 		python("langchain", "langchain_sdk.py", 2),
-		python("litellm", "litellm_sdk.py", 3),
+		python("litellm", "litellm_sdk.py", 0),
 		node("openai-js", "openai_sdk.mjs", 1),
 		node("anthropic-js", "anthropic_sdk.mjs", 1),
 		node("ai", "ai_sdk.mjs", 3),
 	}
-	all[4].ownPace = true // its retries read no header
-	all[7].tries = 3      // it looks at the status alone
+	all[7].tries = 3 // it looks at the status alone
 	return all
 }
 
@@ -375,11 +373,6 @@ func (s *site) comeAgain(t *testing.T, c client) {
 		require.NoError(t, json.Unmarshal(lines.Bytes(), l), lines.Text())
 		t.Log(l)
 		require.Empty(t, l.Fails)
-		if c.ownPace {
-			require.JSONEq(t, `["served"]`, string(l.Saw))
-			seen.tell(l, "served, at a pace of its own")
-			continue
-		}
 		require.JSONEq(t, `["served", true]`, string(l.Saw))
 		require.InDelta(t, 1, s.refusals()-before, 0, "it came again once, when it was told to")
 		seen.tell(l, "served, after so long")

@@ -28,21 +28,14 @@ def of(provider):
         stream.completion_stream.close()
         return [type(first).__name__]
 
-    def again():
-        chat(num_retries=2)
-        return ["served"]
-
     return {
-        "all": {
-            "plain": lambda: told(chat()),
-            "streamed": streamed,
-            "tools offered": lambda: told(chat(tools=[tool])),
-            "after a tool's answer": lambda: told(chat(tools=[tool], messages=looked)),
-            "client leaves": left,
-            "no such model": refused(lambda: chat("no-such-model"), litellm.NotFoundError, "no-such-model"),
-            "wrong parameter": refused(lambda: chat(max_tokens=-1), litellm.BadRequestError, "max"),
-        },
-        "again": {"comes again": again},
+        "plain": lambda: told(chat()),
+        "streamed": streamed,
+        "tools offered": lambda: told(chat(tools=[tool])),
+        "after a tool's answer": lambda: told(chat(tools=[tool], messages=looked)),
+        "client leaves": left,
+        "no such model": refused(lambda: chat("no-such-model"), litellm.NotFoundError, "no-such-model"),
+        "wrong parameter": refused(lambda: chat(max_tokens=-1), litellm.BadRequestError, "max"),
     }
 
 
@@ -81,7 +74,7 @@ openai, hosted, anthropic = of("openai"), of("hosted_vllm"), of("anthropic")
 cases.run(
     "litellm, openai/", "litellm",
     all={
-        "/v1/chat/completions": openai["all"],
+        "/v1/chat/completions": openai,
         "/v1/completions": {
             "plain": lambda: completion().choices[0].text,
             "streamed": completion_streamed,
@@ -94,7 +87,6 @@ cases.run(
         },
         "/v1/embeddings": {"refused": refused(lambda: litellm.embedding(model=f"openai/{model}", api_base=cases.v1, input=["one"], **common), Exception)},
     },
-    again={"/v1/chat/completions": openai["again"]},
 )
-cases.run("litellm, hosted_vllm/", "litellm", **{part: {"/v1/chat/completions": c} for part, c in hosted.items()})
-cases.run("litellm, anthropic/", "litellm", **{part: {"/v1/messages": c | ({"as Anthropic's": spoken} if part == "all" else {})} for part, c in anthropic.items()})
+cases.run("litellm, hosted_vllm/", "litellm", all={"/v1/chat/completions": hosted})
+cases.run("litellm, anthropic/", "litellm", all={"/v1/messages": anthropic | {"as Anthropic's": spoken}})
