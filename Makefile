@@ -316,7 +316,7 @@ tools-clients: real-tools ## install the clients of others into .tools/clients: 
 	    $(CLIENTS_ENV) $(UV) pip install --quiet --python $(CLIENTS)/$$venv/bin/python --require-hashes --no-deps -r internal/clients/pins/$$venv.txt || exit 1; done; \
 	  ls -d $(CURDIR)/.tools/real/vllm/lib/python3.*/site-packages >$$(ls -d $(CLIENTS)/load/lib/python3.*/site-packages)/zz_vllm.pth && \
 	  echo "$$(date +%T) JavaScript's clients" && cp internal/clients/node/package*.json $(CLIENTS)/node/ && \
-	  npm ci --prefix $(CLIENTS)/node --ignore-scripts --no-audit --no-fund --loglevel=error && \
+	  (cd $(CLIENTS)/node && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) && \
 	  cat $(CLIENTS_PINS) >$(CLIENTS)/.whole; }
 
 tokenizers-test: tokenizers real-tools ## 10,000 random texts a family beside Hugging Face's tokenizers, patterns and normalization beside theirs (BENCH_ARGS="-seed 7")
