@@ -80,13 +80,16 @@ PYTHON        := python3
 # The published tokenizers that make test encodes with: 52 MB to fetch, once.
 TOKENIZERS    := qwen3 llama2 llama3_1 deepseek_v3
 
+# Of make clients: where the clients of others are.
+CLIENTS       := .tools/clients
+
 # Of make real: more flags of its tests, such as -long.
 REAL_ARGS     :=
 
 # Of these only one runs in a folder at a time: a second make says for whom it waits. HELD is set
 # in what it runs then.
 LONG          := test static test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce page soak faults \
-  real real-bench real-capture real-long real-templates tokenizers-test fuzz alerts test-kube test-kube-api test-kube-istio test-kube-direct \
+  real real-bench real-capture real-long real-templates tokenizers-test fuzz alerts clients test-kube test-kube-api test-kube-istio test-kube-direct \
   bench bench-first-token bench-index bench-kube bench-path-rivals bench-pick bench-peers bench-replay bench-rivals bench-routing bench-shared bench-tokens
 HELD          :=
 BUILD_TALLY   := { [ -n "$(HELD)" ] && [ -x $(TALLY) ]; } || { mkdir -p .run && go build -o $(TALLY).$$$$ ./internal/tally && mv -f $(TALLY).$$$$ $(TALLY); }
@@ -99,7 +102,7 @@ $(sort $(MAKECMDGOALS)) &:
 
 else
 
-.PHONY: told tally help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-replay bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean page real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct test-llmd charts
+.PHONY: told tally help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-replay bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean page real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct test-llmd clients tools-clients charts
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -166,7 +169,7 @@ static: ## what needs no test: go vet with every tag, a tidy go.mod, the linter
 	$(call tell,static-vet static-tidy static-lint)
 
 static-vet:
-	$(call step,$@,go vet -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus$(COMMA)browser$(COMMA)llmd $(PKG))
+	$(call step,$@,go vet -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus$(COMMA)browser$(COMMA)llmd$(COMMA)clients $(PKG))
 
 static-tidy:
 	$(call step,$@,go mod tidy -diff)
@@ -204,7 +207,7 @@ half-envoy: tools
 
 # What the tests are built from is fetched first, so that go does not tell of it among them.
 modules:
-	$(call step,$@,go list -deps -test -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus$(COMMA)browser$(COMMA)llmd $(PKG))
+	$(call step,$@,go list -deps -test -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus$(COMMA)browser$(COMMA)llmd$(COMMA)clients $(PKG))
 
 test-long: tools ## the long tests: minutes
 	@go test -json -tags $(TAGS),long -timeout 60m -count 1 -parallel $(FLEETS) ./internal/envoytest/ ./internal/extproc/ ./internal/soak/ ./pkg/kvevents/ ./pkg/discovery/etcd/ | $(TALLY) -watch -name $@ -o .run/$@.json
@@ -335,6 +338,25 @@ real-demo: tools real-tools ## two real vLLM and two conversations to look at, u
 
 real-capture: tools real-tools ## write down what the real engines say, which the simulators are held to
 	@go test -json -tags real,invariants -timeout 30m -count 1 -run TestCapture ./internal/real -args -capture $(TESTED)
+
+# A client's program of JavaScript is put beside what it imports, by the tests.
+clients: tools real-tools tools-clients ## the clients that people use ask Baton, apart and alone, and their table: a quarter of an hour (RUN=Pattern: those that match, and no table)
+	@go test -json -tags clients -timeout 40m -count 1 $(if $(RUN),-run '$(RUN)') ./internal/clients $(if $(RUN),,-args -page) $(TESTED)
+
+# What is there is that of these pins if the mark has them.
+CLIENTS_PINS := internal/clients/pins/sdks.txt internal/clients/pins/load.txt internal/clients/node/package-lock.json
+CLIENTS_ENV  := UV_CACHE_DIR=$(CURDIR)/.tools/real/cache UV_HTTP_TIMEOUT=180
+UV           := .tools/real/uv/bin/uv
+tools-clients: real-tools ## install the clients of others into .tools/clients: Python's, JavaScript's with Node.js, load tools; 2 GB, a minute
+	@cat $(CLIENTS_PINS) | cmp -s - $(CLIENTS)/.whole || { \
+	  mkdir -p $(CLIENTS)/node && rm -f $(CLIENTS)/.whole && \
+	  for venv in sdks load; do echo "$$(date +%T) Python's clients: $$venv"; \
+	    $(CLIENTS_ENV) $(UV) venv --quiet --clear --python $(PYTHON) $(CLIENTS)/$$venv && \
+	    $(CLIENTS_ENV) $(UV) pip install --quiet --python $(CLIENTS)/$$venv/bin/python --require-hashes --no-deps -r internal/clients/pins/$$venv.txt || exit 1; done; \
+	  ls -d $(CURDIR)/.tools/real/vllm/lib/python3.*/site-packages >$$(ls -d $(CLIENTS)/load/lib/python3.*/site-packages)/zz_vllm.pth && \
+	  echo "$$(date +%T) JavaScript's clients" && cp internal/clients/node/package*.json $(CLIENTS)/node/ && \
+	  (cd $(CLIENTS)/node && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) && \
+	  cat $(CLIENTS_PINS) >$(CLIENTS)/.whole; }
 
 tokenizers-test: tokenizers real-tools ## 10,000 random texts a family beside Hugging Face's tokenizers, patterns and normalization beside theirs (BENCH_ARGS="-seed 7")
 	@go test -json -tags real,invariants -timeout 120m -count 1 -run 'OfTokenizers|SaysTheSame|TextSays|OfPatterns|TokenizersSay' ./pkg/tokens/bpe -args -cases 10000 $(BENCH_ARGS) $(TESTED)

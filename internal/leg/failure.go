@@ -265,6 +265,9 @@ func ImmediateOf(f *Failure, path string, retry bool) *wire.Immediate {
 	} else if f.RetryAfter > 0 {
 		im.Headers = append(im.Headers, wire.Header{Name: "retry-after", Value: strconv.Itoa(int(f.RetryAfter.Seconds()))})
 	}
+	if f.Status == 501 { // clients' libraries send again what got a 5xx, and this stays as it is
+		im.Headers = append(im.Headers, wire.Header{Name: "x-should-retry", Value: "false"})
+	}
 	if f.Header.Name != "" {
 		im.Headers = append(im.Headers, f.Header)
 	}

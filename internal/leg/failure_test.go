@@ -3,6 +3,7 @@ package leg
 import (
 	"encoding/json"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/wire"
 )
 
 // TestEveryFailureIsARowOfTheTable checks that ARCHITECTURE.md's failure table and failure.go
@@ -68,5 +70,15 @@ func TestEveryFailureHasAnOpenAIShapedBody(t *testing.T) {
 		require.NotEmpty(t, body.Error.Message)
 		require.NotEmpty(t, body.Error.Type)
 		require.GreaterOrEqual(t, im.Status, 400)
+	}
+}
+
+// TestARefusalThatStaysIsNotAskedForAgain: clients' libraries send a request again after any 5xx.
+func TestARefusalThatStaysIsNotAskedForAgain(t *testing.T) {
+	for _, f := range failures() {
+		im := ImmediateOf(&f, "", false)
+		stays := slices.Contains(im.Headers, wire.Header{Name: "x-should-retry", Value: "false"})
+		require.Equal(t, f.Status == 501 || f.Header.Name == "x-should-retry", stays, f.Code)
+		require.False(t, stays && f.RetryAfter > 0, "%s says both", f.Code)
 	}
 }
