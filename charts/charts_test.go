@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -602,7 +603,8 @@ func TestThePickerServesWithTheChartsArguments(t *testing.T) {
 		"metadata": map[string]any{"namespace": "infra", "name": "llama-0", "labels": map[string]any{"app": "llama"}},
 		"status":   map[string]any{"phase": "Running", "podIP": "127.0.0.1", "conditions": []any{map[string]any{"type": "Ready", "status": "True"}}},
 	})
-	await(t, "the pod to be a worker", func() bool { return strings.Contains(get(ports[2], "/metrics"), `state="healthy"} 1`) })
+	worker := regexp.MustCompile(`(?m)^baton_workers\{.*role="aggregated".*\} 1$`) // nobody has heard from it, since nobody listens there
+	await(t, "the pod to be a worker", func() bool { return worker.MatchString(get(ports[2], "/metrics")) })
 
 	// The Service's other pod is one where nobody listens.
 	kubectl(t, k, fmt.Sprintf(`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, endpoints: [{addresses: [192.0.2.1]}],
