@@ -102,7 +102,7 @@ $(sort $(MAKECMDGOALS)) &:
 
 else
 
-.PHONY: told tally help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-replay bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean page real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct test-llmd clients tools-clients charts
+.PHONY: told tally help build dist tools test modules static static-vet static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-replay bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean page real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct test-llmd clients tools-clients kube-check charts
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -232,12 +232,16 @@ soak: tools ## everything goes wrong, judged: three minutes of it (SOAK_ARGS="-s
 faults: tools ## change one line of the product at a time: does a test see it? (FAULTS_ARGS="-run REGEXP -v")
 	@{ go build -o .run/faults ./internal/faults && exec .run/faults $(FAULTS_ARGS); } $(FOLLOWED)
 
+# A build that was interrupted goes on where it stopped, since Go keeps what it has compiled. What is there
+# by its name is whole: a program gets its name last, and a folder's mark goes first.
+WHOLE = touch $@.half && mv $@.half $@
+
 tools-kube: $(KUBE)/kube $(KUBE)/helm-$(HELM_VERSION) $(KUBE)/crds/.whole ## build Kubernetes' programs and Helm into .tools/: once, ten minutes
 
 $(KUBE)/kube: internal/kubeparts/kube/go.mod internal/kubeparts/kube/main.go
 	@echo "building Kubernetes into $(KUBE), once: some minutes"
 	$(call step,tools-kube,(cd internal/kubeparts/kube && go build -trimpath -ldflags '-s -w \
-	  -X k8s.io/component-base/version.gitVersion=v$(KUBE_VERSION) -X k8s.io/client-go/pkg/version.gitVersion=v$(KUBE_VERSION)' -o $(CURDIR)/$@ .) && touch $@)
+	  -X k8s.io/component-base/version.gitVersion=v$(KUBE_VERSION) -X k8s.io/client-go/pkg/version.gitVersion=v$(KUBE_VERSION)' -o $(CURDIR)/$@.half .) && $(WHOLE))
 
 $(KUBE)/helm-$(HELM_VERSION):
 	@echo "building Helm into $(KUBE), once: some minutes"
@@ -255,7 +259,7 @@ tools-istio: $(ISTIO)/.whole ## build Istio's control plane, and the agent of it
 
 $(ISTIO)/.whole: internal/kubeparts/istio/go.mod
 	@echo "building Istio into $(ISTIO), once: some minutes"
-	$(call step,tools-istio,mkdir -p $(ISTIO) && (cd internal/kubeparts/istio && \
+	$(call step,tools-istio,rm -f $@ && mkdir -p $(ISTIO) && (cd internal/kubeparts/istio && \
 	  go build -ldflags '-s -w' -o $(CURDIR)/$(ISTIO)/ istio.io/istio/pilot/cmd/pilot-discovery istio.io/istio/pilot/cmd/pilot-agent && \
 	  dir=$$(go list -m -f '{{.Dir}}' istio.io/istio) && rm -rf $(CURDIR)/$(ISTIO)/chart && \
 	  cp -r --no-preserve=mode $$dir/manifests/charts/istio-control/istio-discovery $(CURDIR)/$(ISTIO)/chart && \
@@ -267,7 +271,7 @@ tools-node: tools-kube $(NODE)/.whole ## build what a node runs containers with 
 # it has no other use for pkg-config.
 $(NODE)/.whole: internal/kubeparts/node/go.mod
 	@echo "building containerd, runc and network plugins into $(NODE), once: some minutes"
-	$(call step,tools-debian,rm -rf $(NODE)/deb $(NODE)/lib && mkdir -p $(NODE)/bin $(NODE)/deb $(NODE)/lib && (cd $(NODE)/deb && \
+	$(call step,tools-debian,rm -rf $@ $(NODE)/deb $(NODE)/lib && mkdir -p $(NODE)/bin $(NODE)/deb $(NODE)/lib && (cd $(NODE)/deb && \
 	  { apt-get download $(NODE_DEBIAN) libseccomp-dev || { apt-get update && apt-get download $(NODE_DEBIAN) libseccomp-dev; }; } && \
 	  for package in *.deb; do dpkg-deb -x $$package . || exit 1; done && cp -a usr/lib/*/*.so.* ../lib/ && cp usr/sbin/nft ../bin/ && mv usr/lib/*/libseccomp.a .))
 	$(call step,tools-node,(cd internal/kubeparts/node && \
@@ -279,7 +283,7 @@ tools-conformance: $(CONFORMANCE)/.whole ## build the inference extension's conf
 
 $(CONFORMANCE)/.whole: internal/kubeparts/conformance/go.mod internal/kubeparts/conformance/conformance_test.go
 	@echo "building the conformance suite into $(CONFORMANCE), once: some minutes"
-	$(call step,tools-conformance,mkdir -p $(CONFORMANCE) && (cd internal/kubeparts/conformance && \
+	$(call step,tools-conformance,rm -f $@ && mkdir -p $(CONFORMANCE) && (cd internal/kubeparts/conformance && \
 	  go test -c -trimpath -ldflags '-s -w' -o $(CURDIR)/$(CONFORMANCE)/conformance . && \
 	  CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$(CONFORMANCE)/ sigs.k8s.io/gateway-api/conformance/echo-basic && \
 	  install -m 644 $$(go list -m -f '{{.Dir}}' sigs.k8s.io/gateway-api-inference-extension/conformance)/resources/base.yaml $(CURDIR)/$(CONFORMANCE)/) && touch $@)
@@ -288,13 +292,17 @@ tools-epp: $(EPP) ## build the inference extension's own picker into .tools/: on
 
 $(EPP): internal/kubeparts/epp/go.mod
 	@echo "building the inference extension's picker into .tools/, once: some minutes"
-	$(call step,tools-epp,(cd internal/kubeparts/epp && go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ sigs.k8s.io/gateway-api-inference-extension/cmd/epp) && touch $@)
+	$(call step,tools-epp,(cd internal/kubeparts/epp && go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@.half sigs.k8s.io/gateway-api-inference-extension/cmd/epp) && $(WHOLE))
 
 tools-sidecar: $(SIDECAR) ## build llm-d's routing sidecar into .tools/: once, some minutes
 
 $(SIDECAR): internal/kubeparts/sidecar/go.mod
 	@echo "building llm-d's routing sidecar into .tools/, once: some minutes"
-	$(call step,tools-sidecar,(cd internal/kubeparts/sidecar && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ github.com/llm-d/llm-d-inference-scheduler/cmd/pd-sidecar) && touch $@)
+	$(call step,tools-sidecar,(cd internal/kubeparts/sidecar && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@.half github.com/llm-d/llm-d-inference-scheduler/cmd/pd-sidecar) && $(WHOLE))
+
+# Asked before anything is built: half an hour of building ends with no such news.
+kube-check: ## what this machine lacks of what test-kube and kube-demo need, and how to get it: at once
+	@go run ./internal/node/check $(if $(filter -vllm,$(DEMO_ARGS)),-memory 15360)
 
 # Each package starts a cluster of its own, which its tests share.
 test-kube-api: tools tools-kube ## the tests of Kubernetes on a real apiserver: pools and pods, rights, the chart (RUN=Pattern)
@@ -307,11 +315,11 @@ test-kube-istio: tools tools-kube tools-istio ## both legs in a gateway that a r
 test-kube-direct: tools tools-kube tools-epp ## behind the inference extension's own picker, on a real apiserver: its picks, carried out (RUN=Pattern)
 	@go test -json -tags $(TAGS),kube -timeout 20m -count 1 -run '$(if $(RUN),$(RUN),TestBehindTheReferencePicker)' ./internal/envoytest $(TESTED)
 
-test-kube: tools tools-node tools-istio tools-conformance tools-sidecar tools-epp modules ## test-kube-api, then a real cluster of one node with Istio: the conformance suite, the chart; needs root; a quarter of an hour (RUN=Pattern)
+test-kube: kube-check tools tools-node tools-istio tools-conformance tools-sidecar tools-epp modules ## test-kube-api, then a real cluster of one node with Istio: the conformance suite, the chart; needs root; a quarter of an hour (RUN=Pattern)
 	@$(if $(RUN),,$(MAKE) --no-print-directory test-kube-api)
 	@go test -json -tags kube -timeout 40m -count 1 $(if $(RUN),-run '$(RUN)') ./internal/clustertest $(if $(KUBE_ARGS),-args $(KUBE_ARGS)) $(TESTED)
 
-kube-demo: tools tools-node tools-istio modules $(if $(findstring -vllm,$(DEMO_ARGS)),real-tools) ## the story of demo on a real cluster of one node, with the chart and Istio; needs root (DEMO_ARGS=-up: leave it running; -vllm: the pods are real vLLM)
+kube-demo: kube-check tools tools-node tools-istio modules $(if $(findstring -vllm,$(DEMO_ARGS)),real-tools) ## the story of demo on a real cluster of one node, with the chart and Istio; needs root (DEMO_ARGS=-up: leave it running; -vllm: the pods are real vLLM)
 	go build -tags kube -o .run/kube-demo ./internal/node/demo && exec .run/kube-demo $(DEMO_ARGS)
 
 charts: tools-kube ## write examples/kubernetes from the chart

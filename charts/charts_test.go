@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -36,9 +37,10 @@ var (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(kubetest.Main{M: m, Clusters: &clusters}) }
 
 const (
-	baseFile = "../examples/kubernetes/base/baton.yaml"
 	examples = "../examples/kubernetes"
 )
+
+const digest = "6d53b8f5b5a4a1f8e4d0c1a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6"
 
 // pods are the labels that the default values lack.
 var pods = []string{"--set", "router.modelServers.matchLabels.app=llama"}
@@ -46,9 +48,15 @@ var pods = []string{"--set", "router.modelServers.matchLabels.app=llama"}
 // variants are what the chart's README and values say that it can be.
 func variants() map[string][]string {
 	return map[string][]string{
-		"as it is":        pods,
-		"one replica":     append([]string{"--set", "router.epp.replicas=1"}, pods...),
-		"a key of yours":  append([]string{"--set", "router.epp.keySecret=theirs"}, pods...),
+		"as it is":       pods,
+		"one replica":    append([]string{"--set", "router.epp.replicas=1"}, pods...),
+		"a key of yours": append([]string{"--set", "router.epp.keySecret=theirs"}, pods...),
+		"pods with IPv6 addresses alone": append([]string{
+			"--set", "provider.name=istio,httpRoute.create=true,httpRoute.parentRefs[0].name=models,provider.istio.twoLegs.prefillAddress=::",
+			"--set", "router.tracing.enabled=true,router.tracing.otelExporterEndpoint=http://[fd00::7]:4317",
+		}, pods...),
+		"flags of yours": append([]string{"--set", `router.epp.flags.leg-advertise=\[$(POD_IP)\]:9102,router.epp.flags.tracing=true,router.epp.flags.secure-serving=true`,
+			"--set", "router.epp.config.trace.endpoint=collector:4317,router.epp.config.log.format=text,router.epp.config.tls.cert=/c,router.epp.config.tls.key=/k"}, pods...),
 		"not shared":      append([]string{"--set", "router.epp.config.leg.share=false,router.epp.config.leg.replicas_service="}, pods...),
 		"a pool of yours": {"--set", "router.inferencePool.create=false,router.inferencePool.name=theirs"},
 		"no pool":         append([]string{"--set", "router.inferencePool.create=false"}, pods...),
@@ -63,8 +71,11 @@ func variants() map[string][]string {
 		"all of it": append([]string{
 			"--set-json", `router={
 			"imagePullSecrets": [{"name": "s"}],
-			"epp": {"image": {"registry": "registry.example:5000/a", "tag": "v1", "pullPolicy": "Always"}, "extProcPort": 9102, "grpcHealthPort": 9103, "metricsPort": 9190,
+			"epp": {"image": {"registry": "registry.example:5000/a", "tag": "v1", "digest": "sha256:` + digest + `", "pullPolicy": "Always"}, "extProcPort": 9102, "grpcHealthPort": 9103, "metricsPort": 9190,
 				"flags": {"log-level": "debug", "enforce-disagg": true}, "config": {"engines": {"report_interval": "2s"}}, "env": [{"name": "A", "value": "b"}],
+				"initContainers": [{"name": "before", "image": "i"}], "extraContainers": [{"name": "beside", "image": "b", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+				"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"},
+					{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": {"team": "x"}}}],
 				"volumes": [{"name": "v", "emptyDir": {}}], "volumeMounts": [{"name": "v", "mountPath": "/v"}], "priorityClassName": "system-cluster-critical",
 				"podAnnotations": {"a": "b"}, "podLabels": {"team": "x"}, "nodeSelector": {"kubernetes.io/arch": "amd64"},
 				"tolerations": [{"key": "gpu", "operator": "Exists"}],
@@ -167,14 +178,16 @@ func TestValuesDecideWhatIsRendered(t *testing.T) {
 		"as it is": {[]string{
 			"replicas: 2", "kind: PodDisruptionBudget", `"--pool-name=llama"`, "kind: InferencePool", "terminationGracePeriodSeconds: 135", "debug_header: false",
 			"name: llama-epp-pods", "clusterIP: None", "replicas_service: llama-epp-pods", "key_file: /etc/baton-leg/key", "--leg-advertise=[$(POD_IP)]:9002",
-			"kind: Secret", "name: llama-epp-legs", `secretName: "llama-epp-legs"`, "resources: [endpointslices]",
-		}, []string{"DestinationRule", "endpoint-selector", "sidecar.istio.io", "PrometheusRule", "grafana_dashboard"}},
-		"one replica":     {[]string{"replicas: 1", "replicas_service: llama-epp-pods", "--leg-advertise=", `secretName: "llama-epp-legs"`}, []string{"PodDisruptionBudget"}},
-		"a key of yours":  {[]string{`secretName: "theirs"`, "key_file: /etc/baton-leg/key"}, []string{"kind: Secret"}},
-		"not shared":      {[]string{"share: false", `replicas_service: ""`, "key_file: /etc/baton-leg/key"}, nil},
-		"a pool of yours": {[]string{`"--pool-name=theirs"`}, []string{"kind: InferencePool"}},
-		"no pool":         {[]string{`"--endpoint-selector=app=llama"`, `"--endpoint-target-ports=8000"`}, []string{"pool-name", "kind: InferencePool"}},
-		"istio, one leg":  {[]string{"host: llama-epp", `sidecar.istio.io/inject: "false"`, "kind: Secret"}, []string{"EnvoyFilter", "listener:"}},
+			"kind: Secret", "name: llama-epp-legs", `secretName: "llama-epp-legs"`, "resources: [endpointslices]", "format: json", "immutable: true",
+		}, []string{"DestinationRule", "annotations:\n        ", "topologySpreadConstraints:\n", "initContainers", "endpoint-selector", "sidecar.istio.io", "PrometheusRule", "grafana_dashboard"}},
+		"pods with IPv6 addresses alone": {[]string{"endpoint: '[fd00::7]:4317'", "insecure: true", `address: {socket_address: {address: "::", port_value: 9005}}`}, []string{"0.0.0.0"}},
+		"flags of yours":                 {[]string{`"--leg-advertise=[$(POD_IP)]:9102"`, "format: text", "cert: /c"}, []string{"--leg-advertise=[$(POD_IP)]:9002", "zap-encoder", "format: json"}},
+		"one replica":                    {[]string{"replicas: 1", "replicas_service: llama-epp-pods", "--leg-advertise=", `secretName: "llama-epp-legs"`}, []string{"PodDisruptionBudget"}},
+		"a key of yours":                 {[]string{`secretName: "theirs"`, "key_file: /etc/baton-leg/key"}, []string{"kind: Secret"}},
+		"not shared":                     {[]string{"share: false", `replicas_service: ""`, "key_file: /etc/baton-leg/key"}, nil},
+		"a pool of yours":                {[]string{`"--pool-name=theirs"`}, []string{"kind: InferencePool"}},
+		"no pool":                        {[]string{`"--endpoint-selector=app=llama"`, `"--endpoint-target-ports=8000"`}, []string{"pool-name", "kind: InferencePool"}},
+		"istio, one leg":                 {[]string{"host: llama-epp", `sidecar.istio.io/inject: "false"`, "kind: Secret"}, []string{"EnvoyFilter", "listener:"}},
 		"istio": {[]string{
 			"kind: EnvoyFilter", `gateway.networking.k8s.io/gateway-name: "models"`, `{name: "infra.llama-epp.0"}`, "listener: http://llama-epp-infra-legs.prod.svc:9005",
 			"kind: Secret", "name: llama-epp-legs", `secretName: "llama-epp-legs"`,
@@ -185,7 +198,9 @@ func TestValuesDecideWhatIsRendered(t *testing.T) {
 		}, []string{"THE_", "kind: Secret"}},
 		"no rights": {[]string{"serviceAccountName: default"}, []string{"kind: Role"}},
 		"all of it": {[]string{
-			"image: \"registry.example:5000/a/baton:v1\"", `"--enforce-disagg=true"`, "endpoint: collector:4317", "insecure: true", "report_interval: 2s",
+			"image: \"registry.example:5000/a/baton:v1@sha256:" + digest + `"`, "name: before", "name: beside",
+			"topologyKey: rack", "app.kubernetes.io/instance: llama\n              app.kubernetes.io/name: baton\n          maxSkew: 1",
+			"matchLabels:\n              team: x\n          maxSkew: 2", `"--enforce-disagg=true"`, "endpoint: collector:4317", "insecure: true", "report_interval: 2s",
 			"debug_header: false", "number: 8001", "release: prometheus", "honorLabels: true",
 			"kind: PrometheusRule", "release: rules", "alert: BatonRequestsFail", "{{ $labels.job }}", `grafana_dashboard: "1"`, "baton-workers.json: |", "request: 10m", "serviceAccountName: picker",
 		}, nil},
@@ -305,7 +320,6 @@ func TestBadValuesAreRefusedByName(t *testing.T) {
 		"router.tracing.otelExporterEndpoint=a":  "otelExporterEndpoint",
 		"httpRoute.create=true":                  "httpRoute.parentRefs: expected the gateway",
 		"serviceAccount.create=false":            "serviceAccount.name: expected an account",
-		"router.epp.flags.grpc-port=3":           "grpc-port",
 		"router.epp.replica=3":                   "replica",
 		"router.epp.replicas=0":                  "replicas",
 		"provider.name=envoy":                    "provider",
@@ -317,7 +331,6 @@ func TestBadValuesAreRefusedByName(t *testing.T) {
 		"httpRoute.parentRefs=null":                               "missing property 'parentRefs'",
 		"provider.istio.twoLegs.gateway=null":                     "missing property 'gateway'",
 		`router.epp.podLabels.app\.kubernetes\.io/name=theirs`:    "router.epp.podLabels: the chart sets app.kubernetes.io/name itself",
-		`router.epp.podAnnotations.checksum/config=theirs`:        "router.epp.podAnnotations: the chart sets checksum/config itself",
 		`router.epp.podLabels.app\.kubernetes\.io/instance=other`: "router.epp.podLabels: the chart sets app.kubernetes.io/instance itself",
 		`provider.istio.twoLegs.clusterDomain=a b`:                "clusterDomain",
 		`router.monitoring.prometheus.enabled=true,router.monitoring.prometheus.extraLabels.helm\.sh/chart=x`:         "router.monitoring.prometheus.extraLabels: the chart sets helm.sh/chart itself",
@@ -327,6 +340,17 @@ func TestBadValuesAreRefusedByName(t *testing.T) {
 
 		"provider.name=istio": "provider.istio.twoLegs.gateway.name: expected the Gateway",
 		"provider.name=istio,provider.istio.twoLegs.gateway.name=g": "provider.istio.twoLegs.route: expected the HTTPRoute's rule",
+
+		"router.epp.image.digest=sha256:12":                       "digest",
+		"router.tracing.otelExporterEndpoint=http://fd00::7:4317": "otelExporterEndpoint",
+		"router.tracing.otelExporterEndpoint=http://[fd00::7]":    "otelExporterEndpoint",
+		"router.epp.env[0].name=A,router.epp.env[1].name=POD_IP":  "router.epp.env[1].name: the chart has POD_IP itself",
+		"router.epp.volumes[0].name=tmp":                          "router.epp.volumes[0].name: the chart has tmp itself",
+		"router.epp.extraContainers[0].name=epp":                  "router.epp.extraContainers[0].name: the chart has epp itself",
+		"router.epp.initContainers[0].name=epp":                   "router.epp.initContainers[0].name: the chart has epp itself",
+		"router.epp.extraContainers[0].image=x":                   "missing property 'name'",
+		"router.epp.config.leg=on":                                "got string, want object",
+		"provider.istio.twoLegs.prefillAddress=1.2.3.4":           "prefillAddress",
 	} {
 		var args []string
 		if set != "" {
@@ -335,6 +359,38 @@ func TestBadValuesAreRefusedByName(t *testing.T) {
 		_, err := render(t, args...)
 		require.ErrorContains(t, err, text, set)
 	}
+}
+
+// TestNothingThatIsSaidTwiceIsLost: a flag beats the configuration, and a later flag an earlier one, without a
+// word. The chart refuses that, all at once.
+func TestNothingThatIsSaidTwiceIsLost(t *testing.T) {
+	const config, flags = "router.epp.config.", "router.epp.flags."
+	for set, faults := range map[string][]string{
+		config + "listen=:1":                                    {"router.epp.config: listen would be lost, since the chart sets it by router.epp.extProcPort"},
+		config + "probes.listen=:1":                             {"probes.listen would be lost, since the chart sets it by router.epp.grpcHealthPort"},
+		config + "metrics.listen=:1":                            {"metrics.listen would be lost, since the chart sets it by router.epp.metricsPort"},
+		config + "drain_timeout=1s":                             {"drain_timeout would be lost, since the chart sets it by router.epp.drainTimeoutSeconds"},
+		config + "leg.advertise=a:1":                            {"leg.advertise would be lost, since each picker has an address of its own"},
+		flags + "grpc-port=3":                                   {"router.epp.flags.grpc-port: it sets listen, which the chart sets by router.epp.extProcPort"},
+		flags + "listen=:3":                                     {"router.epp.flags.listen: it sets listen, which the chart sets"},
+		flags + "pool-name=x":                                   {"router.epp.flags.pool-name: it sets discovery.kubernetes.0.pool, which the chart sets by router.inferencePool"},
+		flags + "baton-config=x":                                {"router.epp.flags.baton-config: the chart sets it"},
+		flags + "secure-serving=false," + config + "tls.cert=c": {"router.epp.flags.secure-serving: it would beat tls.cert of router.epp.config"},
+		"router.tracing.enabled=true,router.tracing.otelExporterEndpoint=http://c:1," + flags + "trace-endpoint=d:2," + config + "trace.endpoint=e:3": {
+			"router.epp.config: trace.endpoint would be lost, since the chart sets it by router.tracing",
+			"router.epp.flags.trace-endpoint: it sets trace.endpoint, which the chart sets by router.tracing",
+		},
+		config + "discovery.kubernetes[0].pool=x," + config + "discovery.kubernetes[0].selector=a=b," + flags + "v=4," + config + "log.level=info": {
+			"discovery.kubernetes.0.pool would be lost", "discovery.kubernetes.0.selector would be lost", "router.epp.flags.v: it would beat log.level of router.epp.config",
+		},
+	} {
+		_, err := render(t, append([]string{"--set", set}, pods...)...)
+		for _, text := range faults {
+			require.ErrorContains(t, err, text, set)
+		}
+		require.Equal(t, len(faults), strings.Count(err.Error(), "\nrouter.epp."), "%s: %v", set, err)
+	}
+	rendered(t, append([]string{"--set", config + "discovery.kubernetes[0].kv_group_label=x," + config + "discovery.kubernetes[1].pool=second," + flags + "log-level=debug," + config + "log.format=text"}, pods...)...)
 }
 
 // The picker may read pods and pools of its namespace, and list the addresses of Services, and nothing else.
@@ -370,36 +426,103 @@ func TestTheRightsAreExactlyThose(t *testing.T) {
 	}
 }
 
+// TestAReleaseOf010IsUpgradedAndRolledBack: testdata has the chart of 0.1.0, as `helm package` makes it of that
+// version's tree. No field that may not change is changed, each Deployment finds the configuration that it was
+// made for, and none goes that pods of before may still read.
+func TestAReleaseOf010IsUpgradedAndRolledBack(t *testing.T) {
+	k := definitions(t)
+	kubectl(t, k, "{apiVersion: v1, kind: Namespace, metadata: {name: infra}}", "apply", "--server-side", "-f", "-")
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(file, kubetest.AdminKubeconfig(t, k), 0o600))
+	helm := func(args ...string) error {
+		_, err := kubetest.Helm(t, append(args, "--namespace=infra", "--kubeconfig="+file)...)
+		return err
+	}
+	configOf := func() (name, text string) {
+		name = kubectl(t, k, "", "get", "deployment/llama-epp", "--namespace=infra", `--output=jsonpath={.spec.template.spec.volumes[?(@.name=="config")].configMap.name}`)
+		return name, kubectl(t, k, "", "get", "configmap/"+name, "--namespace=infra", `--output=jsonpath={.data.baton\.yaml}`)
+	}
+	for name, more := range map[string][]string{
+		"as it is": nil,
+		"istio":    {"--set", "provider.name=istio,httpRoute.create=true,httpRoute.parentRefs[0].name=models,router.monitoring.prometheus.enabled=true"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, helm(append(append([]string{"install", "llama", "testdata/baton-0.1.0.tgz", "--set", "router.epp.config.engines.report_interval=3s"}, pods...), more...)...))
+			first, old := configOf()
+			require.Equal(t, "llama-epp", first)
+			require.ErrorContains(t, helm("upgrade", "llama", "baton", "--reuse-values"), "missing property", "what is new would have no default")
+
+			require.NoError(t, helm("upgrade", "llama", "baton", "--reset-then-reuse-values"))
+			second, text := configOf()
+			require.Contains(t, text, "report_interval: 3s", "the user's value")
+			require.Equal(t, old, kubectl(t, k, "", "get", "configmap/llama-epp", "--namespace=infra", `--output=jsonpath={.data.baton\.yaml}`), "for pods of 0.1.0")
+
+			require.NoError(t, helm("upgrade", "llama", "baton", "--reset-then-reuse-values", "--set", "router.epp.config.engines.report_interval=4s"))
+			third, text := configOf()
+			require.NotEqual(t, second, third)
+			require.Contains(t, text, "report_interval: 4s")
+			require.Contains(t, kubectl(t, k, "", "get", "configmap/"+second, "--namespace=infra", "--output=yaml"), "report_interval: 3s", "for pods of the second revision")
+
+			require.NoError(t, helm("rollback", "llama", "2"))
+			is, _ := configOf()
+			require.Equal(t, second, is)
+			kubectl(t, k, "", "get", "configmap/"+third, "--namespace=infra")
+			require.NoError(t, helm("rollback", "llama", "1"))
+			is, text = configOf()
+			require.Equal(t, first, is)
+			require.Equal(t, old, text)
+			kubectl(t, k, "", "get", "configmap/"+second, "--namespace=infra")
+			require.NoError(t, helm("upgrade", "llama", "baton", "--reset-then-reuse-values"))
+			is, _ = configOf()
+			require.Equal(t, second, is, "the same configuration has the same name")
+
+			require.NoError(t, helm("uninstall", "llama"))
+			kubectl(t, k, "", "delete", "configmap", "--namespace=infra", "--selector=app.kubernetes.io/instance=llama,app.kubernetes.io/name=baton")
+		})
+	}
+}
+
 // examples/kubernetes is what the chart renders for a Secret of who applies it, and its overlay names one
 // namespace.
 func TestTheBaseIsTheCharts(t *testing.T) {
 	k := definitions(t)
 	out, err := kubetest.Helm(t, append([]string{"template", "baton", "baton", "--namespace", "default", "--set", "router.epp.keySecret=baton-epp-legs"}, pods...)...)
 	require.NoError(t, err)
-	want := base(t, out)
-	if *rewrite {
-		require.NoError(t, os.WriteFile(baseFile, []byte(want), 0o644))
+	for file, want := range base(t, out) {
+		file = filepath.Join(examples, "base", file)
+		if *rewrite {
+			require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
+		}
+		is, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Equal(t, want, string(is), "run `make charts`")
 	}
-	is, err := os.ReadFile(baseFile)
-	require.NoError(t, err)
-	require.Equal(t, want, string(is), "run `make charts`")
 	for _, at := range []string{"base", "istio"} {
 		objects := kubectl(t, k, "", "kustomize", filepath.Join(examples, at))
 		require.NoError(t, judged(t, k, objects))
 		if at == "istio" {
 			require.NotContains(t, objects, "namespace: default")
 			require.Contains(t, objects, "host: baton-epp")
+			require.Regexp(t, `(?s)configMap:\s+name: (baton-epp-\w{10}).*`, objects)
 		}
 	}
 }
 
-// base is what was rendered, without what only a release of Helm has.
-func base(t *testing.T, rendered string) string {
+// base is what was rendered, by file, without what only a release of Helm has. The configuration is a file of
+// its own, of which Kustomize makes the ConfigMap with a sum in its name.
+func base(t *testing.T, rendered string) map[string]string {
+	const head = "# Written by `make charts` from charts/baton.\n"
 	var b strings.Builder
-	b.WriteString("# Written by `make charts` from charts/baton.\n")
+	var config, name string
+	b.WriteString(head)
 	for _, text := range strings.Split(rendered, "\n---\n") {
 		object := map[string]any{}
 		require.NoError(t, yaml.Unmarshal([]byte(text), &object))
+		if object["kind"] == "ConfigMap" {
+			config = object["data"].(map[string]any)["baton.yaml"].(string)
+			name = object["metadata"].(map[string]any)["name"].(string)
+			continue
+		}
 		if len(object) == 0 {
 			continue
 		}
@@ -408,11 +531,12 @@ func base(t *testing.T, rendered string) string {
 		require.NoError(t, err)
 		b.WriteString("---\n" + string(out))
 	}
-	return b.String()
+	require.NotEmpty(t, name)
+	return map[string]string{"baton.yaml": strings.ReplaceAll(b.String(), name, "baton-epp"), "config.yaml": head + config}
 }
 
 func strip(object map[string]any) {
-	for _, drop := range []string{"helm.sh/chart", "app.kubernetes.io/managed-by", "checksum/config"} {
+	for _, drop := range []string{"helm.sh/chart", "app.kubernetes.io/managed-by"} {
 		delete(object, drop)
 	}
 	for name, value := range object {
@@ -479,7 +603,8 @@ func TestThePickerServesWithTheChartsArguments(t *testing.T) {
 		"metadata": map[string]any{"namespace": "infra", "name": "llama-0", "labels": map[string]any{"app": "llama"}},
 		"status":   map[string]any{"phase": "Running", "podIP": "127.0.0.1", "conditions": []any{map[string]any{"type": "Ready", "status": "True"}}},
 	})
-	await(t, "the pod to be a worker", func() bool { return strings.Contains(get(ports[2], "/metrics"), `state="healthy"} 1`) })
+	worker := regexp.MustCompile(`(?m)^baton_workers\{.*role="aggregated".*\} 1$`) // nobody has heard from it, since nobody listens there
+	await(t, "the pod to be a worker", func() bool { return worker.MatchString(get(ports[2], "/metrics")) })
 
 	// The Service's other pod is one where nobody listens.
 	kubectl(t, k, fmt.Sprintf(`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, endpoints: [{addresses: [192.0.2.1]}],

@@ -29,6 +29,20 @@ func TestTheChart(t *testing.T) {
 			r.kubectl("rollout", "restart", "deployment/llama-epp")
 			r.kubectl("rollout", "status", "deployment/llama-epp", "--timeout=110s")
 		}},
+		{"a new configuration, and an eviction in the middle of its roll-out", func(r *release, _ *load) {
+			old := r.pods("app.kubernetes.io/name=baton")
+			// No pod of the new configuration starts before this is taken back: the evicted one comes again as it was.
+			r.kubectl("patch", "deployment/llama-epp", "--type=json", `--patch=[{"op": "add", "path": "/spec/paused", "value": true}]`)
+			r.helm("upgrade", "--set=router.epp.config.engines.report_interval=3s")
+			r.evictAll("app.kubernetes.io/name=baton")
+			r.kubectl("patch", "deployment/llama-epp", "--type=json", `--patch=[{"op": "remove", "path": "/spec/paused"}]`)
+			r.kubectl("rollout", "status", "deployment/llama-epp", "--timeout=110s")
+			for _, p := range old {
+				require.NotContains(r.t, r.readyPods("app.kubernetes.io/name=baton"), p.name)
+			}
+			r.helm("upgrade")
+			r.kubectl("rollout", "status", "deployment/llama-epp", "--timeout=110s")
+		}},
 		{"the eviction of each picker", func(r *release, _ *load) { r.evictAll("app.kubernetes.io/name=baton") }},
 		{"the eviction of each worker", func(r *release, _ *load) { r.evictAll("app=llama") }},
 		{"a worker of each role is killed", func(r *release, l *load) {

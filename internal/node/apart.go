@@ -3,13 +3,13 @@
 package node
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,8 +23,8 @@ const (
 	stageVar  = "BATON_NODE_STAGE"
 	folderVar = "BATON_NODE_FOLDER" // for files, removed at the end
 	groupVar  = "BATON_NODE_CGROUP" // its name in each hierarchy
-	groups    = "/sys/fs/cgroup"
 	prefix    = "baton-node-"
+	ownGroup  = groups + "/node" // with v2, inside: of what is in no pod
 )
 
 // Apart runs inside in namespaces of its own, and returns its exit code. All that the process
@@ -62,37 +62,27 @@ const outsideFile = "outside.pid"
 
 // outside makes the cgroups, and runs the rest in them.
 func outside() (code int, err error) {
-	if os.Geteuid() != 0 {
-		return 0, errors.New("a cluster in namespaces of its own needs root")
-	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		return 0, fmt.Errorf("%w (Debian: iproute2)", err)
+	here := Here()
+	if lacks := here.Lacks(Need{}); len(lacks) > 0 {
+		return 0, errors.New(Told(lacks))
 	}
 	name := prefix + strconv.Itoa(os.Getpid())
-	hierarchies, err := hierarchies()
-	if err != nil {
-		return 0, err
+	c := controlOf(here.Mounts)
+	removeStale(c.folders)
+	if c.two {
+		restore, err := handOn(groups)
+		if err != nil {
+			return 0, err
+		}
+		defer func() { err = errors.Join(err, restore()) }() // once the group below is gone
 	}
-	removeStale(hierarchies)
 	defer func() {
-		for _, h := range hierarchies {
+		for _, h := range c.folders {
 			removeGroup(filepath.Join(h, name))
 		}
 	}()
-	for _, h := range hierarchies {
-		at := filepath.Join(h, name)
-		if err := os.Mkdir(at, 0o755); err != nil {
-			return 0, err
-		}
-		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // a new group has none, and then holds no process
-			value, err := os.ReadFile(filepath.Join(h, file))
-			if errors.Is(err, os.ErrNotExist) {
-				continue
-			}
-			if err = errors.Join(err, os.WriteFile(filepath.Join(at, file), value, 0o644)); err != nil {
-				return 0, err
-			}
-		}
+	if err := c.makeGroups(name); err != nil {
+		return 0, err
 	}
 	folder, err := os.MkdirTemp("", name+"-")
 	if err != nil {
@@ -106,11 +96,7 @@ func outside() (code int, err error) {
 
 // first is the first process of the namespaces. When it ends, all others there are killed.
 func first() (int, error) {
-	hierarchies, err := hierarchies()
-	if err != nil {
-		return 0, err
-	}
-	for _, h := range hierarchies {
+	for _, h := range controlOf(Here().Mounts).folders {
 		if err := os.WriteFile(filepath.Join(h, os.Getenv(groupVar), "cgroup.procs"), []byte("0"), 0o644); err != nil {
 			return 0, err
 		}
@@ -136,22 +122,9 @@ func first() (int, error) {
 
 // settle makes the place what a node's programs expect.
 func settle() error {
-	hierarchies, err := hierarchies()
-	if err != nil {
+	c := controlOf(Here().Mounts)
+	if err := c.settle(); err != nil {
 		return err
-	}
-	for _, h := range hierarchies {
-		what := filepath.Base(h)
-		options := what
-		if what == "systemd" {
-			options = "none,name=systemd"
-		}
-		if err := unix.Unmount(h, unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("unmount %s: %w", h, err)
-		}
-		if err := unix.Mount("cgroup", h, "cgroup", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options); err != nil {
-			return fmt.Errorf("mount %s: %w", h, err)
-		}
 	}
 	// The kubelet writes these, and they are the whole machine's: it writes files instead.
 	for name, value := range map[string]string{
@@ -229,26 +202,98 @@ func again(how *syscall.SysProcAttr, variables ...string) (int, error) {
 	}
 }
 
-// hierarchies returns the folders of cgroup v1's hierarchies.
-func hierarchies() (out []string, err error) {
-	mounts, err := os.ReadFile("/proc/self/mounts")
+// makeGroups makes a group in each hierarchy. A new one of v1 has no processors, and then holds no process.
+func (c *control) makeGroups(name string) error {
+	for _, h := range c.folders {
+		at := filepath.Join(h, name)
+		if err := os.Mkdir(at, 0o755); err != nil {
+			return err
+		}
+		if c.two {
+			continue // a new group has all
+		}
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+			value, err := os.ReadFile(filepath.Join(h, file))
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			if err = errors.Join(err, os.WriteFile(filepath.Join(at, file), value, 0o644)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// settle has the groups of the namespace as the roots of the hierarchies. A group of v2 that hands controllers
+// on has no processes of its own: the ones that are there go to a group beside those of the pods.
+func (c *control) settle() error {
+	for _, h := range c.folders {
+		kind, options := "cgroup2", ""
+		if !c.two && h != c.beside {
+			kind, options = "cgroup", filepath.Base(h)
+		}
+		if options == "systemd" {
+			options = "none,name=systemd"
+		}
+		if err := unix.Unmount(h, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount %s: %w", h, err)
+		}
+		if err := unix.Mount(kind, h, kind, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options); err != nil {
+			return fmt.Errorf("mount %s: %w", h, err)
+		}
+	}
+	if !c.two {
+		return nil
+	}
+	if err := os.Mkdir(ownGroup, 0o755); err != nil {
+		return err
+	}
+	all, err := os.ReadFile(filepath.Join(groups, "cgroup.procs"))
+	if err != nil {
+		return err
+	}
+	for _, pid := range strings.Fields(string(all)) {
+		if err := os.WriteFile(filepath.Join(ownGroup, "cgroup.procs"), []byte(pid), 0o644); err != nil {
+			return err
+		}
+	}
+	_, err = handOn(groups)
+	return err
+}
+
+// handOn gives the groups below one of v2 all its controllers. What it returns takes back those that they did
+// not have before.
+func handOn(group string) (restore func() error, err error) {
+	at := filepath.Join(group, "cgroup.subtree_control")
+	all, err := os.ReadFile(filepath.Join(group, "cgroup.controllers"))
 	if err != nil {
 		return nil, err
 	}
-	for line := range bytes.Lines(mounts) {
-		if f := strings.Fields(string(line)); len(f) > 2 && f[2] == "cgroup" && filepath.Dir(f[1]) == groups {
-			out = append(out, f[1])
+	before, err := os.ReadFile(at)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	var added []string
+	for _, name := range strings.Fields(string(all)) {
+		if !slices.Contains(strings.Fields(string(before)), name) {
+			added = append(added, name)
+			errs = append(errs, os.WriteFile(at, []byte("+"+name), 0o644))
 		}
 	}
-	if len(out) == 0 {
-		return nil, errors.New("no hierarchy of cgroup v1 is mounted: the cluster needs it, and knows no cgroup v2")
-	}
-	return out, nil
+	return func() error {
+		var errs []error
+		for _, name := range added {
+			errs = append(errs, os.WriteFile(at, []byte("-"+name), 0o644))
+		}
+		return errors.Join(errs...)
+	}, errors.Join(errs...)
 }
 
 // removeStale removes what programs have left that have been killed.
 func removeStale(hierarchies []string) {
-	for _, in := range append(hierarchies, os.TempDir()) {
+	for _, in := range append(slices.Clone(hierarchies), os.TempDir()) {
 		found, _ := filepath.Glob(filepath.Join(in, prefix+"*"))
 		for _, at := range found {
 			number, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(at), prefix), "-")

@@ -25,7 +25,7 @@
 
 {{- define "baton.image" -}}
 {{- $i := .Values.router.epp.image -}}
-{{- if $i.registry }}{{ $i.registry }}/{{ end }}{{ $i.repository }}:{{ $i.tag | default .Chart.AppVersion }}
+{{- if $i.registry }}{{ $i.registry }}/{{ end }}{{ $i.repository }}:{{ $i.tag | default .Chart.AppVersion }}{{ with $i.digest }}@{{ . }}{{ end }}
 {{- end }}
 
 {{- define "baton.selector" -}}
@@ -87,6 +87,15 @@ releases could both have (a-epp of b, a of epp-b). */ -}}
 {{- with index . 2 }}{{ toYaml . }}{{ end -}}
 {{- end }}
 
+{{- /* Entries of a user's list: the value's name, the names of the chart's own entries, the user's. */ -}}
+{{- define "baton.more" -}}
+{{- $own := index . 1 -}}
+{{- range $at, $entry := index . 2 }}{{ if has $entry.name $own }}
+{{- fail (printf "%s[%d].name: the chart has %s itself: expected another name" (index $ 0) $at $entry.name) }}
+{{- end }}{{ end -}}
+{{- with index . 2 }}{{ toYaml . }}{{ end -}}
+{{- end }}
+
 {{- define "baton.podLabels" -}}
 {{ include "baton.selector" . }}
 app.kubernetes.io/component: endpoint-picker
@@ -114,12 +123,14 @@ while two legs alone needed a key. */ -}}
 {{- end }}
 
 {{- /* The configuration, with what replicas and two legs need, and with the collector of tracing. What a user
-says of legs wins, also if it is empty. */ -}}
+says wins, also if it is empty; what the chart says by a flag or a value of its own is refused here, in
+baton.conflicts. */ -}}
 {{- define "baton.config" -}}
 {{- $c := deepCopy .Values.router.epp.config -}}
 {{- $leg := dict "key_file" "/etc/baton-leg/key" "replicas_service" (include "baton.replicas" .) -}}
 {{- range $key, $value := $c.leg }}{{ $_ := set $leg $key $value }}{{ end -}}
 {{- $_ := set $c "leg" $leg -}}
+{{- $_ = set $c "log" (merge (default dict $c.log) (dict "format" "json")) -}}
 {{- if include "baton.twoLegs" . }}{{ with .Values.provider.istio.twoLegs -}}
 {{- $at := printf "http://%s.%s.svc:%d" (include "baton.legs" $) (include "baton.gatewayOf" $ | fromYaml).namespace (int64 .prefillPort) -}}
 {{- $_ := set $c "prefill" (merge (default dict $c.prefill) (dict "listener" $at)) -}}
@@ -129,6 +140,54 @@ says of legs wins, also if it is empty. */ -}}
 {{- $_ := set $c "trace" (merge (dict "endpoint" (regexReplaceAll "^https?://" $at "") "insecure" (hasPrefix "http://" $at)) (default dict $c.trace)) -}}
 {{- end }}{{ end -}}
 {{ toYaml $c }}
+{{- end }}
+
+{{- /* The configuration's name has its sum: a pod reads the configuration that it was made for and no other,
+whatever is rolled out or back meanwhile, and a new one makes new pods. */ -}}
+{{- define "baton.configName" -}}
+{{ include "baton.name" . }}-{{ include "baton.config" . | sha256sum | trunc 10 }}
+{{- end }}
+
+{{- /* "true" if an object has a key, as a.b.0.c; else empty. */ -}}
+{{- define "baton.has" -}}
+{{- $at := index . 0 -}}
+{{- $is := true -}}
+{{- range splitList "." (index . 1) -}}
+{{- if and (kindIs "map" $at) (hasKey $at .) }}{{ $at = index $at . }}
+{{- else if and (kindIs "slice" $at) (eq . "0") $at }}{{ $at = first $at }}
+{{- else }}{{ $is = false }}{{ $at = "" }}{{ end -}}
+{{- end -}}
+{{- if $is }}true{{ end -}}
+{{- end }}
+
+{{- /* A flag beats the configuration (docs/gateway-api.md), and the later of two flags the earlier one. So
+of what is said twice one would be lost without a word: all such are refused at once. files/flags.yaml has
+the keys of each flag. */ -}}
+{{- define "baton.conflicts" -}}
+{{- $e := .Values.router.epp -}}
+{{- $own := dict "listen" "router.epp.extProcPort" "probes.listen" "router.epp.grpcHealthPort" "metrics.listen" "router.epp.metricsPort" "drain_timeout" "router.epp.drainTimeoutSeconds" -}}
+{{- range $key := list "pool" "selector" "target_ports" }}{{ $_ := set $own (printf "discovery.kubernetes.0.%s" $key) "router.inferencePool and router.modelServers" }}{{ end -}}
+{{- if .Values.router.tracing.enabled }}{{ range $key := list "trace.endpoint" "trace.insecure" }}{{ $_ := set $own $key "router.tracing" }}{{ end }}{{ end -}}
+{{- $faults := list -}}
+{{- range $key, $value := $own }}{{ if include "baton.has" (list $e.config $key) -}}
+{{- $faults = append $faults (printf "router.epp.config: %s would be lost, since the chart sets it by %s: expected it there alone" $key $value) -}}
+{{- end }}{{ end -}}
+{{- if include "baton.has" (list $e.config "leg.advertise") -}}
+{{- $faults = append $faults "router.epp.config: leg.advertise would be lost, since each picker has an address of its own: expected none, or router.epp.flags.leg-advertise, where $(POD_IP) is the pod's" -}}
+{{- end -}}
+{{- $keys := .Files.Get "files/flags.yaml" | fromYaml -}}
+{{- range $flag, $value := $e.flags -}}
+{{- $said := include "baton.flag" $value -}}
+{{- if eq $flag "baton-config" }}{{ $faults = append $faults "router.epp.flags.baton-config: the chart sets it: expected the configuration in router.epp.config" }}{{ end -}}
+{{- range $key := concat (default list (get $keys $flag)) (default list (get $keys (printf "%s=%s" $flag $said))) -}}
+{{- if hasKey $own $key -}}
+{{- $faults = append $faults (printf "router.epp.flags.%s: it sets %s, which the chart sets by %s: expected it there alone" $flag $key (get $own $key)) -}}
+{{- else if include "baton.has" (list $e.config $key) -}}
+{{- $faults = append $faults (printf "router.epp.flags.%s: it would beat %s of router.epp.config: expected one of the two" $flag $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with uniq $faults }}{{ fail (join "\n" . | printf "said twice:\n%s") }}{{ end -}}
 {{- end }}
 
 {{- /* Numbers of values are floating-point: 1000000 is to be that, and not 1e+06. */ -}}
