@@ -86,9 +86,9 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 	eagle := fs.Bool("eagle", false, "whether its KV blocks are of pairs of tokens (speculation by EAGLE); default: what the engine says")
 	bootHost := fs.String("bootstrap-host", "", "`host` at which decode workers meet this prefill worker; default: annotation, engine, the advertised address")
 	bootPort := fs.Uint("bootstrap-port", 0, "`port` of it; 0: annotation, else what the engine says")
-	kvHost := fs.String("kv-events-host", "", "`host` that publishes the KV events; default: what the engine says, else the advertised address")
-	kvPort := fs.Int("kv-events-port", 0, "`port` of rank 0's KV events; 0: what the engine says, -1: none are read")
-	kvReplay := fs.Uint("kv-replay-port", 0, "`port` of rank 0's replay; 0: what the engine says")
+	kvHost := fs.String("kv-events-host", "", "`host` that publishes the KV events, or, of ranks on several nodes, one of each node, separated by commas; default: what the engine says, else the advertised address")
+	kvPort := fs.Int("kv-events-port", 0, "`port` of its first rank's KV events, rank r's is r higher; 0: what the engine says, -1: none are read")
+	kvReplay := fs.Uint("kv-replay-port", 0, "`port` of its first rank's replay; 0: what the engine says")
 	kvTopic := fs.String("kv-events-topic", "", "`topic` of the KV events; default: what the engine says")
 	aggregated := fs.Bool("accepts-aggregated", false, "whether this decode worker can serve without a prefill; default: vLLM yes, SGLang and TensorRT-LLM no")
 	headers := fs.Bool("header-overrides", false, "the engine takes bootstrap data as x-override-* headers (SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES)")
@@ -110,7 +110,7 @@ func overrideFlags(fs *flag.FlagSet) func(o *register.Override) error {
 			Models: splitList(*models), Namespace: *namespace, Deployment: *deployment,
 			DPSize: count("dp-size", *dpSize), PortPerRank: *portPerRank, BlockSize: count("block-size", *blockSize), CapacityBlocks: *capacity,
 			BootstrapHost: *bootHost, BootstrapPort: port("bootstrap-port", *bootPort),
-			NoKVEvents: *kvPort == -1, KVHost: *kvHost, KVReplayPort: port("kv-replay-port", *kvReplay), HeaderOverrides: *headers,
+			NoKVEvents: *kvPort == -1, KVHosts: splitList(*kvHost), KVReplayPort: port("kv-replay-port", *kvReplay), HeaderOverrides: *headers,
 		}
 		if *kvPort < -1 {
 			errs = append(errs, fmt.Errorf("--kv-events-port %d: expected -1 to 65535", *kvPort))

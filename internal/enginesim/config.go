@@ -37,14 +37,22 @@ type Config struct {
 	Topic           string // first frame of every event message; default ""
 	ReplayBuffer    int    // event batches kept for replay, per rank; default 10,000, as in the engines
 
-	PageSize       int        // tokens per KV block; default 16
-	CapacityBlocks int        // KV blocks per rank; default 65,536
-	DPSize         int        // data-parallel ranks; default 1
-	Published      *Published // the tokens of all prompts; default: those of [Tokenize] and [ChatTokens]
-	MaxModelLen    int        // tokens of prompt and output together; default 1,048,576
-	EndShare       float64    // the share of answers whose first token is drawn to be the end; default 0
-	KVGroup        string     // no KV goes to or comes from a worker of another one; default: none, which takes part with all
-	Poison         string     // every worker answers 500 to a request whose body has this text; default none
+	PageSize       int // tokens per KV block; default 16
+	CapacityBlocks int // KV blocks per rank; default 65,536
+	DPSize         int // data-parallel ranks; default 1
+	// How it was launched, as its pages and events show it.
+	FirstRank       int      // what it calls its first rank: vLLM's --data-parallel-rank or --data-parallel-start-rank; default 0
+	ContextParallel int      // devices that share each block, of PageSize tokens in all: --decode-context-parallel-size, --dcp-size; default 1
+	EventHosts      []string // the nodes of its ranks, in their order; default: that of Listen
+	SystemPorts     bool     // the endpoint of KV events is tcp://*:0
+	OlderPages      bool     // vLLM has no /kv_event_sources, and names the block of one device only, as 0.29
+	Speculative     string   // SGLang's --speculative-algorithm; only its page shows it
+
+	Published   *Published // the tokens of all prompts; default: those of [Tokenize] and [ChatTokens]
+	MaxModelLen int        // tokens of prompt and output together; default 1,048,576
+	EndShare    float64    // the share of answers whose first token is drawn to be the end; default 0
+	KVGroup     string     // no KV goes to or comes from a worker of another one; default: none, which takes part with all
+	Poison      string     // every worker answers 500 to a request whose body has this text; default none
 
 	CutForAnswer  bool // vLLM leaves room for the answer's limit when it cuts a prompt to what fits, as older versions do
 	PlainHandoff  bool // vLLM's hand-offs have the fields of 0.32 alone, for what reads and writes them anew
@@ -150,6 +158,7 @@ func (c Config) withDefaults() Config {
 	orDefault(&c.PageSize, 16)
 	orDefault(&c.CapacityBlocks, 65_536)
 	orDefault(&c.DPSize, 1)
+	orDefault(&c.ContextParallel, 1)
 	orDefault(&c.MaxModelLen, 1<<20)
 	latency(&c.PrefillBase, 0)
 	latency(&c.PrefillPerToken, 20*time.Microsecond)

@@ -369,7 +369,7 @@ func TestPagesOfEachEngine(t *testing.T) {
 	for _, want := range []string{
 		"vllm:num_requests_running{engine=\"1\",model_name=\"sim\"} 0\n", "vllm:num_requests_waiting{",
 		"vllm:kv_cache_usage_perc{", "vllm:prefix_cache_hits_total{",
-		"vllm:cache_config_info{block_size=\"8\",cache_dtype=\"auto\",engine=\"1\",num_gpu_blocks=\"99\"} 1.0\n",
+		"vllm:cache_config_info{block_size=\"8\",cache_dtype=\"auto\",effective_attention_block_size=\"8\",engine=\"1\",num_gpu_blocks=\"198\"} 1.0\n",
 		"vllm:nixl_num_kv_expired_reqs_total{engine=\"0\",model_name=\"sim\"} 1\n", "vllm:nixl_num_failed_transfers_total{", "process_start_time_seconds ",
 	} {
 		require.Contains(t, page, want)

@@ -28,7 +28,7 @@ func (s *Sim) bindPublishers() ([]*publisher, error) {
 		return nil, nil
 	}
 	host, _, _ := net.SplitHostPort(s.cfg.Listen)
-	pubs, err := listenRange(host, s.cfg.KVEventsPort, s.cfg.DPSize)
+	pubs, err := s.listenEvents(host)
 	if err != nil {
 		return nil, err
 	}
@@ -42,12 +42,40 @@ func (s *Sim) bindPublishers() ([]*publisher, error) {
 	out := make([]*publisher, s.cfg.DPSize)
 	for i := range out {
 		out[i] = &publisher{
-			rank: uint32(i), topic: []byte(s.cfg.Topic), keep: s.cfg.ReplayBuffer, pub: pubs[i],
+			rank: uint32(s.cfg.FirstRank + i), topic: []byte(s.cfg.Topic), keep: s.cfg.ReplayBuffer, pub: pubs[i],
 			subs: make(map[*subscriber]struct{}), encode: s.engine.appendEvents,
 		}
 		if replays != nil {
 			out[i].replay = replays[i]
 		}
+	}
+	return out, nil
+}
+
+// listenEvents listens where the ranks publish: on a row of ports, each rank at its node;
+// or on any ports.
+func (s *Sim) listenEvents(host string) ([]net.Listener, error) {
+	nodes := s.cfg.EventHosts
+	if len(nodes) == 0 && !s.cfg.SystemPorts {
+		return listenRange(host, s.cfg.KVEventsPort, s.cfg.DPSize)
+	}
+	if len(nodes) == 0 {
+		nodes = []string{host}
+	}
+	var out []net.Listener
+	for r := range s.cfg.DPSize {
+		port := 0
+		if !s.cfg.SystemPorts && s.cfg.KVEventsPort > 0 {
+			port = s.cfg.KVEventsPort + r
+		} else if !s.cfg.SystemPorts && r > 0 {
+			port = portOf(out[0].Addr().String()) + r
+		}
+		ln, err := net.Listen("tcp", net.JoinHostPort(nodes[r*len(nodes)/s.cfg.DPSize], strconv.Itoa(port)))
+		if err != nil {
+			closeAll(out)
+			return nil, err
+		}
+		out = append(out, ln)
 	}
 	return out, nil
 }

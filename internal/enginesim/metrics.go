@@ -153,6 +153,8 @@ type serverInfo struct {
 	TransferBackend   string           `json:"disaggregation_transfer_backend"`
 	DPSize            int              `json:"dp_size"`
 	TPSize            int              `json:"tp_size"`
+	Nodes             int              `json:"nnodes"`
+	DCPSize           int              `json:"dcp_size"`
 	PageSize          int              `json:"page_size"`
 	KVCacheDType      string           `json:"kv_cache_dtype"`
 	Revision          *string          `json:"revision"`
@@ -179,8 +181,8 @@ type kvEventsInfo struct {
 func (s *Sim) serverInfo() serverInfo {
 	info := serverInfo{
 		ModelPath: s.cfg.Models[0], ServedModelName: s.cfg.Models[0], Mode: "null",
-		BootstrapPort: s.bootstrapPort(), TransferBackend: "enginesim", DPSize: s.cfg.DPSize, TPSize: 1,
-		PageSize: s.cfg.PageSize, KVCacheDType: "auto", LoadBalanceMethod: "round_robin", MaxRunning: s.cfg.MaxRunning,
+		BootstrapPort: s.bootstrapPort(), TransferBackend: "enginesim", DPSize: s.cfg.DPSize, TPSize: 1, Nodes: max(len(s.cfg.EventHosts), 1), DCPSize: s.cfg.ContextParallel,
+		PageSize: s.cfg.PageSize / s.cfg.ContextParallel, KVCacheDType: "auto", LoadBalanceMethod: "round_robin", MaxRunning: s.cfg.MaxRunning,
 		MaxTotalTokens: s.cfg.CapacityBlocks * s.cfg.PageSize,
 		RandomSeed:     s.birth.seed,
 		InternalStates: []map[string]int{}, Version: sglangVersion,
@@ -194,7 +196,15 @@ func (s *Sim) serverInfo() serverInfo {
 	if s.prefills() {
 		info.LoadBalanceMethod = "follow_bootstrap_room"
 	}
-	if ev := s.Identity().KVEvents; ev != nil {
+	if s.cfg.Speculative != "" {
+		info.Speculative = &s.cfg.Speculative
+	}
+	switch ev := s.Identity().KVEvents; {
+	case ev == nil:
+	case s.cfg.SystemPorts: // no page names a port that the system gave (parse_advertisable_tcp)
+		conf := `{"publisher":"zmq","endpoint":"tcp://*:0"}`
+		info.KVEventsConfig = &conf
+	default:
 		conf := fmt.Sprintf(`{"publisher":"zmq","endpoint":"tcp://*:%d","topic":%q}`, ev.Port, ev.Topic)
 		info.KVEventsConfig = &conf
 		info.KVEvents = &kvEventsInfo{

@@ -15,9 +15,11 @@ func (v vllm) pages(mux *http.ServeMux) {
 	mux.HandleFunc("GET /load", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]int{"server_load": v.s.State(false).Running})
 	})
-	mux.HandleFunc("GET /kv_event_sources", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, v.eventSources())
-	})
+	if !v.s.cfg.OlderPages {
+		mux.HandleFunc("GET /kv_event_sources", func(w http.ResponseWriter, _ *http.Request) {
+			writeJSON(w, http.StatusOK, v.eventSources())
+		})
+	}
 	mux.HandleFunc("POST /reset_prefix_cache", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]bool{"success": v.s.clear() < 0})
 	})
@@ -72,15 +74,20 @@ func (v vllm) eventSources() map[string]eventSource {
 		return out
 	}
 	for r := range v.s.ranks {
+		at := v.s.ranks[r].pub.pub.Addr().String()
+		endpoint := fmt.Sprintf("tcp://*:%d", portOf(at))
+		if v.s.cfg.SystemPorts { // the engine names what it has got (ZmqEventPublisher._bind)
+			endpoint = "tcp://" + at
+		}
 		src := eventSource{
-			Enabled: true, Publisher: "zmq", Endpoint: fmt.Sprintf("tcp://*:%d", ev.Port+r),
+			Enabled: true, Publisher: "zmq", Endpoint: endpoint,
 			BufferSteps: v.s.cfg.ReplayBuffer, HWM: 100_000, MaxQueueSize: 100_000, Topic: ev.Topic,
 		}
 		if ev.ReplayPort != 0 {
 			replay := fmt.Sprintf("tcp://*:%d", ev.ReplayPort+r)
 			src.Replay = &replay
 		}
-		out[strconv.Itoa(r)] = src
+		out[strconv.Itoa(v.s.cfg.FirstRank+r)] = src
 	}
 	return out
 }
@@ -108,6 +115,13 @@ func (v vllm) metrics(w http.ResponseWriter, _ *http.Request) {
 	s := v.s
 	s.reads.Add(1)
 	st := s.State(false)
+	for i := range st.Ranks {
+		st.Ranks[i].Rank += s.cfg.FirstRank
+	}
+	effective := fmt.Sprintf("effective_attention_block_size=\"%d\",", s.cfg.PageSize)
+	if s.cfg.OlderPages {
+		effective = ""
+	}
 	var b []byte
 	family := func(name, kind string, value func(RankState) float64) {
 		b = fmt.Appendf(b, "# TYPE vllm:%s %s\n", name, kind)
@@ -127,8 +141,8 @@ func (v vllm) metrics(w http.ResponseWriter, _ *http.Request) {
 	b = v.appendSleep(append(b, "# TYPE vllm:engine_sleep_state gauge\n"...))
 	b = append(b, "# TYPE vllm:cache_config_info gauge\n"...)
 	for _, r := range st.Ranks {
-		b = fmt.Appendf(b, "vllm:cache_config_info{block_size=\"%d\",cache_dtype=\"auto\",engine=\"%d\",num_gpu_blocks=\"%d\"} 1.0\n",
-			s.cfg.PageSize, r.Rank, s.cfg.CapacityBlocks)
+		b = fmt.Appendf(b, "vllm:cache_config_info{block_size=\"%d\",cache_dtype=\"auto\",%sengine=\"%d\",num_gpu_blocks=\"%d\"} 1.0\n",
+			s.cfg.PageSize/s.cfg.ContextParallel, effective, r.Rank, s.cfg.CapacityBlocks*len(st.Ranks)) // the sum of all, in each
 	}
 	type count struct {
 		name string
@@ -154,7 +168,7 @@ func (v vllm) appendSleep(b []byte) []byte {
 	for _, r := range v.s.ranks {
 		for i, state := range []string{"awake", "weights_offloaded", "discard_all"} {
 			on := map[bool]float64{true: 1}[level == int32(i)]
-			b = fmt.Appendf(b, "vllm:engine_sleep_state{engine=\"%d\",model_name=%q,sleep_state=%q} %.1f\n", r.id, v.s.cfg.Models[0], state, on)
+			b = fmt.Appendf(b, "vllm:engine_sleep_state{engine=\"%d\",model_name=%q,sleep_state=%q} %.1f\n", r.id+v.s.cfg.FirstRank, v.s.cfg.Models[0], state, on)
 		}
 	}
 	return b

@@ -267,7 +267,7 @@ func TestEveryPartOfAGatewayHasItsLimits(t *testing.T) {
 	t.Parallel()
 	for name, p := range gateways {
 		t.Run(name, func(t *testing.T) {
-			for _, render := range []func(envoy.GatewayParams) ([]byte, error){envoy.GatewayAPI, envoy.GatewayTwoLegs} {
+			for _, render := range []func(envoy.GatewayParams) ([]byte, error){envoy.GatewayAPI, twolegs.GatewayTwoLegs} {
 				b, err := render(p)
 				require.NoError(t, err)
 				for name, r := range resources(t, b) {

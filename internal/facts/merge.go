@@ -94,6 +94,7 @@ func (m *merger) identity() {
 	if !m.fixed(worker.FactDPSize) && w.EngineRank == 0 {
 		w.DPSize = cmp.Or(f.DPSize, w.DPSize, 1)
 	}
+	w.EngineRank = max(w.EngineRank, f.FirstRank)
 	if !m.fixed(worker.FactAcceptsAggregated) && w.Role == worker.Decode {
 		w.AcceptsAggregated = engines.Of(w.Engine).DecodePrefills
 	}
@@ -154,17 +155,31 @@ func (m *merger) events(tried *Trial) {
 	switch {
 	case m.d.KVEvents == EventsOff:
 	case kv.Port != 0 && kv.BlockSize != 0 && w.BlockSize != 0 && kv.BlockSize != w.BlockSize:
-		m.note("its engine publishes KV events in blocks of %d tokens, its block size is %d: its events are not used", kv.BlockSize, w.BlockSize)
+		m.note("its engine publishes KV events in blocks of %d tokens, and block_size says %d: its events are not used; leave block_size out, or set it to %d", kv.BlockSize, w.BlockSize, kv.BlockSize)
 	case dials(w, &kv): // whoever it dials has them: events.bind
-	case kv.Port != 0:
+	case kv.Port != 0 && !kv.Exact:
 		w.KVEvents = worker.KVEvents{
 			Host: cmp.Or(kv.Host, ipOf(w)), Port: m.shifted(int(kv.Port)), ReplayPort: m.shifted(int(kv.ReplayPort)), Topic: kv.Topic,
 		}
+	case kv.Port != 0:
+		k := kv.At(ipOf(w))
+		if r := w.EngineRank; r > m.f.FirstRank && m.f.DPSize > 1 { // the worker is one of the ranks that the page has
+			at := k.Of(r - m.f.FirstRank)
+			k.Host, k.Port, k.ReplayPort, k.Ranks = at.Host, at.Port, at.ReplayPort, nil
+		}
+		w.KVEvents = k.Placed(w.DPSize)
 	case kv.Untold && tried.Found:
 		w.KVEvents = worker.KVEvents{Host: ipOf(w), Port: m.shifted(m.d.KVEventsPort), ReplayPort: m.shifted(m.d.ReplayPort)}
 	}
 	if w.KVEvents.Port == 0 {
 		w.KVEvents = worker.KVEvents{}
+	}
+	switch {
+	case kv.Fault == "" || m.d.KVEvents == EventsOff:
+	case kv.Nodes > 0:
+		m.note("%s: set kv_events.ranks, a place for each rank, in the workers file, or --kv-events-host of extproc register", kv.Fault)
+	default:
+		m.note("%s", kv.Fault)
 	}
 }
 
@@ -209,7 +224,7 @@ func eventsAddress(w *worker.Worker, d Defaults) string {
 // dials reports whether the engine dials whoever takes its KV events: vLLM and SGLang do
 // where their endpoint names a host.
 func dials(w *worker.Worker, kv *engine.KVEvents) bool {
-	return kv.Port != 0 && kv.Host != "" && kv.Host != ipOf(w)
+	return kv.Port != 0 && kv.Host != "" && kv.Host != ipOf(w) && kv.Ranks == nil // ranks that differ are bound
 }
 
 func ipOf(w *worker.Worker) string { return w.Endpoint.AddrPort().Addr().String() }

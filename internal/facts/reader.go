@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/engine/engines"
@@ -45,9 +46,16 @@ func (e *Engines) Read(ctx context.Context, t Target, last worker.Engine) (Readi
 	}
 	r := Reading{Facts: f}
 	if f.KV.Untold && f.Unread.Events == nil && t.Events != "" {
-		r.Tried = try(ctx, t.Events)
+		r.Tried = try(ctx, above(t.Events, int(f.FirstRank)-int(t.Rank)))
 	}
 	return r, nil
+}
+
+// above returns the address that is higher by so many ports.
+func above(at string, by int) string {
+	host, text, _ := net.SplitHostPort(at)
+	port, _ := strconv.Atoi(text)
+	return net.JoinHostPort(host, strconv.Itoa(port+max(by, 0)))
 }
 
 // ask asks first as the engine that answered before, which saves the questions by which

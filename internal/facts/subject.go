@@ -24,6 +24,8 @@ type Target struct {
 	// Events is the host:port where KV events are looked for if the engine does not say
 	// where it publishes; "": nowhere.
 	Events string
+	// Rank is by how many ports Events is above the port of the engine's rank 0.
+	Rank worker.DPRank
 }
 
 // State is what is known of a worker's facts.
@@ -189,7 +191,8 @@ func (s *subject) replaced(f *engine.Facts) bool {
 	}
 	changed := func(before, now uint64) bool { return before != 0 && now != 0 && before != now }
 	return s.down || b.Engine != f.Engine || b.Role != f.Role || b.Eagle != f.Eagle ||
-		changed(uint64(b.BlockSize), uint64(f.BlockSize)) || changed(uint64(b.DPSize), uint64(f.DPSize))
+		changed(uint64(b.BlockSize), uint64(f.BlockSize)) || changed(uint64(b.DPSize), uint64(f.DPSize)) ||
+		b.FirstRank != f.FirstRank && b.Unread.Metrics == nil && f.Unread.Metrics == nil
 }
 
 // sameReading compares what workers are made from: not the errors of unread pages.

@@ -32,7 +32,7 @@ func (c *Config) targetOf(w *worker.Worker) Target {
 	}
 	t := Target{
 		Worker: w.ID, URL: scheme + "://" + net.JoinHostPort(at.Addr().String(), strconv.Itoa(port)),
-		Kind: c.Defaults.kind(w), Events: eventsAddress(w, c.Defaults),
+		Kind: c.Defaults.kind(w), Events: eventsAddress(w, c.Defaults), Rank: w.EngineRank,
 	}
 	if port := engines.Of(t.Kind).Bootstrap; port != 0 && w.Role == worker.Prefill {
 		t.Bootstrap = cmp.Or(w.Bootstrap.Port, port)

@@ -466,3 +466,15 @@ func TestWhatEnginesLoseIsTold(t *testing.T) {
 		<-done
 	})
 }
+
+// TestAPageThatCountsFromAnotherRankIsOfTheWorkersOwn, as of vLLM with hybrid balancing: the
+// second node has ranks 2 and 3.
+func TestAPageThatCountsFromAnotherRankIsOfTheWorkersOwn(t *testing.T) {
+	page := &ask.RunningPage{Read: func([]byte, uint32, uint64) ([]ask.Running, error) {
+		return []ask.Running{{Rank: 2, Requests: 5}, {Rank: 3, Requests: 7}}, nil
+	}}
+	p := place{id: 1, page: page, ranks: 2, engine: 2}
+	got, err := p.read(nil)
+	require.NoError(t, err)
+	require.Equal(t, []Report{{Rank: worker.Rank{ID: 1}, Requests: 5}, {Rank: worker.Rank{ID: 1, DPRank: 1}, Requests: 7}}, got)
+}

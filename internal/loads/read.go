@@ -26,6 +26,7 @@ type place struct {
 	page      *ask.RunningPage
 	address   string
 	first     worker.DPRank
+	engine    int // what the page calls the worker's rank 0
 	ranks     uint32
 	blockSize uint32
 	capacity  uint64
@@ -43,7 +44,7 @@ func placesOf(w *worker.Worker) (out []place) {
 	for first := uint32(0); first < w.DPSize; first += each {
 		if at := w.EndpointOf(worker.DPRank(first)); !at.IsZero() {
 			out = append(out, place{
-				id: w.ID, page: page, address: at.String(), first: worker.DPRank(first), ranks: each,
+				id: w.ID, page: page, address: at.String(), first: worker.DPRank(first), engine: int(w.EngineRank), ranks: each,
 				blockSize: w.BlockSize, capacity: w.CapacityBlocks, prefills: w.Role == worker.Prefill,
 			})
 		}
@@ -61,7 +62,7 @@ func (p *place) read(page []byte) ([]Report, error) {
 	}
 	var out []Report
 	for _, r := range told {
-		dp := r.Rank
+		dp := r.Rank - p.engine
 		if p.ranks == 1 && len(told) == 1 {
 			dp = int(p.first)
 		}

@@ -111,12 +111,28 @@ func eventStream(r *kvevents.RankStatus) admin.EventStream {
 	}
 	// Recent refusals come before the reasons above, since they say what is wrong.
 	if why, n := r.Missing.Worst(); n > 0 && e.State == admin.Connected {
-		e.Degraded, e.Reason = true, "events refused: "+why.String()
+		e.Degraded, e.Reason = true, "events refused: "+why.String()+remedy(why, &r.Told)
 	}
 	if r.LeftOut > 0 && e.Reason == "" {
 		e.Reason = fmt.Sprintf("%d of its blocks are left out: their hashes depend on what cannot be read, such as a picture", r.LeftOut)
 	}
 	return e
+}
+
+// remedy says what an operator may change about refused events; "": nothing.
+func remedy(why kvevents.Reason, told *kvevents.Told) string {
+	switch why {
+	case kvevents.BlockSizeMismatch:
+		return fmt.Sprintf(": they have %d tokens in a block, and its record says otherwise: give %d as --block-size of extproc register, "+
+			"block_size in a workers file or the annotation baton.dev/block-size; with vLLM's --decode-context-parallel-size or SGLang's --dcp-size "+
+			"it is the engine's size times theirs", told.BlockSize, told.BlockSize)
+	case kvevents.EagleMismatch:
+		return ": expected --eagle of extproc register, or eagle in a workers file, as the engine speculates"
+	case kvevents.ForeignRank:
+		return fmt.Sprintf(": they are of the engine's rank %d, which is another one: expected --kv-events-port of extproc register, "+
+			"or kv_events.port in a workers file, as the port of the worker's first rank, and engine_rank as that rank", told.Rank)
+	}
+	return ""
 }
 
 func (p *plugin) channelRows() []admin.ChannelRow {

@@ -88,8 +88,8 @@ func TestWhatThePageSaysOfEvents(t *testing.T) {
 			admin.EventStream{State: admin.Connected, Refused: map[string]uint64{"partial_block": 3}},
 		},
 		"blocks of another size": {
-			kvevents.RankStatus{State: kvevents.StateConnected, Refused: refused, Missing: refused},
-			admin.EventStream{State: admin.Connected, Degraded: true, Reason: "events refused: block_size_mismatch", Refused: map[string]uint64{"partial_block": 3, "token_count": 1, "block_size_mismatch": 2}},
+			kvevents.RankStatus{State: kvevents.StateConnected, Refused: refused, Missing: refused, Told: kvevents.Told{BlockSize: 32}},
+			admin.EventStream{State: admin.Connected, Degraded: true, Reason: "events refused: block_size_mismatch" + remedy(kvevents.BlockSizeMismatch, &kvevents.Told{BlockSize: 32}), Refused: map[string]uint64{"partial_block": 3, "token_count": 1, "block_size_mismatch": 2}},
 		},
 		"an event larger than the index": {
 			kvevents.RankStatus{State: kvevents.StateConnected, Refused: kvevents.Refusals{kvevents.NoRoom: 1}, Missing: kvevents.Refusals{kvevents.NoRoom: 1}},
@@ -105,7 +105,7 @@ func TestWhatThePageSaysOfEvents(t *testing.T) {
 		},
 		"token pairs of a worker without EAGLE": {
 			kvevents.RankStatus{State: kvevents.StateConnected, Refused: kvevents.Refusals{kvevents.EagleMismatch: 1}, Missing: kvevents.Refusals{kvevents.EagleMismatch: 1}},
-			admin.EventStream{State: admin.Connected, Degraded: true, Reason: "events refused: eagle_mismatch", Refused: map[string]uint64{"eagle_mismatch": 1}},
+			admin.EventStream{State: admin.Connected, Degraded: true, Reason: "events refused: eagle_mismatch: expected --eagle of extproc register, or eagle in a workers file, as the engine speculates", Refused: map[string]uint64{"eagle_mismatch": 1}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, eventStream(&c.status)) })

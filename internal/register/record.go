@@ -33,9 +33,9 @@ type Override struct {
 	BootstrapHost string
 	BootstrapPort uint16
 
-	NoKVEvents   bool // KV events are not used, whatever the engine says
-	KVHost       string
-	KVPort       uint16
+	NoKVEvents   bool     // KV events are not used, whatever the engine says
+	KVHosts      []string // several: the ranks are spread over them, in their order
+	KVPort       uint16   // of the worker's first rank
 	KVReplayPort uint16
 	KVTopic      *string
 
@@ -59,9 +59,12 @@ const (
 // Validate returns every fault of o, joined, or nil.
 func (o Override) Validate() error {
 	var errs []error
-	for _, h := range []struct{ name, v string }{{"bootstrap host", o.BootstrapHost}, {"kv-events host", o.KVHost}} {
-		if err := worker.CheckHost(unbracketed(h.v)); h.v != "" && err != nil {
-			errs = append(errs, fmt.Errorf("%s %w", h.name, err))
+	if err := worker.CheckHost(unbracketed(o.BootstrapHost)); o.BootstrapHost != "" && err != nil {
+		errs = append(errs, fmt.Errorf("bootstrap host %w", err))
+	}
+	for _, h := range o.KVHosts {
+		if err := worker.CheckHost(unbracketed(h)); err != nil {
+			errs = append(errs, fmt.Errorf("kv-events host %w", err))
 		}
 	}
 	if slices.Contains(o.Models, "") {
@@ -98,7 +101,7 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 	w = worker.Worker{
 		Role: cmp.Or(o.Role, f.Role, worker.Aggregated), Engine: f.Engine, Models: f.Models,
 		Namespace: o.Namespace, Deployment: o.Deployment,
-		DPSize: cmp.Or(o.DPSize, f.DPSize, 1), PortPerRank: o.PortPerRank, BlockSize: cmp.Or(o.BlockSize, f.BlockSize),
+		DPSize: cmp.Or(o.DPSize, f.DPSize, 1), EngineRank: f.FirstRank, PortPerRank: o.PortPerRank, BlockSize: cmp.Or(o.BlockSize, f.BlockSize),
 		CapacityBlocks: o.CapacityBlocks, MaxModelLen: f.MaxModelLen, Eagle: f.Eagle, HeaderOverrides: o.HeaderOverrides,
 		Taints: o.Taints, TopologyDomains: o.TopologyDomains, KVTransfer: o.KVTransfer, ModelFiles: o.ModelFiles, Pair: pairFacts(o, f, notes),
 	}
@@ -150,7 +153,7 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 	if len(errs) > 0 {
 		return w, nil, errors.Join(errs...)
 	}
-	w.KVEvents, warnings = kvEvents(o, f, at.Addr(), w.BlockSize)
+	w.KVEvents, warnings = kvEvents(o, f, at.Addr(), &w)
 	if why := new(discovery.Addresses).Refuse(&w, false); why != "" {
 		warnings = append(warnings, "plugins refuse the worker: "+why+"; --advertise names another address")
 	}
@@ -193,34 +196,48 @@ func bootstrap(o Override, f engine.Facts, notes map[string]string, own netip.Ad
 // kvEvents finds where the worker publishes its KV events. Events in blocks of another
 // size would fill the index with hashes that no prompt has: they are not used, and a
 // warning says so.
-func kvEvents(o Override, f engine.Facts, own netip.Addr, blockSize uint32) (worker.KVEvents, []string) {
-	k := worker.KVEvents{
-		Host: unbracketed(cmp.Or(o.KVHost, f.KV.Host, own.String())), Port: cmp.Or(o.KVPort, f.KV.Port),
-		ReplayPort: cmp.Or(o.KVReplayPort, f.KV.ReplayPort), Topic: f.KV.Topic,
+func kvEvents(o Override, f engine.Facts, own netip.Addr, w *worker.Worker) (k worker.KVEvents, warnings []string) {
+	if o.NoKVEvents {
+		return k, nil
 	}
+	k = f.KV.At(own.String())
+	if o.KVPort != 0 { // of the first rank, and the others follow
+		k.Port, k.Ranks = o.KVPort, nil
+	}
+	k.ReplayPort = cmp.Or(o.KVReplayPort, k.ReplayPort)
 	if o.KVTopic != nil {
 		k.Topic = *o.KVTopic
 	}
-	if o.NoKVEvents || k.Port == 0 {
+	var hosts []string
+	for _, h := range o.KVHosts {
+		hosts = append(hosts, unbracketed(h))
+	}
+	switch told := f.KV.BlockSize; {
+	case k.Port == 0 && f.KV.Fault != "":
+		return worker.KVEvents{}, []string{"no KV events are used: " + f.KV.Fault}
+	case k.Port == 0:
 		return worker.KVEvents{}, nil
+	case told != 0 && told != w.BlockSize:
+		return worker.KVEvents{}, []string{fmt.Sprintf("the engine publishes KV events in blocks of %d tokens, and --block-size is %d: "+
+			"its events are not used; leave --block-size out, or give it %d", told, w.BlockSize, told)}
+	case f.KV.Nodes > 0 && len(hosts) < 2:
+		warnings = append(warnings, f.KV.Fault+": --kv-events-host takes the hosts of all nodes, in the order of their ranks, separated by commas")
+	case f.KV.Nodes == 0 && f.KV.Fault != "":
+		warnings = append(warnings, f.KV.Fault)
 	}
-	if f.KV.BlockSize != 0 && f.KV.BlockSize != blockSize {
-		return worker.KVEvents{}, []string{fmt.Sprintf(
-			"the engine publishes KV events in blocks of %d tokens, the worker's block size is %d: its events are not used", f.KV.BlockSize, blockSize)}
-	}
-	return k, nil
+	return k.Placed(w.DPSize, hosts...), warnings
 }
 
 // sameLife reports whether one record may follow the other under one instance id: whether
 // all fields are equal on which the index and the load book depend.
 func sameLife(a, b worker.Worker) bool {
 	return a.Engine == b.Engine && a.Role == b.Role && a.Endpoint == b.Endpoint &&
-		a.DPSize == b.DPSize && a.PortPerRank == b.PortPerRank && a.BlockSize == b.BlockSize && a.Eagle == b.Eagle
+		a.DPSize == b.DPSize && a.EngineRank == b.EngineRank && a.PortPerRank == b.PortPerRank && a.BlockSize == b.BlockSize && a.Eagle == b.Eagle
 }
 
 func sameRecord(a, b worker.Worker) bool {
 	return sameLife(a, b) && slices.Equal(a.Models, b.Models) && slices.Equal(a.Adapters, b.Adapters) && a.Namespace == b.Namespace && a.Deployment == b.Deployment &&
-		a.CapacityBlocks == b.CapacityBlocks && a.MaxModelLen == b.MaxModelLen && a.Bootstrap.Equal(b.Bootstrap) && a.KVEvents == b.KVEvents && a.ModelFiles == b.ModelFiles &&
+		a.CapacityBlocks == b.CapacityBlocks && a.MaxModelLen == b.MaxModelLen && a.Bootstrap.Equal(b.Bootstrap) && a.KVEvents.Equal(b.KVEvents) && a.ModelFiles == b.ModelFiles &&
 		a.Pair == b.Pair && a.AcceptsAggregated == b.AcceptsAggregated && a.HeaderOverrides == b.HeaderOverrides && a.Draining == b.Draining &&
 		a.SameTaints(&b) && a.KVTransfer == b.KVTransfer
 }

@@ -144,7 +144,7 @@ func TestEveryFlagBeatsTheEngine(t *testing.T) {
 
 	o := Override{
 		Role: worker.Decode, Models: []string{"a", "b"}, Namespace: "ns", Deployment: "d", DPSize: 4, PortPerRank: true, CapacityBlocks: 7,
-		KVHost: "events", KVPort: 1, KVReplayPort: 2, KVTopic: new(""), AcceptsAggregated: new(true), HeaderOverrides: true,
+		KVHosts: []string{"events"}, KVPort: 1, KVReplayPort: 2, KVTopic: new(""), AcceptsAggregated: new(true), HeaderOverrides: true,
 	}
 	got, warnings, err = compose(o, f, nil, at)
 	require.NoError(t, err)
@@ -277,7 +277,7 @@ func change(t *testing.T, v reflect.Value) {
 func TestConfigNamesItsFaults(t *testing.T) {
 	_, err := New(Config{
 		Engine: engine.Config{URL: "engine:80", HealthPath: "health", HealthTimeout: -1}, HealthInterval: -1, UnhealthyAfter: -1,
-		Override: Override{BootstrapHost: "h:1", KVHost: "0.0.0.0", Models: []string{""}, DPSize: 1 << 20},
+		Override: Override{BootstrapHost: "h:1", KVHosts: []string{"0.0.0.0"}, Models: []string{""}, DPSize: 1 << 20},
 	}, &fakeRegistry{})
 	for _, want := range []string{
 		`engine url "engine:80": expected http://host:port`, `health path "health"`, "time-out: expected", "health interval",

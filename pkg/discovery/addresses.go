@@ -75,14 +75,21 @@ type spot struct {
 // worker can have.
 func (a *Addresses) Refuse(w *worker.Worker, operator bool) string {
 	ip := w.Endpoint.AddrPort().Addr().String()
-	for _, s := range []spot{
+	spots := []spot{
 		{"endpoint", ip, w.Endpoint.AddrPort().Port(), uint32(w.Ports())}, //nolint:gosec // DPSize is bounded
 		{"facts_port", ip, w.FactsPort, 1},
 		{"model_files", ip, w.ModelFiles.Port, 1},
 		{"bootstrap", w.Bootstrap.Host, w.Bootstrap.Port, 1},
 		{"kv_events", w.KVEvents.Host, w.KVEvents.Port, max(w.DPSize, 1)},
 		{"kv_events replay", w.KVEvents.Host, w.KVEvents.ReplayPort, max(w.DPSize, 1)},
-	} {
+	}
+	if len(w.KVEvents.Ranks) > 0 { // each of them has a place of its own
+		spots = spots[:len(spots)-2]
+	}
+	for _, at := range w.KVEvents.Ranks {
+		spots = append(spots, spot{"kv_events.ranks", at.Host, at.Port, 1}, spot{"kv_events.ranks replay", at.Host, at.ReplayPort, 1})
+	}
+	for _, s := range spots {
 		if s.port == 0 || s.host == "" {
 			continue
 		}

@@ -47,6 +47,8 @@ type Decoder struct {
 	blockSize int
 	eagle     bool
 	rank      worker.DPRank
+	anyRank   bool // the worker has one rank: its batches are of it, whatever the engine calls it
+	told      Told // of what was refused last
 
 	batch    Batch
 	blocks   []kvindex.Block      // backs the slices Stored.Blocks
@@ -119,8 +121,9 @@ func (d *Decoder) Decode(payload []byte) (*Batch, error) {
 		d.batch.Refused[Malformed]++
 		return &d.batch, fmt.Errorf("%w: expected a batch of timestamp, events and rank in %d bytes", errMsgpack, len(payload))
 	}
-	if ranked && rank != uint64(d.rank) {
+	if ranked && !d.anyRank && rank != uint64(d.rank) {
 		d.batch.Refused[ForeignRank] += uint64(n)
+		d.told.Rank = rank
 		return &d.batch, nil
 	}
 	for range n {
@@ -206,7 +209,7 @@ func tierOf(medium []byte) (kvindex.Tier, bool) {
 	switch string(medium) {
 	case "", "GPU", "DEVICE":
 		return kvindex.Device, true
-	case "CPU", "CPU_PINNED", "CPU_TIER1":
+	case "CPU", "CPU_PINNED", "CPU_TIER1", "cpu": // the last of vLLM's MooncakeStoreConnector
 		return kvindex.Host, true
 	case "CPU_TIER2", "DISK", "NVME", "STORAGE":
 		return kvindex.Disk, true
@@ -228,13 +231,8 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 			return Malformed, false
 		}
 	}
-	switch {
-	case f.blockSize == uint64(d.blockSize):
-		d.sawWhole = true
-	case f.blockSize < uint64(d.blockSize) && d.sawWhole && len(d.hashes) == 1:
-		return PartialBlock, false
-	default:
-		return BlockSizeMismatch, false
+	if reason, ok := d.sized(f, tier); !ok {
+		return reason, false
 	}
 	if f.hasAdapter && len(f.adapter) == 0 {
 		return UnnamedAdapter, false
@@ -273,6 +271,26 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 	e.Blocks = d.blocks[from:len(d.blocks):len(d.blocks)]
 	d.batch.Events = append(d.batch.Events, Event{Kind: Stored, Stored: e})
 	return 0, true
+}
+
+// sized judges whether the blocks of a store are of the worker's size.
+func (d *Decoder) sized(f *fields, tier kvindex.Tier) (Reason, bool) {
+	tokens := reader{b: f.tokens}
+	named := tokens.array() == 0 && tokens.err == nil
+	switch {
+	case f.blockSize == uint64(d.blockSize) && (tier == kvindex.Device || !named):
+		d.sawWhole = true
+		return 0, true
+	case f.blockSize < uint64(d.blockSize) && d.sawWhole && len(d.hashes) == 1:
+		return PartialBlock, false
+	case tier != kvindex.Device:
+		// A connector's own store, with blocks of its own size (LMCache), or a block that it
+		// only names (vLLM's OffloadingConnector: no tokens).
+		return ForeignOwner, false
+	default:
+		d.told.BlockSize = f.blockSize
+		return BlockSizeMismatch, false
+	}
 }
 
 // leaveOut records blocks that are left out, and why, until the engine removes them.

@@ -27,7 +27,8 @@ const (
 	ForeignGroup
 	// RemoteLocality: blocks that are not on this worker.
 	RemoteLocality
-	// ForeignOwner: blocks that the worker's own cache does not own.
+	// ForeignOwner: blocks that the worker's own cache does not own, as those of a store
+	// behind it that has blocks of its own, or that names blocks without their tokens.
 	ForeignOwner
 	// UnnamedAdapter: a LoRA id without the name that requests use.
 	UnnamedAdapter

@@ -57,6 +57,8 @@ type RankStatus struct {
 	// Missing counts refusals whose reason is not Normal, since the worker was last known
 	// to hold no blocks. Above zero, the index lacks something.
 	Missing Refusals
+	// Told is what the last refused events say, where the worker's record says otherwise.
+	Told Told
 	// LeftOut is how many blocks of the worker the index leaves out because they depend
 	// on something that cannot be read. All other blocks are right.
 	LeftOut int
@@ -65,6 +67,12 @@ type RankStatus struct {
 	Kept      int
 	LastError string // of the last failed connection, replay or payload; "" if nothing has failed
 	LastFault time.Time
+}
+
+// Told is what refused events say of their worker.
+type Told struct {
+	BlockSize uint64 // of BlockSizeMismatch, in tokens
+	Rank      uint64 // of ForeignRank
 }
 
 // ChannelStatus is what is known of a channel of an event plane, or of an address that

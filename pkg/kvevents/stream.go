@@ -106,7 +106,7 @@ func newStream(cfg *Config, r worker.Rank, src source) *stream {
 		src:     src,
 		again:   make(chan struct{}, 1),
 		tracker: NewTracker(src.replayAddr != ""),
-		decoder: NewDecoder(src.blockSize, r.DPRank, src.eagle),
+		decoder: NewDecoder(src.blockSize, src.rank, src.eagle),
 	}
 	s.begin(cfg, r)
 	if src.addr != "" { // the rank's id alone does not show which worker it is
@@ -115,6 +115,7 @@ func newStream(cfg *Config, r worker.Rank, src source) *stream {
 	if src.clears {
 		s.tracker.EmptyBefore(1)
 	}
+	s.decoder.anyRank = src.only && src.addr != ""
 	s.decoder.Budget(cfg.Index.Reserve)
 	if src.addr == "" {
 		s.adopted, s.ended = make(chan adopted), make(chan struct{})
@@ -500,8 +501,11 @@ func (s *stream) apply(m message) {
 	if b.Refused[BlockSizeMismatch]+b.Refused[EagleMismatch] > 0 && !s.warned {
 		s.warned = true
 		s.log.Warn("kv events are of other blocks than the worker is registered with: none can be used",
-			slog.Uint64(logkey.BlockSize, uint64(s.src.blockSize)), slog.Bool(logkey.Eagle, s.src.eagle))
+			slog.Uint64(logkey.BlockSize, uint64(s.src.blockSize)), slog.Bool(logkey.Eagle, s.src.eagle), slog.Uint64(logkey.EventBlockSize, s.decoder.told.BlockSize))
 	}
+	s.mu.Lock()
+	s.status.Told = s.decoder.told
+	s.mu.Unlock()
 	s.applied(len(b.Events), blocks)
 }
 

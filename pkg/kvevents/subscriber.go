@@ -53,9 +53,13 @@ type source struct {
 	// does.
 	clears   bool
 	endpoint worker.Endpoint // another endpoint is another life of the worker
+	// rank is what the engine calls the rank, and only says that the worker has no other.
+	// Who is at the address of such a worker is this rank, whatever it calls itself.
+	rank worker.DPRank
+	only bool
 }
 
-// String is equal for equal sources, in every process.
+// String is equal for sources with the same blocks, in every process.
 func (s source) String() string {
 	return fmt.Sprintf("%q %q %q %d %t %s", s.addr, s.replayAddr, s.topic, s.blockSize, s.eagle, s.endpoint)
 }
@@ -254,10 +258,14 @@ func (s *Subscriber) Tells(r worker.Rank) bool {
 	return f != nil && f.heard.Load()
 }
 
-// awaiting returns the stream of a rank whose publisher dials, or nil.
+// awaiting returns the stream of a rank whose publisher dials, or nil. r has the engine's
+// number of the rank.
 func (s *Subscriber) awaiting(r worker.Rank) *stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if first := s.ranks[worker.Rank{ID: r.ID}]; first != nil {
+		r.DPRank -= first.source.rank // a number below it becomes one that no rank has
+	}
 	if f := s.ranks[r]; f != nil && f.stream != nil && f.stream.adopted != nil {
 		return f.stream
 	}
@@ -340,21 +348,21 @@ func (s *Subscriber) Channels() []ChannelStatus {
 	return out
 }
 
-// sourceOf returns where rank dp of the worker publishes: the base port plus the rank. A
-// port above 65535 yields no address.
+// sourceOf returns where rank dp of the worker publishes. Without a port there is no
+// address.
 func sourceOf(w *worker.Worker, dp uint32) source {
-	src := source{topic: w.KVEvents.Topic, blockSize: w.BlockSize, eagle: w.Eagle, clears: engines.Of(w.Engine).FirstClears, endpoint: w.Endpoint}
-	if w.KVEvents.Host == "" {
-		return src
+	src := source{
+		topic: w.KVEvents.Topic, blockSize: w.BlockSize, eagle: w.Eagle, clears: engines.Of(w.Engine).FirstClears, endpoint: w.Endpoint,
+		rank: w.EngineRank + worker.DPRank(dp), only: w.DPSize == 1,
 	}
-	at := func(base uint16) string {
-		port := uint64(base) + uint64(dp)
-		if base == 0 || port > 65535 {
+	place := w.KVEvents.Of(worker.DPRank(dp))
+	at := func(port uint16) string {
+		if place.Host == "" || port == 0 {
 			return ""
 		}
-		return net.JoinHostPort(w.KVEvents.Host, strconv.FormatUint(port, 10))
+		return net.JoinHostPort(place.Host, strconv.Itoa(int(port)))
 	}
-	src.addr, src.replayAddr = at(w.KVEvents.Port), at(w.KVEvents.ReplayPort)
+	src.addr, src.replayAddr = at(place.Port), at(place.ReplayPort)
 	return src
 }
 

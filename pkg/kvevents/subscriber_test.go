@@ -423,7 +423,7 @@ func TestConfigNamesItsFaults(t *testing.T) {
 
 func TestSourcesArePortBasePlusRank(t *testing.T) {
 	w := testWorker(t, 1, worker.KVEvents{Host: "::1", Port: 65534, ReplayPort: 7000, Topic: "x"})
-	require.Equal(t, source{addr: "[::1]:65535", replayAddr: "[::1]:7001", topic: "x", blockSize: 2, clears: true, endpoint: w.Endpoint}, sourceOf(w, 1))
+	require.Equal(t, source{addr: "[::1]:65535", replayAddr: "[::1]:7001", topic: "x", blockSize: 2, clears: true, endpoint: w.Endpoint, rank: 1, only: true}, sourceOf(w, 1))
 	require.Empty(t, sourceOf(w, 2).addr)
 	w.Eagle = true
 	require.True(t, sourceOf(w, 0).eagle)

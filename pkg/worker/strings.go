@@ -76,7 +76,11 @@ func (w *Worker) badTexts(bad func(format string, a ...any)) {
 			bad("%s %.60q: expected at most %d bytes of printable text", pairFactNames[i], text, MaxNameBytes)
 		}
 	}
-	for _, h := range []struct{ key, host string }{{"bootstrap", w.Bootstrap.Host}, {"kv_events", w.KVEvents.Host}} {
+	hosts := []struct{ key, host string }{{"bootstrap", w.Bootstrap.Host}, {"kv_events", w.KVEvents.Host}}
+	for _, at := range w.KVEvents.Ranks {
+		hosts = append(hosts, struct{ key, host string }{"kv_events.ranks", at.Host})
+	}
+	for _, h := range hosts {
 		if h.host == "" {
 			continue
 		}

@@ -133,17 +133,70 @@ func (b Bootstrap) Equal(o Bootstrap) bool {
 func (b Bootstrap) IsZero() bool { return b.Host == "" || b.Port == 0 }
 
 // KVEvents says where a worker publishes its KV events over ZMQ. Each rank has a
-// publisher of its own: rank r uses Port + r, and ReplayPort + r. The zero value means
-// that the worker publishes no KV events.
+// publisher of its own: rank r uses Port + r, and ReplayPort + r, unless Ranks has its
+// place. The zero value means that the worker publishes no KV events.
 type KVEvents struct {
 	Host       string
 	Port       uint16 // PUB socket of rank 0
 	ReplayPort uint16 // ROUTER socket of rank 0; 0: events cannot be replayed
 	Topic      string
+	// Ranks are the places of the ranks, in their order, if they are not a row of ports at
+	// Host: ranks on several machines, or with ports that the system gave. Nil: they are.
+	// The first one is Host, Port and ReplayPort again, for readers that do not know Ranks.
+	Ranks []EventsPlace
+}
+
+// EventsPlace is where one rank publishes its KV events. Without a port it publishes none.
+type EventsPlace struct {
+	Host       string
+	Port       uint16
+	ReplayPort uint16
 }
 
 // IsZero reports whether the worker publishes no KV events.
 func (k KVEvents) IsZero() bool { return k.Host == "" || k.Port == 0 }
+
+// Equal reports whether all fields of k and o are equal.
+func (k KVEvents) Equal(o KVEvents) bool {
+	return k.Host == o.Host && k.Port == o.Port && k.ReplayPort == o.ReplayPort && k.Topic == o.Topic && slices.Equal(k.Ranks, o.Ranks)
+}
+
+// Of returns where a rank publishes. A port that would exceed 65535 is 0.
+func (k KVEvents) Of(dp DPRank) EventsPlace {
+	if k.Ranks != nil {
+		if int(dp) < len(k.Ranks) {
+			return k.Ranks[dp]
+		}
+		return EventsPlace{}
+	}
+	at := func(base uint16) uint16 {
+		if n := uint64(base) + uint64(dp); base != 0 && n <= maxPort {
+			return uint16(n)
+		}
+		return 0
+	}
+	return EventsPlace{Host: k.Host, Port: at(k.Port), ReplayPort: at(k.ReplayPort)}
+}
+
+// Placed returns k for a worker with so many ranks. With hosts, the ranks are on these
+// machines, each of which has as many of them as the others, in their order.
+func (k KVEvents) Placed(ranks uint32, hosts ...string) KVEvents {
+	places := make([]EventsPlace, ranks)
+	for dp := range places {
+		places[dp] = k.Of(DPRank(dp)) //nolint:gosec // MaxDPSize bounds it
+		if len(hosts) > 0 {
+			places[dp].Host = hosts[dp*len(hosts)/len(places)]
+		}
+	}
+	k.Host, k.Ranks = places[0].Host, nil
+	for dp := range places {
+		if k.Of(DPRank(dp)) != places[dp] { //nolint:gosec // as above
+			k.Ranks = places
+			break
+		}
+	}
+	return k
+}
 
 // ModelFiles names the files with which a worker's model is published, and says where
 // they are served beside the worker, over HTTP (package modelfiles has the path and the
@@ -242,10 +295,10 @@ type Worker struct {
 	// until then it is Aggregated. Only sources whose workers are asked for their facts
 	// set Fixed.
 	Fixed Facts
-	// EngineRank is the worker's rank among the ranks of its engine, if each of them is
-	// a worker of its own, with a port of its own: rank r of a pod with several ports.
-	// The engine publishes rank r's KV events at a port that is higher by r than that
-	// of rank 0.
+	// EngineRank is what the engine calls the worker's rank 0, if other processes have the
+	// ranks before it, as with external and hybrid load balancing of vLLM, or if each rank
+	// is a worker of its own: rank r of a pod with several ports. Batches of KV events and
+	// pages of the engine count from it; requests count from 0.
 	EngineRank DPRank
 	// FactsPort is the port at which the engine itself answers HTTP, if something else
 	// has that of Endpoint, as a sidecar that shares a pod with its engine; 0: Endpoint's.

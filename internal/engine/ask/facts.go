@@ -17,7 +17,10 @@ type Facts struct {
 	// Adapters are those of Models that are LoRA adapters.
 	Adapters []string
 
-	DPSize         uint32
+	DPSize uint32
+	// FirstRank is what the engine calls the first of these ranks, if other processes have
+	// those before it.
+	FirstRank      worker.DPRank
 	BlockSize      uint32 // tokens
 	CapacityBlocks uint64 // per rank
 	MaxModelLen    uint32 // tokens of prompt and answer
@@ -83,7 +86,7 @@ func (f Facts) Keeping(before Facts, ranksInMetrics bool) Facts {
 	if f.Unread.Metrics != nil {
 		f.Mark.Start = before.Mark.Start
 		if ranksInMetrics {
-			f.DPSize, f.BlockSize, f.CapacityBlocks = before.DPSize, before.BlockSize, before.CapacityBlocks
+			f.DPSize, f.FirstRank, f.BlockSize, f.CapacityBlocks = before.DPSize, before.FirstRank, before.BlockSize, before.CapacityBlocks
 			f.Pair[worker.KVDType] = before.Pair[worker.KVDType]
 		}
 	}
@@ -92,11 +95,30 @@ func (f Facts) Keeping(before Facts, ranksInMetrics bool) Facts {
 
 // KVEvents is where the engine publishes its KV events, by its own account.
 type KVEvents struct {
-	worker.KVEvents        // Host "": the worker's own
+	worker.KVEvents        // Host "", of a rank, too: the worker's own
 	BlockSize       uint32 // 0: not told
+	// Exact says that the ports are those of the process that was asked; else they are
+	// rank 0's of the engine.
+	Exact bool
+	// Fault says why the events that the engine publishes cannot be followed, or not of all
+	// ranks, and what to change.
+	Fault string
+	// Nodes is on how many machines the ranks are, if no page says where these are; 0: the
+	// ranks are where they are told.
+	Nodes uint32
 	// Untold says that no page of the engine says whether it publishes events, as of an
 	// older version.
 	Untold bool
+}
+
+// At returns the places with the worker's own address where the engine says no host.
+func (k *KVEvents) At(own string) worker.KVEvents {
+	at := k.KVEvents
+	at.Host, at.Ranks = cmp.Or(at.Host, own), slices.Clone(at.Ranks)
+	for i := range at.Ranks {
+		at.Ranks[i].Host = cmp.Or(at.Ranks[i].Host, own)
+	}
+	return at
 }
 
 // Mark tells one life of an engine's process from the next.

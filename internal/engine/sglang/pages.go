@@ -1,6 +1,7 @@
 package sglang
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,6 +44,7 @@ type serverInfo struct {
 	// KVConfig is --kv-events-config: null without it. Versions before 0.5.15 have no
 	// kv_events beside it.
 	KVConfig *json.RawMessage `json:"kv_events_config"`
+	Nodes    uint32           `json:"nnodes"`
 }
 
 type kvEvents struct {
@@ -79,6 +81,10 @@ func parseServerInfo(body []byte) (ask.Facts, error) {
 	} else if in.ModelPath != "" {
 		f.Models = []string{in.ModelPath}
 	}
+	f.KV = in.events()
+	// With --dcp-size a block of the cache and of its events has page_size tokens on each of
+	// the devices (kv_event_block_size_of).
+	f.BlockSize = cmp.Or(f.KV.BlockSize, f.BlockSize)
 	if f.BlockSize > 0 {
 		f.CapacityBlocks = ask.Or0(in.MaxTokens) / uint64(f.BlockSize)
 	}
@@ -90,8 +96,6 @@ func parseServerInfo(body []byte) (ask.Facts, error) {
 	if in.Revision != "" {
 		f.Pair[worker.Weights] += "@" + in.Revision
 	}
-	f.KV = in.KV.facts()
-	f.KV.Untold = in.KV == nil && in.KVConfig != nil
 	return f, nil
 }
 
@@ -107,14 +111,40 @@ func eagle(algorithm string) bool {
 	return false
 }
 
-func (k *kvEvents) facts() ask.KVEvents {
-	if k == nil || ask.Or0(k.Port) == 0 || k.Publisher != "" && k.Publisher != "zmq" {
-		return ask.KVEvents{}
+// events returns where the engine publishes its KV events, by its own account.
+func (in *serverInfo) events() (kv ask.KVEvents) {
+	k := in.KV
+	switch {
+	case k == nil:
+		kv.Untold = in.KVConfig != nil
+		if at := in.configured(); at != "" {
+			kv.Untold = false
+			kv.Fault = fmt.Sprintf("it publishes its KV events at %.80q, where nobody can find them: "+
+				"expected \"endpoint\":\"tcp://*:PORT\" with a port above 0 in the engine's --kv-events-config", at)
+		}
+	case ask.Or0(k.Port) > 0 && (k.Publisher == "" || k.Publisher == "zmq"):
+		kv.KVEvents = worker.KVEvents{Host: ask.Bound(k.Host), Port: *k.Port, ReplayPort: ask.Or0(k.ReplayPort), Topic: k.Topic}
+		kv.BlockSize = ask.Or0(k.BlockSize)
+		if ranks := ask.Or0(in.DPSize); in.Nodes > 1 && ranks > 1 {
+			kv.Fault = fmt.Sprintf("its %d ranks are on %d nodes (--nnodes), each publishes its KV events on its own node, and no page names these", ranks, in.Nodes)
+			kv.Nodes = in.Nodes
+		}
 	}
-	return ask.KVEvents{
-		KVEvents:  worker.KVEvents{Host: ask.Bound(k.Host), Port: *k.Port, ReplayPort: ask.Or0(k.ReplayPort), Topic: k.Topic},
-		BlockSize: ask.Or0(k.BlockSize),
+	return kv
+}
+
+// configured returns the endpoint of --kv-events-config if that is no address which others
+// can reach; "" if it is one, or is left to its default.
+func (in *serverInfo) configured() string {
+	var text string
+	var config struct{ Publisher, Endpoint string }
+	if in.KVConfig == nil || json.Unmarshal(*in.KVConfig, &text) != nil || json.Unmarshal([]byte(text), &config) != nil || config.Publisher != "zmq" {
+		return ""
 	}
+	if _, port := ask.TCPEndpoint(config.Endpoint); port > 0 {
+		return ""
+	}
+	return config.Endpoint
 }
 
 func facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {

@@ -69,8 +69,8 @@ const sglang055 = `{"model_path":"meta/m","served_model_name":null,"host":"10.1.
 
 const vllmMetrics = `# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
 # TYPE vllm:cache_config_info gauge
-vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="1234",note="a \"b\", c={d}"} 1.0
-vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="1",num_gpu_blocks="1234"} 1.0
+vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="2468",note="a \"b\", c={d}"} 1.0
+vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="1",num_gpu_blocks="2468"} 1.0
 vllm:num_requests_running{engine="0",model_name="m"} 2.0
 vllm:num_requests_running{engine="1",model_name="m"} 0.0
 vllm:num_requests_waiting{engine="0",model_name="m"} 1.0
@@ -142,8 +142,8 @@ func TestWhatEachEngineTells(t *testing.T) {
 					"1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5558","replay_endpoint":"tcp://*:6558","buffer_steps":10000,"topic":"kv"}}`,
 			},
 			want: Facts{
-				Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}, Pair: pair("0.32.0", "", ""),
-				KV: KVEvents{KVEvents: worker.KVEvents{Port: 5557, ReplayPort: 6557, Topic: "kv"}},
+				Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}, DPSize: 2, Pair: pair("0.32.0", "", ""),
+				KV: KVEvents{KVEvents: worker.KVEvents{Port: 5557, ReplayPort: 6557, Topic: "kv"}, Exact: true},
 			},
 		},
 		{
@@ -155,12 +155,14 @@ func TestWhatEachEngineTells(t *testing.T) {
 		{
 			name:   "vLLM whose KV events no other machine can read",
 			engine: engine{"/version": `{"version":"0.32.0"}`, "/v1/models": models, "/kv_event_sources": `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"ipc:///tmp/kv"}}`},
-			want:   Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}, Pair: pair("0.32.0", "", "")},
+			want: Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}, DPSize: 1, Pair: pair("0.32.0", "", ""), KV: KVEvents{
+				Exact: true, Fault: `rank 0 publishes its KV events at "ipc:///tmp/kv", where no other machine can read them: expected "endpoint":"tcp://*:PORT" in the engine's --kv-events-config`,
+			}},
 		},
 		{
 			name:   "vLLM without KV events",
 			engine: engine{"/version": `{"version":"0.32.0"}`, "/v1/models": models, "/kv_event_sources": `{"0":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557"}}`},
-			want:   Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}, Pair: pair("0.32.0", "", "")},
+			want:   Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}, DPSize: 1, Pair: pair("0.32.0", "", ""), KV: KVEvents{Exact: true}},
 		},
 		{
 			name:   "vLLM without metrics",

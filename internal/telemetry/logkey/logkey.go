@@ -61,15 +61,17 @@ const (
 
 	Blocks    = "blocks"     // number of blocks
 	BlockSize = "block_size" // tokens of a block, as the worker is registered
-	PairFacts = "pair_facts" // what the worker's partner must share with it
-	Digest    = "digest"     // digest of a model's files
-	Eagle     = "eagle"      // whether the worker's blocks are hashed in pairs of tokens (EAGLE)
-	Ranks     = "ranks"      // number of ranks whose blocks are used
-	Of        = "of"         // number of ranks in the dump
-	LeftOut   = "left_out"   // number of blocks that were not taken
-	Channel   = "channel"    // channel of the event plane
-	LastError = "last_error" // the last error of a stream
-	Peer      = "peer"       // address of who has dialled
+
+	EventBlockSize = "event_block_size" // tokens of a block, as the worker's KV events say
+	PairFacts      = "pair_facts"       // what the worker's partner must share with it
+	Digest         = "digest"           // digest of a model's files
+	Eagle          = "eagle"            // whether the worker's blocks are hashed in pairs of tokens (EAGLE)
+	Ranks          = "ranks"            // number of ranks whose blocks are used
+	Of             = "of"               // number of ranks in the dump
+	LeftOut        = "left_out"         // number of blocks that were not taken
+	Channel        = "channel"          // channel of the event plane
+	LastError      = "last_error"       // the last error of a stream
+	Peer           = "peer"             // address of who has dialled
 
 	Source   = "source"   // where it comes from: a discovery source; of the memory, what limits it
 	Kind     = "kind"     // kind of a trouble or of a discovery problem

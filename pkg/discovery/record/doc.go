@@ -20,7 +20,8 @@
 //	    kv_dtype: auto              # of the KV cache
 //	    adapters: []                # those of models that are LoRA adapters
 //	    bootstrap: {port: 8998}     # host: default the endpoint's IP; engine_ids: of vllm-mooncake
-//	    kv_events: {port: 5557, replay_port: 5558, topic: kv}  # host: as above
+//	    kv_events: {port: 5557, replay_port: 5558, topic: kv}  # host: as above; rank r is r ports higher, unless
+//	                                # ranks: has {host, port, replay_port} of each, the first of them as above
 //	    taints: [gpu=h200]          # what requests may ask a worker to carry
 //	    topology_domains: {zone: us-east-1a}  # each is a taint, too: dynamo.topology/zone=us-east-1a
 //	    kv_transfer: {domain: zone, enforcement: required}  # or preferred, with weight: 0.5
@@ -28,7 +29,7 @@
 //	    header_overrides: false
 //	    draining: false
 //	    facts_unknown: false        # engine, models or block_size may be absent: see worker.Worker
-//	    engine_rank: 0              # its rank, if each rank of the engine is a worker of its own
+//	    engine_rank: 0              # what the engine calls the worker's rank 0, if others have the ranks before it
 //	    facts: false                # true: what is left out is asked of the engine (see below)
 //	    facts_port: 8200            # where the engine is asked; default the endpoint's port
 //

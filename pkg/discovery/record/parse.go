@@ -158,6 +158,12 @@ func read(d *strictyaml.Document, item strictyaml.Part) *worker.Worker {
 
 // publishes returns nil if every rank of w has a port that it can publish its events at.
 func publishes(w *worker.Worker) error {
+	if n := len(w.KVEvents.Ranks); n > 0 {
+		if first := w.KVEvents.Of(0); uint32(n) != w.DPSize || first != (worker.EventsPlace{Host: w.KVEvents.Host, Port: w.KVEvents.Port, ReplayPort: w.KVEvents.ReplayPort}) {
+			return fmt.Errorf("kv_events.ranks: expected %d places, one for each rank, the first of them host, port and replay_port again", w.DPSize)
+		}
+		return nil
+	}
 	for _, p := range []struct {
 		key  string
 		port uint16

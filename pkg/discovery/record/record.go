@@ -78,6 +78,14 @@ type kvEvents struct {
 	Port       uint16 `json:"port"`
 	ReplayPort uint16 `json:"replay_port,omitempty"`
 	Topic      string `json:"topic,omitempty"`
+
+	Ranks []eventsPlace `json:"ranks,omitempty"`
+}
+
+type eventsPlace struct {
+	Host       host   `json:"host"`
+	Port       uint16 `json:"port"`
+	ReplayPort uint16 `json:"replay_port,omitempty"`
 }
 
 // worker is the worker that r says. What r leaves to a default has it.
@@ -105,6 +113,9 @@ func (r *record) worker() *worker.Worker {
 	}
 	if k := r.KVEvents; k != nil && k.Port != 0 {
 		w.KVEvents = worker.KVEvents{Host: string(cmp.Or(k.Host, ip)), Port: k.Port, ReplayPort: k.ReplayPort, Topic: k.Topic}
+		for _, at := range k.Ranks {
+			w.KVEvents.Ranks = append(w.KVEvents.Ranks, worker.EventsPlace{Host: string(at.Host), Port: at.Port, ReplayPort: at.ReplayPort})
+		}
 	}
 	if m := r.ModelFiles; m != nil && m.Port != 0 {
 		w.ModelFiles = worker.ModelFiles{Digest: m.Digest, Port: m.Port}
@@ -138,6 +149,9 @@ func recordOf(w *worker.Worker) *record {
 	}
 	if k := w.KVEvents; !k.IsZero() {
 		r.KVEvents = &kvEvents{Host: host(k.Host), Port: k.Port, ReplayPort: k.ReplayPort, Topic: k.Topic}
+		for _, at := range k.Ranks {
+			r.KVEvents.Ranks = append(r.KVEvents.Ranks, eventsPlace{host(at.Host), at.Port, at.ReplayPort})
+		}
 	}
 	if m := w.ModelFiles; !m.IsZero() {
 		r.ModelFiles = &modelFiles{Digest: m.Digest, Port: m.Port}

@@ -37,7 +37,10 @@ func fleet(t *testing.T) []*worker.Worker {
 		},
 		{
 			ID: 9, Role: worker.Decode, Engine: worker.VLLM, Endpoint: mustEndpoint(t, "10.0.0.9:30000"),
-			Models: []string{"qwen"}, DPSize: 3, PortPerRank: true, BlockSize: 1,
+			Models: []string{"qwen"}, DPSize: 3, PortPerRank: true, BlockSize: 1, EngineRank: 6,
+			KVEvents: worker.KVEvents{Host: "10.0.0.9", Port: 41233, ReplayPort: 41234, Topic: "kv", Ranks: []worker.EventsPlace{
+				{Host: "10.0.0.9", Port: 41233, ReplayPort: 41234}, {Host: "10.0.0.9"}, {Host: "fd00::9", Port: 39871},
+			}},
 		},
 	}
 }
