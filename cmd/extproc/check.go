@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/config"
@@ -75,7 +74,7 @@ func checkModels(c config.Config, stdout, stderr io.Writer) error {
 		fmt.Fprintf(stdout, "# %s is not there yet: which models can be served is not known.\n", c.Discovery.File)
 	}
 	if found != nil {
-		world, err := worldOf(found.workers)
+		world, err := activation.WorldOf(found.workers)
 		if err != nil {
 			return config.Usage(fmt.Errorf("discovery.file %s: %w", c.Discovery.File, err))
 		}
@@ -107,7 +106,7 @@ func printModels(c *config.Config, world *activation.World, out io.Writer) (serv
 			continue // listed.asked has its workers
 		}
 		o := policy.Outlook(world, k)
-		fmt.Fprintln(out, "# - "+modelLine(k, o, world.Pool(k)))
+		fmt.Fprintln(out, "# - "+o.Line(k, world.Pool(k)))
 		if o.Way == activation.Refused {
 			continue
 		}
@@ -117,29 +116,6 @@ func printModels(c *config.Config, world *activation.World, out io.Writer) (serv
 		}
 	}
 	return served
-}
-
-// worldOf returns the world in which exactly these workers are known.
-func worldOf(ws []*worker.Worker) (*activation.World, error) {
-	snap, err := worker.NewSnapshot(1, ws)
-	if err != nil {
-		return nil, err
-	}
-	board := activation.New()
-	board.Follow(snap, discovery.Change{}, time.Now())
-	return board.Load(), nil
-}
-
-// modelLine says whether and how one model can be served, and why not.
-func modelLine(k worker.Key, o activation.Outlook, p *worker.Pool) string {
-	name := fmt.Sprintf("model %q", k.Model)
-	if k.Namespace != "" {
-		name += fmt.Sprintf(" of namespace %q", k.Namespace)
-	}
-	if why := o.Why(p); why != "" {
-		return name + " cannot be served: " + why
-	}
-	return name + " is served by " + o.How(p)
 }
 
 // listed holds the workers of a file, and the line on which each begins.

@@ -72,6 +72,7 @@ func prepare() (err error) {
 	}
 	// A module of JavaScript is looked for beside the program that imports it.
 	scripts, err := filepath.Glob(filepath.Join(root, "internal", "clients", "node", "*.mjs"))
+	require.NoError(t, err)
 	for _, name := range scripts {
 		var b []byte
 		if b, err = os.ReadFile(name); err == nil {

@@ -117,7 +117,7 @@ func readReport(t *testing.T, name string, into any) {
 	t.Helper()
 	b, err := os.ReadFile(name)
 	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(b, into), fmt.Sprintf("%.300s", b))
+	require.NoError(t, json.Unmarshal(b, into), "%.300s", b)
 }
 
 func benchReport(t *testing.T, dir string) (served, failed int) {

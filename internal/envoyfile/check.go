@@ -149,37 +149,17 @@ func (c *checked) leg(role string, want *yaml.Node) {
 
 // clients checks each listener of the user's that leads to the main leg.
 func (c *checked) clients(want *yaml.Node) {
-	wantHTTP := https(want)[0]
-	wantHost := items(wantHTTP, "route_config", "virtual_hosts")[0]
-	wantRoute := items(wantHost, "routes")[0]
-	to := text(c.cluster["main_leg"], "name")
 	found := false
 	for _, l := range c.listeners {
 		for _, h := range https(l) {
 			if name := text(h, "rds", "route_config_name"); name != "" && c.routes[name] == nil {
 				c.missing = append(c.missing, name)
 			}
-			ours := false
-			for _, host := range c.hosts(h) {
-				var here bool
-				for _, route := range items(host, "routes") {
-					if to == "" || text(route, "route", "cluster") != to {
-						continue
-					}
-					here = true
-					c.compare("client/route", without(wantRoute, "match"), route, l)
-					c.bounds(route, l)
-				}
-				if here {
-					c.compare("client/host", without(wantHost, "routes", "name", "domains"), host, l)
-				}
-				ours = ours || here
-			}
-			if ours {
+			if c.leads(want, l, h) {
+				found = true
 				c.compare("client/listener", without(want, "filter_chains", "address", "name"), l, l)
-				c.compare("client/http", without(wantHTTP, "route_config"), h, l)
+				c.compare("client/http", without(https(want)[0], "route_config"), h, l)
 			}
-			found = found || ours
 		}
 	}
 	switch {
@@ -189,6 +169,27 @@ func (c *checked) clients(want *yaml.Node) {
 	default:
 		c.absent("client/route/route/cluster", "no route of a listener leads to a cluster whose endpoint is the internal listener main_leg")
 	}
+}
+
+// leads checks the routes that lead to the main leg, with their virtual hosts, and says whether there are any.
+func (c *checked) leads(want, l, http *yaml.Node) (any bool) {
+	wantHost := items(https(want)[0], "route_config", "virtual_hosts")[0]
+	to := text(c.cluster["main_leg"], "name")
+	for _, host := range c.hosts(http) {
+		here := false
+		for _, route := range items(host, "routes") {
+			if to != "" && text(route, "route", "cluster") == to {
+				here = true
+				c.compare("client/route", without(items(wantHost, "routes")[0], "match"), route, l)
+				c.bounds(route, l)
+			}
+		}
+		if here {
+			c.compare("client/host", without(wantHost, "routes", "name", "domains"), host, l)
+		}
+		any = any || here
+	}
+	return any
 }
 
 // bounds finds times that end a request and that the templates do not have.

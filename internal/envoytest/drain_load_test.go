@@ -76,7 +76,7 @@ func TestAReplicaThatKnowsNothingYetCostsNoRequest(t *testing.T) {
 	eachSpread(t, l, inLoad, func(t *testing.T, a, b *replica) {
 		require.NoError(t, b.plugin.Stop(25*time.Second))
 		b.blind()
-		b.await("it to listen", func() bool { return strings.Contains(b.plugin.Log(), "baton listens") })
+		b.await("it to listen", func() bool { return strings.Contains(b.plugin.Log(), "takes requests") })
 		before := a.lettingGo()
 		stop := a.load(8)
 		a.await("Envoy to have tried it again", func() bool { return a.lettingGo() >= before+3 })
@@ -111,7 +111,7 @@ func TestNoReplicaCanServe(t *testing.T) {
 		require.NoError(t, a.plugin.Kill())
 		require.NoError(t, b.plugin.Kill())
 		b.blind()
-		b.await("it to listen", func() bool { return strings.Contains(b.plugin.Log(), "baton listens") })
+		b.await("it to listen", func() bool { return strings.Contains(b.plugin.Log(), "takes requests") })
 		for _, q := range ask("nobody can", 6) {
 			requireUnavailable(t, b.send(t.Context(), q.path, q.body))
 		}

@@ -228,7 +228,7 @@ func TestNoPromptIsShownAnywhere(t *testing.T) {
 			return strings.Contains(f.adminGet("/debug/decisions"), "500 at /v1/completions: transfer failed of")
 		})
 		f.await("spans", func() bool { return strings.Contains(c.text(), "baton.prefill_leg") })
-		require.Contains(t, f.plugin.Log(), "baton listens", "the log is not kept, so this proves nothing")
+		require.Contains(t, f.plugin.Log(), "takes requests", "the log is not kept, so this proves nothing")
 		for name, text := range map[string]string{
 			"the log": f.plugin.Log(), "Envoy's log": f.envoy.Log(), "/debug/state": f.adminGet("/debug/state"),
 			"/debug/decisions": f.adminGet("/debug/decisions"), "the page": f.adminGet("/"), "/metrics": f.adminGet("/metrics"),
