@@ -41,6 +41,10 @@ func Flags(fs *flag.FlagSet) func(file string) (*Options, error) {
 		o.CORS = append(o.CORS, s)
 		return nil
 	})
+	fs.Func("replica", "`host:port` of another plugin behind the same Envoy; may be given several times; those of leg.replicas are known", func(s string) error {
+		o.Replicas = append(o.Replicas, s)
+		return nil
+	})
 	fs.StringVar(&o.WorkerCA, "worker-ca", "", "`file` of certificates by which Envoy knows workers that serve TLS")
 	return func(file string) (*Options, error) {
 		var errs []error

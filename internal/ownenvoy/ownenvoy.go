@@ -97,14 +97,19 @@ func paramsOf(c *config.Config, p *envoy.Params) error {
 	case port:
 		p.PrefillHost, p.PrefillPort = hostPort("prefill.listener", at, "", &errs)
 	}
-	for _, r := range c.Leg.Replicas {
-		host, _ := hostPort("leg.replicas", r, "", &errs)
+	known := slices.Concat(c.Leg.Replicas, p.Replicas)
+	p.Replicas = nil
+	for _, r := range known {
+		host, _ := hostPort("replica", r, "", &errs)
 		if net.ParseIP(host) == nil {
-			errs = append(errs, fmt.Errorf("leg.replicas %q: Envoy's file needs the address of each replica in place of a name", r))
+			errs = append(errs, fmt.Errorf("replica %q: Envoy's file needs its address in place of a name", r))
 		}
 		if r != net.JoinHostPort(p.PluginHost, strconv.Itoa(p.PluginPort)) && !slices.Contains(p.Replicas, r) {
 			p.Replicas = append(p.Replicas, r)
 		}
+	}
+	if len(p.Replicas) > 0 && p.PluginSocket != "-" {
+		errs = append(errs, fmt.Errorf("listen %s: with other replicas expected host:port: they cannot call each other at a socket", c.Listen))
 	}
 	return errors.Join(errs...)
 }
