@@ -68,18 +68,18 @@ func TestAReplicaThatIsAwayCostsNoRequest(t *testing.T) {
 	})
 }
 
-// TestAReplicaThatKnowsNothingYetCostsNoRequest: it listens, and its workers are not to
-// be learnt of for a while.
+// TestAReplicaThatKnowsNothingYetCostsNoRequest: it runs, and its workers are not to be learnt of for a
+// while. It does not listen then, so Envoy meets it as one that is away.
 func TestAReplicaThatKnowsNothingYetCostsNoRequest(t *testing.T) {
 	t.Parallel()
 	l := quickWorkers(1)
 	eachSpread(t, l, inLoad, func(t *testing.T, a, b *replica) {
 		require.NoError(t, b.plugin.Stop(25*time.Second))
 		b.blind()
-		b.await("it to listen", func() bool { return strings.Contains(b.plugin.Log(), "takes requests") })
-		before := a.lettingGo()
+		b.await("it to run", func() bool { return strings.Contains(b.plugin.Log(), "baton has started") })
+		before := a.foundAway()
 		stop := a.load(8)
-		a.await("Envoy to have tried it again", func() bool { return a.lettingGo() >= before+3 })
+		a.await("Envoy to have tried it again", func() bool { return a.foundAway() >= before+3 })
 		stop()
 		require.NoError(t, b.plugin.Kill())
 		b.again()
@@ -111,7 +111,7 @@ func TestNoReplicaCanServe(t *testing.T) {
 		require.NoError(t, a.plugin.Kill())
 		require.NoError(t, b.plugin.Kill())
 		b.blind()
-		b.await("it to listen", func() bool { return strings.Contains(b.plugin.Log(), "takes requests") })
+		b.await("it to run", func() bool { return strings.Contains(b.plugin.Log(), "baton has started") })
 		for _, q := range ask("nobody can", 6) {
 			requireUnavailable(t, b.send(t.Context(), q.path, q.body))
 		}

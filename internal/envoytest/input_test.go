@@ -264,11 +264,10 @@ func TestWhoCannotServeIsSaidWithItsOwnCode(t *testing.T) {
 			BinDir: binDir, Dir: f.dir, Workers: filepath.Join(f.dir, "workers.yaml"), NotWait: true, Config: "request: {max_wait: 100ms}\n",
 		})
 		require.NoError(t, err)
-		f.await("the plugin to answer", func() bool {
-			r := f.send(t.Context(), "/v1/completions", completion("hello", 2, true))
-			return r.status == http.StatusServiceUnavailable && strings.Contains(r.body, `"not_ready"`) && r.header.Get("Retry-After") == "1"
-		})
-		requireError(t, f.do(http.MethodGet, "/health", nil, nil), http.StatusServiceUnavailable, "not_ready")
+		f.await("the plugin to run", func() bool { return strings.Contains(f.plugin.Log(), "baton has started") })
+		r := f.send(t.Context(), "/v1/completions", completion("hello", 2, true)) // it does not listen yet
+		requireError(t, r, http.StatusServiceUnavailable, "router_unavailable")
+		require.Equal(t, "1", r.header.Get("Retry-After"))
 		require.NoError(t, f.plugin.Kill())
 		requireError(t, f.do(http.MethodGet, "/health", nil, nil), http.StatusServiceUnavailable, "router_unavailable")
 	})

@@ -6,6 +6,7 @@ import (
 	"context"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -94,7 +95,10 @@ var lacks = map[string]lack{
 		}
 		r := f.send(t.Context(), "/v1/completions", completion("each attempt fails", 2, false))
 		require.Equal(t, http.StatusBadGateway, r.status)
-		f.awaitOutcomes(3, "retried")
+		f.await("all attempts to count as retried", func() bool {
+			d := f.decisions()
+			return len(d) == 3 && !slices.ContainsFunc(d, func(d decisionSeen) bool { return d.Outcome != "retried" })
+		})
 		require.Zero(t, f.outcomes("failed"))
 	}},
 	"body_kept": {happens: func(t *testing.T, f *fleet) {

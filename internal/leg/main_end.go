@@ -129,7 +129,9 @@ func (m *Main) unsent(now time.Time, status int) {
 		m.releasePrefill()
 	}
 	if status < 500 {
-		m.finish(Refused, &failProxy)
+		f := failProxy
+		f.Status = status
+		m.finish(Refused, &f)
 	}
 }
 

@@ -114,7 +114,7 @@ func (e *ended) troubles() (ts []trouble.Trouble) {
 	}
 	if e.headers > 0 {
 		ts = append(ts, trouble.Trouble{Kind: trouble.HeaderLimit, Count: int64(e.headers), What: fmt.Sprintf(
-			"The headers of %d of the latest requests were more than main_leg takes", e.headers)})
+			"The headers of %d of the latest requests were more than a leg's listener takes", e.headers)})
 	}
 	if e.unfinished > 0 {
 		ts = append(ts, trouble.Trouble{Kind: trouble.AccessLog, Count: int64(e.unfinished), What: fmt.Sprintf(

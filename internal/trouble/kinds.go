@@ -122,7 +122,7 @@ func all() []facts {
 		{ClockOff, "CLOCK", false, "Deadlines of its requests count from when they reach the plugin", "Set that clock", itsBegin},
 		{AccessLog, "", false, "How answers end is learned late, and their bookings stay until then", "See that Envoy's access log reaches the plugin", nothing},
 		{TimeLimit, "TIME", false, "Requests that take longer fail, and count as left by their clients", "See whether the route to main_leg has timeout: 0s (extproc check --envoy tells), and what time-outs clients and other proxies have", nothing},
-		{HeaderLimit, "HEADERS", false, "These requests get 431", "Raise max_headers_count and max_request_headers_kb of main_leg in Envoy's configuration; extproc check --envoy names all that it lacks", nothing},
+		{HeaderLimit, "HEADERS", false, "These requests get 431", "Raise max_headers_count and max_request_headers_kb of the legs' listeners in Envoy's configuration; extproc check --envoy names all that it lacks", nothing},
 
 		{ReplicaSilent, "REPLICA", false, "What it books counts less and less here", "See whether it hangs or is cut off", nothing},
 		{ReplicaUnshared, "REPLICA", false, "Each of the two picks as if it were alone", "Update it", nothing},
