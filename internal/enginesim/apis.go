@@ -116,18 +116,21 @@ func (p *requestParser) converted(before []json.RawMessage) (messages, tools []b
 		return messages, nil, err
 	}
 	err = eachElem(p.tools, func(e []byte) error {
-		tool := []byte(`,{"type":"function","function":{`)
+		given := map[string][]byte{}
 		_ = eachField(e, func(key string, v []byte) error {
-			switch key {
-			case "name":
-				tool = fmt.Appendf(tool, `"name":%s`, v)
-			case "description":
-				tool = fmt.Appendf(tool, `,"description":%s`, v)
-			case "parameters", "input_schema":
-				tool = fmt.Appendf(tool, `,"parameters":%s`, v)
+			if key == "input_schema" {
+				key = "parameters"
 			}
+			given[key] = v
 			return nil
 		})
+		tool := []byte(`,{"type":"function","function":{"name":`)
+		tool = append(tool, given["name"]...)
+		for _, key := range []string{"description", "parameters", "strict"} {
+			if v, ok := given[key]; ok && !isNull(v) {
+				tool = fmt.Appendf(tool, `,%q:%s`, key, v)
+			}
+		}
 		tools = append(append(tools, tool...), "}}"...)
 		return nil
 	})
