@@ -4,6 +4,7 @@ package etcd
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -40,12 +41,23 @@ func TestAThousandWithPasswordsOutliveARestartOfEtcd(t *testing.T) {
 	var in, lost atomic.Int64
 	begun := time.Now()
 	clients := make([]*clientv3.Client, crowd)
+	all := make([]*registration, crowd)
+	defer func() { // side by side: each deletes its key before it ends
+		var ending sync.WaitGroup
+		for _, r := range all {
+			if r != nil {
+				ending.Go(func() { _ = r.end() })
+			}
+		}
+		ending.Wait()
+	}()
 	for i := range clients {
 		clients[i] = dialled("user", "word")
 		r := register(t, clients[i], func(c *RegistrarConfig) {
 			c.TTL, c.RetryMax = 0, 0 // as shipped
 			c.Hooks = RegistrarHooks{Registered: func(worker.ID) { in.Add(1) }, Lost: func(string) { lost.Add(1) }}
 		})
+		all[i] = r
 		r.Announce(workerAt(t, worker.Decode, fmt.Sprintf("10.0.%d.%d:8000", i/250, 1+i%250)), 1)
 	}
 	await := func(most time.Duration, what string, is func() bool) {
