@@ -26,6 +26,19 @@ const (
 	leftFor   = 5 * time.Minute
 )
 
+// leave looks at a request that its client has left. Of those that end together one counts: they say that something
+// ended all, and nothing of a limit.
+func (e *ended) leave(r *decision.Record, now time.Time) {
+	at := r.Time.Add(r.Timings.End)
+	if r.Outcome != decision.ClientLeft || r.Attempt != 1 || len(e.left) == leftAlike || r.Timings.End < leftAfter || at.Before(now.Add(-leftFor)) {
+		return
+	}
+	if !e.leftLast.IsZero() && at.After(e.leftLast.Add(-leftAfter)) {
+		return
+	}
+	e.left, e.leftLast = append(e.left, r.Timings.End), at
+}
+
 // limit returns the time after which the latest requests were given up, all of them; 0 if they differ.
 func (e *ended) limit() time.Duration {
 	if len(e.left) < leftAlike {
@@ -46,7 +59,8 @@ type ended struct {
 	unfinished int            // nobody told how they ended
 	headers    int            // whose headers were more than a leg of Envoy's takes
 
-	left []time.Duration // how long the latest took that their clients have left, newest first
+	left     []time.Duration // how long some took that their clients have left, newest first
+	leftLast time.Time       // when the one before ended that is in left
 
 	picked, guessed int // prompts, and those of them that no tokenizer has counted
 	why             string
@@ -57,9 +71,7 @@ func lately(j *journal.Journal, now time.Time) ended {
 	e := ended{counts: map[string]int{}}
 	j.Visit(func(r *decision.Record) {
 		since := now.Add(-endedFor)
-		if r.Outcome == decision.ClientLeft && r.Attempt == 1 && len(e.left) < leftAlike && r.Timings.End >= leftAfter && r.Time.Add(r.Timings.End).After(now.Add(-leftFor)) {
-			e.left = append(e.left, r.Timings.End)
-		}
+		e.leave(r, now)
 		if r.Time.After(since) && r.ISLTokens > 0 {
 			e.pick(r)
 		}
@@ -110,7 +122,7 @@ func (e *ended) troubles() (ts []trouble.Trouble) {
 	}
 	if after := e.limit(); after > 0 {
 		ts = append(ts, trouble.Trouble{Kind: trouble.TimeLimit, What: fmt.Sprintf(
-			"The latest %d requests that were given up before their deadline ended after about %s each: a time-out of Envoy's route, of another proxy or of the client's", leftAlike, after.Round(after/50))})
+			"The latest %d requests that were given up before their deadline ended after about %s each: a time-out of Envoy's route, of another proxy or of the client's", leftAlike, after.Round(10*time.Millisecond))})
 	}
 	if e.headers > 0 {
 		ts = append(ts, trouble.Trouble{Kind: trouble.HeaderLimit, Count: int64(e.headers), What: fmt.Sprintf(
