@@ -44,7 +44,7 @@ RUN           :=
 REAL          := /internal/envoytest$$|/internal/bench/routing$$|/examples/
 LONGEST       := ./internal/extproc ./pkg/kvindex
 # Fleets of real processes that run side by side: they mostly wait.
-FLEETS        := 12
+FLEETS        := 14
 RACE          :=
 # Under the race detector a fleet takes three times the CPU.
 RACING        := RACE=-race FLEETS=3

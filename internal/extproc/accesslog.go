@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/leg"
@@ -101,7 +102,7 @@ func (a *accessLog) broke(host string) {
 	}
 	srv.cfg.Telemetry.LogBroke()
 	srv.log.Info("a stream of a proxy's access log broke off", slog.String(logkey.Address, cmp.Or(host, "local")))
-	if !srv.tellers.has(host) {
+	if !srv.tellers.broke(host, time.Now()) {
 		return
 	}
 	for _, s := range srv.attempts.all() {
@@ -112,10 +113,10 @@ func (a *accessLog) broke(host string) {
 }
 
 // tellers are the hosts of proxies whose access log tells which answers run, as peerHost
-// names them. The zero value is ready. Safe for concurrent use.
+// names them, with when it last broke off. The zero value is ready. Safe for concurrent use.
 type tellers struct {
 	mu    sync.Mutex
-	hosts map[string]struct{} // guarded by mu
+	hosts map[string]time.Time // guarded by mu
 }
 
 // tellersMost bounds the hosts that are kept.
@@ -125,18 +126,29 @@ func (t *tellers) add(host string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.hosts == nil {
-		t.hosts = make(map[string]struct{})
+		t.hosts = make(map[string]time.Time)
 	}
-	if len(t.hosts) < tellersMost {
-		t.hosts[host] = struct{}{}
+	if _, ok := t.hosts[host]; !ok && len(t.hosts) < tellersMost {
+		t.hosts[host] = time.Time{}
 	}
 }
 
-func (t *tellers) has(host string) bool {
+// broke notes that a host's log has broken off, and reports whether the host is known.
+func (t *tellers) broke(host string, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_, ok := t.hosts[host]
+	if ok {
+		t.hosts[host] = now
+	}
 	return ok
+}
+
+// brokeSince reports whether the host's log has broken off after that time.
+func (t *tellers) brokeSince(host string, since time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.hosts[host].After(since)
 }
 
 func entryEvent(e *wire.Entry) *notice {

@@ -180,6 +180,9 @@ func (a *asking) settle(p tokens.Prompt) {
 	a.mu.Unlock()
 	srv.attempts.add(pl.Nonce, a.mainStream)
 	a.post(&notice{Event: leg.Event{Kind: leg.EventPicked, Plan: pl}, booked: b})
+	if srv.tellers.brokeSince(peerHost(a.grpc.Context()), a.m.Request().Start) { // as after a standstill: nobody told this attempt
+		a.post(just(leg.Event{Kind: leg.EventLogBroken}))
+	}
 	if pl.Disaggregated && srv.view.Load().Worker(pl.Prefill.ID) == nil {
 		a.post(just(leg.Event{Kind: leg.EventGone, Rank: pl.Prefill, Left: true})) // the worker left after the pick
 	}

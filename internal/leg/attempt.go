@@ -40,6 +40,7 @@ type attempt struct {
 	met      string // what decode's answer has met, if more than its status is known
 	logged   Event  // EventLogged, if it came before the stream's end; else Kind is 0
 	loggedAt time.Time
+	logBroke bool // a stream of the access log has broken off since the pick: the answer's end may have been lost with it
 
 	out []Effect // reused between steps
 }
@@ -361,7 +362,7 @@ func (a *attempt) relay(now time.Time) {
 	if a.ServesSoFar() && !a.answer.reading {
 		a.req.kept = nil
 	}
-	a.maybeLeave()
+	a.maybeLeave(now)
 }
 
 // maybeLeave ends the plugin's part in the stream once nothing more depends on it. From
@@ -370,7 +371,7 @@ func (a *attempt) relay(now time.Time) {
 // the plugin in any case, and its end is the exact moment to release decode. With several replicas, too, a stream is
 // left only for a drain: Envoy sends its access log to one of them, and not to the one
 // that has left (seen on Envoy 1.40).
-func (a *attempt) maybeLeave() {
+func (a *attempt) maybeLeave(now time.Time) {
 	draining := a.link == linkDraining
 	if a.phase != mainStreaming || !a.req.fullDuplex && !a.way.Sends && !draining || a.far.awaited() || a.far.state == Failed {
 		return
@@ -379,6 +380,9 @@ func (a *attempt) maybeLeave() {
 		return // pieces on their way here would be lost, or no access log would tell how the answer ends
 	}
 	a.phase = mainLeft
+	if a.logBroke { // before the answer's head was read here, as by a process that stood still
+		a.timers.logBroken(now)
+	}
 	a.emit(Effect{Op: OpLeave})
 	if a.logged.Kind != 0 { // the answer broke off before its headers were relayed
 		a.conclude(a.loggedAt, a.logged.Seen)

@@ -13,14 +13,14 @@ import (
 
 // onDrain notes that the process is about to end, and leaves the stream if that is
 // possible.
-func (m *Main) onDrain() {
+func (m *Main) onDrain(now time.Time) {
 	if m.link == linkUp {
 		m.link = linkDraining
 	}
 	if m.phase == mainWaiting { // whoever comes after this process may find a worker
 		m.reject(&FailNotReady, true)
 	}
-	m.maybeLeave()
+	m.maybeLeave(now)
 }
 
 // onClosed takes the end of the main leg's stream. The prefill leg may run on

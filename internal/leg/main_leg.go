@@ -63,11 +63,12 @@ func (m *Main) Step(now time.Time, ev *Event) []Effect {
 	case EventTimer:
 		m.onTimer(now, ev.Repeat)
 	case EventDrain:
-		m.onDrain()
+		m.onDrain(now)
 	case EventLogged:
 		m.onLogged(now, ev)
 	case EventLogBroken:
-		if m.phase == mainLeft { // others learn of the end from their stream
+		m.logBroke = true
+		if m.phase == mainLeft { // others learn of the end from their stream, or leave it yet
 			m.timers.logBroken(now)
 		}
 	case EventStalled:

@@ -102,7 +102,7 @@ func (m *pairing) onLegWell(now time.Time, r Report) {
 	if m.phase == mainRouted {
 		m.awaitAnswer(now)
 	}
-	m.maybeLeave()
+	m.maybeLeave(now)
 }
 
 func (m *pairing) onLegEnded(now time.Time, r Report) {
