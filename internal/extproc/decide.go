@@ -178,6 +178,12 @@ func (a *asking) settle(p tokens.Prompt) {
 	a.mu.Lock()
 	a.picked = [2]worker.Rank{pl.Prefill, pl.Decode}
 	a.mu.Unlock()
+	a.picks(pl, b)
+}
+
+// picks tells the attempt what was picked, and what has happened meanwhile.
+func (a *asking) picks(pl *leg.Plan, b *booked) {
+	srv := a.srv
 	srv.attempts.add(pl.Nonce, a.mainStream)
 	a.post(&notice{Event: leg.Event{Kind: leg.EventPicked, Plan: pl}, booked: b})
 	if srv.tellers.brokeSince(peerHost(a.grpc.Context()), a.m.Request().Start) { // as after a standstill: nobody told this attempt
