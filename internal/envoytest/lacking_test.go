@@ -167,18 +167,20 @@ var lacks = map[string]lack{
 	}},
 	"plugin_cluster":    {happens: fails("where is the plugin", http.StatusServiceUnavailable)},
 	"plugin_connection": {happens: fails("the plugin speaks HTTP/2 alone", http.StatusServiceUnavailable)},
-	"limits": {layout: layout{simArgs: []string{"--max-running", "4096"}, prefillArgs: prefillTakes("3000")}, happens: func(t *testing.T, f *fleet) {
+	"limits": {instead: []string{"max_requests: 100000", "max_requests: 8"}, happens: func(t *testing.T, f *fleet) {
+		f.fault(f.prefill[0], enginesim.Fault{Mode: enginesim.FaultHold, When: enginesim.Before})
 		var wg sync.WaitGroup
 		var refused atomic.Int64
-		for range 1200 {
+		for range 20 {
 			wg.Go(func() {
 				if r := f.send(t.Context(), "/v1/completions", completion("one of many", 1, false)); r.status == http.StatusServiceUnavailable {
 					refused.Add(1)
 				}
 			})
 		}
+		f.await("one to be refused while eight are in flight", func() bool { return refused.Load() > 0 })
+		f.fault(f.prefill[0], enginesim.Fault{})
 		wg.Wait()
-		require.Positive(t, refused.Load())
 	}},
 	"worker_filters": {happens: func(t *testing.T, f *fleet) {
 		requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("what a worker sees", 2, false)), "what a worker sees", 2)
