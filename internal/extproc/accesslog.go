@@ -2,12 +2,14 @@ package extproc
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/blame"
@@ -115,8 +117,9 @@ func (a *accessLog) broke(host string) {
 // tellers are the hosts of proxies whose access log tells which answers run, as peerHost
 // names them, with when it last broke off. The zero value is ready. Safe for concurrent use.
 type tellers struct {
-	mu    sync.Mutex
-	hosts map[string]time.Time // guarded by mu
+	broken atomic.Bool // a log has broken off: before that no attempt need ask for its host
+	mu     sync.Mutex
+	hosts  map[string]time.Time // guarded by mu
 }
 
 // tellersMost bounds the hosts that are kept.
@@ -140,12 +143,17 @@ func (t *tellers) broke(host string, now time.Time) bool {
 	_, ok := t.hosts[host]
 	if ok {
 		t.hosts[host] = now
+		t.broken.Store(true)
 	}
 	return ok
 }
 
-// brokeSince reports whether the host's log has broken off after that time.
-func (t *tellers) brokeSince(host string, since time.Time) bool {
+// brokeSince reports whether the log of the proxy that has opened the stream has broken off after that time.
+func (t *tellers) brokeSince(stream context.Context, since time.Time) bool {
+	if !t.broken.Load() {
+		return false
+	}
+	host := peerHost(stream)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.hosts[host].After(since)

@@ -186,7 +186,7 @@ func (a *asking) picks(pl *leg.Plan, b *booked) {
 	srv := a.srv
 	srv.attempts.add(pl.Nonce, a.mainStream)
 	a.post(&notice{Event: leg.Event{Kind: leg.EventPicked, Plan: pl}, booked: b})
-	if srv.tellers.brokeSince(peerHost(a.grpc.Context()), a.m.Request().Start) { // as after a standstill: nobody told this attempt
+	if srv.tellers.brokeSince(a.grpc.Context(), a.m.Request().Start) { // as after a standstill: nobody told this attempt
 		a.post(just(leg.Event{Kind: leg.EventLogBroken}))
 	}
 	if pl.Disaggregated && srv.view.Load().Worker(pl.Prefill.ID) == nil {
