@@ -33,7 +33,7 @@ func Merge(f File, o Options) (out []byte, changed []string, err error) {
 	}
 	root := doc.Content[0]
 	if get(root, "static_resources") == nil {
-		return nil, nil, fmt.Errorf("%s: %w. For an Envoy that has its listeners and clusters from elsewhere use --parts", f.Name, errShape)
+		return nil, nil, fmt.Errorf("%s: it has no static_resources: expected Envoy's bootstrap file. For an Envoy that has its listeners and clusters from elsewhere use --parts", f.Name)
 	}
 	want, err := wanted(o.Params)
 	if err != nil {

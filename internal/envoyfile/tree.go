@@ -1,7 +1,6 @@
 package envoyfile
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -172,6 +171,3 @@ func unfold(n *yaml.Node) (comment bool) {
 	}
 	return comment || n.HeadComment != "" || n.LineComment != "" || n.FootComment != ""
 }
-
-// errShape is of a file that cannot be an Envoy configuration.
-var errShape = errors.New("it has no static_resources: expected Envoy's bootstrap file")

@@ -45,7 +45,7 @@ var unseen = map[string]string{
 	"prefill_leg":     "of the mirrored form; as sync_leg of this one",
 	"worker_tls":      "no worker of these tests serves TLS",
 	"errors_shown":    "the words of a worker's error are in its own tests",
-	"worker_idle":     "TestAnEnginesIdleTimeoutIsNoFailure",
+	"worker_idle":     "a race: the engine has to close in the moment of a request; TestEveryPartOfEveryConfigurationHasItsLimits holds the value",
 }
 
 func prefillTakes(ms string) []string { return []string{"--prefill-base-us", ms + "000"} }
