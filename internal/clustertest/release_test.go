@@ -132,7 +132,7 @@ spec:
         args: %[5]s
         env: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]
         ports: [{containerPort: 8000}]
-        readinessProbe: {httpGet: {path: /health, port: 8000}, periodSeconds: 1}
+        readinessProbe: {httpGet: {path: /health, port: 8000}, periodSeconds: 1, timeoutSeconds: 30}
         lifecycle: {preStop: {sleep: {seconds: 5}}}
 `, name, role, replicas, node.WorkerImage, quoted, app))
 }

@@ -201,7 +201,7 @@ spec:
         imagePullPolicy: Never
         args: [--role=decode, --engine=vllm, "--listen=0.0.0.0:8001", --kv-events-port=5557, --replay-port=5558, --decode-us-per-token=10000]
         ports: [{containerPort: 8001}]
-        readinessProbe: {httpGet: {path: /health, port: 8001}, periodSeconds: 1}
+        readinessProbe: {httpGet: {path: /health, port: 8001}, periodSeconds: 1, timeoutSeconds: 30}
         lifecycle: {preStop: {sleep: {seconds: 5}}}
 `, name, replicas, sidecarImage, node.WorkerImage))
 }

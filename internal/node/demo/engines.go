@@ -51,7 +51,7 @@ func simulated() *engines {
 			return fmt.Sprintf(`{containers: [{name: engine, image: %q, imagePullPolicy: Never,
       args: [--role=%s, "--listen=0.0.0.0:8000", --kv-events-port=5557, --replay-port=5558, %s],
       env: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}], ports: [{containerPort: 8000}],
-      readinessProbe: {httpGet: {path: /health, port: 8000}, periodSeconds: 1}}]}`, node.WorkerImage, role, args[role]), nil
+      readinessProbe: {httpGet: {path: /health, port: 8000}, periodSeconds: 1, timeoutSeconds: 30}}]}`, node.WorkerImage, role, args[role]), nil
 		},
 		counts: func(ctx context.Context, url string) (counts, error) {
 			state, err := enginesim.Client{BaseURL: url}.State(ctx, false)
@@ -129,7 +129,7 @@ func vllmPod(o *real.Options, python string) (string, error) {
 			"name": "engine", "image": enginesImage, "imagePullPolicy": "Never",
 			"command": append([]string{command.Path}, command.Args...), "env": env, "volumeMounts": mounts,
 			"ports":          []object{{"containerPort": 8000}},
-			"readinessProbe": object{"httpGet": object{"path": "/health", "port": 8000}, "periodSeconds": 1},
+			"readinessProbe": object{"httpGet": object{"path": "/health", "port": 8000}, "periodSeconds": 1, "timeoutSeconds": 30},
 		}},
 		"volumes": volumes,
 	})
