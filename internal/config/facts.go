@@ -2,13 +2,10 @@ package config
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/facts"
-	"github.com/seed-60ae5743/baton/internal/sources"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -50,15 +47,9 @@ func (c *FactsConfig) Source() (facts.Config, error) {
 	if c.CA == "" {
 		return out, nil
 	}
-	pem, err := os.ReadFile(c.CA)
-	if err != nil {
-		return out, fmt.Errorf("facts.ca %q: %w", c.CA, sources.Reason(err))
-	}
-	out.TLS.RootCAs = x509.NewCertPool()
-	if !out.TLS.RootCAs.AppendCertsFromPEM(pem) {
-		return out, fmt.Errorf("facts.ca %q: expected a PEM file with at least one certificate", c.CA)
-	}
-	return out, nil
+	var err error
+	out.TLS.RootCAs, err = Roots("facts.ca", c.CA)
+	return out, err
 }
 
 func (c *FactsConfig) validate() (errs []error) {

@@ -149,6 +149,9 @@ func (c *Config) validateDurations() (errs []error) {
 	if c.Prefill.OverdueBase == 0 && c.Prefill.OverduePerToken == 0 {
 		errs = append(errs, errors.New("prefill.overdue_base 0s: expected more than 0, or prefill.overdue_per_token above 0: each prefill would be overdue at once"))
 	}
+	if _, err := c.Engines.TLS(); err != nil {
+		errs = append(errs, err)
+	}
 	if e := c.Engines.ReportInterval; e > 0 && e < leastReportInterval {
 		errs = append(errs, fmt.Errorf("engines.report_interval %s: expected at least %s, or 0 for no reports", e, leastReportInterval))
 	}

@@ -3,12 +3,19 @@
 package envoytest
 
 import (
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -48,6 +55,62 @@ func TestEnginesThatAskForAKey(t *testing.T) {
 				r := f.send(t.Context(), "/v1/completions", completion("open up again", 2, false), "authorization", "Bearer sesame")
 				requireAnswer(t, r, "open up again", 2)
 				return f.decisions()[0].TokenSource == "engine tokenize"
+			})
+		})
+	}
+}
+
+// TestEnginesThatServeTLS: both legs, and all that the plugin itself asks, go over it by one setting.
+func TestEnginesThatServeTLS(t *testing.T) {
+	t.Parallel()
+	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
+		t.Run(string(engine), func(t *testing.T) {
+			t.Parallel()
+			ca := filepath.Join(t.TempDir(), "ca.pem")
+			l := layoutOf(layout{prefill: 1, decode: 2, prefillArgs: shortLease, envoy: envoy.Params{WorkerCA: ca}, workers: bareFile}, engine)
+			l.config = "health: {probe_interval: 50ms}\nrouting: {decode: {mode: round-robin}}\ntokens: {wait: 3s}\nengines: {report_interval: 100ms, ca: " + ca + "}\n"
+			l.describe = func(f *fleet) {
+				for _, w := range f.workers {
+					to := &url.URL{Scheme: "http", Host: w.Info.Endpoint.String()}
+					server := httptest.NewTLSServer(&httputil.ReverseProxy{
+						FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) },
+						ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+					})
+					f.t.Cleanup(server.Close)
+					require.NoError(f.t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
+					at, err := worker.ParseEndpoint(server.Listener.Addr().String())
+					require.NoError(f.t, err)
+					w.Info.Endpoint = at
+				}
+				describeBare(f)
+			}
+			both(t, l, func(t *testing.T, f *fleet) {
+				f.await("the facts of all to be in the view", func() bool {
+					ws := look(t, f.plugin).Workers
+					return len(ws) == 3 && len(ws[0].Models) == 1 && len(ws[1].Models) == 1 && len(ws[2].Models) == 1
+				})
+				ask := func() {
+					f.forget()
+					requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("hidden on the way", 2, true)), "hidden on the way", 2)
+					f.legs()
+				}
+				ask()
+				require.Equal(t, "engine tokenize", f.decisions()[0].TokenSource)
+				f.await("a report of what decode runs", func() bool { return f.metric("baton_engine_reports_total", `outcome="ok"`) > 0 })
+				for _, line := range f.series("baton_engine_reports_total") {
+					require.Contains(t, line, `outcome="ok"`)
+				}
+				f.faultAll(f.decode[:1], enginesim.Fault{Mode: enginesim.FaultError, Status: http.StatusBadGateway})
+				f.await("one to be set aside", func() bool {
+					f.send(t.Context(), "/v1/completions", completion("hidden on the way", 2, true))
+					return f.setAside() > 0
+				})
+				f.faultAll(f.decode, enginesim.Fault{})
+				f.await("its page of health to let it back", func() bool {
+					f.send(t.Context(), "/v1/completions", completion("hidden on the way", 2, true))
+					return f.metric("baton_workers", `state="healthy"`) == 3
+				})
+				ask()
 			})
 		})
 	}

@@ -45,7 +45,6 @@ func Flags(fs *flag.FlagSet) func(file string) (*Options, error) {
 		o.Replicas = append(o.Replicas, s)
 		return nil
 	})
-	fs.StringVar(&o.WorkerCA, "worker-ca", "", "`file` of certificates by which Envoy knows workers that serve TLS")
 	return func(file string) (*Options, error) {
 		var errs []error
 		if *tracing != "" {

@@ -97,6 +97,11 @@ func paramsOf(c *config.Config, p *envoy.Params) error {
 	case port:
 		p.PrefillHost, p.PrefillPort = hostPort("prefill.listener", at, "", &errs)
 	}
+	if c.Engines.CA != "" {
+		var err error
+		p.WorkerCA, err = filepath.Abs(c.Engines.CA) // Envoy may run in another folder
+		errs = append(errs, err)
+	}
 	known := slices.Concat(c.Leg.Replicas, p.Replicas)
 	p.Replicas = nil
 	for _, r := range known {

@@ -12,36 +12,71 @@ import (
 	"github.com/seed-60ae5743/baton/internal/engine/ask"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/loads"
-	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // engineKeySetting names the key's file in errors and logs.
 const engineKeySetting = "engines.api_key_file"
 
-// keyed returns the wrapper that adds the API key to the transports by which the plugin
-// itself asks engines: for tokens, for health, and for what they run.
-func keyed(c config.EnginesConfig, view *discovery.View, log *slog.Logger) (func(http.RoundTripper) http.RoundTripper, error) {
+// toEngines returns the wrapper of the transports by which the plugin itself asks engines: for
+// tokens, for health, and for what they run. It adds the API key, and TLS if they serve that.
+func toEngines(c *config.EnginesConfig, workers func() *worker.Snapshot, log *slog.Logger) (func(http.RoundTripper) http.RoundTripper, error) {
 	key, err := apikey.Open(c.APIKeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", engineKeySetting, err)
 	}
-	trusts := func(host string) bool { return vouched(view.Load(), host) }
-	return (&apikey.Transport{Key: key, Trusts: trusts, Setting: engineKeySetting, Log: log}).Around, nil
+	conf, err := c.TLS()
+	if err != nil {
+		return nil, err
+	}
+	trusts := func(host string) bool { return vouched(workers(), host) }
+	keyed := (&apikey.Transport{Key: key, Trusts: trusts, Setting: engineKeySetting, Log: log}).Around
+	if conf == nil {
+		return keyed, nil
+	}
+	return func(rt http.RoundTripper) http.RoundTripper {
+		if t, ok := rt.(*http.Transport); ok {
+			t.TLSClientConfig = conf
+		}
+		return keyed(&overTLS{RoundTripper: rt, workers: workers})
+	}, nil
+}
+
+// overTLS asks workers over HTTPS. A bootstrap server, which is no worker's endpoint, serves HTTP.
+type overTLS struct {
+	http.RoundTripper
+	workers func() *worker.Snapshot
+}
+
+func (x *overTLS) RoundTrip(r *http.Request) (*http.Response, error) {
+	if workerAt(x.workers(), r.URL.Host) != nil {
+		r = r.Clone(r.Context()) // a request is its caller's
+		r.URL.Scheme = "https"
+	}
+	return x.RoundTripper.RoundTrip(r)
+}
+
+// workerAt returns the worker of which host is an endpoint; nil: of none.
+func workerAt(workers *worker.Snapshot, host string) *worker.Worker {
+	at, err := netip.ParseAddrPort(host)
+	if err != nil {
+		return nil
+	}
+	w, _ := workers.RankAt(at)
+	return w
 }
 
 // vouched reports whether the source of the worker at an address knows who has written it.
 func vouched(workers *worker.Snapshot, host string) bool {
-	at, err := netip.ParseAddrPort(host)
-	w, _ := workers.RankAt(at)
-	return err == nil && w != nil && !w.Unvouched
+	w := workerAt(workers, host)
+	return w != nil && !w.Unvouched
 }
 
 // newReports makes the poller that asks engines what they run, and passes the reports to
 // the book.
-func (p *plugin) newReports(keyed func(http.RoundTripper) http.RoundTripper) *loads.Poller {
+func (p *plugin) newReports(around func(http.RoundTripper) http.RoundTripper) *loads.Poller {
 	return loads.New(loads.Config{
-		Interval: p.cfg.Engines.ReportInterval, Around: keyed, Log: p.log,
+		Interval: p.cfg.Engines.ReportInterval, Around: around, Log: p.log,
 		Heard: func(r loads.Report, at time.Time) {
 			prompts := r.Waiting
 			if r.Prefills {

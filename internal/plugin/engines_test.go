@@ -1,12 +1,23 @@
 package plugin
 
 import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/config"
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -48,4 +59,43 @@ func TestAnEtcdThatAsksNobodyVouchesForNobody(t *testing.T) {
 	require.Empty(t, hidden())
 	x.cfg.Engines.APIKeyFile, x.cfg.Discovery.Etcd.Cert = "", ""
 	require.Empty(t, hidden(), "there is no key")
+}
+
+// A worker is asked over TLS, and its authority has to be right; what is no worker's endpoint,
+// such as a bootstrap server, is asked over plain HTTP.
+func TestEnginesAreAskedOverTLS(t *testing.T) {
+	own, other := newAuthority(t, "own"), newAuthority(t, "other")
+	pair, err := tls.LoadX509KeyPair(own.leaf("engine"))
+	require.NoError(t, err)
+	serve := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.TLS != nil) })
+	engine, plain := httptest.NewUnstartedServer(serve), httptest.NewServer(serve)
+	engine.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
+	engine.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
+	engine.StartTLS()
+	t.Cleanup(engine.Close)
+	t.Cleanup(plain.Close)
+	at := engine.Listener.Addr().(*net.TCPAddr)
+	snap, err := worker.NewSnapshot(1, []*worker.Worker{testWorker(t, 1, worker.Prefill, strconv.Itoa(at.Port))})
+	require.NoError(t, err)
+	get := func(ca, host string) (string, error) {
+		around, err := toEngines(&config.EnginesConfig{CA: ca}, func() *worker.Snapshot { return snap }, slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		resp, err := health.NewClient(around).Get("http://" + host + "/health")
+		if err != nil {
+			return "", err
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		return string(b), err
+	}
+	for host, want := range map[string]string{at.String(): "true", plain.Listener.Addr().String(): "false"} {
+		got, err := get(own.file, host)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	_, err = get(other.file, at.String())
+	require.ErrorContains(t, err, "certificate signed by unknown authority")
+	_, err = (&config.EnginesConfig{CA: filepath.Join(t.TempDir(), "none")}).TLS()
+	require.ErrorContains(t, err, `engines.ca "`)
+	require.ErrorIs(t, err, syscall.ENOENT)
 }

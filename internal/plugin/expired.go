@@ -35,8 +35,8 @@ func (x *expired) source(inner discovery.Source) discovery.Source {
 }
 
 // askBy makes the client for the questions.
-func (x *expired) askBy(keyed func(http.RoundTripper) http.RoundTripper) {
-	x.client = health.NewClient(keyed)
+func (x *expired) askBy(around func(http.RoundTripper) http.RoundTripper) {
+	x.client = health.NewClient(around)
 }
 
 // ask asks a worker which models it serves, at each of its ports until one answers.

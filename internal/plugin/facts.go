@@ -21,6 +21,12 @@ func (p *plugin) asking(inner discovery.Source) (discovery.Source, error) {
 	}
 	c.Inner, c.Log = inner, p.log
 	c.APIKeyFile, c.KeySetting = p.cfg.Engines.APIKeyFile, engineKeySetting
+	if c.TLS == nil && c.PortOffset == 0 { // else a sidecar has the endpoint's port
+		c.TLS, err = p.cfg.Engines.TLS()
+		if err != nil {
+			return nil, err
+		}
+	}
 	c.Counted = func(err error) {
 		outcome := "ok"
 		if err != nil {

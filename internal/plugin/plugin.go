@@ -82,7 +82,11 @@ type plugin struct {
 	known    chan struct{}         // closed once the workers are known, and what their engines are
 	refused  map[worker.Key]string // owned by onChange: why requests for a key are refused
 	closers  []io.Closer           // of the discovery sources
-	pools    pools
+	shown    struct {
+		sync.Once
+		config string
+	}
+	pools pools
 	// waiting is set from the start of run until engines have had their time to say what
 	// they are.
 	waiting atomic.Bool
@@ -165,19 +169,19 @@ func (p *plugin) newWorld() error {
 	}
 	p.board = activation.New()
 	p.book = load.New(mathrand.Uint64())
-	keyed, err := keyed(p.cfg.Engines, p.view, p.log)
+	around, err := toEngines(&p.cfg.Engines, p.view.Load, p.log)
 	if err != nil {
 		return err
 	}
-	p.expired.askBy(keyed)
-	p.reports = p.newReports(keyed)
+	p.expired.askBy(around)
+	p.reports = p.newReports(around)
 	h := p.cfg.Health.Tracker()
-	h.Around, h.Hooks = keyed, health.Hooks{Transition: p.onHealth}
+	h.Around, h.Hooks = around, health.Hooks{Transition: p.onHealth}
 	p.health, err = health.New(h)
 	if err != nil {
 		return err
 	}
-	return newTokens(p, keyed)
+	return newTokens(p, around)
 }
 
 func (p *plugin) newServer() error {

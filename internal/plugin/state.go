@@ -46,7 +46,8 @@ func (p *plugin) isReady() (bool, string) {
 func (p *plugin) state() admin.State {
 	s := worldOf(p, time.Now())
 	s.Transitions, s.Lately = p.history.list(), p.history.recently(s.Now)
-	s.Config, _ = p.cfg.Effective()
+	p.shown.Do(func() { p.shown.config, _ = p.cfg.Effective() }) // it never changes
+	s.Config = p.shown.config
 	s.Shadow = shadowState(p)
 	s.Troubles = look(p, &s)
 	return s

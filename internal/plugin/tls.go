@@ -43,13 +43,9 @@ func (x *certs) transport(c config.TLSConfig) (credentials.TransportCredentials,
 		return nil, fmt.Errorf("tls: %w", err)
 	}
 	if c.ClientCA != "" {
-		pem, err := os.ReadFile(c.ClientCA)
+		conf.ClientCAs, err = config.Roots("tls.client_ca", c.ClientCA)
 		if err != nil {
-			return nil, fmt.Errorf("tls.client_ca: %w: expected a PEM file that this user may read", err)
-		}
-		conf.ClientCAs = x509.NewCertPool()
-		if !conf.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls.client_ca %q: expected a PEM file with at least one certificate", c.ClientCA)
+			return nil, err
 		}
 		conf.ClientAuth = tls.RequireAndVerifyClientCert
 	}

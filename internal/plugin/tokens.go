@@ -20,10 +20,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// newTokens makes the part that counts prompts. keyed shows engines the API key.
-func newTokens(p *plugin, keyed func(http.RoundTripper) http.RoundTripper) error {
+// newTokens makes the part that counts prompts. around is for the transport to engines.
+func newTokens(p *plugin, around func(http.RoundTripper) http.RoundTripper) error {
 	t := p.cfg.Tokens.Resolver()
-	t.Around, t.OnTokenize = keyed, func(took time.Duration, outcome tokens.Reason) {
+	t.Around, t.OnTokenize = around, func(took time.Duration, outcome tokens.Reason) {
 		p.tele.Instruments.Tokenized(telemetry.SourceEngineTokenize, string(outcome), took)
 	}
 	t.OnLocal = func(took time.Duration) {
