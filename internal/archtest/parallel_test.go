@@ -14,12 +14,10 @@ const sideBySide = "internal/envoytest"
 
 // alone are its tests that run while no other does, each with its reason.
 var alone = map[string]string{
-	"TestTwoThousandRequestsInFlight":          "all of them have to be in flight at once",
-	"TestThePluginDiesUnderStreamingAnswers":   "200 answers stream while the plugin is replaced",
-	"TestAReplicaThatIsAwayCostsNoRequest":     "24 clients ask without a pause",
-	"TestBodiesBeyondTheBudgetAreRefused":      "it fills what memory it has, with two processors' work",
-	"TestFiveHundredLargeBodiesInOneGibibyte":  "the same",
-	"TestEachCellOfTheMatrixHoldsThroughEnvoy": "its fleets are as many as the others' together",
+	"TestTwoThousandRequestsInFlight":         "all of them have to be in flight at once",
+	"TestAReplicaThatIsAwayCostsNoRequest":    "24 clients ask without a pause",
+	"TestBodiesBeyondTheBudgetAreRefused":     "it fills what memory it has, with two processors' work",
+	"TestFiveHundredLargeBodiesInOneGibibyte": "the same",
 }
 
 // serial returns tests of a package that neither begin with t.Parallel() nor are

@@ -3,7 +3,6 @@
 package envoytest
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"fmt"
@@ -221,11 +220,8 @@ var chargeLine = regexp.MustCompile(`^baton_worker_charges_total\{charge="(\w+)"
 // charges returns how often each worker was charged with what.
 func (f *fleet) charges() map[charge]string {
 	out := map[charge]string{}
-	resp, err := http.Get(f.plugin.Admin + "/metrics")
-	require.NoError(f.t, err)
-	defer resp.Body.Close()
-	for s := bufio.NewScanner(resp.Body); s.Scan(); {
-		if m := chargeLine.FindStringSubmatch(s.Text()); m != nil {
+	for _, line := range f.series("baton_worker_charges_total") {
+		if m := chargeLine.FindStringSubmatch(line); m != nil {
 			out[charge{m[2], m[1]}] = m[3]
 		}
 	}

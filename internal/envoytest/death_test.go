@@ -57,12 +57,15 @@ var slowDecode = []string{"--decode-us-per-token", "40000"}
 
 // TestThePluginDiesUnderStreamingAnswers: no answer that has begun is cut; in
 // between new requests are refused with 503, and never reach an address that
-// the client chose; a new plugin takes over.
+// the client chose; a new plugin takes over. Answers stop half-way until the plugin
+// is to end, so that it ends under each of them, on a busy machine too.
 func TestThePluginDiesUnderStreamingAnswers(t *testing.T) {
-	const n, tokens = 200, 100
+	t.Parallel()
+	const n, tokens = 200, 60
 	for _, how := range []string{"SIGKILL", "SIGTERM"} {
 		t.Run(how, func(t *testing.T) {
-			both(t, layout{prefill: 2, decode: 2, decodeArgs: slowDecode, alone: true}, func(t *testing.T, f *fleet) {
+			both(t, layout{prefill: 2, decode: 2, decodeArgs: slowDecode}, func(t *testing.T, f *fleet) {
+				f.faultAll(f.decode, enginesim.Fault{Mode: enginesim.FaultHold, When: enginesim.Mid})
 				wait := f.streamers(n, tokens)
 				// In full duplex an answer is safe once the plugin has left its
 				// stream: it does so as soon as nothing depends on it.
@@ -73,7 +76,9 @@ func TestThePluginDiesUnderStreamingAnswers(t *testing.T) {
 				old := f.plugin
 				if how == "SIGKILL" {
 					require.NoError(t, old.Kill())
+					f.faultAll(f.decode, enginesim.Fault{})
 				} else {
+					f.faultAll(f.decode, enginesim.Fault{})
 					require.NoError(t, old.Stop(10*time.Second))
 					require.NoError(t, old.Err(), "it ends with exit code 0")
 				}

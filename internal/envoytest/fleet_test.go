@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -279,7 +280,7 @@ func (f *fleet) publish(ws ...*stack.Worker) {
 func (f *fleet) dump() {
 	if f.plugin != nil {
 		f.dumpDecisions()
-		f.t.Logf("plugin's log:\n%s", lastLines(f.plugin.Log(), 60))
+		f.t.Logf("plugin's log:\n%s", lastLines(f.plugin.Log(), 600))
 	}
 	if f.envoy != nil {
 		if stats, err := f.envoy.Ask(f.ctx, http.MethodGet, "/stats?usedonly&filter=extproc|ext_proc|access_log"); err == nil {
@@ -455,16 +456,8 @@ func (f *fleet) metric(name string, parts ...string) float64 {
 // gauge is metric for one that must be there.
 func (f *fleet) gauge(name string, parts ...string) (sum float64, found bool) {
 	f.t.Helper()
-	resp, err := http.Get(f.plugin.Admin + "/metrics")
-	require.NoError(f.t, err)
-	defer resp.Body.Close()
-	s := bufio.NewScanner(resp.Body)
 lines:
-	for s.Scan() {
-		line := s.Text()
-		if !strings.HasPrefix(line, name+"{") && !strings.HasPrefix(line, name+" ") {
-			continue
-		}
+	for _, line := range f.series(name) {
 		for _, p := range parts {
 			if !strings.Contains(line, p) {
 				continue lines
@@ -475,6 +468,28 @@ lines:
 		}
 	}
 	return sum, found
+}
+
+// series returns the lines of one metric, of which no other one is written, and nothing is
+// compressed: tests ask often.
+func (f *fleet) series(name string) (out []string) {
+	f.t.Helper()
+	family := name
+	for _, part := range []string{"_bucket", "_count", "_sum"} {
+		family = strings.TrimSuffix(family, part)
+	}
+	req, err := http.NewRequest(http.MethodGet, f.plugin.Admin+"/metrics?"+url.Values{"name[]": {name, family}}.Encode(), nil)
+	require.NoError(f.t, err)
+	req.Header.Set("Accept-Encoding", "identity")
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(f.t, err)
+	defer resp.Body.Close()
+	for s := bufio.NewScanner(resp.Body); s.Scan(); {
+		if line := s.Text(); strings.HasPrefix(line, name+"{") || strings.HasPrefix(line, name+" ") {
+			out = append(out, line)
+		}
+	}
+	return out
 }
 
 func alive(w *stack.Worker) bool {

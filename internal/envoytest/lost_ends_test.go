@@ -111,11 +111,13 @@ func (c *cable) cut() {
 	c.ends, c.drops = nil, false
 }
 
-// hasPassed and hasLost report whether the text has come from Envoy.
-func (c *cable) hasPassed(text string) bool {
+// hasPassed and hasLost report whether the text has come from Envoy, timesPassed how often.
+func (c *cable) hasPassed(text string) bool { return c.timesPassed(text) > 0 }
+
+func (c *cable) timesPassed(text string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return bytes.Contains(c.passed.Bytes(), []byte(text))
+	return bytes.Count(c.passed.Bytes(), []byte(text))
 }
 
 func (c *cable) hasLost(text string) bool {
@@ -180,7 +182,8 @@ func twoRunning(f *fleet, c *cable) (replies [2]chan *reply) {
 	f.await("streams on which nothing depends to be left", func() bool {
 		return f.metric("baton_streams_in_flight", `leg="prefill"`) == 0 && (!f.fullDuplex || f.metric("baton_streams_in_flight", `leg="main"`) == 0)
 	})
-	f.awaitLong("the log to tell that they run", func() bool { return c.hasPassed(nameOfRuns) })
+	// Its first message begins with all that Envoy has to say of itself: it is whole once a later one has begun.
+	f.awaitLong("the log to tell that they run", func() bool { return c.hasPassed(nameOfRuns) && c.timesPassed("x-attempt-id") > len(replies) })
 	require.EqualValues(f.t, 2, f.metric("baton_worker_decode_requests"))
 	return replies
 }

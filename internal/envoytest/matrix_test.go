@@ -68,6 +68,7 @@ func matrixPlugins() []matrixPlugin {
 // adds: the table that internal/extproc asks its server, in both body modes. Which
 // worker a pick finds is not the table's to say here, but of which role.
 func TestEachCellOfTheMatrixHoldsThroughEnvoy(t *testing.T) {
+	t.Parallel()
 	cells, err := matrixtable.Read("../extproc/testdata/matrix")
 	require.NoError(t, err)
 	states := matrixStates()

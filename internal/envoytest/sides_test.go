@@ -99,7 +99,9 @@ func TestAnAnswerThatEndsInAnAbortIsItsWorkersFault(t *testing.T) {
 			require.Equal(t, http.StatusOK, r.status, r.body)
 			require.Contains(t, r.body, "abort")
 			f.awaitOutcomes(1, "cut", `code="answer_cut"`)
-			require.EqualValues(t, 1, f.metric("baton_blame_total", fmt.Sprintf("leg=%q", leg), `seen="finish_reason"`))
+			f.await("it to be judged", func() bool {
+				return f.metric("baton_blame_total", fmt.Sprintf("leg=%q", leg), `seen="finish_reason"`) == 1
+			})
 			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("and serves the next", 4, false)), "and serves the next", 4)
 			f.awaitOutcomes(1, "ok")
 		})

@@ -17,6 +17,7 @@ import (
 // Each attempt after the first is counted once: with the failure, if the plugin gave up the
 // attempt before, otherwise as Envoy's.
 func TestAttemptsThatEnvoyMakesOnItsOwnWordAreCounted(t *testing.T) {
+	t.Parallel()
 	tele, err := telemetry.New(telemetry.Config{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, tele.Shutdown(t.Context())) }()

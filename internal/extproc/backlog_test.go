@@ -140,6 +140,7 @@ func TestAWorkerThatIsAsideHasNoQueue(t *testing.T) {
 }
 
 func TestARequestForOneWorkerAloneKnowsNoPrefillQueue(t *testing.T) {
+	t.Parallel()
 	r := newReplica(t, "a", func(c *Config) { c.MaxQueuedISLTokens, c.Board = 1, aggregatedBoard(t) })
 	var streams []*proxy
 	for range 3 {

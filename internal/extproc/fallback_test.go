@@ -40,6 +40,7 @@ func refusing(status int) http.HandlerFunc {
 // If prefill fails in the last attempt, one worker serves the request, if this is configured
 // and a worker can serve alone.
 func TestWhatPrefillHasFailedForGoodIsServedByOneWorkerAsAFallback(t *testing.T) {
+	t.Parallel()
 	for name, row := range map[string]struct {
 		status   int
 		attempt  int

@@ -41,6 +41,7 @@ func sendBody(t *testing.T, f *fleet, m mode, words ...string) *frameStream {
 
 // A body of 10^7 bytes, as one message and in pieces as Envoy sends them.
 func TestALargeBodyIsSentOnInPortablePieces(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, new(datadriven.TestData), aPair)
 	for _, m := range []mode{{duplex: true}, {twoLeg: true}, {twoLeg: true, duplex: true}} {
 		for _, words := range [][]string{{"size=10000000"}, {"size=10000000", "each=16384"}, {"size=10000000", "each=65537"}} {
@@ -57,6 +58,7 @@ func TestALargeBodyIsSentOnInPortablePieces(t *testing.T) {
 
 // The body is cut once, at each place: also inside keys, escapes and characters.
 func TestABodyIsSentOnWhereverItIsCut(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, new(datadriven.TestData), aPair)
 	const body = "{ \"mod\\u0065l\" : \"m\" ,\"prompt\":\"h\xc3\xa9\xf0\x9f\x98\x80 \\u00e9\\ud83d\\ude00\\\"\\\\\",\"max_tokens\":1 } "
 	for _, m := range []mode{{duplex: true}, {twoLeg: true, duplex: true}} {

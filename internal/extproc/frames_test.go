@@ -56,6 +56,7 @@ import (
 // ended, what was booked before that and after it, and which counters of failures, of subset
 // hints and of answers by other endpoints have changed. `make golden` rewrites the output.
 func TestFrameScenarios(t *testing.T) {
+	t.Parallel()
 	datadriven.Walk(t, "testdata/frames", func(t *testing.T, path string) {
 		var fleet []string
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {

@@ -457,6 +457,7 @@ var hostileLayouts = []struct {
 // TestNoClientSetsAHealthyWorkerAside: a request has the same effect at each worker. None of
 // 100,000 such requests changes the state of a worker.
 func TestNoClientSetsAHealthyWorkerAside(t *testing.T) {
+	t.Parallel()
 	var played atomic.Int64
 	t.Run("fleets", func(t *testing.T) {
 		for i, c := range hostileLayouts {

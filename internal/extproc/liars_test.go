@@ -111,6 +111,7 @@ func TestARankThatHoldsLessThanItsEventsSayIsFoundDiscountedAndHealed(t *testing
 // TestEnginesThatEvictAreNotCalledLiars in 2,000 prompts of each engine, several at a time, whose working set is three
 // times what the caches hold.
 func TestEnginesThatEvictAreNotCalledLiars(t *testing.T) {
+	t.Parallel()
 	rounds := 500
 	if testing.Short() {
 		rounds = 50
@@ -215,6 +216,7 @@ func TestNoClientCanHaveATrueRankCalledALiar(t *testing.T) {
 
 // TestARankWhoseEventsAreCutIsFoundInAnyTraffic, within twenty prompts that it gets, of which most are in no cache.
 func TestARankWhoseEventsAreCutIsFoundInAnyTraffic(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(8) {
 		engine := []worker.Engine{worker.VLLM, worker.SGLang}[seed%2]
 		f := newLossFleet(t, 1, true, engine, func(c *enginesim.Config) { c.CapacityBlocks = 12*lossPrompt + 1 }, nil)

@@ -155,6 +155,7 @@ func lossRows() []lossRow {
 // TestWhyOverlapIsLostIsNamedRightly plants each cause with simulated engines: of a hundred at least 95
 // are named rightly, to the token, and nothing is called an estimate that is none.
 func TestWhyOverlapIsLostIsNamedRightly(t *testing.T) {
+	t.Parallel()
 	cases, right, estimates := 0, 0, 0
 	for _, row := range lossRows() {
 		for seed := range uint64(lossRounds) {

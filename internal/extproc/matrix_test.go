@@ -214,6 +214,7 @@ func matrixAsk(t *testing.T, st *matrixState, c *matrixtable.Cell) string {
 // with what #named-workers adds. Each cell has a replica of its own. internal/envoytest sends
 // the same requests through Envoy.
 func TestWhoServesARequestIsWhatTheMatrixSays(t *testing.T) {
+	t.Parallel()
 	cells, err := matrixtable.Read("testdata/matrix")
 	require.NoError(t, err)
 	require.Len(t, matrixStates, len(matrixtable.States()))
@@ -230,6 +231,7 @@ func TestWhoServesARequestIsWhatTheMatrixSays(t *testing.T) {
 // A request that names a draining worker is refused with the name, also if no decode worker
 // can be picked, or if one worker could serve instead. It is never served by another worker.
 func TestWhoNamesAWorkerThatDrainsIsToldWhich(t *testing.T) {
+	t.Parallel()
 	for _, fallback := range []bool{false, true} {
 		ws := routetest.Workers()
 		ws[2].Draining, ws[3].Draining = true, true

@@ -88,6 +88,7 @@ func TestAFilterThatSaysWhatNobodyKnowsIsRefused(t *testing.T) {
 
 // Named workers are taken and booked. No cursor moves.
 func TestANamedPairIsBookedAndTheTurnStays(t *testing.T) {
+	t.Parallel()
 	r := newReplica(t, "a", func(c *Config) {
 		c.Prefill.Mode, c.Decode.Mode = picker.RoundRobin, picker.RoundRobin
 		c.StartTimeout = time.Minute
@@ -125,6 +126,7 @@ func TestANamedPairIsBookedAndTheTurnStays(t *testing.T) {
 
 // A request may name only one of the two workers: the plugin picks the other.
 func TestWhatIsNotNamedIsPicked(t *testing.T) {
+	t.Parallel()
 	r := newReplica(t, "a", func(c *Config) { c.StartTimeout = time.Minute })
 	for range 4 {
 		p := r.through(routingKey, "prerouted")
@@ -304,6 +306,7 @@ func TestANamedWorkerIsTakenThoughItIsAsideOrBusy(t *testing.T) {
 }
 
 func TestARankOfANamedWorkerIsTakenOrPicked(t *testing.T) {
+	t.Parallel()
 	ws := routetest.Workers()
 	for _, w := range ws {
 		w.DPSize = 4
@@ -427,6 +430,7 @@ func TestTheAnswerToAQuestionIsOfItsOwnKind(t *testing.T) {
 // A decode worker that the request names stays, whatever happens while prefill runs. In a
 // pool of two engines the picked worker has the engine of the named one.
 func TestAPickedWorkerFitsTheNamedOne(t *testing.T) {
+	t.Parallel()
 	ws := routetest.Workers()
 	ws[1].Engine, ws[3].Engine = worker.TensorRTLLM, worker.TensorRTLLM
 	r := newReplicaOf(t, "a", fixed(ws), func(c *Config) { c.StartTimeout = time.Minute })

@@ -15,6 +15,7 @@ import (
 // docs/behaviour.md#transfer-domain and #named-workers. Each of two zones has one worker of
 // each role.
 func TestPrefillIsPickedSoThatItsKVMayReachTheNamedDecode(t *testing.T) {
+	t.Parallel()
 	r := newReplicaOf(t, "a", fixed(routetest.Zoned(worker.Required, 0)), func(c *Config) { c.StartTimeout = time.Minute })
 	for range 6 {
 		for decode, prefill := range map[string]string{"3": "1", "4": "2"} {

@@ -60,6 +60,7 @@ func taped(t *testing.T, change func(*Config)) (*replica, *tape) {
 }
 
 func TestADecisionAndItsEndAreRecorded(t *testing.T) {
+	t.Parallel()
 	r, tp := taped(t, nil)
 	for range 2 {
 		p := r.open(filterMain)
@@ -128,6 +129,7 @@ func TestARecordHasNoTextOfAPrompt(t *testing.T) {
 // recording them, in the request's goroutine and in the writer's. A whole request with two legs takes two to
 // three times as much (docs/scale.md). The bound is that of the documentation, twice, for a busy machine.
 func TestRecordingTakesASmallPartOfARequest(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it takes a second")
 	}

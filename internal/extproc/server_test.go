@@ -411,6 +411,7 @@ func (panicky) Overlap([]kvindex.LocalHash, *kvindex.Overlap) { panic("the index
 // TestAPanicEndsItsOwnStreamOnly: the client gets a 500, another stream gets its answer, and
 // nothing stays booked.
 func TestAPanicEndsItsOwnStreamOnly(t *testing.T) {
+	t.Parallel()
 	r := newReplica(t, "a", func(c *Config) { c.Index = panicky{c.Index} })
 	well := r.open(filterMain)
 	defer well.cancel()
@@ -521,6 +522,7 @@ func TestAStreamWithoutAKnownFilterIsRefused(t *testing.T) {
 // TestManyStreamsAtOnceLeaveNothingBooked ends streams of both legs at all moments. Run it
 // with -race.
 func TestManyStreamsAtOnceLeaveNothingBooked(t *testing.T) {
+	t.Parallel()
 	r := newReplica(t, "a", func(c *Config) { c.StartTimeout = 20 * time.Millisecond })
 	done := make(chan struct{})
 	const clients, each = 16, 24
@@ -607,6 +609,7 @@ func TestAMessageThatCannotBeReadIsAnswered(t *testing.T) {
 // TestALegWhoseEndWasNotReportedIsAskedFor: the other replica's report was lost. Whoever aborts the leg
 // learns that it has ended, and its booking does not stay to the request's deadline.
 func TestALegWhoseEndWasNotReportedIsAskedFor(t *testing.T) {
+	t.Parallel()
 	owner, other := newReplica(t, "owner", func(c *Config) { c.OrphanGrace = time.Millisecond }), newReplica(t, "other", nil)
 	main := owner.open(filterMain)
 	set := main.route(someBody)

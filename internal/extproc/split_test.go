@@ -285,6 +285,7 @@ func TestARequestIsServedByOneWorkerWhereThatCostsLess(t *testing.T) {
 
 // One worker serves alone only if that is configured (docs/behaviour.md#nobody-eligible).
 func TestOnlyAFallbackServesByOneWorkerWhatCannotBeSplit(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(ws []*worker.Worker, c *Config){
 		"no_prefill_worker": func(ws []*worker.Worker, _ *Config) { ws[0].Draining, ws[1].Draining = true, true },
 		"no_decode_worker":  func(ws []*worker.Worker, _ *Config) { ws[2].Role, ws[3].Draining = worker.Aggregated, true },
@@ -336,6 +337,7 @@ func TestAFallbackIsNoWayAroundBackPressure(t *testing.T) {
 
 // A pick moves the cursor of its pool once, when a request is sent to the picked worker.
 func TestTheCursorMovesOnceForEachRequestThatLeaves(t *testing.T) {
+	t.Parallel()
 	ws := routetest.Workers()
 	r := newReplicaOf(t, "a", fixed(ws), func(c *Config) {
 		c.Prefill.Mode, c.Decode.Mode, c.Overrides = picker.RoundRobin, picker.RoundRobin, true

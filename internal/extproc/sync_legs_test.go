@@ -386,6 +386,7 @@ func TestADecodeThatIsPickedAgainIsBoundAsTheFirst(t *testing.T) {
 // A fresh attempt avoids the workers that have failed the request, also in a later pick of
 // decode. If there is no other, a worker that has failed before is picked.
 func TestADecodeThatIsPickedAgainIsNoneThatHasFailedBefore(t *testing.T) {
+	t.Parallel()
 	for _, others := range []bool{false, true} {
 		ws := prefillFirst(t, nil)
 		if others {
@@ -457,6 +458,7 @@ func collectors(t *testing.T, ws []*worker.Worker, way, names []string, change f
 }
 
 func TestWhatPrefillHoldsIsCollectedByWhoCanBeReached(t *testing.T) {
+	t.Parallel()
 	ws := prefillFirst(t, nil)
 	require.Equal(t, []worker.ID{3}, collectors(t, ws, nil, nil, nil, 0, saying("{}")))
 	require.Equal(t, []worker.ID{3}, collectors(t, ws, nil, nil, nil, 0, refusing(500)), "it has seen the hand-off")
@@ -466,6 +468,7 @@ func TestWhatPrefillHoldsIsCollectedByWhoCanBeReached(t *testing.T) {
 
 // doc.go: a synchronous hand-off goes to no other decode worker than the named one.
 func TestWhatPrefillHoldsIsCollectedByNoOtherThanTheNamed(t *testing.T) {
+	t.Parallel()
 	ws, names := prefillFirst(t, nil), []string{"x-prefill-instance-id", "2", "x-worker-instance-id", "4"}
 	require.Equal(t, []worker.ID{4}, collectors(t, ws, direct(), names, nil, 0, refusedLeg))
 	require.Equal(t, []worker.ID{4}, collectors(t, ws, direct(), names, nil, 4, saying("{}")), "who named it may know better than we")
@@ -473,6 +476,7 @@ func TestWhatPrefillHoldsIsCollectedByNoOtherThanTheNamed(t *testing.T) {
 
 // Only workers of the same engine and domain can read the KV.
 func TestWhatPrefillHoldsIsCollectedWhereItCanBeRead(t *testing.T) {
+	t.Parallel()
 	for name, spoil := range map[string]func(w *worker.Worker){
 		"another domain": func(w *worker.Worker) { w.TopologyDomains = map[string]string{"zone": "b"} },
 		"another engine": func(w *worker.Worker) {
@@ -515,6 +519,7 @@ func (r *replica) admitted(token string) (set map[string]string, status int) {
 // TestASyncLegIsAdmittedOnceAndOnlyWhileItsAttemptLives: the rule for mirrored legs holds for
 // the plugin's own legs.
 func TestASyncLegIsAdmittedOnceAndOnlyWhileItsAttemptLives(t *testing.T) {
+	t.Parallel()
 	l := newLegs(until(nil, nil))
 	r := withLegs(t, l, prefillFirst(t, nil), func(c *Config) { c.PrefillTimeout = 5 * time.Minute })
 	ask := func() (*proxy, string) {
@@ -545,6 +550,7 @@ func TestASyncLegIsAdmittedOnceAndOnlyWhileItsAttemptLives(t *testing.T) {
 
 // A leg that comes too late is refused, although its request is still here.
 func TestASyncLegThatComesTooLateIsNotAdmitted(t *testing.T) {
+	t.Parallel()
 	l := newLegs(until(nil, nil))
 	r := withLegs(t, l, prefillFirst(t, nil), func(c *Config) { c.StartTimeout = 20 * time.Millisecond })
 	var p *proxy
@@ -586,6 +592,7 @@ func TestASyncLegIsNotAdmittedAfterItsDeadline(t *testing.T) {
 // A leg of the plugin's own takes an open file. Beyond the bound a request is refused at once, and
 // nothing stays booked.
 func TestBeyondTheBoundOfLegsARequestIsRefused(t *testing.T) {
+	t.Parallel()
 	let := make(chan struct{})
 	l := newLegs(until(let, saying(handedOver)))
 	r := withLegs(t, l, prefillFirst(t, nil), func(c *Config) { c.MaxLegs = 1 })

@@ -131,6 +131,7 @@ func TestADrainWaitsForThePrefillThatAClientHasLeft(t *testing.T) {
 // Requests that come while older ones run are served, those that come later are refused, and
 // legs are served at any time.
 func TestADrainServesWhatComesUntilTheOldHaveEnded(t *testing.T) {
+	t.Parallel()
 	r := newReplica(t, "a", func(c *Config) { c.StartTimeout = time.Minute })
 	old := r.open(filterMain)
 	routed(t, old.ask(eightTokens))
