@@ -50,7 +50,7 @@ RACE          :=
 # Under the race detector a fleet takes three times the CPU.
 RACING        := RACE=-race FLEETS=3
 UNIT_FLAGS    :=
-GOTEST         = go test -json $(RACE) -tags $(TAGS) -timeout 20m $(if $(RUN),-run '$(RUN)')
+GOTEST         = go test -json -vet off $(RACE) -tags $(TAGS) -timeout 20m $(if $(RUN),-run '$(RUN)')
 TALLY         := .run/tally
 CI            ?=
 # Each step of a run prints a line when it begins, with its number of all, and never less than
@@ -103,7 +103,7 @@ $(sort $(MAKECMDGOALS)) &:
 
 else
 
-.PHONY: told tally help build dist tools test modules static static-tidy static-lint half-unit half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-replay bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean page real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct test-llmd clients tools-clients kube-check charts
+.PHONY: told tally help build dist tools test modules static static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-replay bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean page real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct test-llmd clients tools-clients kube-check charts
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -164,7 +164,7 @@ told:
 	[ -z "$$failed" ]
 
 test: ## all that must hold: static checks, and every test but the long ones (RUN=Pattern: the tests that match, alone)
-	$(call tell,$(if $(RUN),,static-tidy static-lint) half-unit half-envoy)
+	$(call tell,$(if $(RUN),,static-tidy static-lint) half-unit half-examples half-envoy)
 
 static: ## what needs no test: a tidy go.mod, the linter, which has go vet's checks, with every tag
 	$(call tell,static-tidy static-lint)
@@ -179,13 +179,13 @@ test-unit: ## the tests that need no Envoy, always run, random ones with few rou
 	$(call tell,half-unit) TAGS=invariants REAL=none UNIT_FLAGS='-count 1 -short'
 
 test-race: ## the tests under the race detector: both of its halves, of at most 20 minutes each (RUN=Pattern)
-	$(call tell,half-unit half-envoy) $(RACING)
+	$(call tell,half-unit half-examples half-envoy) $(RACING)
 
 test-race-unit: ## of test-race, what needs no Envoy (RUN=Pattern)
 	$(call tell,half-unit) $(RACING)
 
 test-race-envoy: ## of test-race, the examples and the tests through Envoy (RUN=Pattern)
-	$(call tell,half-envoy) $(RACING)
+	$(call tell,half-examples half-envoy) $(RACING)
 
 # The halves of test: without Envoy, and with it. Their reports are .run/test/*.json.
 # What needs no Envoy takes processors, not memory: its linker and its tests collect garbage
@@ -195,10 +195,13 @@ half-unit: $(TOKENIZERS:%=.tools/tokenizers/%/.whole)
 	@GOGC=400 $(GOTEST) -p 3 -parallel 8 $(UNIT_FLAGS) $(LONGEST) $$(go list $(PKG) | grep -vE '$(REAL)') | \
 	  $(WATCH) -name 'tests without Envoy' -o .run/test/unit.json -tests $(call tests_of,$$(go list $(PKG) | grep -vE '$(REAL)'))
 
-# The tests through Envoy begin with those that run alone, which mostly wait: examples run beside.
+half-examples: tools
+	@$(GOTEST) -count 1 -p 4 $(WITH_ENVOY) | \
+	  $(WATCH) -name examples -o .run/test/examples.json -tests $(call tests_of,$(WITH_ENVOY))
+
 half-envoy: tools
-	@$(GOTEST) -count 1 -p 3 -parallel $(FLEETS) ./internal/envoytest $(WITH_ENVOY) | \
-	  $(WATCH) -name 'tests through Envoy' -o .run/test/envoy.json -tests $(call tests_of,./internal/envoytest $(WITH_ENVOY))
+	@$(GOTEST) -count 1 -parallel $(FLEETS) ./internal/envoytest | \
+	  $(WATCH) -name 'tests through Envoy' -o .run/test/envoy.json -tests $(call tests_of,./internal/envoytest)
 
 # What the tests are built from is fetched first, so that go does not tell of it among them.
 modules:

@@ -15,7 +15,6 @@ const sideBySide = "internal/envoytest"
 // alone are its tests that run while no other does, each with its reason.
 var alone = map[string]string{
 	"TestTwoThousandRequestsInFlight":         "all of them have to be in flight at once",
-	"TestAReplicaThatIsAwayCostsNoRequest":    "24 clients ask without a pause",
 	"TestBodiesBeyondTheBudgetAreRefused":     "it fills what memory it has, with two processors' work",
 	"TestFiveHundredLargeBodiesInOneGibibyte": "the same",
 }

@@ -51,8 +51,8 @@ func quickWorkers(threads int) layout {
 // TestAReplicaThatIsAwayCostsNoRequest: many requests at once, from several threads of
 // Envoy, and a replica that is away for a while. Envoy tries it again and again.
 func TestAReplicaThatIsAwayCostsNoRequest(t *testing.T) {
+	t.Parallel()
 	l := quickWorkers(4)
-	l.alone = true
 	eachSpread(t, l, inLoad, func(t *testing.T, a, b *replica) {
 		stop := a.load(24)
 		for _, r := range []*replica{a, b} {
@@ -164,6 +164,10 @@ func (f *fleet) load(clients int) (stop func()) {
 			for i := 0; ctx.Err() == nil; i++ {
 				prompt := fmt.Sprintf("client %d request %d", c, i)
 				got[c] = append(got[c], loaded{prompt, f.send(f.t.Context(), "/v1/completions", completion(prompt, 6, i%2 == 0))})
+				select {
+				case <-time.After(loadPause):
+				case <-ctx.Done():
+				}
 			}
 		})
 	}

@@ -16,6 +16,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -470,23 +471,27 @@ lines:
 	return sum, found
 }
 
-// series returns the lines of one metric, of which no other one is written, and nothing is
+// series returns the lines of metrics, of which no other one is written, and nothing is
 // compressed: tests ask often.
-func (f *fleet) series(name string) (out []string) {
+func (f *fleet) series(names ...string) (out []string) {
 	f.t.Helper()
-	family := name
-	for _, part := range []string{"_bucket", "_count", "_sum"} {
-		family = strings.TrimSuffix(family, part)
+	families := slices.Clone(names)
+	for _, name := range names {
+		for _, part := range []string{"_bucket", "_count", "_sum"} {
+			families = append(families, strings.TrimSuffix(name, part))
+		}
 	}
-	req, err := http.NewRequest(http.MethodGet, f.plugin.Admin+"/metrics?"+url.Values{"name[]": {name, family}}.Encode(), nil)
+	req, err := http.NewRequest(http.MethodGet, f.plugin.Admin+"/metrics?"+url.Values{"name[]": families}.Encode(), nil)
 	require.NoError(f.t, err)
 	req.Header.Set("Accept-Encoding", "identity")
 	resp, err := http.DefaultClient.Do(req)
 	require.NoError(f.t, err)
 	defer resp.Body.Close()
 	for s := bufio.NewScanner(resp.Body); s.Scan(); {
-		if line := s.Text(); strings.HasPrefix(line, name+"{") || strings.HasPrefix(line, name+" ") {
-			out = append(out, line)
+		name, _, _ := strings.Cut(s.Text(), " ")
+		name, _, _ = strings.Cut(name, "{")
+		if slices.Contains(names, name) {
+			out = append(out, s.Text())
 		}
 	}
 	return out
@@ -517,15 +522,18 @@ func (f *fleet) checkIdle() {
 	}
 	_, known := f.gauge("baton_worker_prefill_requests")
 	require.True(f.t, known, "the plugin shows what is booked")
-	for _, name := range []string{
-		"baton_worker_prefill_requests", "baton_worker_prefill_tokens", "baton_worker_decode_requests", "baton_worker_decode_blocks",
-		"baton_streams_in_flight", "baton_body_bytes_in_flight",
-	} {
-		// Of an answer whose log has broken nothing is known for 12 s.
-		ctx, cancel := context.WithTimeout(f.ctx, 20*time.Second)
-		require.NoError(f.t, stack.Await(ctx, name+" to be zero", func() bool { return f.metric(name) == 0 }))
-		cancel()
-	}
+	// Of an answer whose log has broken nothing is known for 12 s.
+	ctx, cancel := context.WithTimeout(f.ctx, 20*time.Second)
+	defer cancel()
+	var left []string
+	err := stack.Await(ctx, "nothing to be booked or in flight", func() bool {
+		left = slices.DeleteFunc(f.series(
+			"baton_worker_prefill_requests", "baton_worker_prefill_tokens", "baton_worker_decode_requests", "baton_worker_decode_blocks",
+			"baton_streams_in_flight", "baton_body_bytes_in_flight",
+		), func(line string) bool { return strings.HasSuffix(line, " 0") })
+		return len(left) == 0
+	})
+	require.NoError(f.t, err, "%s", left)
 	for _, w := range f.workers {
 		if !alive(w) {
 			continue

@@ -40,3 +40,6 @@ var bookedBesides = []bookedRun{{"vllm", false, false}}
 var replaced = replacing{streams: 40, requests: 48, every: 80 * time.Millisecond}
 
 var lateRuns = []lateRun{{worker.SGLang, 2500 * time.Millisecond, false, 10}}
+
+// loadPause is how long each client of a load waits between two requests.
+const loadPause = 100 * time.Millisecond

@@ -44,3 +44,6 @@ var lateRuns = []lateRun{
 	{worker.SGLang, 1500 * time.Millisecond, false, 38}, {worker.SGLang, 2500 * time.Millisecond, true, 38}, {worker.SGLang, 4 * time.Second, false, 38},
 	{worker.SGLang, 1500 * time.Millisecond, true, 38}, {worker.VLLM, 2500 * time.Millisecond, false, 38}, {worker.SGLang, 4 * time.Second, true, 38},
 }
+
+// loadPause is how long each client of a load waits between two requests.
+const loadPause = 0

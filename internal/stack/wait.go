@@ -8,7 +8,7 @@ import (
 
 // The pauses between two calls of ok. They are short at first, since most answers come
 // soon. Later they are longer, since a call may cost a process a page of metrics.
-const firstPause, lastPause = 5 * time.Millisecond, 60 * time.Millisecond
+const firstPause, lastPause = 5 * time.Millisecond, 80 * time.Millisecond
 
 // poll calls ok until it returns true, the context ends, or p (may be nil) ends.
 func poll(ctx context.Context, what string, p *Process, ok func() bool) error {
@@ -22,7 +22,7 @@ func poll(ctx context.Context, what string, p *Process, ok func() bool) error {
 	for !ok() {
 		select {
 		case <-tick.C:
-			pause = min(pause*3/2, lastPause)
+			pause = min(pause*2, lastPause)
 			tick.Reset(pause)
 		case <-died:
 			return fmt.Errorf("stack: waited for %s: it ended: %w", what, p.Err())
