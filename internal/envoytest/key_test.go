@@ -67,6 +67,9 @@ func TestEnginesThatServeTLS(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			ca := filepath.Join(t.TempDir(), "ca.pem")
+			one := httptest.NewTLSServer(nil) // all of this process show the same certificate
+			t.Cleanup(one.Close)
+			require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: one.Certificate().Raw}), 0o600))
 			l := layoutOf(layout{prefill: 1, decode: 2, prefillArgs: shortLease, envoy: envoy.Params{WorkerCA: ca}, workers: bareFile}, engine)
 			l.config = "health: {probe_interval: 50ms}\nrouting: {decode: {mode: round-robin}}\ntokens: {wait: 3s}\nengines: {report_interval: 100ms, ca: " + ca + "}\n"
 			l.describe = func(f *fleet) {
@@ -77,7 +80,6 @@ func TestEnginesThatServeTLS(t *testing.T) {
 						ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 					})
 					f.t.Cleanup(server.Close)
-					require.NoError(f.t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
 					at, err := worker.ParseEndpoint(server.Listener.Addr().String())
 					require.NoError(f.t, err)
 					w.Info.Endpoint = at

@@ -129,7 +129,6 @@ func TestARecordHasNoTextOfAPrompt(t *testing.T) {
 // recording them, in the request's goroutine and in the writer's. A whole request with two legs takes two to
 // three times as much (docs/scale.md). The bound is that of the documentation, twice, for a busy machine.
 func TestRecordingTakesASmallPartOfARequest(t *testing.T) {
-	t.Parallel()
 	if testing.Short() {
 		t.Skip("it takes a second")
 	}
