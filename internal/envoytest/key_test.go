@@ -3,11 +3,12 @@
 package envoytest
 
 import (
+	"crypto/tls"
 	"encoding/pem"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -66,23 +67,15 @@ func TestEnginesThatServeTLS(t *testing.T) {
 	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			ca := filepath.Join(t.TempDir(), "ca.pem")
-			one := httptest.NewTLSServer(nil) // all of this process show the same certificate
+			one := httptest.NewTLSServer(nil) // for its certificate
 			t.Cleanup(one.Close)
+			ca := filepath.Join(t.TempDir(), "ca.pem")
 			require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: one.Certificate().Raw}), 0o600))
 			l := layoutOf(layout{prefill: 1, decode: 2, prefillArgs: shortLease, envoy: envoy.Params{WorkerCA: ca}, workers: bareFile}, engine)
 			l.config = "health: {probe_interval: 50ms}\nrouting: {decode: {mode: round-robin}}\ntokens: {wait: 3s}\nengines: {report_interval: 100ms, ca: " + ca + "}\n"
 			l.describe = func(f *fleet) {
 				for _, w := range f.workers {
-					to := &url.URL{Scheme: "http", Host: w.Info.Endpoint.String()}
-					server := httptest.NewTLSServer(&httputil.ReverseProxy{
-						FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) },
-						ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
-					})
-					f.t.Cleanup(server.Close)
-					at, err := worker.ParseEndpoint(server.Listener.Addr().String())
-					require.NoError(f.t, err)
-					w.Info.Endpoint = at
+					w.Info.Endpoint = overTLS(f.t, one.TLS, w.Info.Endpoint)
 				}
 				describeBare(f)
 			}
@@ -115,4 +108,35 @@ func TestEnginesThatServeTLS(t *testing.T) {
 			})
 		})
 	}
+}
+
+// overTLS serves what serves at the address over TLS, and returns where.
+func overTLS(t *testing.T, conf *tls.Config, to worker.Endpoint) worker.Endpoint {
+	l, err := tls.Listen("tcp", "127.0.0.1:0", conf)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			from, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer from.Close()
+				there, err := net.Dial("tcp", to.String())
+				if err != nil {
+					return
+				}
+				defer there.Close()
+				go func() {
+					_, _ = io.Copy(there, from)
+					_ = there.Close()
+				}()
+				_, _ = io.Copy(from, there)
+			}()
+		}
+	}()
+	at, err := worker.ParseEndpoint(l.Addr().String())
+	require.NoError(t, err)
+	return at
 }
