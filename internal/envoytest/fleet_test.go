@@ -538,10 +538,14 @@ func (f *fleet) checkIdle() {
 		if !alive(w) {
 			continue
 		}
-		f.await("no KV to be held by "+w.Name, func() bool {
-			s, ok := f.state(w)
+		var s enginesim.State
+		ctx, cancel := context.WithTimeout(f.ctx, 10*time.Second)
+		err := stack.Await(ctx, "no KV to be held by "+w.Name, func() (ok bool) {
+			s, ok = f.state(w)
 			return !ok || s.KVHeldBlocks == 0
 		})
+		cancel()
+		require.NoError(f.t, err, "%+v", s)
 		if s, ok := f.state(w); ok {
 			require.Empty(f.t, s.Violations, w.Name)
 		}
