@@ -37,8 +37,9 @@ const (
 	legsAbort      = "/" + legsService + "/Abort"
 	legsLogged     = "/" + legsService + "/Logged"
 	legsAlive      = "/" + legsService + "/Alive"
-	reportTimeout  = 2 * time.Second
-	maxPeerReports = 4096 // reports on their way at once; more are dropped and counted
+	reportTimeout  = 20 * time.Second // a replica that stands still for a while has to hear of its legs when it goes on
+	reportsAtEnd   = 2 * time.Second  // how long a process that ends waits for its reports
+	maxPeerReports = 4096             // calls on their way at once; more are dropped and counted
 )
 
 type peerReport struct {
@@ -127,10 +128,7 @@ func (p *peers) report(owner, token string, r leg.Report, over func(), before <-
 		close(done)
 		return done
 	}
-	select {
-	case p.calls <- struct{}{}:
-	default:
-		p.lost()
+	if !p.begin() {
 		close(done)
 		return done
 	}
@@ -190,7 +188,11 @@ type peerEntry struct {
 
 // logged tells the owner how answers of its attempts have ended.
 func (p *peers) logged(owner string, entries []peerEntry) {
+	if !p.begin() {
+		return
+	}
 	p.wg.Go(func() {
+		defer func() { <-p.calls }()
 		conn, err := p.conn(addressOf(owner))
 		if err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
@@ -208,7 +210,11 @@ func (p *peers) logged(owner string, entries []peerEntry) {
 // abort asks the replica at addr to end a leg of one of our attempts that runs there. It calls over if that
 // answers that the leg has ended: its report of that was lost.
 func (p *peers) abort(addr, token string, over func()) {
+	if !p.begin() {
+		return
+	}
 	p.wg.Go(func() {
+		defer func() { <-p.calls }()
 		conn, err := p.conn(addr)
 		if err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
@@ -261,15 +267,35 @@ func (p *peers) forgetLocked(now time.Time) {
 	}
 }
 
-// close waits for the calls on their way and closes the connections.
+// begin takes a place for a call, which gives it back. It returns false if there is none.
+func (p *peers) begin() bool {
+	select {
+	case p.calls <- struct{}{}:
+		return true
+	default:
+		p.lost()
+		return false
+	}
+}
+
+// close waits a while for the calls on their way, and closes the connections, which ends the calls.
 func (p *peers) close() {
-	p.wg.Wait()
+	ended := make(chan struct{})
+	go func() {
+		p.wg.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(reportsAtEnd):
+	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	for _, c := range p.conns {
 		_ = c.Close()
 	}
 	p.conns = nil
+	p.mu.Unlock()
+	<-ended
 }
 
 var errPeersClosed = errors.New("extproc: this process is about to end")
