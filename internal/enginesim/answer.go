@@ -17,7 +17,7 @@ const flushBytes = 32 << 10
 // bytes only after everything has been released.
 func (c *call) answer(out int, reason string) error {
 	a := c.newAnswer(out, reason)
-	c.s.engine.handOver(c, reason)
+	c.job.handOver(reason)
 	if c.q.stream {
 		return a.stream()
 	}
@@ -25,8 +25,8 @@ func (c *call) answer(out int, reason string) error {
 }
 
 func (c *call) newAnswer(out int, reason string) *answer {
-	a := &answer{c: c, shape: c.s.engine.shape(), out: out, reason: reason, created: time.Now().Unix()}
-	a.id, _ = json.Marshal(c.answerID())
+	a := &answer{c: c, shape: c.s.engine.shape, out: out, reason: reason, created: time.Now().Unix()}
+	a.id, _ = json.Marshal(a.newID())
 	a.model, _ = json.Marshal(c.q.model)
 	if c.q.model == "" {
 		a.model, _ = json.Marshal(c.s.cfg.Models[0])
@@ -34,15 +34,15 @@ func (c *call) newAnswer(out int, reason string) *answer {
 	return a
 }
 
-func (c *call) answerID() string {
-	if c.q.rid != "" {
-		return c.q.rid
+func (a *answer) newID() string {
+	if a.c.q.rid != "" {
+		return a.c.q.rid
 	}
 	id := fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
 	switch {
-	case !c.s.engine.shape().chatIDs:
+	case !a.shape.chatIDs:
 		return id
-	case c.q.api == apiChat:
+	case a.c.q.api == apiChat:
 		return "chatcmpl-" + id
 	default:
 		return "cmpl-" + id

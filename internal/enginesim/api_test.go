@@ -343,7 +343,7 @@ func BenchmarkAggregated(b *testing.B) {
 			s := start(b, Config{Role: worker.Aggregated})
 			word := "lorem ipsum dolor sit amet, "
 			body := []byte(`{"model":"sim","max_tokens":8,"messages":[{"role":"user","content":"` + strings.Repeat(word, size/len(word)) + `"}]}`)
-			h := s.apiHandler()
+			h := s.pages.handler()
 			b.ReportAllocs()
 			for b.Loop() {
 				r, _ := http.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(string(body)))

@@ -16,16 +16,13 @@ import (
 // are those that vLLM 0.32 (entrypoints/openai/responses, anthropic, scale_out) and SGLang 0.5.23
 // (serving_responses.py, anthropic/serving.py) write for texts and calls of tools.
 
-// apiPages serves the pages of these APIs that the engine has.
-func (s *Sim) apiPages(mux *http.ServeMux) {
-	mux.HandleFunc("POST /v1/responses", s.generate(apiResponse))
-	mux.HandleFunc("POST /v1/messages", s.generate(apiMessage))
-	mux.HandleFunc("POST /v1/messages/count_tokens", s.countTokens)
-	mux.HandleFunc("GET /v1/responses/{id}", func(w http.ResponseWriter, r *http.Request) { s.keptResponse(w, r, false) })
-	mux.HandleFunc("POST /v1/responses/{id}/cancel", func(w http.ResponseWriter, r *http.Request) { s.keptResponse(w, r, true) })
-	if s.vllm() {
-		mux.HandleFunc("POST /inference/v1/generate", s.generate(apiTokens))
-	}
+// otherAPIs serves the pages of responses and messages, for engines that have them.
+func (p *pages) otherAPIs(mux *http.ServeMux) {
+	mux.HandleFunc("POST /v1/responses", p.generate(apiResponse))
+	mux.HandleFunc("POST /v1/messages", p.generate(apiMessage))
+	mux.HandleFunc("POST /v1/messages/count_tokens", p.countTokens)
+	mux.HandleFunc("GET /v1/responses/{id}", func(w http.ResponseWriter, r *http.Request) { p.keptResponse(w, r, false) })
+	mux.HandleFunc("POST /v1/responses/{id}/cancel", func(w http.ResponseWriter, r *http.Request) { p.keptResponse(w, r, true) })
 }
 
 // own reads a member that only these APIs have, or that means something else in the others. taken
@@ -138,19 +135,19 @@ func (p *requestParser) converted(before []json.RawMessage) (messages, tools []b
 }
 
 // countTokens answers POST /v1/messages/count_tokens.
-func (s *Sim) countTokens(w http.ResponseWriter, r *http.Request) {
+func (p *pages) countTokens(w http.ResponseWriter, r *http.Request) {
 	body, err := readBody(r)
 	if err == nil && json.Valid(body) && len(body) > 1 {
 		body = append(bytes.TrimSuffix(bytes.TrimSpace(body), []byte("}")), `,"max_tokens":1}`...)
 	}
-	q, parseErr := s.responses.parse(apiMessage, body)
+	q, parseErr := p.responses.parse(apiMessage, body)
 	if err = errors.Join(err, parseErr); err != nil {
-		s.refuseAs(apiMessage, w, refusalOf(err))
+		p.refuseAs(apiMessage, w, refusalOf(err))
 		return
 	}
 	n := len(q.prompts[0])
 	out := map[string]any{"input_tokens": n}
-	if s.vllm() {
+	if p.s.engine.cachedCounts {
 		out["context_management"] = map[string]int{"original_input_tokens": n}
 	}
 	writeJSON(w, http.StatusOK, out)
@@ -158,7 +155,7 @@ func (s *Sim) countTokens(w http.ResponseWriter, r *http.Request) {
 
 // responseStore keeps responses. Safe for concurrent use.
 type responseStore struct {
-	on, refuses bool // refuses: a request that would need it, as SGLang does; vLLM knows of none
+	on, refuses bool // refuses: a request that would need it; else none is known
 
 	mu   sync.Mutex
 	kept map[string]*keptAnswer
@@ -208,13 +205,13 @@ func (r *responseStore) continues(q *genRequest) ([]json.RawMessage, error) {
 }
 
 // keptResponse answers with a response that is kept, or refuses to cancel it: it has ended.
-func (s *Sim) keptResponse(w http.ResponseWriter, r *http.Request, cancel bool) {
-	k, err := s.responses.get(r.PathValue("id"))
+func (p *pages) keptResponse(w http.ResponseWriter, r *http.Request, cancel bool) {
+	k, err := p.responses.get(r.PathValue("id"))
 	if err == nil && cancel {
 		err = badRequest("Cannot cancel a synchronous response.")
 	}
 	if err != nil {
-		s.refuseAs(apiResponse, w, refusalOf(err))
+		p.refuseAs(apiResponse, w, refusalOf(err))
 		return
 	}
 	writeJSON(w, http.StatusOK, k.body)

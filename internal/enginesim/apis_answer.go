@@ -10,30 +10,25 @@ import (
 // This file is the answers of apis.go.
 
 // errorAs is the body of an error in the form of the API.
-func (s *Sim) errorAs(kind api, e *apiError, stream bool) any {
-	inner := e.body()
-	switch {
-	case kind == apiMessage:
-		return map[string]any{"type": "error", "error": map[string]string{"type": inner.Type, "message": e.msg}}
-	case kind == apiResponse && !s.vllm():
-		return map[string]any{"error": map[string]any{"message": e.msg, "type": "invalid_request_error", "param": nil, "code": e.status}}
+func (p *pages) errorAs(kind api, e *apiError, stream bool) any {
+	if kind == apiMessage {
+		return map[string]any{"type": "error", "error": map[string]string{"type": e.body().Type, "message": e.msg}}
 	}
-	return s.engine.errorBody(e, stream)
+	return p.s.engine.errorBody(kind, e, stream)
 }
 
-// failStream ends a stream that has begun. vLLM's stream of a response breaks off: its error is no
-// event that the API has.
+// failStream ends a stream that has begun.
 func (c *call) failStream(e *apiError) {
 	a := c.newAnswer(0, "")
 	switch {
-	case c.kind == apiResponse && c.s.vllm():
+	case c.kind == apiResponse && a.shape.breaksOff:
 		panic(http.ErrAbortHandler)
 	case c.kind == apiResponse:
 		a.event("response.failed", `"response":%s`, a.response("failed", "", fmt.Sprintf(`{"code":"server_error","message":%q}`, e.msg)))
 	case c.kind == apiMessage:
 		a.event("error", `"error":{"type":"api_error","message":%q}`, e.msg)
 	default:
-		b, _ := json.Marshal(c.s.engine.errorBody(e, true))
+		b, _ := json.Marshal(c.s.engine.errorBody(c.kind, e, true))
 		a.buf = append(append(append(a.buf, "data: "...), b...), "\n\ndata: [DONE]\n\n"...)
 	}
 	_, _ = c.w.Write(a.buf)
@@ -78,10 +73,10 @@ func (a *answer) deltas(i, from, upto int, text []byte) {
 	switch a.c.kind {
 	case apiResponse:
 		if from == 0 {
-			a.event("response.output_item.added", `"output_index":0,"item":{"id":"%s","type":"message","role":"assistant","content":[],"status":"in_progress"}`, a.c.itemID())
-			a.event("response.content_part.added", `"item_id":"%s","output_index":0,"content_index":0,"part":{"type":"output_text","text":"","annotations":[],"logprobs":[]}`, a.c.itemID())
+			a.event("response.output_item.added", `"output_index":0,"item":{"id":"%s","type":"message","role":"assistant","content":[],"status":"in_progress"}`, a.itemID())
+			a.event("response.content_part.added", `"item_id":"%s","output_index":0,"content_index":0,"part":{"type":"output_text","text":"","annotations":[],"logprobs":[]}`, a.itemID())
 		}
-		a.event("response.output_text.delta", `"item_id":"%s","output_index":0,"content_index":0,"delta":"%s","logprobs":[]`, a.c.itemID(), text)
+		a.event("response.output_text.delta", `"item_id":"%s","output_index":0,"content_index":0,"delta":"%s","logprobs":[]`, a.itemID(), text)
 	case apiMessage:
 		if from == 0 {
 			a.event("content_block_start", `"index":0,"content_block":{"type":"text","text":""}`)
@@ -111,16 +106,16 @@ func (a *answer) close() {
 	case apiResponse:
 		part := fmt.Sprintf(`{"type":"output_text","text":"%s","annotations":[],"logprobs":null}`, text)
 		if a.out > 0 {
-			a.event("response.output_text.done", `"item_id":"%s","output_index":0,"content_index":0,"text":"%s","logprobs":[]`, a.c.itemID(), text)
-			a.event("response.content_part.done", `"item_id":"%s","output_index":0,"content_index":0,"part":%s`, a.c.itemID(), part)
+			a.event("response.output_text.done", `"item_id":"%s","output_index":0,"content_index":0,"text":"%s","logprobs":[]`, a.itemID(), text)
+			a.event("response.content_part.done", `"item_id":"%s","output_index":0,"content_index":0,"part":%s`, a.itemID(), part)
 			a.event("response.output_item.done", `"output_index":0,"item":%s`, a.item())
 		}
 		status, whole := a.status(), a.response(a.status(), a.item(), "null")
-		if a.c.s.vllm() {
+		if a.shape.completes {
 			status = "completed"
 		}
 		a.event("response."+status, `"response":%s`, whole)
-		a.c.s.responses.put(a.c.q, []byte(whole), text)
+		a.c.s.pages.responses.put(a.c.q, []byte(whole), text)
 	case apiMessage:
 		if a.out > 0 {
 			a.event("content_block_stop", `"index":0`)
@@ -142,7 +137,7 @@ func (a *answer) appendOwn(b []byte) []byte {
 	case apiResponse:
 		start := len(b)
 		b = append(b, a.response(a.status(), a.item(), "null")...)
-		a.c.s.responses.put(a.c.q, b[start:], a.text[0])
+		a.c.s.pages.responses.put(a.c.q, b[start:], a.text[0])
 		return append(append(b[:len(b)-1], a.c.bodyTail...), '}')
 	case apiMessage:
 		b = fmt.Appendf(b, `{"id":%s,"type":"message","role":"assistant","content":[{"type":"text","text":"%s"}],"model":%s,"stop_reason":%s,"usage":%s`,
@@ -163,10 +158,10 @@ func (a *answer) appendOwn(b []byte) []byte {
 }
 
 // itemID is the id of the only item of a response.
-func (c *call) itemID() string { return "msg_" + c.q.rid }
+func (a *answer) itemID() string { return "msg_" + a.c.q.rid }
 
 func (a *answer) item() string {
-	return fmt.Sprintf(`{"id":"%s","type":"message","role":"assistant","status":"completed","content":[{"type":"output_text","text":"%s","annotations":[],"logprobs":null}]}`, a.c.itemID(), a.text[0])
+	return fmt.Sprintf(`{"id":"%s","type":"message","role":"assistant","status":"completed","content":[{"type":"output_text","text":"%s","annotations":[],"logprobs":null}]}`, a.itemID(), a.text[0])
 }
 
 func (a *answer) status() string {
@@ -187,7 +182,7 @@ func (a *answer) response(status, items, err string) string {
 		details = `{"reason":"max_output_tokens"}`
 	}
 	if len(a.text) > 0 {
-		prompt := a.c.promptTokens()
+		prompt := a.promptTokens()
 		usage = fmt.Sprintf(`{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d,"cache_write_tokens":0},"output_tokens":%d,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":%d}`,
 			prompt, a.c.cachedTokens(), a.out, prompt+a.out)
 	}
@@ -197,11 +192,11 @@ func (a *answer) response(status, items, err string) string {
 }
 
 // messageUsage counts as Anthropic does: input_tokens are those that were neither read from the cache
-// nor, of vLLM, added to it.
+// nor, if the engine tells these, added to it.
 func (a *answer) messageUsage() string {
-	cached, prompt := a.c.cachedTokens(), a.c.promptTokens()
-	if a.c.s.vllm() {
-		made := a.c.createdTokens()
+	cached, prompt := a.c.cachedTokens(), a.promptTokens()
+	if a.shape.created {
+		made := a.createdTokens()
 		return fmt.Sprintf(`{"input_tokens":%d,"output_tokens":%d,"cache_creation_input_tokens":%d,"cache_read_input_tokens":%d}`, prompt-cached-made, a.out, made, cached)
 	}
 	return fmt.Sprintf(`{"input_tokens":%d,"output_tokens":%d,"cache_read_input_tokens":%d}`, prompt-cached, a.out, cached)

@@ -4,12 +4,9 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"net"
 	"net/http"
 	"strconv"
 	"sync"
-
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // linkProtocol is the protocol to which a decode worker upgrades a connection of the
@@ -62,27 +59,26 @@ func appendLine(m linkMessage) []byte {
 	return append(b, '\n')
 }
 
-// bootstrapHandler handles the HTTP requests of a prefill worker's bootstrap server.
-func (s *Sim) bootstrapHandler() http.Handler {
+// bootstrap is the bootstrap server of a prefill worker.
+type bootstrap struct{ e *sglang }
+
+// handler handles its HTTP requests.
+func (b bootstrap) handler() http.Handler {
 	mux := http.NewServeMux()
-	if s.cfg.Engine == worker.VLLMMooncake {
-		mux.HandleFunc("GET /query", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.mooncakeQuery()) })
-		return mux
-	}
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	mux.HandleFunc("GET /route", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, topology{
-			ATTNTPSize: 1, ATTNCPSize: 1, DPSize: s.cfg.DPSize, PPSize: 1, PageSize: s.cfg.PageSize,
-			KVCacheDType: "auto", FollowBootstrapRoom: true, PrefillHTTPPort: portOf(s.Addr()),
+			ATTNTPSize: 1, ATTNCPSize: 1, DPSize: b.e.cfg.DPSize, PPSize: 1, PageSize: b.e.cfg.PageSize,
+			KVCacheDType: "auto", FollowBootstrapRoom: true, PrefillHTTPPort: portOf(b.e.s.Addr()),
 		})
 	})
-	mux.HandleFunc("POST /query_dp_ranks", s.queryDPRanks)
-	mux.HandleFunc("GET /sim/link", s.serveLink)
+	mux.HandleFunc("POST /query_dp_ranks", b.queryDPRanks)
+	mux.HandleFunc("GET /sim/link", b.serveLink)
 	return mux
 }
 
 // queryDPRanks answers the rank of each room that is known here.
-func (s *Sim) queryDPRanks(w http.ResponseWriter, r *http.Request) {
+func (b bootstrap) queryDPRanks(w http.ResponseWriter, r *http.Request) {
 	var q struct {
 		Rooms []int64 `json:"bootstrap_rooms"`
 	}
@@ -91,17 +87,15 @@ func (s *Sim) queryDPRanks(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	ranks := make(map[string]int)
-	s.rooms.mu.Lock()
 	for _, room := range q.Rooms {
-		if p := s.rooms.prefill[room]; p != nil {
-			ranks[strconv.FormatInt(room, 10)] = p.rank
+		if rank, ok := b.e.rooms.rankOf(room); ok {
+			ranks[strconv.FormatInt(room, 10)] = rank
 		}
 	}
-	s.rooms.mu.Unlock()
 	writeJSON(w, http.StatusOK, ranks)
 }
 
-func (s *Sim) serveLink(w http.ResponseWriter, r *http.Request) {
+func (b bootstrap) serveLink(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Upgrade") != linkProtocol {
 		w.WriteHeader(http.StatusUpgradeRequired)
 		return
@@ -112,16 +106,16 @@ func (s *Sim) serveLink(w http.ResponseWriter, r *http.Request) {
 	}
 	peer := &linkPeer{out: newOutbox()}
 	peer.out.push([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+linkProtocol+"\r\n\r\n"), 0)
-	ctx, cancel := context.WithCancel(s.runCtx)
+	ctx, cancel := context.WithCancel(b.e.s.process())
 	var wg sync.WaitGroup
 	wg.Go(func() { peer.out.run(ctx, c) })
-	s.readLink(rw.Reader, peer)
-	s.rooms.dropAll(peer)
+	b.readLink(rw.Reader, peer)
+	b.e.rooms.dropAll(peer)
 	cancel()
 	wg.Wait()
 }
 
-func (s *Sim) readLink(r *bufio.Reader, peer *linkPeer) {
+func (b bootstrap) readLink(r *bufio.Reader, peer *linkPeer) {
 	dec := json.NewDecoder(r)
 	for {
 		var m linkMessage
@@ -130,15 +124,9 @@ func (s *Sim) readLink(r *bufio.Reader, peer *linkPeer) {
 		}
 		switch m.Type {
 		case msgAsk:
-			s.rooms.ask(&decodeHalf{reg: m, from: peer})
+			b.e.rooms.ask(&decodeHalf{reg: m, from: peer})
 		case msgCancel:
-			s.rooms.drop(peer, m.Room, m.Call)
+			b.e.rooms.drop(peer, m.Room, m.Call)
 		}
 	}
-}
-
-func portOf(addr string) int {
-	_, p, _ := net.SplitHostPort(addr)
-	n, _ := strconv.Atoi(p)
-	return n
 }

@@ -22,12 +22,18 @@ type item struct {
 	space  namespace
 	digest uint64
 	sums   []blockSum
-	meet   *meeting // nil: no other half
+	meet   *meeting // nil: its other half is not met in a room
 	rank   *rank
 	hold   *hold
-	half   *prefillHalf
 	cached int // tokens
 	full   int // blocks of prompt and answer that events have told; see grows
+}
+
+// meeting is the room and the address at which one prompt of a request meets its other
+// half.
+type meeting struct {
+	room int64
+	addr string // "host:port" of the prefill's bootstrap server
 }
 
 // call is one generation request, from its arrival to its answer.
@@ -37,8 +43,11 @@ type call struct {
 	ctx     context.Context //nolint:containedctx // a call is one request
 	w       http.ResponseWriter
 	rec     *record
+	seq     uint64 // of the request
 	q       *genRequest
 	items   []*item
+	job     job
+	handoff string // the id of the hand-off that a decode request brought; "": none
 	fault   Fault
 	lifted  <-chan struct{} // closes when the fault is changed
 	started time.Time
@@ -49,17 +58,14 @@ type call struct {
 	asked   int // the rank at whose own port the request came; -1: all ranks share a port
 
 	// What the engine appends to a whole answer: after each choice's finish reason, and
-	// after the usage. Set by the engine's handOver.
+	// after the usage. Set by the job's handOver.
 	choiceTail, bodyTail []byte
-	transfer             *transfer // the hand-off that a decode request brought; nil: none
-	transferID           string    // of a prefill request with MooncakeConnector
-	disaggID             int64     // of a context request of TensorRT-LLM
 }
 
 // serve runs the call. The caller answers the client with the error, unless it is the
 // context's, errTruncate, or that of a failed write.
 func (c *call) serve(kind api, body []byte, h http.Header) error {
-	q, err := c.s.responses.parse(kind, body)
+	q, err := c.s.pages.responses.parse(kind, body)
 	if err != nil {
 		return err
 	}
@@ -71,14 +77,14 @@ func (c *call) serve(kind api, body []byte, h http.Header) error {
 		}
 		q.prompts = [][]uint32{p.Tokens}
 	}
-	if !c.s.names(q) {
-		c.s.violate(Violation{Kind: "wrong_model", Seq: c.rec.req.Seq, Detail: fmt.Sprintf(
+	if !c.s.names(q.model) {
+		c.s.violate(Violation{Kind: "wrong_model", Seq: c.seq, Detail: fmt.Sprintf(
 			"model %q was asked of a worker for %q", q.model, c.s.cfg.Models)})
 	}
 	if v := h.Get("X-Data-Parallel-Rank"); v != "" && c.asked >= 0 {
 		return c.broken("rank_named", http.StatusBadRequest, "X-Data-Parallel-Rank %.40q at the port of rank %d: behind it there is no other", v, c.asked)
 	}
-	c.items, err = c.s.engine.plan(c, h)
+	c.items, c.job, err = c.s.engine.plan(c, h)
 	if err != nil {
 		return err
 	}
@@ -110,15 +116,14 @@ func (c *call) run() error {
 			return err
 		}
 	}
-	if c.fault.Mode == FaultEarly200 && c.s.decodes() {
+	if c.fault.Mode == FaultEarly200 && c.s.cfg.decodes() {
 		if err := c.sendHeaders(); err != nil {
 			return err
 		}
 	}
-	// vLLM sends the roles before anything of the answer is known, and so does SGLang of a response.
-	if c.q.stream && (c.s.vllm() || c.kind == apiResponse) && !c.headers {
+	if c.q.stream && (c.s.engine.shape.begins || c.kind == apiResponse) && !c.headers {
 		if err := c.sendRoles(); err != nil {
-			c.s.dropTransfer(c.transfer) // the engine already has the request, and ends it
+			c.job.abandon()
 			return err
 		}
 	}
@@ -128,7 +133,7 @@ func (c *call) run() error {
 	if err := c.strike(After); err != nil {
 		return err
 	}
-	out, reason := c.s.engine.output(c)
+	out, reason := c.job.output()
 	if c.fault.Mode == FaultFinish && !(c.fault.Reason == "stop" && c.q.floor() >= out) {
 		reason = c.fault.Reason
 	}
@@ -161,7 +166,6 @@ func (q *genRequest) floor() int {
 
 // prepareAll computes or fetches the KV of every item, up to its first token.
 func (c *call) prepareAll() error {
-	prepare := c.s.engine.prepare
 	for i, it := range c.items {
 		if i > 0 && &it.prompt[0] == &c.items[i-1].prompt[0] && it.space == c.items[i-1].space {
 			it.sums = c.items[i-1].sums
@@ -184,7 +188,7 @@ func (c *call) prepareAll() error {
 		}
 		g, ctx := errgroup.WithContext(c.ctx)
 		for _, it := range now {
-			g.Go(func() error { return prepare(ctx, c, it) })
+			g.Go(func() error { return c.job.prepare(ctx, it) })
 		}
 		if err := g.Wait(); err != nil {
 			return err
@@ -209,15 +213,12 @@ func storeTogether(items []*item) {
 	}
 }
 
-// blocks returns how many KV blocks the item needs with so many output tokens.
-func (c *call) blocks(it *item, out int) int {
-	page := c.s.page()
-	return (len(it.prompt) + out + page - 1) / page
-}
-
+// admit waits until the item's rank has a slot, and blocks for the prompt and for out
+// tokens of the answer.
 func (c *call) admit(ctx context.Context, it *item, out int) error {
-	need := c.blocks(it, out)
-	if has := c.s.cfg.usableBlocks(); need > has {
+	page := c.s.page()
+	need := (len(it.prompt) + out + page - 1) / page
+	if has := c.s.usableBlocks(); need > has {
 		return badRequest("the request needs %d KV blocks, the worker has %d", need, has)
 	}
 	hold, err := it.rank.admit(ctx, it.sums, need)
@@ -230,6 +231,7 @@ func (c *call) admit(ctx context.Context, it *item, out int) error {
 	return nil
 }
 
+// output is how many tokens the request asks for.
 func (c *call) output() int {
 	out, _ := c.limit()
 	return out
@@ -263,102 +265,29 @@ func (c *call) computeNow(ctx context.Context, it *item, mid bool) error {
 	return nil
 }
 
-func (s *Sim) prepareAggregated(ctx context.Context, c *call, it *item) error {
+// prepareWhole computes the prompt of a request that is served whole.
+func (c *call) prepareWhole(ctx context.Context, it *item) error {
 	if err := c.admit(ctx, it, c.output()); err != nil {
 		return err
 	}
 	return c.compute(ctx, it, false)
 }
 
-// runPrefill enters the room, computes the prompt and returns when the KV has been taken.
-func (s *Sim) runPrefill(ctx context.Context, c *call, it *item) error {
-	it.half = &prefillHalf{
-		room: it.meet.room, seq: c.rec.req.Seq, digest: it.digest, rank: it.rank.id, aborted: c.aborted(),
-		arrived: make(chan struct{}, 1), done: make(chan error, 1),
-	}
-	if err := s.rooms.enter(it.half); err != nil {
-		it.half = nil
-		return err
-	}
-	timeout := time.NewTimer(s.cfg.BootstrapTimeout)
-	defer timeout.Stop()
-	if s.cfg.HandshakeFirst {
-		met := func() bool { return s.rooms.decodeHere(it.half) }
-		if over, err := s.awaitDecode(ctx, it.half, timeout.C, met); over || err != nil {
-			return err
-		}
-	}
-	if err := c.admit(ctx, it, 0); err != nil {
-		return err
-	}
-	if err := c.computeNow(ctx, it, true); err != nil {
-		return err
-	}
-	it.hold.leaveSlot()
-	s.rooms.setReady(it.half, it.cached)
-	_, err := s.awaitDecode(ctx, it.half, timeout.C, func() bool { return false })
-	return err
-}
-
-// awaitDecode waits until the function enough returns true, or the half is over. In the
-// second case over is true, and the error says how it ended. A half that has no decode at
-// the timeout fails.
-func (s *Sim) awaitDecode(
-	ctx context.Context, p *prefillHalf, timeout <-chan time.Time, enough func() bool,
-) (over bool, err error) {
-	for expired := false; ; {
-		if enough() {
-			return false, nil
-		}
-		select {
-		case err := <-p.done:
-			return true, err
-		case <-ctx.Done():
-			return true, ctx.Err()
-		case <-timeout:
-			expired = true
-		case <-p.arrived:
-		}
-		if expired && s.rooms.leaveAlone(p) {
-			return true, &apiError{status: http.StatusInternalServerError, reason: "bootstrap_timeout", msg: fmt.Sprintf(
-				"Prefill bootstrap failed: no decode came to bootstrap room %d within %s", p.room, s.cfg.BootstrapTimeout)}
-		}
-	}
-}
-
-// runDecode allocates blocks and waits for the KV; the first token then exists.
-func (s *Sim) runDecode(ctx context.Context, c *call, it *item) error {
-	if err := c.admit(ctx, it, c.output()); err != nil {
-		return err
-	}
-	s.decodeWaiting.Add(1)
-	defer s.decodeWaiting.Add(-1)
-	cached, err := s.awaitKV(ctx, it, c.rec.req.Seq)
-	if err != nil {
-		return err
-	}
-	it.cached = cached
-	it.hold.store(it.sums, it.prompt)
-	return nil
-}
-
-// release leaves the rooms and frees the blocks. It may be called several times.
+// release leaves what the request has joined, and frees the blocks. It may be called
+// several times.
 func (c *call) release() {
+	c.job.release()
 	for _, it := range c.items {
-		if it.half != nil {
-			c.s.rooms.leave(it.half)
-			it.half = nil
-		}
 		if it.hold != nil {
 			it.hold.release()
 		}
 	}
 }
 
-// grows stores what has been generated of a streamed answer. vLLM shares and publishes a
-// block as soon as it is full. SGLang puts an answer into its radix tree when it ends.
+// grows stores what has been generated of a streamed answer, if the engine shares and
+// publishes a block as soon as it is full.
 func (c *call) grows(out int) {
-	if !c.s.vllm() || out < 2 || c.leg == legPrefill {
+	if !c.s.engine.growing || out < 2 || c.leg == legPrefill {
 		return
 	}
 	page := c.s.page()
@@ -395,15 +324,6 @@ func (c *call) complete(out int, reason string) {
 	c.s.log.finish(c.rec, o)
 }
 
-// promptTokens counts each prompt once, however many choices it has.
-func (c *call) promptTokens() int {
-	n := 0
-	for i := 0; i < len(c.items); i += c.q.n {
-		n += c.told(len(c.items[i].prompt))
-	}
-	return n
-}
-
 // cachedTokens counts the last choice of each prompt, as the engines do.
 func (c *call) cachedTokens() int {
 	n := 0
@@ -411,4 +331,81 @@ func (c *call) cachedTokens() int {
 		n += c.items[i].cached
 	}
 	return n
+}
+
+// newItems returns one item for each choice of each prompt.
+func (c *call) newItems() ([]*item, error) {
+	q, cfg := c.q, c.s.cfg
+	if least := q.floor(); q.maxTokens >= 0 && least > q.maxTokens {
+		return nil, badRequest("a minimum of %d tokens: expected at most the limit, %d", least, q.maxTokens)
+	}
+	items := make([]*item, 0, len(q.prompts)*q.n)
+	for i, p := range q.prompts {
+		space, err := c.s.spaceOf(q, i)
+		if err != nil {
+			return nil, err
+		}
+		if len(p)+max(q.maxTokens, 1) > cfg.MaxModelLen {
+			return nil, badRequest("prompt of %d tokens and %d of output: expected at most %d together", len(p), max(q.maxTokens, 1), cfg.MaxModelLen)
+		}
+		for range q.n {
+			items = append(items, &item{index: len(items), prompt: p, space: space, digest: digest(p)})
+		}
+	}
+	return items, nil
+}
+
+// place gives the item a rank: that number, or the next rank for -1.
+func (c *call) place(it *item, rank int) {
+	if rank < 0 {
+		rank = int(c.s.nextRank.Add(1)-1) % len(c.s.ranks)
+	}
+	it.rank = c.s.ranks[rank]
+}
+
+// name identifies the request among the requests of all workers.
+func (c *call) name() string { return c.s.processID + "/" + strconv.FormatUint(c.seq, 10) }
+
+// broken records a violation and returns the error that the client gets.
+func (c *call) broken(kind string, status int, format string, a ...any) *apiError {
+	msg := fmt.Sprintf(format, a...)
+	c.s.violate(Violation{Kind: kind, Seq: c.seq, Detail: msg})
+	reason := "handoff"
+	if status < 500 {
+		reason = "bad_request"
+	}
+	return &apiError{status: status, reason: reason, msg: msg}
+}
+
+// handedOver notes the id under which a prefill's KV is held.
+func (c *call) handedOver(id string) { c.s.log.handedOver(c.rec, id) }
+
+// mixedPair is the kind of violation that otherGroup tells of.
+const mixedPair = "mixed_pair"
+
+// otherGroup says why no KV goes between workers of two groups; "": it may.
+func otherGroup(prefill, decode string) string {
+	if prefill == decode || prefill == "" || decode == "" {
+		return ""
+	}
+	return fmt.Sprintf("prefill is of group %q, decode of %q", prefill, decode)
+}
+
+// externalID is the id of the answer, for engines at which X-Request-Id sets it
+// (docs/engines.md#vllm-request-id).
+func externalID(q *genRequest, h http.Header) string {
+	id := h.Get("X-Request-Id")
+	if id == "" {
+		id = drawnID()
+	}
+	switch q.api {
+	case apiResponse: // its own member alone sets it
+		return q.rid
+	case apiTokens:
+		return "generate-tokens-" + id
+	case apiChat, apiMessage:
+		return "chatcmpl-" + id
+	default:
+		return "cmpl-" + id
+	}
 }

@@ -128,29 +128,19 @@ func latency(d *time.Duration, def time.Duration) {
 	}
 }
 
-func (c Config) withDefaults() Config {
+// Prefills, decodes and disaggregated say which half of a request the role serves.
+func (c Config) prefills() bool      { return c.Role == worker.Prefill }
+func (c Config) decodes() bool       { return c.Role == worker.Decode }
+func (c Config) disaggregated() bool { return c.prefills() || c.decodes() }
+
+func (c Config) withDefaults(k kind) Config {
+	k.defaults(&c)
 	orDefault(&c.ID, worker.ID(rand.Uint64()|1<<54))
-	orDefault(&c.Engine, worker.SGLang)
 	if len(c.Models) == 0 {
 		c.Models = []string{"sim"}
 	}
 	c.Models = slices.Clone(c.Models)
 	orDefault(&c.Listen, "127.0.0.1:0")
-	if c.Role == worker.Prefill {
-		if c.Engine == worker.SGLang || c.Engine == worker.VLLMMooncake {
-			orDefault(&c.BootstrapListen, "127.0.0.1:0")
-		}
-		if c.Engine != worker.SGLang {
-			orDefault(&c.SideChannelListen, "127.0.0.1:0")
-		}
-	}
-	if c.Engine == worker.VLLMMooncake {
-		orDefault(&c.KVLease, 480*time.Second)
-	}
-	if c.Engine == worker.TensorRTLLM {
-		c.KVEventsPort = Off
-		orDefault(&c.KVLease, 60*time.Second)
-	}
 	orDefault(&c.KVLease, 30*time.Second)
 	orDefault(&c.PullTimeout, 5*time.Second)
 	orDefault(&c.KVLoadFailure, LoadFail)
@@ -178,23 +168,12 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// usableBlocks is how many blocks a rank has for requests. vLLM keeps one for itself.
-func (c Config) usableBlocks() int {
-	if c.Engine == worker.VLLM || c.Engine == worker.VLLMMooncake {
-		return c.CapacityBlocks - 1
-	}
-	return c.CapacityBlocks
-}
-
-// Validate returns all faults of the configuration, joined, or nil.
-func (c Config) Validate() error {
+// validate returns all faults of the configuration, joined, or nil.
+func (c Config) validate(k kind) error {
 	var errs []error
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	if c.Role < worker.Prefill || c.Role > worker.Aggregated {
 		bad("role: expected prefill, decode or aggregated")
-	}
-	if _, err := worker.ParseEngine(string(c.Engine)); c.Engine != "" && err != nil {
-		bad("engine %q: expected sglang, vllm, vllm-mooncake or trtllm", string(c.Engine))
 	}
 	for _, a := range []struct{ name, addr string }{
 		{"listen", c.Listen}, {"bootstrap-listen", c.BootstrapListen}, {"control-listen", c.ControlListen},
@@ -207,14 +186,16 @@ func (c Config) Validate() error {
 	if c.BootstrapListen != "" && c.Role != worker.Prefill {
 		bad("bootstrap-listen: only a prefill worker has a bootstrap server")
 	}
-	c.validateHandoff(bad)
+	switch c.KVLoadFailure {
+	case "", LoadFail, LoadRecompute, LoadUnseen:
+	default:
+		bad("kv-load-failure %q: expected fail, recompute or unseen", string(c.KVLoadFailure))
+	}
+	if c.KVLease < 0 || c.PullTimeout < 0 {
+		bad("kv-lease, pull-timeout: expected more than 0")
+	}
 	c.validateAdapters(bad)
-	if (c.ScaleOut || c.TrustMMKwargs || c.ResponseStore) && c.Engine != worker.VLLM && c.Engine != worker.VLLMMooncake {
-		bad("scale-out, trust-request-mm-kwargs, response-store: only vllm has them")
-	}
-	if c.APIKey != "" && c.Engine == worker.TensorRTLLM {
-		bad("api-key: trtllm asks for none")
-	}
+	k.check(c, bad)
 	for _, n := range []struct {
 		name string
 		v    int
@@ -239,33 +220,4 @@ func (c Config) Validate() error {
 		return nil
 	}
 	return fmt.Errorf("enginesim: %w", errors.Join(errs...))
-}
-
-// validateHandoff reports settings of another engine's kind of hand-off.
-func (c Config) validateHandoff(bad func(format string, a ...any)) {
-	sglang := c.Engine == "" || c.Engine == worker.SGLang
-	if c.SideChannelListen != "" && (sglang || c.Role != worker.Prefill) {
-		bad("side-channel-listen: only a prefill worker of vllm or trtllm has a side channel")
-	}
-	if !sglang && (c.BootstrapListen != "" && c.Engine != worker.VLLMMooncake || c.HandshakeFirst || c.HeaderOverrides) {
-		bad("bootstrap-listen, handshake-first, header-overrides: only sglang has them, and vllm-mooncake the first")
-	}
-	if c.Engine == worker.TensorRTLLM && c.KVEventsPort > 0 {
-		bad("kv-events-port: no events of trtllm are simulated")
-	}
-	switch c.KVLoadFailure {
-	case "", LoadFail:
-	case LoadRecompute, LoadUnseen:
-		if c.Engine != worker.VLLM {
-			bad("kv-load-failure: only vllm can recompute, or read what is not held any more")
-		}
-	default:
-		bad("kv-load-failure %q: expected fail, recompute or unseen", string(c.KVLoadFailure))
-	}
-	if c.NullOnStop && c.Engine != worker.VLLM {
-		bad("null-on-stop: only vllm hands over when a prefill has stopped by itself")
-	}
-	if c.KVLease < 0 || c.PullTimeout < 0 {
-		bad("kv-lease, pull-timeout: expected more than 0")
-	}
 }

@@ -25,21 +25,6 @@ type event struct {
 	space     namespace
 }
 
-// appendEventBatch appends the msgpack payload of one batch: the array [ts, [events],
-// attn_dp_rank]. Each event is a map, as in SGLang >= 0.5.20 (older versions wrote
-// arrays; the batch is still one). Blocks that were stored one after another in a chain
-// are one event, and so are blocks that were removed together.
-func appendEventBatch(dst []byte, ts float64, events []event, rank uint32) []byte {
-	rows := runs(events, true)
-	dst = append(dst, 0x93, 0xcb)
-	dst = binary.BigEndian.AppendUint64(dst, math.Float64bits(ts))
-	dst = appendArrayHeader(dst, len(rows))
-	for _, run := range rows {
-		dst = appendEvent(dst, run)
-	}
-	return appendUint(dst, uint64(rank))
-}
-
 // runs cuts events into groups that are published as one event: a chain of stored blocks;
 // with removals also a row of removed blocks; else a single event.
 func runs(events []event, removals bool) [][]event {
@@ -65,73 +50,6 @@ func (e *event) follows(before *event, removals bool) bool {
 	default:
 		return e.kind == blockRemoved && removals
 	}
-}
-
-func appendEvent(dst []byte, run []event) []byte {
-	e := &run[0]
-	switch e.kind {
-	case blockStored:
-		// Members without a value are left out (omit_defaults).
-		more := make([]string, 0, 4)
-		if e.space.salt != "" {
-			more = append(more, "cache_salt", e.space.salt)
-		}
-		if e.space.adapter != "" {
-			more = append(more, "lora_name", e.space.adapter)
-		}
-		dst = appendString(appendString(append(dst, 0x87+byte(len(more)/2)), "type"), "BlockStored")
-		dst = appendSignedHashes(appendString(dst, "block_hashes"), run)
-		dst = appendString(dst, "parent_block_hash")
-		if e.hasParent {
-			dst = appendInt(dst, e.parent)
-		} else {
-			dst = append(dst, 0xc0)
-		}
-		dst = appendTokenIDs(dst, run, true)
-		dst = appendUint(appendString(dst, "block_size"), uint64(len(e.tokens)))
-		dst = append(appendString(dst, "lora_id"), 0xc0)
-		dst = appendString(appendString(dst, "medium"), "GPU")
-		for _, s := range more {
-			dst = appendString(dst, s)
-		}
-		return dst
-	case blockRemoved:
-		dst = appendString(appendString(append(dst, 0x83), "type"), "BlockRemoved")
-		dst = appendSignedHashes(appendString(dst, "block_hashes"), run)
-		return appendString(appendString(dst, "medium"), "GPU")
-	default:
-		return appendString(appendString(append(dst, 0x81), "type"), "AllBlocksCleared")
-	}
-}
-
-func appendSignedHashes(dst []byte, run []event) []byte {
-	dst = appendArrayHeader(dst, len(run))
-	for i := range run {
-		dst = appendInt(dst, run[i].hash)
-	}
-	return dst
-}
-
-// appendTokenIDs appends the member with the tokens of all blocks of a run. padded says
-// that SGLang's ids stand in place of pictures.
-func appendTokenIDs(dst []byte, run []event, padded bool) []byte {
-	n := 0
-	for i := range run {
-		n += len(run[i].tokens)
-	}
-	dst = appendArrayHeader(appendString(dst, "token_ids"), n)
-	for i := range run {
-		if padded && run[i].space.seen != nil {
-			for _, t := range run[i].padded() {
-				dst = appendUint(dst, t)
-			}
-			continue
-		}
-		for _, t := range run[i].tokens {
-			dst = appendUint(dst, uint64(t))
-		}
-	}
-	return dst
 }
 
 func appendArrayHeader(dst []byte, n int) []byte {

@@ -217,7 +217,7 @@ func (s *Sim) SetFault(f Fault) error {
 	}
 	s.fault.set(f)
 	if f.Mode == FaultRefuse {
-		s.closePorts()
+		s.ports.refuse()
 	}
 	return nil
 }

@@ -32,9 +32,6 @@ func readHandoff(c *call, name string, raw []byte) (handoffFields, error) {
 	return f, nil
 }
 
-// name identifies the request among the requests of all workers.
-func (c *call) name() string { return c.s.processID + "/" + strconv.FormatUint(c.rec.req.Seq, 10) }
-
 // value returns a field that must exist and begin with one of the bytes in kinds.
 func (f handoffFields) value(key, kinds string) ([]byte, error) {
 	v := f.fields[key]
@@ -83,7 +80,7 @@ func (f handoffFields) flag(key string) (bool, error) {
 
 // spoil returns the answer's field with the hand-off, in the form that the fault
 // bad_handoff asks for.
-func (f Fault) spoil(key, text string) string {
+func spoil(f Fault, key, text string) string {
 	field := strconv.Quote(key) + ":"
 	if f.Mode != FaultBadHandoff || text == "null" {
 		return field + text

@@ -156,7 +156,7 @@ func TestIdsThatAreGoneAreForgottenInTheEnd(t *testing.T) {
 	require.Len(t, l.past, goneKept)
 	require.Len(t, l.order, goneKept)
 	s := &idSet{ids: make(map[int64]struct{})}
-	for i := range int64(goneKept + 1) {
+	for i := range int64(idsKept + 1) {
 		require.True(t, s.add(i))
 	}
 	require.False(t, s.add(1))
@@ -409,7 +409,7 @@ func TestEventsOfVLLM(t *testing.T) {
 		"93cb41d954fc4020000091" + "81a474797065b0416c6c426c6f636b73436c656172656400": {{kind: allCleared}},
 	}
 	for want, events := range samples {
-		require.Equal(t, want, hex.EncodeToString(vllm{}.appendEvents(nil, 1700000000.5, events, 0)))
+		require.Equal(t, want, hex.EncodeToString(new(vllm).appendEvents(nil, 1700000000.5, events, 0)))
 	}
 }
 
@@ -429,7 +429,7 @@ func TestBlocksThatDoNotFollowEachOtherAreEventsOfTheirOwn(t *testing.T) {
 	}
 	require.Equal(t, []int{2, 1, 1, 1}, lengths)
 	var batch []any
-	require.NoError(t, msgpack.Unmarshal(vllm{}.appendEvents(nil, 1, events, 3), &batch))
+	require.NoError(t, msgpack.Unmarshal(new(vllm).appendEvents(nil, 1, events, 3), &batch))
 	require.Len(t, batch[1], 4)
 	require.EqualValues(t, 3, batch[2])
 	second := batch[1].([]any)[1].(map[string]any)
@@ -480,8 +480,8 @@ func TestConfigurationsOfOtherEnginesThatAreRefused(t *testing.T) {
 }
 
 func TestTheDefaultLeaseIsTheEngines(t *testing.T) {
-	require.Equal(t, 30*time.Second, Config{Engine: worker.VLLM}.withDefaults().KVLease)
-	require.Equal(t, 60*time.Second, Config{Engine: worker.TensorRTLLM}.withDefaults().KVLease)
+	require.Equal(t, 30*time.Second, Config{Engine: worker.VLLM}.withDefaults(vllmKind()).KVLease)
+	require.Equal(t, 60*time.Second, Config{Engine: worker.TensorRTLLM}.withDefaults(trtllmKind()).KVLease)
 }
 
 // With min_tokens the engine must not end an answer before so many tokens. That is also

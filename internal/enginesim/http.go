@@ -11,35 +11,40 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 const maxBodyBytes = 64 << 20
 
-// apiHandler handles all requests at the worker's own port.
-func (s *Sim) apiHandler() http.Handler {
+// pages are the pages of the HTTP API.
+type pages struct {
+	s         *Sim
+	responses *responseStore
+}
+
+func newPages(s *Sim) *pages {
+	return &pages{s: s, responses: &responseStore{on: s.cfg.ResponseStore, refuses: s.engine.noResponses, kept: make(map[string]*keptAnswer)}}
+}
+
+// handler handles all requests at the worker's own port.
+func (p *pages) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/chat/completions", s.generate(apiChat))
-	mux.HandleFunc("POST /v1/completions", s.generate(apiCompletion))
-	for _, p := range []string{"GET /health", "GET /ready"} {
-		mux.HandleFunc(p, s.health)
+	mux.HandleFunc("POST /v1/chat/completions", p.generate(apiChat))
+	mux.HandleFunc("POST /v1/completions", p.generate(apiCompletion))
+	for _, path := range []string{"GET /health", "GET /ready"} {
+		mux.HandleFunc(path, p.health)
 	}
-	mux.HandleFunc("GET /v1/models", s.models)
-	s.engine.pages(mux)
-	if s.cfg.Engine != worker.TensorRTLLM {
-		s.apiPages(mux)
+	mux.HandleFunc("GET /v1/models", p.models)
+	p.s.engine.pages(mux)
+	for _, path := range []string{"POST /flush_cache", "GET /flush_cache"} {
+		mux.HandleFunc(path, p.flushCache)
 	}
-	for _, p := range []string{"POST /flush_cache", "GET /flush_cache"} {
-		mux.HandleFunc(p, s.flushCache)
-	}
-	mux.Handle("/sim/", s.controlHandler())
-	return s.handlers.wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux.Handle("/sim/", controlHandler(p.s))
+	return p.s.handlers.wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		at, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-		if f, _, _ := s.fault.peek(); f.closes(at.String()) {
+		if f, _, _ := p.s.fault.peek(); f.closes(at.String()) {
 			panic(http.ErrAbortHandler)
 		}
-		if !s.admits(r) {
+		if !p.admits(r) {
 			writeJSON(w, http.StatusUnauthorized, map[string]string{"error": "Unauthorized"})
 			return
 		}
@@ -47,25 +52,14 @@ func (s *Sim) apiHandler() http.Handler {
 	}))
 }
 
-// guarded are the paths below which vLLM requires its key. SGLang requires its key
-// everywhere but below the paths of open (vLLM 0.32 GUARDED_PREFIX, SGLang 0.5.23
-// decide_request_auth).
-var (
-	guarded = []string{"/v1", "/v2", "/inference", "/cohere"}
-	open    = []string{"/health", "/ready", "/metrics"}
-)
-
 // admits reports whether a request has the key, or needs none.
-func (s *Sim) admits(r *http.Request) bool {
-	below := func(p string) bool { return strings.HasPrefix(r.URL.Path, p) }
+func (p *pages) admits(r *http.Request) bool {
 	switch {
-	case s.cfg.APIKey == "", below("/sim/"), r.Method == http.MethodOptions:
-		return true
-	case s.vllm() && !slices.ContainsFunc(guarded, below), !s.vllm() && slices.ContainsFunc(open, below):
+	case p.s.cfg.APIKey == "", strings.HasPrefix(r.URL.Path, "/sim/"), r.Method == http.MethodOptions, !p.s.engine.keyed(r.URL.Path):
 		return true
 	}
 	scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	return strings.EqualFold(scheme, "bearer") && key == s.cfg.APIKey
+	return strings.EqualFold(scheme, "bearer") && key == p.s.cfg.APIKey
 }
 
 // serveKnown serves the paths that the mux has, and refuses others as engines do.
@@ -87,16 +81,17 @@ func serveKnown(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 }
 
 // generate handles the generation requests of one API.
-func (s *Sim) generate(kind api) http.HandlerFunc {
+func (p *pages) generate(kind api) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		started := time.Now()
 		body, err := readBody(r)
-		c := &call{s: s, kind: kind, ctx: r.Context(), w: w, started: started, asked: s.rankAsked(r.Context())}
+		s := p.s
+		c := &call{s: s, kind: kind, ctx: r.Context(), w: w, started: started, asked: s.ports.rankAsked(r.Context())}
 		rec := s.log.begin(r, body, started, c.asked)
-		c.rec = rec
+		c.rec, c.seq = rec, rec.req.Seq
 		if err != nil {
 			err = badRequest("Invalid request: body: %v", err)
-		} else if s.foreign(r.Header, kind == apiGenerate) {
+		} else if p.foreign(r.Header, kind == apiGenerate) {
 			err = errForeign
 		} else {
 			err = c.serve(kind, body, r.Header)
@@ -111,11 +106,11 @@ func (s *Sim) generate(kind api) http.HandlerFunc {
 // errForeign is what engines say of a body that is said to be something else than JSON.
 var errForeign = badRequest("Unsupported Media Type: Only 'application/json' is allowed")
 
-// foreign reports whether an engine refuses the type of a body (docs/engines.md#body-type).
-// Some pages take one without a type. What TensorRT-LLM does is not known.
-func (s *Sim) foreign(h http.Header, mayLack bool) bool {
+// foreign reports whether the engine refuses the type of a body (docs/engines.md#body-type).
+// Some pages take one without a type.
+func (p *pages) foreign(h http.Header, mayLack bool) bool {
 	media, _, _ := strings.Cut(strings.ToLower(h.Get("Content-Type")), ";")
-	return media != "application/json" && s.cfg.Engine != worker.TensorRTLLM && (media != "" || !mayLack)
+	return media != "application/json" && !p.s.engine.anyBody && (media != "" || !mayLack)
 }
 
 func readBody(r *http.Request) ([]byte, error) {
@@ -161,11 +156,11 @@ func (c *call) fail(err error) {
 			_ = c.sendHeaders()
 		}
 	case !c.headers:
-		c.s.refuseAs(c.kind, c.w, ae)
+		c.s.pages.refuseAs(c.kind, c.w, ae)
 	case c.q.stream:
 		c.failStream(ae)
 	default:
-		b, _ := json.Marshal(c.s.errorAs(c.kind, ae, false))
+		b, _ := json.Marshal(c.s.pages.errorAs(c.kind, ae, false))
 		_, _ = c.w.Write(b)
 	}
 }
@@ -175,7 +170,7 @@ func (c *call) clientLeft(err error) bool {
 	return c.ctx.Err() != nil || errors.Is(err, context.Canceled) || strings.HasPrefix(err.Error(), "client is gone")
 }
 
-// errorBody is SGLang's ErrorResponse.
+// errorBody is the error of most engines (SGLang's ErrorResponse).
 type errorBody struct {
 	Object  string  `json:"object"`
 	Message string  `json:"message"`
@@ -198,17 +193,17 @@ func (e *apiError) body() errorBody {
 func writeError(w http.ResponseWriter, e *apiError) { writeJSON(w, e.status, e.body()) }
 
 // refuse answers an error in the engine's words.
-func (s *Sim) refuse(w http.ResponseWriter, e *apiError) { s.refuseAs(apiChat, w, e) }
+func (p *pages) refuse(w http.ResponseWriter, e *apiError) { p.refuseAs(apiChat, w, e) }
 
 // refuseAs is refuse in the form of an API.
-func (s *Sim) refuseAs(kind api, w http.ResponseWriter, e *apiError) {
+func (p *pages) refuseAs(kind api, w http.ResponseWriter, e *apiError) {
 	if e.retryAfter != "" {
 		w.Header().Set("Retry-After", e.retryAfter)
 	}
 	if e.status/100 == 3 {
 		w.Header().Set("Location", "/elsewhere")
 	}
-	writeJSON(w, e.status, s.errorAs(kind, e, false))
+	writeJSON(w, e.status, p.errorAs(kind, e, false))
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
@@ -217,8 +212,8 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-func (s *Sim) health(w http.ResponseWriter, r *http.Request) {
-	if f, _, _ := s.fault.peek(); f.Health {
+func (p *pages) health(w http.ResponseWriter, r *http.Request) {
+	if f, _, _ := p.s.fault.peek(); f.Health {
 		switch f.Mode {
 		case FaultHang:
 			<-r.Context().Done()
@@ -229,67 +224,35 @@ func (s *Sim) health(w http.ResponseWriter, r *http.Request) {
 		default:
 		}
 	}
-	if s.cfg.Engine == worker.SGLang && !s.generatesInTime(r.Context()) {
+	if healthy := p.s.engine.healthy; healthy != nil && !healthy(r.Context()) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
 	w.WriteHeader(http.StatusOK)
 }
 
-// SGLang's page asks for one token, and looks each second whether the scheduler has sent
-// any since (docs/engines.md#health).
-const (
-	healthLooks = time.Second
-	healthGives = 20 * time.Second
-)
-
-// generatesInTime waits as SGLang's page does. The token that it asks for comes as soon as
-// no prompt is being computed; of other requests, whenever one has been.
-func (s *Sim) generatesInTime(ctx context.Context) bool {
-	asked := time.Now()
-	for time.Since(asked) < healthGives {
-		if pause(ctx, healthLooks) != nil {
-			panic(http.ErrAbortHandler)
-		}
-		if slices.ContainsFunc(s.ranks, func(r *rank) bool { return r.heard(asked) }) {
-			return true
-		}
-	}
-	return false
-}
-
-func (s *Sim) models(w http.ResponseWriter, _ *http.Request) {
-	list, owner := []map[string]any{}, string(s.cfg.Engine)
-	switch {
-	case s.vllm():
-		owner = "vllm"
-	case s.cfg.Engine == worker.TensorRTLLM:
-		owner = "tensorrt_llm"
-	}
-	for i, m := range slices.Concat(s.cfg.Models, s.cfg.Adapters) {
+func (p *pages) models(w http.ResponseWriter, _ *http.Request) {
+	list, cfg := []map[string]any{}, p.s.cfg
+	for i, m := range slices.Concat(cfg.Models, cfg.Adapters) {
 		one := map[string]any{
-			"id": m, "object": "model", "created": s.birth.at.Unix(), "owned_by": owner, "max_model_len": s.cfg.MaxModelLen,
+			"id": m, "object": "model", "created": p.s.birth.at.Unix(), "owned_by": p.s.engine.owner, "max_model_len": cfg.MaxModelLen,
 			"root": m, "parent": nil,
 		}
-		if i >= len(s.cfg.Models) {
-			one["root"], one["parent"], one["max_model_len"] = "/adapters/"+m, s.cfg.Models[0], nil
+		if i >= len(cfg.Models) {
+			one["root"], one["parent"], one["max_model_len"] = "/adapters/"+m, cfg.Models[0], nil
 		}
-		if s.vllm() {
-			one["permission"] = []map[string]any{{
-				"id": "modelperm-" + newProcessID(), "object": "model_permission", "created": s.birth.at.Unix(), "organization": "*", "group": nil,
-				"allow_create_engine": false, "allow_sampling": true, "allow_logprobs": true, "allow_search_indices": false,
-				"allow_view": true, "allow_fine_tuning": false, "is_blocking": false,
-			}}
+		if p.s.engine.model != nil {
+			p.s.engine.model(one)
 		}
 		list = append(list, one)
 	}
 	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
 }
 
-// clear empties the cache of every rank. It returns the first rank whose blocks are held
+// clearAll empties the cache of every rank. It returns the first rank whose blocks are held
 // by requests, or -1.
-func (s *Sim) clear() int {
-	for _, r := range s.ranks {
+func clearAll(ranks []*rank) int {
+	for _, r := range ranks {
 		if !r.clear() {
 			return r.id
 		}
@@ -297,9 +260,9 @@ func (s *Sim) clear() int {
 	return -1
 }
 
-func (s *Sim) flushCache(w http.ResponseWriter, _ *http.Request) {
+func (p *pages) flushCache(w http.ResponseWriter, _ *http.Request) {
 	w.Header()["Content-Type"] = nil // the engine sends no Content-Type
-	if r := s.clear(); r >= 0 {
+	if r := clearAll(p.s.ranks); r >= 0 {
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = io.WriteString(w, "Flush cache failed: requests hold KV blocks of rank "+strconv.Itoa(r)+".")
 		return
@@ -307,20 +270,30 @@ func (s *Sim) flushCache(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "Cache flushed.\n")
 }
 
-// tokenize answers POST /tokenize: a prompt (a string, or at SGLang also a list of
-// strings), or messages with tools.
-func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
-	if s.foreign(r.Header, false) {
-		s.refuse(w, errForeign)
+// tokenizing is how an engine's page of a prompt's tokens differs from others.
+type tokenizing struct {
+	lists bool   // a prompt may be a list of strings
+	marks bool   // a picture is one token
+	more  string // the answer's further members, each with a comma before it
+}
+
+// tokenize returns the handler of POST /tokenize: a prompt, or messages with tools.
+func (p *pages) tokenize(as tokenizing) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) { p.tokens(w, r, as) }
+}
+
+func (p *pages) tokens(w http.ResponseWriter, r *http.Request, as tokenizing) {
+	if p.foreign(r.Header, false) {
+		p.refuse(w, errForeign)
 		return
 	}
 	body, err := readBody(r)
 	if err != nil || !json.Valid(body) {
-		s.refuse(w, badRequest("Invalid request: body is not valid JSON"))
+		p.refuse(w, badRequest("Invalid request: body is not valid JSON"))
 		return
 	}
-	if s.cfg.Published != nil {
-		s.tokenizePublished(w, body)
+	if p.s.cfg.Published != nil {
+		p.tokenizePublished(w, body, as)
 		return
 	}
 	var prompt, messages, tools []byte
@@ -345,26 +318,26 @@ func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 	var list bool
 	if err == nil && !isNull(messages) {
 		lists = make([][]uint32, 1)
-		chat := chatWriter{marks: !s.vllm()}
+		chat := chatWriter{marks: as.marks}
 		err = chat.prompt(messages, tools, generation)
 		lists[0] = chat.tokens
 	} else if err == nil {
 		lists, list, err = readPromptUnion(prompt)
 	}
-	if list && s.vllm() {
+	if list && !as.lists {
 		err = errors.New("prompt: expected a string")
 	}
 	if err != nil {
-		s.refuse(w, refusalOf(err))
+		p.refuse(w, refusalOf(err))
 		return
 	}
-	if f, _, _ := s.fault.peek(); f.Mode == FaultTemplate && !isNull(messages) {
+	if f, _, _ := p.s.fault.peek(); f.Mode == FaultTemplate && !isNull(messages) {
 		lists[0] = append(lists[0], tokenStart)
 	}
-	s.writeTokens(w, lists, list)
+	p.writeTokens(w, lists, list, as.more)
 }
 
-func (s *Sim) writeTokens(w http.ResponseWriter, lists [][]uint32, list bool) {
+func (p *pages) writeTokens(w http.ResponseWriter, lists [][]uint32, list bool, more string) {
 	b := []byte(`{"tokens":`)
 	if list {
 		b = append(b, '[')
@@ -392,10 +365,8 @@ func (s *Sim) writeTokens(w http.ResponseWriter, lists [][]uint32, list bool) {
 	} else {
 		b = strconv.AppendInt(b, int64(counts[0]), 10)
 	}
-	b = strconv.AppendInt(append(b, `,"max_model_len":`...), int64(s.cfg.MaxModelLen), 10)
-	if s.vllm() {
-		b = append(b, `,"token_strs":null`...)
-	}
+	b = strconv.AppendInt(append(b, `,"max_model_len":`...), int64(p.s.cfg.MaxModelLen), 10)
+	b = append(b, more...)
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(append(b, '}'))
 }

@@ -11,10 +11,15 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// The keys of log lines.
+const (
+	keyKind   = "kind"
+	keyDetail = "detail"
 )
 
 // maxViolations bounds the violations that are kept.
@@ -33,7 +38,7 @@ type Violation struct {
 
 func (s *Sim) violate(v Violation) {
 	v.Time = time.Now()
-	s.cfg.Logger.Warn("engine rule broken", "kind", v.Kind, "detail", v.Detail)
+	s.cfg.Logger.Warn("engine rule broken", keyKind, v.Kind, keyDetail, v.Detail)
 	s.violationsMu.Lock()
 	defer s.violationsMu.Unlock()
 	if len(s.violations) < maxViolations {
@@ -128,27 +133,25 @@ func (s *Sim) Identity() Identity {
 	id := Identity{
 		ID: s.cfg.ID, Role: s.cfg.Role.String(), Engine: s.cfg.Engine, Models: slices.Concat(s.cfg.Models, s.cfg.Adapters), Adapters: s.cfg.Adapters, Endpoint: s.Addr(),
 		DPSize: s.cfg.DPSize, PortPerRank: s.cfg.PortPerRank, BlockSize: s.cfg.PageSize, CapacityBlocks: s.cfg.CapacityBlocks, KVGroup: s.cfg.KVGroup,
-		AcceptsAggregated: s.cfg.Role == worker.Aggregated || s.decodes() && s.cfg.AcceptsAggregated,
+		AcceptsAggregated: !s.cfg.disaggregated() || s.cfg.decodes() && s.cfg.AcceptsAggregated,
 	}
 	if s.bootAddr != "" {
 		host, _, _ := net.SplitHostPort(s.bootAddr)
 		id.Bootstrap = &BootstrapPoint{Host: host, Port: portOf(s.bootAddr)}
-		for r := range s.ranks {
-			if s.cfg.Engine == worker.VLLMMooncake {
-				id.Bootstrap.EngineIDs = append(id.Bootstrap.EngineIDs, s.engineID(r))
-			}
-		}
 	}
 	if pub, replay := s.EventsAddr(0); pub != "" {
 		host, _, _ := net.SplitHostPort(pub)
 		id.KVEvents = &EventsPoint{Host: host, Port: portOf(pub), ReplayPort: portOf(replay), Topic: s.cfg.Topic}
+	}
+	if s.engine.identity != nil {
+		s.engine.identity(&id)
 	}
 	return id
 }
 
 // State returns the worker's state. With blocks it lists every cached block.
 func (s *Sim) State(blocks bool) State {
-	st := State{Identity: s.Identity(), DecodeWaiting: int(s.decodeWaiting.Load()), Reads: s.reads.Load()}
+	st := State{Identity: s.Identity()}
 	st.Fault, _, _ = s.fault.peek()
 	s.log.mu.Lock()
 	st.Requests, st.Running, st.OK, st.Canceled = s.log.seq-s.log.hidden, s.log.running, s.log.completed, s.log.cancelled
@@ -160,15 +163,9 @@ func (s *Sim) State(blocks bool) State {
 		st.KVHeldBlocks += rs.HeldBlocks
 		st.Ranks = append(st.Ranks, rs)
 	}
-	if s.rooms != nil {
-		st.PrefillAlone, st.PrefillMet, st.DecodeAskers = s.rooms.counts()
+	if s.engine.state != nil {
+		s.engine.state(&st)
 	}
-	if s.holds != nil {
-		st.Handoff = s.holds.counts()
-	}
-	st.Handoff.Pulled, st.Handoff.PullsFailed = s.pulls.ok.Load(), s.pulls.failed.Load()
-	st.Handoff.PulledBlocks = s.pulls.blocks.Load()
-	st.Handoff.Recomputed, st.Handoff.Local = s.pulls.recomputed.Load(), s.pulls.local.Load()
 	s.violationsMu.Lock()
 	st.Violations = append([]Violation{}, s.violations...)
 	s.violationsMu.Unlock()
@@ -205,11 +202,8 @@ func (s *Sim) Requests(seq uint64) []Request { return s.log.since(seq) }
 // for others stay.
 func (s *Sim) Reset() {
 	s.log.reset()
-	if s.holds != nil {
-		s.holds.reset()
-	}
-	for _, n := range []*atomic.Uint64{&s.pulls.ok, &s.pulls.blocks, &s.pulls.failed, &s.pulls.recomputed, &s.pulls.local} {
-		n.Store(0)
+	if s.engine.reset != nil {
+		s.engine.reset()
 	}
 	s.violationsMu.Lock()
 	s.violations = nil
@@ -221,7 +215,7 @@ func (s *Sim) Reset() {
 func (s *Sim) DropEvents(rank, n int) { s.ranks[rank].pub.dropNext(n) }
 
 // controlHandler handles /sim/*.
-func (s *Sim) controlHandler() http.Handler {
+func controlHandler(s *Sim) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /sim/state", func(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, http.StatusOK, s.State(r.URL.Query().Get("blocks") == "1"))
@@ -250,7 +244,7 @@ func (s *Sim) controlHandler() http.Handler {
 		}
 		w.WriteHeader(http.StatusNoContent)
 	})
-	mux.HandleFunc("POST /sim/lie", s.lie)
+	mux.HandleFunc("POST /sim/lie", func(w http.ResponseWriter, r *http.Request) { lie(s, w, r) })
 	mux.HandleFunc("POST /sim/events", func(w http.ResponseWriter, r *http.Request) {
 		var q struct{ Rank, Drop int }
 		err := readStrict(r, &q)

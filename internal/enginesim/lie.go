@@ -57,7 +57,7 @@ func (r *rank) forget(page int) bool {
 	return true
 }
 
-func (s *Sim) lie(w http.ResponseWriter, r *http.Request) {
+func lie(s *Sim, w http.ResponseWriter, r *http.Request) {
 	var l Lie
 	err := readStrict(r, &l)
 	if err == nil && l.Page >= 0 {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -22,7 +23,7 @@ type waiter struct {
 // link is a decode worker's connection to the bootstrap server of one prefill worker. It
 // exists as long as requests wait there or the connection stands.
 type link struct {
-	s    *Sim
+	all  *links
 	addr string
 
 	mu      sync.Mutex
@@ -33,17 +34,36 @@ type link struct {
 	over    bool               // run has ended; a new link is needed
 }
 
-// awaitKV waits for the KV of an item and returns prefill's cached tokens. Its error is
-// the context's, or an apiError if the prefill worker died, refused, or did not come
-// within WaitingTimeout.
-func (s *Sim) awaitKV(ctx context.Context, it *item, seq uint64) (int, error) {
+// links are a decode worker's links. Safe for concurrent use.
+type links struct {
+	s        *Sim
+	cfg      Config
+	client   *http.Client // to bootstrap servers
+	nextCall atomic.Uint64
+	waiting  atomic.Int64 // requests that wait for their KV
+
+	mu sync.Mutex // taken before the mutex of a link
+	to map[string]*link
+}
+
+func newLinks(s *Sim, cfg Config) *links {
+	return &links{s: s, cfg: cfg, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}, to: make(map[string]*link)}
+}
+
+// await waits for the KV of an item, whose decode expects it from a prefill rank (-1: the
+// room's), and returns prefill's cached tokens. Its error is the context's, a *refused if
+// the prefill worker refused, or an apiError if that died or did not come within
+// WaitingTimeout.
+func (ls *links) await(ctx context.Context, it *item, prefillRank int) (int, error) {
+	ls.waiting.Add(1)
+	defer ls.waiting.Add(-1)
 	w := &waiter{
-		ask:  linkMessage{Type: msgAsk, Room: it.meet.room, Call: s.nextCall.Add(1), Digest: it.digest, Group: s.cfg.KVGroup},
-		want: it.meet.rank,
+		ask:  linkMessage{Type: msgAsk, Room: it.meet.room, Call: ls.nextCall.Add(1), Digest: it.digest, Group: ls.cfg.KVGroup},
+		want: prefillRank,
 		done: make(chan linkMessage, 1),
 	}
-	l := s.join(it.meet.addr, w)
-	timeout := time.NewTimer(s.cfg.WaitingTimeout)
+	l := ls.join(it.meet.addr, w)
+	timeout := time.NewTimer(ls.cfg.WaitingTimeout)
 	defer timeout.Stop()
 	select {
 	case m := <-w.done:
@@ -54,7 +74,7 @@ func (s *Sim) awaitKV(ctx context.Context, it *item, seq uint64) (int, error) {
 			}
 			return m.Cached, nil
 		case m.Violation:
-			return 0, s.mispaired("refused_by_prefill", seq, it.meet.room, m.Error)
+			return 0, &refused{m.Error}
 		default:
 			return 0, &apiError{status: http.StatusInternalServerError, reason: "prefill_lost", msg: m.Error}
 		}
@@ -64,21 +84,35 @@ func (s *Sim) awaitKV(ctx context.Context, it *item, seq uint64) (int, error) {
 	case <-timeout.C:
 		l.leave(w)
 		return 0, &apiError{status: http.StatusInternalServerError, reason: "waiting_timeout", msg: fmt.Sprintf(
-			"Decode handshake failed: no KV for bootstrap room %d from %s within %s", it.meet.room, it.meet.addr, s.cfg.WaitingTimeout)}
+			"Decode handshake failed: no KV for bootstrap room %d from %s within %s", it.meet.room, it.meet.addr, ls.cfg.WaitingTimeout)}
 	}
 }
 
+// refused is why a prefill worker gives no KV: a rule was broken.
+type refused struct{ msg string }
+
+// Error implements error.
+func (r *refused) Error() string { return r.msg }
+
 // join registers w with the link to addr, and makes the link if there is none.
-func (s *Sim) join(addr string, w *waiter) *link {
-	s.linksMu.Lock()
-	defer s.linksMu.Unlock()
-	if l := s.links[addr]; l != nil && l.add(w) {
+func (ls *links) join(addr string, w *waiter) *link {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if l := ls.to[addr]; l != nil && l.add(w) {
 		return l
 	}
-	l := &link{s: s, addr: addr, waiting: map[uint64]*waiter{w.ask.Call: w}}
-	s.links[addr] = l
-	s.wg.Go(func() { l.run(s.runCtx) })
+	l := &link{all: ls, addr: addr, waiting: map[uint64]*waiter{w.ask.Call: w}}
+	ls.to[addr] = l
+	ls.s.start(l.run)
 	return l
+}
+
+func (ls *links) get(ctx context.Context, url string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	return ls.client.Do(req)
 }
 
 func (l *link) add(w *waiter) bool {
@@ -114,7 +148,7 @@ func (l *link) leave(w *waiter) {
 // run keeps the connection and the heartbeat. As in the engine, waiting requests fail
 // after HeartbeatFailures beats without an answer, not at once when a connection is lost.
 func (l *link) run(ctx context.Context) {
-	beat := time.NewTicker(l.s.cfg.HeartbeatInterval)
+	beat := time.NewTicker(l.all.cfg.HeartbeatInterval)
 	defer beat.Stop()
 	lost := l.connect(ctx)
 	for failures := 0; ; {
@@ -125,7 +159,7 @@ func (l *link) run(ctx context.Context) {
 		case <-lost:
 			l.closeConn()
 			lost = nil
-			beat.Reset(l.s.cfg.HeartbeatInterval)
+			beat.Reset(l.all.cfg.HeartbeatInterval)
 			continue
 		case <-beat.C:
 		}
@@ -140,7 +174,7 @@ func (l *link) run(ctx context.Context) {
 			failures = 0
 			continue
 		}
-		if failures++; failures >= l.s.cfg.HeartbeatFailures {
+		if failures++; failures >= l.all.cfg.HeartbeatFailures {
 			failures = 0
 			l.fail()
 		}
@@ -170,7 +204,7 @@ func (l *link) fail() {
 		}
 		w.done <- linkMessage{Type: msgFailed, Error: fmt.Sprintf(
 			"Decode handshake failed: prefill bootstrap server %s missed %d heartbeats, bootstrap room %d is lost",
-			l.addr, l.s.cfg.HeartbeatFailures, w.ask.Room)}
+			l.addr, l.all.cfg.HeartbeatFailures, w.ask.Room)}
 	}
 }
 
@@ -185,12 +219,12 @@ func (l *link) closeConn() {
 
 // beat asks the bootstrap server for a sign of life.
 func (l *link) beat(ctx context.Context) bool {
-	if l.s.apart(l.addr) {
+	if l.all.s.apart(l.addr) {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.s.cfg.HeartbeatInterval)
+	ctx, cancel := context.WithTimeout(ctx, l.all.cfg.HeartbeatInterval)
 	defer cancel()
-	resp, err := l.s.get(ctx, "http://"+l.addr+"/health")
+	resp, err := l.all.get(ctx, "http://"+l.addr+"/health")
 	if err != nil {
 		return false
 	}
@@ -202,10 +236,10 @@ func (l *link) beat(ctx context.Context) bool {
 // waited for. It returns a channel that is closed with the connection, or nil if it
 // fails.
 func (l *link) connect(ctx context.Context) <-chan struct{} {
-	if l.s.apart(l.addr) {
+	if l.all.s.apart(l.addr) {
 		return nil
 	}
-	tctx, cancel := context.WithTimeout(ctx, l.s.cfg.HeartbeatInterval)
+	tctx, cancel := context.WithTimeout(ctx, l.all.cfg.HeartbeatInterval)
 	defer cancel()
 	top, err := l.topology(tctx)
 	if err != nil {
@@ -224,8 +258,8 @@ func (l *link) connect(ctx context.Context) <-chan struct{} {
 	}
 	l.mu.Unlock()
 	wctx, stop := context.WithCancel(ctx)
-	l.s.wg.Go(func() { out.run(wctx, conn) })
-	l.s.wg.Go(func() {
+	l.all.s.start(func(context.Context) { out.run(wctx, conn) })
+	l.all.s.start(func(context.Context) {
 		defer close(lost)
 		defer stop()
 		l.read(r)
@@ -252,7 +286,7 @@ func (l *link) read(r *bufio.Reader) {
 
 func (l *link) topology(ctx context.Context) (topology, error) {
 	var top topology
-	resp, err := l.s.get(ctx, "http://"+l.addr+"/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1")
+	resp, err := l.all.get(ctx, "http://"+l.addr+"/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1")
 	if err != nil {
 		return top, err
 	}
@@ -286,12 +320,4 @@ func dialLink(ctx context.Context, addr string) (net.Conn, *bufio.Reader, error)
 		return nil, nil, err
 	}
 	return c, r, c.SetDeadline(time.Time{})
-}
-
-func (s *Sim) get(ctx context.Context, url string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	return s.client.Do(req)
 }

@@ -16,7 +16,7 @@ func TestADecodeThatGivesUpOnAStoppedPrefillTakesItsAskBack(t *testing.T) {
 	defer there.Close()
 	w := &waiter{ask: linkMessage{Type: msgAsk, Room: 7, Call: 3}, done: make(chan linkMessage, 1)}
 	out := newOutbox()
-	l := &link{s: &Sim{}, conn: here, out: &out, waiting: map[uint64]*waiter{3: w}}
+	l := &link{all: &links{}, conn: here, out: &out, waiting: map[uint64]*waiter{3: w}}
 	l.fail()
 	require.Equal(t, msgFailed, (<-w.done).Type)
 	require.Empty(t, l.waiting)

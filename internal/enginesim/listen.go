@@ -5,45 +5,33 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/netip"
 	"strconv"
 	"sync"
 )
 
-func interfaceAddrs() []netip.Addr {
-	var out []netip.Addr
-	addrs, _ := net.InterfaceAddrs()
-	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			out = append(out, p.Addr().Unmap())
-		}
-	}
-	return out
-}
-
 // bindPublishers binds the PUB and ROUTER sockets of all ranks on consecutive ports. It
 // returns nil if events are off.
-func (s *Sim) bindPublishers() ([]*publisher, error) {
-	if s.cfg.KVEventsPort == Off {
+func bindPublishers(cfg Config, encode encoder) ([]*publisher, error) {
+	if cfg.KVEventsPort == Off {
 		return nil, nil
 	}
-	host, _, _ := net.SplitHostPort(s.cfg.Listen)
-	pubs, err := s.listenEvents(host)
+	host, _, _ := net.SplitHostPort(cfg.Listen)
+	pubs, err := listenEvents(cfg, host)
 	if err != nil {
 		return nil, err
 	}
 	var replays []net.Listener
-	if s.cfg.ReplayPort != Off {
-		if replays, err = listenRange(host, s.cfg.ReplayPort, s.cfg.DPSize); err != nil {
+	if cfg.ReplayPort != Off {
+		if replays, err = listenRange(host, cfg.ReplayPort, cfg.DPSize); err != nil {
 			closeAll(pubs)
 			return nil, err
 		}
 	}
-	out := make([]*publisher, s.cfg.DPSize)
+	out := make([]*publisher, cfg.DPSize)
 	for i := range out {
 		out[i] = &publisher{
-			rank: uint32(s.cfg.FirstRank + i), topic: []byte(s.cfg.Topic), keep: s.cfg.ReplayBuffer, pub: pubs[i],
-			subs: make(map[*subscriber]struct{}), encode: s.engine.appendEvents,
+			rank: uint32(cfg.FirstRank + i), topic: []byte(cfg.Topic), keep: cfg.ReplayBuffer, pub: pubs[i],
+			subs: make(map[*subscriber]struct{}), encode: encode,
 		}
 		if replays != nil {
 			out[i].replay = replays[i]
@@ -54,23 +42,23 @@ func (s *Sim) bindPublishers() ([]*publisher, error) {
 
 // listenEvents listens where the ranks publish: on a row of ports, each rank at its node;
 // or on any ports.
-func (s *Sim) listenEvents(host string) ([]net.Listener, error) {
-	nodes := s.cfg.EventHosts
-	if len(nodes) == 0 && !s.cfg.SystemPorts {
-		return listenRange(host, s.cfg.KVEventsPort, s.cfg.DPSize)
+func listenEvents(cfg Config, host string) ([]net.Listener, error) {
+	nodes := cfg.EventHosts
+	if len(nodes) == 0 && !cfg.SystemPorts {
+		return listenRange(host, cfg.KVEventsPort, cfg.DPSize)
 	}
 	if len(nodes) == 0 {
 		nodes = []string{host}
 	}
 	var out []net.Listener
-	for r := range s.cfg.DPSize {
+	for r := range cfg.DPSize {
 		port := 0
-		if !s.cfg.SystemPorts && s.cfg.KVEventsPort > 0 {
-			port = s.cfg.KVEventsPort + r
-		} else if !s.cfg.SystemPorts && r > 0 {
+		if !cfg.SystemPorts && cfg.KVEventsPort > 0 {
+			port = cfg.KVEventsPort + r
+		} else if !cfg.SystemPorts && r > 0 {
 			port = portOf(out[0].Addr().String()) + r
 		}
-		ln, err := net.Listen("tcp", net.JoinHostPort(nodes[r*len(nodes)/s.cfg.DPSize], strconv.Itoa(port)))
+		ln, err := net.Listen("tcp", net.JoinHostPort(nodes[r*len(nodes)/cfg.DPSize], strconv.Itoa(port)))
 		if err != nil {
 			closeAll(out)
 			return nil, err
@@ -162,4 +150,11 @@ func (g *gate) closeAndWait() {
 	g.closed = true
 	g.mu.Unlock()
 	g.wg.Wait()
+}
+
+// portOf is the port of "host:port", or 0.
+func portOf(addr string) int {
+	_, p, _ := net.SplitHostPort(addr)
+	n, _ := strconv.Atoi(p)
+	return n
 }

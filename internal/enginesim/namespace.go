@@ -3,9 +3,6 @@ package enginesim
 import (
 	"encoding/binary"
 	"slices"
-	"strings"
-
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // namespace is what separates a prompt's KV blocks from blocks of the same tokens.
@@ -40,86 +37,34 @@ func (ns namespace) root() []byte {
 }
 
 // spaceOf reads the namespace of prompt i of a request, as the engine does.
-func (s *Sim) spaceOf(q *genRequest, i int) (ns namespace, err error) {
-	sglang := s.cfg.Engine == worker.SGLang
-	of := func(name string, v []byte) string {
-		if err != nil || isNull(v) {
-			return ""
-		}
-		text, ok := unquote(v)
-		if ok {
-			return text
-		}
-		if v[0] != '[' || !sglang {
-			err = badRequest("%s: expected a string", name)
-			return ""
-		}
-		var all []string
-		_ = eachElem(v, func(e []byte) error { // null: none
-			text, _ := unquote(e)
-			all = append(all, text)
-			return nil
-		})
-		if len(all) != len(q.prompts) {
-			err = badRequest("The length of %s should be equal to the batch size.", name)
-			return ""
-		}
-		return all[i]
+func (s *Sim) spaceOf(q *genRequest, i int) (namespace, error) {
+	if s.engine.space != nil {
+		return s.engine.space(q, i)
 	}
-	ns.salt, ns.seen = of("cache_salt", q.cacheSalt), q.seen
-	switch {
-	case sglang:
-		ns.extra = of("extra_key", q.extraKey)
-		if ns.adapter = s.adapterInModel(q); ns.adapter == "" {
-			ns.adapter = of("lora_path", q.loraPath)
+	return s.cfg.plainSpace(q)
+}
+
+// plainSpace is the namespace of a request whose model is the adapter.
+func (c Config) plainSpace(q *genRequest) (ns namespace, err error) {
+	if ns.seen = q.seen; !isNull(q.cacheSalt) {
+		text, ok := unquote(q.cacheSalt)
+		if !ok {
+			return ns, badRequest("cache_salt: expected a string")
 		}
-	case slices.Contains(s.cfg.Adapters, q.model):
+		ns.salt = text
+	}
+	if slices.Contains(c.Adapters, q.model) {
 		ns.adapter = q.model
-	}
-	switch {
-	case err != nil:
-		return ns, err
-	case s.vllm() && !isNull(q.cacheSalt) && (ns.salt == "" || len(ns.salt) > 128):
-		return ns, badRequest("Parameter 'cache_salt' must be a non-empty string of at most 128 characters.")
-	case ns.adapter != "" && len(s.cfg.Adapters) == 0:
-		return ns, badRequest("LoRA adapter '%s' was requested, but LoRA is not enabled.", ns.adapter)
-	case ns.adapter != "" && !slices.Contains(s.cfg.Adapters, ns.adapter):
-		return ns, badRequest("Got LoRA adapter that has never been loaded: %s", ns.adapter)
 	}
 	return ns, nil
 }
 
-// adapterInModel returns the adapter in SGLang's "base:adapter", or ""
-// (OpenAIServingBase._parse_model_parameter).
-func (s *Sim) adapterInModel(q *genRequest) string {
-	if q.api == apiGenerate || slices.Contains(s.cfg.Models, q.model) {
-		return ""
-	}
-	if adapter, ok := strings.CutPrefix(q.model, s.cfg.Models[0]+":"); ok {
-		return strings.TrimSpace(adapter)
-	}
-	_, adapter, _ := strings.Cut(q.model, ":")
-	return strings.TrimSpace(adapter)
+// names reports whether a request may name the model: one of the worker's, one of its
+// adapters, none, which is the first, or what else the engine understands.
+func (s *Sim) names(model string) bool {
+	return model == "" || slices.Contains(s.cfg.Models, model) || slices.Contains(s.cfg.Adapters, model) ||
+		s.engine.serves != nil && s.engine.serves(model)
 }
-
-// names reports whether the worker serves the model that the request names: its own names
-// and its adapters', and at SGLang also "base:adapter" and "default". A request that names none
-// is for the first.
-func (s *Sim) names(q *genRequest) bool {
-	m := q.model
-	if m == "default" && s.cfg.Engine == worker.SGLang {
-		return true
-	}
-	if s.cfg.Engine == worker.SGLang {
-		if base, adapter, ok := strings.Cut(m, ":"); ok && slices.Contains(s.cfg.Adapters, strings.TrimSpace(adapter)) {
-			m = strings.TrimSpace(base)
-		}
-	}
-	return m == "" || slices.Contains(s.cfg.Models, m) || slices.Contains(s.cfg.Adapters, m)
-}
-
-// loraID is vLLM's number of an adapter, counted from 1.
-func (s *Sim) loraID(adapter string) int { return slices.Index(s.cfg.Adapters, adapter) + 1 }
 
 // validateAdapters reports adapters that no engine would accept.
 func (c Config) validateAdapters(bad func(format string, a ...any)) {
@@ -127,8 +72,5 @@ func (c Config) validateAdapters(bad func(format string, a ...any)) {
 		if a == "" || slices.Contains(c.Adapters[:i], a) || slices.Contains(c.Models, a) {
 			bad("adapters %q: expected names, each once and none of them a model's", a)
 		}
-	}
-	if len(c.Adapters) > 0 && c.Engine == worker.TensorRTLLM {
-		bad("adapters: none of trtllm are simulated")
 	}
 }

@@ -137,15 +137,16 @@ func FuzzHandOffsNeverPanic(f *testing.F) {
 			return
 		}
 		for _, e := range engines {
-			s := &Sim{cfg: Config{Engine: e, Role: worker.Decode}.withDefaults()}
-			s.engine = s.newProtocol()
+			cfg := Config{Engine: e, Role: worker.Decode}.withDefaults(kindOf(e))
+			s := &Sim{cfg: cfg}
 			c := &call{s: s, q: q, rec: &record{}, asked: -1}
 			var p nixlParams
-			if v, ok := s.engine.(vllm); ok {
-				p, err = v.readParams(c)
+			if e == worker.VLLM {
+				p, err = (&vllm{s: s, cfg: cfg}).readParams(c)
 			} else {
-				err = s.engine.(trtllm).readParams(c)
-				p.transfer = c.transfer
+				j := &trtllmJob{e: &trtllm{s: s, cfg: cfg}, c: c}
+				err = j.readParams()
+				p.transfer = j.transfer
 			}
 			if err != nil {
 				require.NotEmpty(t, s.violations, "who brings a bad hand-off has broken a rule")

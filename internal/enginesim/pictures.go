@@ -21,8 +21,8 @@ const (
 
 // picture is one picture of a prompt, from token offset on.
 type picture struct {
-	id             string // vLLM's name of it
-	sum            uint64 // SGLang's hash of it
+	id             string // its name
+	sum            uint64 // a hash of its content
 	offset, length int
 }
 
@@ -113,7 +113,7 @@ func (w *chatWriter) readPicture(part []byte) (p picture, ok bool, err error) {
 	return p, true, nil
 }
 
-// idOf is vLLM's name of a picture (docs/engines.md#event-pictures).
+// idOf is the name of a picture, as vLLM has it (docs/engines.md#event-pictures).
 func (w *chatWriter) idOf(content, uuid string) string {
 	if uuid != "" {
 		content = uuid
@@ -129,7 +129,7 @@ func (w *chatWriter) idOf(content, uuid string) string {
 type chatWriter struct {
 	tokens []uint32
 	seen   gallery
-	marks  bool   // a picture is one token and is not loaded, as with SGLang's tokenizer
+	marks  bool   // a picture is one token and is not loaded
 	kwargs []byte // what the request says about reading pictures; nil: nothing
 }
 
@@ -177,95 +177,4 @@ func (w *chatWriter) content(v []byte) error {
 	})
 	flush()
 	return err
-}
-
-// pads are the ids that SGLang 0.5.23 puts in turn in place of a picture's tokens
-// (docs/engines.md#event-pads).
-func (p *picture) pads() (out [4]uint64) {
-	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("sglang-mm-wide-pad-v1"), p.sum))
-	for i := range out {
-		out[i] = 1_000_000 + binary.BigEndian.Uint64(sum[8*i:])&(1<<62-1)
-	}
-	return out
-}
-
-// padded returns the event's tokens, with SGLang's own ids in place of pictures.
-func (e *event) padded() []uint64 {
-	out := make([]uint64, len(e.tokens))
-	for i, t := range e.tokens {
-		out[i] = uint64(t)
-	}
-	for _, p := range e.space.seen.within(e.from, e.from+len(e.tokens)) {
-		pads := p.pads()
-		for i := max(p.offset, e.from); i < min(p.offset+p.length, e.from+len(e.tokens)); i++ {
-			out[i-e.from] = pads[(i-p.offset)%len(pads)]
-		}
-	}
-	return out
-}
-
-// rendered is the answer of vLLM's /render: the request as vLLM's engine would get it.
-// Only some of its members are simulated.
-type rendered struct {
-	RequestID    string         `json:"request_id"`
-	TokenIDs     []uint32       `json:"token_ids"`
-	TokenOffsets any            `json:"token_offsets"`
-	Features     *features      `json:"features"`
-	ContentParts any            `json:"content_parts"`
-	Sampling     map[string]int `json:"sampling_params"`
-	Model        string         `json:"model"`
-	Stream       bool           `json:"stream"`
-}
-
-type features struct {
-	Hashes       map[string][]string      `json:"mm_hashes"`
-	Placeholders map[string][]placeholder `json:"mm_placeholders"`
-	Data         map[string][]string      `json:"kwargs_data"` // null if the request did not ask for it
-	Metadata     any                      `json:"mm_metadata"`
-}
-
-type placeholder struct {
-	Offset int `json:"offset"`
-	Length int `json:"length"`
-}
-
-// render answers POST /v1/chat/completions/render (docs/engines.md#render), or that of another API.
-func (v vllm) render(kind api, w http.ResponseWriter, r *http.Request) {
-	if !v.s.cfg.ScaleOut {
-		v.s.refuse(w, &apiError{status: http.StatusForbidden, msg: "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."})
-		return
-	}
-	body, err := readBody(r)
-	if v.s.foreign(r.Header, false) {
-		err = errForeign
-	}
-	if err != nil {
-		v.s.refuse(w, refusalOf(err))
-		return
-	}
-	q, err := v.s.responses.parse(kind, body)
-	if err == nil {
-		err = v.known(q)
-	}
-	if err == nil {
-		err = v.fit(q)
-	}
-	if err != nil {
-		v.s.refuse(w, refusalOf(err))
-		return
-	}
-	out := rendered{RequestID: "chatcmpl-" + newProcessID(), TokenIDs: q.prompts[0], Sampling: map[string]int{"max_tokens": max(q.maxTokens, 1)}, Model: q.model, Stream: q.stream}
-	if q.seen != nil {
-		out.Features = &features{Hashes: map[string][]string{}, Placeholders: map[string][]placeholder{}}
-		payload := map[string][]string{}
-		for _, p := range *q.seen {
-			out.Features.Hashes["image"] = append(out.Features.Hashes["image"], p.id)
-			out.Features.Placeholders["image"] = append(out.Features.Placeholders["image"], placeholder{Offset: p.offset, Length: p.length})
-			payload["image"] = append(payload["image"], strings.Repeat("A", 1<<20))
-		}
-		if q.payload {
-			out.Features.Data = payload
-		}
-	}
-	writeJSON(w, http.StatusOK, out)
 }

@@ -144,7 +144,7 @@ func TestAPictureIsCachedAsWhatItIs(t *testing.T) {
 func TestSGLangPadsPictures(t *testing.T) {
 	t.Parallel()
 	p := picture{sum: 1}
-	require.Equal(t, [4]uint64{3788338550080000423, 377845433008484899, 3733550331958129848, 2196988971805300528}, p.pads())
+	require.Equal(t, [4]uint64{3788338550080000423, 377845433008484899, 3733550331958129848, 2196988971805300528}, pads(&p))
 
 	s := start(t, Config{Role: worker.Aggregated, Models: []string{"m"}, PageSize: 4})
 	require.Equal(t, 200, post(t.Context(), s.URL()+chat, looking("http://pictures/1", "")).status)
@@ -158,9 +158,9 @@ func TestSGLangPadsPictures(t *testing.T) {
 	for _, b := range sum[:8] {
 		p.sum = p.sum<<8 | uint64(b)
 	}
-	pads := p.pads()
+	want := pads(&p)
 	for i := range 8 {
-		require.EqualValues(t, pads[i%4], tokens[5+i], i)
+		require.EqualValues(t, want[i%4], tokens[5+i], i)
 	}
 	require.Contains(t, post(t.Context(), s.URL()+"/tokenize", looking("http://pictures/1", "")).body, "3,5,4")
 }

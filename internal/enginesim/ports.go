@@ -5,31 +5,50 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 )
 
-// bindAPI binds the HTTP API: one port, or one for each rank.
-func (s *Sim) bindAPI() error {
+// apiPorts are the ports of the HTTP API: one, or one for each rank. Safe for concurrent
+// use.
+type apiPorts struct {
+	// set by bind, read-only
+	s      *Sim
+	server *http.Server
+	addrs  []string // they stay the same while ports are closed
+
+	mu    sync.Mutex
+	ports []net.Listener // parallel to addrs; nil while the fault "refuse" closes the port
+	conns map[net.Conn]http.ConnState
+}
+
+func newAPIPorts(s *Sim) *apiPorts {
+	return &apiPorts{s: s, conns: make(map[net.Conn]http.ConnState)}
+}
+
+// bind binds the ports.
+func (p *apiPorts) bind() error {
 	var err error
-	if s.cfg.PortPerRank {
-		host, _, _ := net.SplitHostPort(s.cfg.Listen)
-		s.ports, err = listenRange(host, portOf(s.cfg.Listen), s.cfg.DPSize)
+	cfg := p.s.cfg
+	if cfg.PortPerRank {
+		host, _, _ := net.SplitHostPort(cfg.Listen)
+		p.ports, err = listenRange(host, portOf(cfg.Listen), cfg.DPSize)
 	} else {
 		var ln net.Listener
-		ln, err = net.Listen("tcp", s.cfg.Listen)
-		s.ports = []net.Listener{ln}
+		ln, err = net.Listen("tcp", cfg.Listen)
+		p.ports = []net.Listener{ln}
 	}
 	if err != nil {
-		s.ports = nil
+		p.ports = nil
 		return err
 	}
-	for _, ln := range s.ports {
-		s.addrs = append(s.addrs, ln.Addr().String())
+	for _, ln := range p.ports {
+		p.addrs = append(p.addrs, ln.Addr().String())
 	}
-	s.api = &http.Server{
-		Handler: s.apiHandler(), ConnState: s.connState, ReadHeaderTimeout: time.Minute,
+	p.server = &http.Server{
+		Handler: p.s.pages.handler(), ConnState: p.connState, ReadHeaderTimeout: time.Minute,
 		BaseContext: func(ln net.Listener) context.Context {
-			return context.WithValue(s.runCtx, portKey{}, slices.Index(s.addrs, ln.Addr().String()))
+			return context.WithValue(p.s.runCtx, portKey{}, slices.Index(p.addrs, ln.Addr().String()))
 		},
 	}
 	return nil
@@ -40,51 +59,48 @@ type portKey struct{}
 
 // rankAsked returns the rank at whose own port a request came, or -1 if all ranks share a
 // port.
-func (s *Sim) rankAsked(ctx context.Context) int {
-	if i, ok := ctx.Value(portKey{}).(int); ok && s.cfg.PortPerRank {
+func (p *apiPorts) rankAsked(ctx context.Context) int {
+	if i, ok := ctx.Value(portKey{}).(int); ok && p.s.cfg.PortPerRank {
 		return i
 	}
 	return -1
 }
 
-// Addr returns the "host:port" of the HTTP API, or rank 0's if each rank has its own.
-func (s *Sim) Addr() string { return s.addrs[0] }
-
-// RankAddr returns the "host:port" of the HTTP API for one rank.
-func (s *Sim) RankAddr(rank int) string {
-	if s.cfg.PortPerRank {
-		return s.addrs[rank]
+func (p *apiPorts) connState(c net.Conn, state http.ConnState) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch state {
+	case http.StateClosed, http.StateHijacked:
+		delete(p.conns, c)
+	case http.StateNew, http.StateActive, http.StateIdle:
+		p.conns[c] = state
 	}
-	return s.addrs[0]
 }
 
-// URL returns the base URL of the HTTP API at Addr.
-func (s *Sim) URL() string { return "http://" + s.Addr() }
-
-// serveAPI serves the HTTP API at one port. After the fault "refuse" has closed the port
-// and ended, it serves there again.
-func (s *Sim) serveAPI(i int) {
-	for s.runCtx.Err() == nil {
-		s.portMu.Lock()
-		ln := s.ports[i]
-		s.portMu.Unlock()
+// serve serves the HTTP API at one port. After the fault "refuse" has closed the port and
+// ended, it serves there again.
+func (p *apiPorts) serve(i int) {
+	for p.s.runCtx.Err() == nil {
+		p.mu.Lock()
+		ln := p.ports[i]
+		p.mu.Unlock()
 		if ln != nil {
-			_ = s.api.Serve(ln)
+			_ = p.server.Serve(ln)
 		}
-		s.awaitReopen(i)
+		p.awaitReopen(i)
 	}
 }
 
 // awaitReopen waits until the port may be open and opens it.
-func (s *Sim) awaitReopen(i int) {
-	for s.runCtx.Err() == nil {
-		f, left, changed := s.fault.peek()
-		if !f.closes(s.addrs[i]) {
-			ln, err := net.Listen("tcp", s.addrs[i])
+func (p *apiPorts) awaitReopen(i int) {
+	for p.s.runCtx.Err() == nil {
+		f, left, changed := p.s.fault.peek()
+		if !f.closes(p.addrs[i]) {
+			ln, err := net.Listen("tcp", p.addrs[i])
 			if err == nil {
-				s.portMu.Lock()
-				s.ports[i] = ln
-				s.portMu.Unlock()
+				p.mu.Lock()
+				p.ports[i] = ln
+				p.mu.Unlock()
 				return
 			}
 			left = 10 * time.Millisecond // another process has the port for the moment
@@ -94,28 +110,51 @@ func (s *Sim) awaitReopen(i int) {
 			timer = time.After(left)
 		}
 		select {
-		case <-s.runCtx.Done():
+		case <-p.s.runCtx.Done():
 		case <-changed:
 		case <-timer:
 		}
 	}
 }
 
-// closePorts stops listening and closes idle connections. A busy connection is closed
-// when its next request comes.
-func (s *Sim) closePorts() {
-	s.portMu.Lock()
-	defer s.portMu.Unlock()
-	f, _, _ := s.fault.peek()
-	for i, ln := range s.ports {
-		if ln != nil && f.closes(s.addrs[i]) {
+// refuse stops listening where the fault closes ports, and closes idle connections. A busy
+// connection is closed when its next request comes.
+func (p *apiPorts) refuse() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f, _, _ := p.s.fault.peek()
+	for i, ln := range p.ports {
+		if ln != nil && f.closes(p.addrs[i]) {
 			_ = ln.Close()
-			s.ports[i] = nil
+			p.ports[i] = nil
 		}
 	}
-	for c, state := range s.conns {
+	for c, state := range p.conns {
 		if (state == http.StateIdle || state == http.StateNew) && f.closes(c.LocalAddr().String()) {
 			_ = c.Close()
 		}
+	}
+}
+
+// closeAll closes the ports.
+func (p *apiPorts) closeAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, ln := range p.ports {
+		if ln != nil {
+			_ = ln.Close()
+		}
+	}
+}
+
+// cut closes all connections, without the handshake of a server that stops.
+func (p *apiPorts) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		if t, ok := c.(*net.TCPConn); ok {
+			_ = t.SetLinger(0)
+		}
+		_ = c.Close()
 	}
 }

@@ -90,14 +90,14 @@ func (p *Published) find(body []byte) (publishedPrompt, error) {
 }
 
 // tokenizePublished answers POST /tokenize.
-func (s *Sim) tokenizePublished(w http.ResponseWriter, body []byte) {
-	p, err := s.cfg.Published.find(body)
+func (p *pages) tokenizePublished(w http.ResponseWriter, body []byte, as tokenizing) {
+	found, err := p.s.cfg.Published.find(body)
 	switch {
 	case err != nil:
-		s.refuse(w, refusalOf(err))
-	case !p.Asked:
+		p.refuse(w, refusalOf(err))
+	case !found.Asked:
 		w.WriteHeader(http.StatusServiceUnavailable)
 	default:
-		s.writeTokens(w, [][]uint32{p.Tokens}, false)
+		p.writeTokens(w, [][]uint32{found.Tokens}, false, as.more)
 	}
 }

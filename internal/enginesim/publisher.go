@@ -18,6 +18,9 @@ const subscriberQueue = 100_000
 // replayEnd is the sequence number of the message that ends a replay.
 const replayEnd = ^uint64(0)
 
+// encoder appends the payload of one batch of a rank's events.
+type encoder func(dst []byte, ts float64, events []event, rank uint32) []byte
+
 // publisher sends one rank's event batches, with a PUB socket, and a ROUTER socket that
 // replays the last batches.
 type publisher struct {
@@ -27,7 +30,7 @@ type publisher struct {
 	keep   int
 	pub    net.Listener
 	replay net.Listener // nil: no replay
-	encode func(dst []byte, ts float64, events []event, rank uint32) []byte
+	encode encoder
 
 	mu      sync.Mutex
 	seq     uint64   // of the next batch

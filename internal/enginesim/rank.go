@@ -16,15 +16,14 @@ type rank struct {
 
 	// mu guards the fields below. Only the publisher's lock is taken under it, so that
 	// batches leave in the order in which the cache changed.
-	mu          sync.Mutex
-	cache       *cache
-	running     int
-	holds       map[*hold]bool
-	waiting     list.List // of *admission, first in first out
-	nextBlockID int       // see blockIDs
-	busy        time.Time // when the device has computed all admitted prompts
-	computing   int       // prompts that are computed, or wait for the device
-	computed    time.Time // when the last one ended
+	mu        sync.Mutex
+	cache     *cache
+	running   int
+	holds     map[*hold]bool
+	waiting   list.List // of *admission, first in first out
+	busy      time.Time // when the device has computed all admitted prompts
+	computing int       // prompts that are computed, or wait for the device
+	computed  time.Time // when the last one ended
 
 	promptTokens, cachedTokens, outputTokens uint64
 }
@@ -129,6 +128,9 @@ func (r *rank) releaseLocked(h *hold) {
 		r.running--
 	}
 }
+
+// blocks is how many blocks the request holds.
+func (h *hold) blocks() int { return len(h.path) + h.private }
 
 // store puts the full pages of tokens into the cache, where they stay pinned, and
 // publishes the changes.

@@ -203,13 +203,13 @@ func (p *requestParser) field(key string, v []byte) error {
 	case "lora_path":
 		q.loraPath = v
 	case "mm_processor_kwargs", "media_io_kwargs", "mm_payload", "truncate_prompt_tokens", "truncation_side":
-		p.vllm(key, v)
+		p.reading(key, v)
 	}
 	return nil
 }
 
-// vllm reads the members about pictures and about cutting prompts, which only vLLM knows.
-func (p *requestParser) vllm(key string, v []byte) {
+// reading reads the members about pictures and about cutting prompts.
+func (p *requestParser) reading(key string, v []byte) {
 	switch {
 	case key == "truncate_prompt_tokens":
 		p.q.truncation.to = v
@@ -468,3 +468,7 @@ func (w *chatWriter) message(e []byte) error {
 	w.tokens = append(w.tokens, tokenEnd)
 	return nil
 }
+
+// truncation is what a request says about cutting its prompts
+// (docs/engines.md#truncation), as raw JSON; nil: absent.
+type truncation struct{ to, side []byte }

@@ -119,9 +119,7 @@ func (l *requestLog) planned(rec *record, c *call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	rec.req.Leg = c.leg.String()
-	if c.transfer != nil {
-		rec.req.Handoff = c.transfer.id
-	}
+	rec.req.Handoff = c.handoff
 	for i, it := range items {
 		if i == 0 || &it.prompt[0] != &items[i-1].prompt[0] {
 			rec.req.PromptTokens += len(it.prompt)

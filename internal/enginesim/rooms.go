@@ -90,8 +90,8 @@ func (r *rooms) matchLocked(p *prefillHalf, d *decodeHalf) func() {
 		return func() {}
 	}
 	kind, msg := mismatch(p, d)
-	if no := otherGroup(r.group, d.reg.Group); no != nil {
-		kind, msg = no.Kind, no.Msg
+	if other := otherGroup(r.group, d.reg.Group); other != "" {
+		kind, msg = mixedPair, other
 	}
 	if msg != "" {
 		delete(r.prefill, p.room)
@@ -124,14 +124,6 @@ func mismatch(p *prefillHalf, d *decodeHalf) (kind, msg string) {
 	return "", ""
 }
 
-// otherGroup refuses KV between workers of two groups.
-func otherGroup(prefill, decode string) *refusal {
-	if prefill == decode || prefill == "" || decode == "" {
-		return nil
-	}
-	return &refusal{Kind: "mixed_pair", Violation: true, Msg: fmt.Sprintf("prefill is of group %q, decode of %q", prefill, decode)}
-}
-
 // setReady notes that the KV of p is computed. cached is how many of its tokens were
 // cached.
 func (r *rooms) setReady(p *prefillHalf, cached int) {
@@ -144,6 +136,17 @@ func (r *rooms) setReady(p *prefillHalf, cached int) {
 	after := r.matchLocked(p, r.decode[p.room])
 	r.mu.Unlock()
 	after()
+}
+
+// rankOf returns the rank of the prefill half in a room.
+func (r *rooms) rankOf(room int64) (rank int, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.prefill[room]
+	if p == nil {
+		return 0, false
+	}
+	return p.rank, true
 }
 
 // decodeHere reports whether a decode half waits for p.

@@ -6,14 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"sync/atomic"
-
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
+
+// maxAskBytes bounds the body of a pull.
+const maxAskBytes = 64 << 20
 
 // The side channel stands for the engines' transfer (NIXL's handshake, reads and
 // notifications; TensorRT-LLM's cache transceiver). Only simulators know it: POST
@@ -34,65 +34,114 @@ type pullAsk struct {
 // transfer is a hand-off that came with a decode request. It has the fields that its
 // engine must read.
 type transfer struct {
-	addr   string // of the side channel
+	addr   string // of the side channel; "": find says it
 	engine string
+	id     string
+	by     string // the request that brought it; unique among all workers
+	fields string // JSON text
+	one    bool   // decode's prompt is one token
 
-	bootstrap string // with MooncakeConnector: the server that knows addr
-	id        string
-	by        string // the request that brought it; unique among all workers
-	fields    string // JSON text
-	one       bool   // decode's prompt is one token
+	// find returns addr. Such a transfer's prefill may still be running. Its error says why
+	// it has none.
+	find func(ctx context.Context, client *http.Client) (addr string, err error)
 }
 
 // pulls counts what a decode worker did with hand-offs.
 type pulls struct{ ok, blocks, failed, recomputed, local atomic.Uint64 }
 
-// bindSide serves the side channel, at vLLM on a port for each rank.
-func (s *Sim) bindSide() error {
-	if s.cfg.SideChannelListen == "" {
+// manner is how the hand-offs of one engine differ from others.
+type manner struct {
+	perRank bool // each rank has a port of its own, and an id if there are several
+	awaits  bool // KV may be asked for before it is here; decode's prompt may then be one token of which no KV is kept
+	twice   bool // a decode whose hand-off was taken already is answered all the same, from blocks that may be another request's by now
+	ownOnly bool // pulled tokens do not count as cached
+}
+
+// channel is a worker's end of the side channel: what it holds for others, and what it
+// takes. Safe for concurrent use.
+type channel struct {
+	s       *Sim
+	cfg     Config
+	manner  manner
+	holds   *holds // nil: no KV is taken from this worker
+	pulls   pulls
+	waiting atomic.Int64 // requests that wait for their KV
+	client  *http.Client // to side channels
+}
+
+func newChannel(s *Sim, cfg Config, m manner) *channel {
+	return &channel{s: s, cfg: cfg, manner: m, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+}
+
+// bind serves the side channel.
+func (ch *channel) bind() error {
+	if ch.cfg.SideChannelListen == "" {
 		return nil
 	}
 	n := 1
-	if s.sidePerRank() {
-		n = s.cfg.DPSize
+	if ch.manner.perRank {
+		n = ch.cfg.DPSize
 	}
-	host, port, _ := net.SplitHostPort(s.cfg.SideChannelListen)
-	base, err := strconv.Atoi(port)
-	if err != nil {
-		return fmt.Errorf("side-channel-listen %q: expected a port number", s.cfg.SideChannelListen)
-	}
-	lns, err := listenRange(host, base, n)
-	if err != nil {
-		return err
-	}
-	s.holds = newHolds(s.cfg.KVLease)
-	for i, ln := range lns {
-		rank := i
+	ch.holds = newHolds(ch.cfg.KVLease)
+	return ch.s.bindSide(n, func(i int) http.Handler {
 		if n == 1 {
-			rank = -1
+			i = -1
 		}
-		s.sideAddrs = append(s.sideAddrs, ln.Addr().String())
-		s.serveOther(ln, s.sideHandler(rank))
-	}
-	return nil
+		return ch.handler(i)
+	})
 }
 
-// sideHandler serves one port of the side channel: that of a rank, or of all for -1.
-func (s *Sim) sideHandler(rank int) http.Handler {
+// close frees everything.
+func (ch *channel) close() {
+	if ch.holds != nil {
+		ch.holds.close()
+	}
+	ch.client.CloseIdleConnections()
+}
+
+// state adds what the channel counts.
+func (ch *channel) state(st *State) {
+	if ch.holds != nil {
+		st.Handoff = ch.holds.counts()
+	}
+	st.DecodeWaiting = int(ch.waiting.Load())
+	st.Handoff.Pulled, st.Handoff.PullsFailed = ch.pulls.ok.Load(), ch.pulls.failed.Load()
+	st.Handoff.PulledBlocks = ch.pulls.blocks.Load()
+	st.Handoff.Recomputed, st.Handoff.Local = ch.pulls.recomputed.Load(), ch.pulls.local.Load()
+}
+
+// reset sets the counts to zero.
+func (ch *channel) reset() {
+	if ch.holds != nil {
+		ch.holds.reset()
+	}
+	for _, n := range []*atomic.Uint64{&ch.pulls.ok, &ch.pulls.blocks, &ch.pulls.failed, &ch.pulls.recomputed, &ch.pulls.local} {
+		n.Store(0)
+	}
+}
+
+// local notes that a decode worker serves a request whole.
+func (ch *channel) local() { ch.pulls.local.Add(1) }
+
+// recomputed notes that a decode worker computes a prompt whose KV it could not have.
+func (ch *channel) recomputed() { ch.pulls.recomputed.Add(1) }
+
+// handler serves one port of the side channel: that of a rank, or of all for -1.
+func (ch *channel) handler(rank int) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /sim/pull", func(w http.ResponseWriter, r *http.Request) {
 		var ask pullAsk
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBodyBytes)).Decode(&ask); err != nil {
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAskBytes)).Decode(&ask); err != nil {
 			writeError(w, badRequest("body: %v", err))
 			return
 		}
-		if s.cfg.Engine == worker.VLLMMooncake && !ask.Drop && ask.Engine == s.engineID(max(rank, 0)) {
-			s.holds.await(r.Context(), ask.ID)
+		if ch.manner.awaits && !ask.Drop && ask.Engine == ch.engineID(max(rank, 0)) {
+			ch.holds.await(r.Context(), ask.ID)
 			if r.Context().Err() != nil {
 				return // decode no longer waits
 			}
 		}
-		if no := s.pulled(rank, ask); no != nil {
+		if no := ch.pulled(rank, ask); no != nil {
 			writeJSON(w, http.StatusConflict, no)
 			return
 		}
@@ -102,30 +151,30 @@ func (s *Sim) sideHandler(rank int) http.Handler {
 }
 
 // pulled answers a decode worker. A violation is recorded here and at the decode worker.
-func (s *Sim) pulled(port int, ask pullAsk) *refusal {
-	if own := s.engineID(max(port, 0)); ask.Engine != own {
+func (ch *channel) pulled(port int, ask pullAsk) *refusal {
+	if own := ch.engineID(max(port, 0)); ask.Engine != own {
 		return &refusal{Kind: "other_engine", Msg: fmt.Sprintf("the hand-off is engine %s's, this is %s", ask.Engine, own)}
 	}
 	if ask.Drop {
-		s.holds.release(ask.ID, ask.By)
+		ch.holds.release(ask.ID, ask.By)
 		return nil
 	}
-	no := s.holds.take(ask.ID, port, ask.By, func(h *held) *refusal {
-		if no := otherGroup(s.cfg.KVGroup, ask.Group); no != nil {
-			return no
+	no := ch.holds.take(ask.ID, port, ask.By, func(h *held) *refusal {
+		if msg := otherGroup(ch.cfg.KVGroup, ask.Group); msg != "" {
+			return &refusal{Kind: mixedPair, Violation: true, Msg: msg}
 		}
 		if name := changedField(h.fields, ask.Fields); name != "" {
 			return &refusal{Kind: "handoff_changed", Violation: true, Msg: fmt.Sprintf(
 				"%s of the hand-off %q is not what prefill answered (%.80s)", name, h.id, h.fields[name])}
 		}
-		if h.digest != ask.Digest && (s.cfg.Engine != worker.VLLMMooncake || !ask.One) {
+		if h.digest != ask.Digest && (!ch.manner.awaits || !ask.One) {
 			return &refusal{Kind: "prompt_mismatch", Violation: true, Msg: fmt.Sprintf(
 				"hand-off %q: prefill had prompt %016x, decode has %016x", h.id, h.digest, ask.Digest)}
 		}
 		return nil
 	})
 	if no != nil && no.Violation {
-		s.violate(Violation{Kind: no.Kind, Handoff: ask.ID, Detail: no.Msg})
+		ch.s.violate(Violation{Kind: no.Kind, Handoff: ask.ID, Detail: no.Msg})
 	}
 	return no
 }
@@ -160,17 +209,17 @@ func (e *pullError) Error() string { return e.Msg }
 
 // pull takes the KV of t for a prompt. With drop it only asks to free the KV. The error
 // is the context's or a *pullError.
-func (s *Sim) pull(ctx context.Context, t *transfer, digest uint64, drop bool) error {
-	body, err := json.Marshal(pullAsk{Engine: t.engine, ID: t.id, By: t.by, Digest: digest, Fields: t.fields, Group: s.cfg.KVGroup, One: t.one, Drop: drop})
+func (ch *channel) pull(ctx context.Context, t *transfer, digest uint64, drop bool) error {
+	body, err := json.Marshal(pullAsk{Engine: t.engine, ID: t.id, By: t.by, Digest: digest, Fields: t.fields, Group: ch.cfg.KVGroup, One: t.one, Drop: drop})
 	if err != nil {
 		return fmt.Errorf("pull: %w", err)
 	}
-	if err := s.locate(ctx, t); err != nil {
+	if err := ch.locate(ctx, t); err != nil {
 		return err
 	}
-	wait := s.cfg.PullTimeout
-	if t.bootstrap != "" && !drop { // the prefill may still be running
-		wait = s.cfg.WaitingTimeout
+	wait := ch.cfg.PullTimeout
+	if t.find != nil && !drop { // the prefill may still be running
+		wait = ch.cfg.WaitingTimeout
 	}
 	tctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -178,7 +227,7 @@ func (s *Sim) pull(ctx context.Context, t *transfer, digest uint64, drop bool) e
 	if err != nil {
 		return &pullError{refusal{Kind: "unreachable", Msg: err.Error()}}
 	}
-	resp, err := s.client.Do(req)
+	resp, err := ch.client.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -196,62 +245,83 @@ func (s *Sim) pull(ctx context.Context, t *transfer, digest uint64, drop bool) e
 	return &pullError{no}
 }
 
-// dropTransfer asks the prefill worker to free KV that a decode will not read: its
-// request was refused before it ran, or its client left. It waits no longer than
-// PullTimeout. If it fails, the lease frees the KV.
-func (s *Sim) dropTransfer(t *transfer) {
+// locate finds the address of a transfer that does not name it.
+func (ch *channel) locate(ctx context.Context, t *transfer) error {
+	if t.find == nil || t.addr != "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, ch.cfg.PullTimeout)
+	defer cancel()
+	addr, err := t.find(ctx, ch.client)
+	if err != nil {
+		return &pullError{refusal{Kind: "unreachable", Msg: err.Error()}}
+	}
+	t.addr = addr
+	return nil
+}
+
+// drop asks the prefill worker to free KV that a decode will not read: its request was
+// refused before it ran, or its client left. It waits no longer than PullTimeout. If it
+// fails, the lease frees the KV.
+func (ch *channel) drop(t *transfer) {
 	if t != nil {
-		_ = s.pull(s.runCtx, t, 0, true)
+		_ = ch.pull(ch.s.process(), t, 0, true)
 	}
 }
 
 // receive brings the KV to a decode: it takes blocks here, pulls the KV from the prefill
 // worker, and puts the prompt into the cache. If the KV cannot be had, miss decides how
 // the request goes on.
-func (s *Sim) receive(ctx context.Context, c *call, it *item, miss func(error) error) error {
+func (ch *channel) receive(ctx context.Context, c *call, it *item, t *transfer, miss func(error) error) error {
 	if err := c.admit(ctx, it, c.output()); err != nil {
-		s.dropTransfer(c.transfer)
+		ch.drop(t)
 		return err
 	}
-	s.decodeWaiting.Add(1)
-	c.transfer.one = len(it.prompt) == 1
-	err := s.pull(ctx, c.transfer, it.digest, false)
-	s.decodeWaiting.Add(-1)
+	ch.waiting.Add(1)
+	t.one = len(it.prompt) == 1
+	err := ch.pull(ctx, t, it.digest, false)
+	ch.waiting.Add(-1)
 	if ctx.Err() != nil {
-		s.dropTransfer(c.transfer)
+		ch.drop(t)
 		return ctx.Err()
 	}
 	var pe *pullError
 	if errors.As(err, &pe) && pe.Violation {
-		s.violate(Violation{Kind: "refused_by_prefill", Seq: c.rec.req.Seq, Handoff: c.transfer.id, Detail: pe.Msg})
-		if pe.Kind == "taken_twice" && s.vllm() {
-			err = nil // the engine answers all the same, from blocks that may be another request's by now
+		ch.s.violate(Violation{Kind: "refused_by_prefill", Seq: c.seq, Handoff: t.id, Detail: pe.Msg})
+		if pe.Kind == "taken_twice" && ch.manner.twice {
+			err = nil
 		}
 	}
-	if pe != nil && pe.Kind == "expired" && s.cfg.KVLoadFailure == LoadUnseen {
-		s.violate(Violation{Kind: "read_after_lease", Seq: c.rec.req.Seq, Handoff: c.transfer.id, Detail: pe.Msg})
+	if pe != nil && pe.Kind == "expired" && ch.cfg.KVLoadFailure == LoadUnseen {
+		ch.s.violate(Violation{Kind: "read_after_lease", Seq: c.seq, Handoff: t.id, Detail: pe.Msg})
 		it.digest = ^it.digest // the answer is another prompt's
 		err = nil
 	}
 	if err == nil {
-		s.pulls.ok.Add(1)
-		it.cached = len(it.prompt) - 1
-		pulled := len(it.prompt) / s.page()
-		if s.cfg.Engine == worker.VLLM { // pulled tokens do not count as cached; with MooncakeConnector they do
-			it.cached = min(it.hold.cached, (len(it.prompt)-1)/s.page()) * s.page()
-			pulled -= it.hold.cached
-		}
-		s.pulls.blocks.Add(uint64(max(pulled, 0)))
-		it.hold.store(it.sums, it.prompt)
+		ch.took(it)
 		return nil
 	}
-	s.pulls.failed.Add(1)
+	ch.pulls.failed.Add(1)
 	return miss(err)
+}
+
+// took counts the KV of an item that has come, and puts the prompt into the cache.
+func (ch *channel) took(it *item) {
+	page := ch.s.page()
+	ch.pulls.ok.Add(1)
+	it.cached = len(it.prompt) - 1
+	pulled := len(it.prompt) / page
+	if ch.manner.ownOnly {
+		it.cached = min(it.hold.cached, (len(it.prompt)-1)/page) * page
+		pulled -= it.hold.cached
+	}
+	ch.pulls.blocks.Add(uint64(max(pulled, 0)))
+	it.hold.store(it.sums, it.prompt)
 }
 
 // keep moves the item's blocks from its request to holds. fields is the hand-off. A
 // decode must bring it back unchanged, except for the fields that free names.
-func (s *Sim) keep(c *call, it *item, id, fields string, free ...string) {
+func (ch *channel) keep(c *call, it *item, id, fields string, free ...string) {
 	h := it.hold
 	h.leaveSlot()
 	it.hold = nil
@@ -262,28 +332,16 @@ func (s *Sim) keep(c *call, it *item, id, fields string, free ...string) {
 		}
 		return nil
 	})
-	s.log.handedOver(c.rec, id)
-	s.holds.put(&held{
-		id: id, rank: it.rank.id, seq: c.rec.req.Seq, digest: it.digest, fields: want, free: h.release,
-		blocks: len(h.path) + h.private,
+	c.handedOver(id)
+	ch.holds.put(&held{
+		id: id, rank: it.rank.id, seq: c.seq, digest: it.digest, fields: want, free: h.release, blocks: h.blocks(),
 	})
 }
 
 // engineID identifies this process, and its rank if ranks have different ids.
-func (s *Sim) engineID(rank int) string {
-	if s.sidePerRank() && s.cfg.DPSize > 1 {
-		return s.processID + "_dp" + strconv.Itoa(rank)
+func (ch *channel) engineID(rank int) string {
+	if ch.manner.perRank && ch.cfg.DPSize > 1 {
+		return ch.s.processID + "_dp" + strconv.Itoa(rank)
 	}
-	return s.processID
-}
-
-// broken records a violation and returns the error that the client gets.
-func (c *call) broken(kind string, status int, format string, a ...any) *apiError {
-	msg := fmt.Sprintf(format, a...)
-	c.s.violate(Violation{Kind: kind, Seq: c.rec.req.Seq, Detail: msg})
-	reason := "handoff"
-	if status < 500 {
-		reason = "bad_request"
-	}
-	return &apiError{status: status, reason: reason, msg: msg}
+	return ch.s.processID
 }

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // ErrDied is returned by Run after the fault "die" of an embedded worker.
@@ -22,62 +20,41 @@ var ErrDied = errors.New("enginesim: died of an injected fault")
 // once.
 type Sim struct {
 	// set at construction, read-only
-	cfg        Config
-	birth      birth
-	ranks      []*rank
-	engine     protocol
-	processID  string // differs from that of the process before it at the same address
-	rooms      *rooms // nil, except for a prefill worker of SGLang
-	holds      *holds // nil, except for a prefill worker of another engine
-	log        *requestLog
-	fault      *faultBox
-	responses  *responseStore
-	client     *http.Client // to bootstrap servers and side channels
-	api        *http.Server
-	others     []*http.Server // bootstrap and control, in the order of listeners
-	listeners  []net.Listener // of others
-	localAddrs []netip.Addr
-	addrs      []string // of the API: one, or one for each rank; they stay the same while ports are closed
-	bootAddr   string
-	sideAddrs  []string // of the side channel: one, or one for each rank
-	ctrlAddr   string
-	runCtx     context.Context //nolint:containedctx // ends with the simulated process
-	cancel     context.CancelCauseFunc
+	cfg       Config
+	birth     birth
+	ranks     []*rank
+	engine    *engine
+	processID string // differs from that of the process before it at the same address
+	log       *requestLog
+	fault     *faultBox
+	pages     *pages
+	ports     *apiPorts
+	others    []*http.Server // rendezvous, control and side channel, in the order of listeners
+	listeners []net.Listener // of others
+	bootAddr  string
+	sideAddrs []string // of the side channel: one, or one for each rank
+	ctrlAddr  string
+	runCtx    context.Context //nolint:containedctx // ends with the simulated process
+	cancel    context.CancelCauseFunc
 
-	wg            sync.WaitGroup // goroutines of Run
-	nextRank      atomic.Uint64
-	nextCall      atomic.Uint64
-	asleep        atomic.Int32  // the level at which vLLM sleeps; 0: awake
-	reads         atomic.Uint64 // of vLLM's /metrics
-	paged         atomic.Int64  // tokens of a block
-	decodeWaiting atomic.Int64
-	pulls         pulls
-	handlers      gate
-
-	portMu sync.Mutex
-	ports  []net.Listener // of the API, parallel to addrs; nil while the fault "refuse" closes the port
-	conns  map[net.Conn]http.ConnState
-
-	linksMu sync.Mutex // taken before the mutex of a link
-	links   map[string]*link
+	wg       sync.WaitGroup // goroutines of Run
+	nextRank atomic.Uint64
+	paged    atomic.Int64 // tokens of a block
+	handlers gate
 
 	violationsMu sync.Mutex
 	violations   []Violation
 }
 
-// New binds every address of cfg. Only Run closes them.
-func New(cfg Config) (*Sim, error) {
-	if err := cfg.Validate(); err != nil {
+// newSim binds every address of a worker of an engine.
+func newSim(cfg Config, k kind) (*Sim, error) {
+	if err := cfg.validate(k); err != nil {
 		return nil, err
 	}
-	cfg = cfg.withDefaults()
-	s := &Sim{
-		cfg: cfg, birth: newBirth(), log: newRequestLog(cfg), fault: newFaultBox(),
-		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
-		conns:  make(map[net.Conn]http.ConnState), links: make(map[string]*link),
-		responses: &responseStore{on: cfg.ResponseStore, refuses: cfg.Engine == worker.SGLang, kept: make(map[string]*keptAnswer)},
-	}
-	s.engine, s.processID = s.newProtocol(), newProcessID()
+	cfg = cfg.withDefaults(k)
+	s := &Sim{cfg: cfg, birth: newBirth(), processID: newProcessID(), log: newRequestLog(cfg), fault: newFaultBox()}
+	s.engine = k.make(s, cfg)
+	s.pages, s.ports = newPages(s), newAPIPorts(s)
 	s.paged.Store(int64(cfg.PageSize))
 	s.runCtx, s.cancel = context.WithCancelCause(context.Background())
 	if err := s.bind(); err != nil {
@@ -89,24 +66,22 @@ func New(cfg Config) (*Sim, error) {
 }
 
 func (s *Sim) bind() error {
-	err := s.bindAPI()
+	err := s.ports.bind()
 	if err != nil {
 		return err
 	}
-	if s.bootAddr, err = s.bindOther(s.cfg.BootstrapListen, s.bootstrapHandler()); err != nil {
+	if s.bootAddr, err = s.bindOther(s.cfg.BootstrapListen, s.engine.rendezvous); err != nil {
 		return err
 	}
-	if s.ctrlAddr, err = s.bindOther(s.cfg.ControlListen, s.controlHandler()); err != nil {
+	if s.ctrlAddr, err = s.bindOther(s.cfg.ControlListen, controlHandler(s)); err != nil {
 		return err
 	}
-	if err := s.bindSide(); err != nil {
-		return err
+	if s.engine.bind != nil {
+		if err := s.engine.bind(); err != nil {
+			return err
+		}
 	}
-	if s.prefills() && s.cfg.Engine == worker.SGLang {
-		s.rooms = newRooms(s.cfg.KVGroup, s.violate)
-		s.localAddrs = interfaceAddrs()
-	}
-	pubs, err := s.bindPublishers()
+	pubs, err := bindPublishers(s.cfg, s.engine.appendEvents)
 	if err != nil {
 		return err
 	}
@@ -115,12 +90,11 @@ func (s *Sim) bind() error {
 		if pubs != nil {
 			r.pub = pubs[i]
 		}
-		sglang := s.cfg.Engine == worker.SGLang
-		r.cache = newCache(s.cfg.PageSize, s.cfg.usableBlocks(), pubs != nil, sglang && !s.cfg.EvictBlocks)
-		if sglang { // SGLang's scheduler empties the cache when it begins, and publishes that
+		r.cache = newCache(s.cfg.PageSize, s.usableBlocks(), pubs != nil, s.engine.nodes && !s.cfg.EvictBlocks)
+		if s.engine.clearsFirst {
 			r.clear()
 		}
-		if s.decodes() && s.cfg.NoDecodeEvents {
+		if s.cfg.decodes() && s.cfg.NoDecodeEvents {
 			r.cache.record = false
 		}
 		s.ranks = append(s.ranks, r)
@@ -149,14 +123,27 @@ func (s *Sim) serveOther(ln net.Listener, h http.Handler) {
 	})
 }
 
-func (s *Sim) closeListeners() {
-	s.portMu.Lock()
-	for _, ln := range s.ports {
-		if ln != nil {
-			_ = ln.Close()
-		}
+// bindSide binds n ports of the side channel in a row, and makes Run serve h(i) at the
+// i-th. It is for the engine's bind.
+func (s *Sim) bindSide(n int, h func(i int) http.Handler) error {
+	host, port, _ := net.SplitHostPort(s.cfg.SideChannelListen)
+	base, err := strconv.Atoi(port)
+	if err != nil {
+		return fmt.Errorf("side-channel-listen %q: expected a port number", s.cfg.SideChannelListen)
 	}
-	s.portMu.Unlock()
+	lns, err := listenRange(host, base, n)
+	if err != nil {
+		return err
+	}
+	for i, ln := range lns {
+		s.sideAddrs = append(s.sideAddrs, ln.Addr().String())
+		s.serveOther(ln, h(i))
+	}
+	return nil
+}
+
+func (s *Sim) closeListeners() {
+	s.ports.closeAll()
 	for _, ln := range s.listeners {
 		_ = ln.Close()
 	}
@@ -170,8 +157,8 @@ func (s *Sim) closeListeners() {
 func (s *Sim) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { s.cancel(nil) })
 	defer stop()
-	for i := range s.addrs {
-		s.wg.Go(func() { s.serveAPI(i) })
+	for i := range s.ports.addrs {
+		s.wg.Go(func() { s.ports.serve(i) })
 	}
 	for i, srv := range s.others {
 		s.wg.Go(func() { _ = srv.Serve(s.listeners[i]) })
@@ -185,32 +172,20 @@ func (s *Sim) Run(ctx context.Context) error {
 		}
 	}
 	<-s.runCtx.Done()
-	_ = s.api.Close()
+	_ = s.ports.server.Close()
 	for _, srv := range s.others {
 		_ = srv.Close()
 	}
 	s.closeListeners()
 	s.handlers.closeAndWait()
-	if s.holds != nil {
-		s.holds.close()
-	}
 	s.wg.Wait()
-	s.client.CloseIdleConnections()
+	if s.engine.close != nil {
+		s.engine.close()
+	}
 	if cause := context.Cause(s.runCtx); errors.Is(cause, ErrDied) {
 		return ErrDied
 	}
 	return nil
-}
-
-func (s *Sim) connState(c net.Conn, state http.ConnState) {
-	s.portMu.Lock()
-	defer s.portMu.Unlock()
-	switch state {
-	case http.StateClosed, http.StateHijacked:
-		delete(s.conns, c)
-	case http.StateNew, http.StateActive, http.StateIdle:
-		s.conns[c] = state
-	}
 }
 
 // die ends the process. An embedded worker closes all its sockets at once instead,
@@ -220,16 +195,30 @@ func (s *Sim) die() {
 		s.cfg.Die()
 		return
 	}
-	s.portMu.Lock()
-	for c := range s.conns {
-		if t, ok := c.(*net.TCPConn); ok {
-			_ = t.SetLinger(0)
-		}
-		_ = c.Close()
-	}
-	s.portMu.Unlock()
+	s.ports.cut()
 	s.cancel(ErrDied)
 }
+
+// start runs f until it returns, as one of the goroutines that Run waits for. f ends soon
+// after the process has ended.
+func (s *Sim) start(f func(process context.Context)) { s.wg.Go(func() { f(s.runCtx) }) }
+
+// process is a context that ends with the simulated process.
+func (s *Sim) process() context.Context { return s.runCtx }
+
+// Addr returns the "host:port" of the HTTP API, or rank 0's if each rank has its own.
+func (s *Sim) Addr() string { return s.ports.addrs[0] }
+
+// RankAddr returns the "host:port" of the HTTP API for one rank.
+func (s *Sim) RankAddr(rank int) string {
+	if s.cfg.PortPerRank {
+		return s.ports.addrs[rank]
+	}
+	return s.ports.addrs[0]
+}
+
+// URL returns the base URL of the HTTP API at Addr.
+func (s *Sim) URL() string { return "http://" + s.Addr() }
 
 // BootstrapAddr returns the "host:port" of the bootstrap server, "" if the worker has
 // none.
@@ -252,24 +241,9 @@ func (s *Sim) EventsAddr(rank int) (pub, replay string) {
 	return pub, replay
 }
 
-// SideAddrs returns the "host:port" of the side channel, at vLLM one for each rank. Only
-// prefill workers of vLLM and TensorRT-LLM have any.
+// SideAddrs returns the "host:port" of the side channel, at some engines one for each
+// rank. Only prefill workers of engines with a side channel have any.
 func (s *Sim) SideAddrs() []string { return slices.Clone(s.sideAddrs) }
 
-func (s *Sim) sidePerRank() bool { return s.vllm() }
-
-// vllm reports whether the engine is vLLM, with either connector.
-func (s *Sim) vllm() bool { return s.cfg.Engine == worker.VLLM || s.cfg.Engine == worker.VLLMMooncake }
-
-func (s *Sim) prefills() bool      { return s.cfg.Role == worker.Prefill }
-func (s *Sim) decodes() bool       { return s.cfg.Role == worker.Decode }
-func (s *Sim) disaggregated() bool { return s.prefills() || s.decodes() }
-
-// bootstrapPort is the worker's own bootstrap port, or SGLang's default 8998 if it has
-// none.
-func (s *Sim) bootstrapPort() int {
-	if s.bootAddr == "" {
-		return 8998
-	}
-	return portOf(s.bootAddr)
-}
+// usableBlocks is how many blocks a rank has for requests.
+func (s *Sim) usableBlocks() int { return s.cfg.CapacityBlocks - s.engine.reserved }

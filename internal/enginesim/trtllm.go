@@ -2,29 +2,69 @@ package enginesim
 
 import (
 	"bytes"
-	"context"
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
+	"time"
 )
 
-// minDisaggID is the lowest disagg_request_id that all versions accept whose source was
-// read (docs/engines.md#trt-id).
-const minDisaggID = 1 << 42
-
-// trtllm is the protocol of TensorRT-LLM, context first (docs/engines.md#trt-context).
-type trtllm struct {
-	s    *Sim
-	seen *idSet // of disagg_request_ids
+// trtllmKind returns the engine, context first (docs/engines.md#trt-context).
+func trtllmKind() kind {
+	return kind{defaults: trtllmDefaults, check: trtllmCheck, make: newTRTLLM}
 }
 
-func newTRTLLM(s *Sim) protocol { return trtllm{s: s, seen: &idSet{ids: make(map[int64]struct{})}} }
+func trtllmDefaults(c *Config) {
+	if c.prefills() {
+		orDefault(&c.SideChannelListen, "127.0.0.1:0")
+	}
+	c.KVEventsPort = Off
+	orDefault(&c.KVLease, 60*time.Second)
+}
+
+func trtllmCheck(c Config, bad func(format string, a ...any)) {
+	if c.SideChannelListen != "" && !c.prefills() {
+		bad("side-channel-listen: only a prefill worker has a side channel")
+	}
+	if c.BootstrapListen != "" || c.HandshakeFirst || c.HeaderOverrides {
+		bad("bootstrap-listen, handshake-first, header-overrides: trtllm has none of them")
+	}
+	if c.ScaleOut || c.TrustMMKwargs || c.ResponseStore {
+		bad("scale-out, trust-request-mm-kwargs, response-store: trtllm has none of them")
+	}
+	if c.KVLoadFailure == LoadRecompute || c.KVLoadFailure == LoadUnseen || c.NullOnStop {
+		bad("kv-load-failure, null-on-stop: trtllm has none of them")
+	}
+	if c.APIKey != "" {
+		bad("api-key: trtllm asks for none")
+	}
+	if c.KVEventsPort > 0 {
+		bad("kv-events-port: no events of trtllm are simulated")
+	}
+	if len(c.Adapters) > 0 {
+		bad("adapters: none of trtllm are simulated")
+	}
+}
+
+// trtllm is one worker.
+type trtllm struct {
+	s       *Sim
+	cfg     Config
+	channel *channel
+	seen    *idSet // of disagg_request_ids
+}
+
+func newTRTLLM(s *Sim, cfg Config) *engine {
+	e := &trtllm{s: s, cfg: cfg, channel: newChannel(s, cfg, manner{}), seen: &idSet{ids: make(map[int64]struct{})}}
+	return &engine{
+		shape: &trtllmShape, owner: "tensorrt_llm", anyBody: true, // what it does with bodies of other types is not known
+		pages: e.pages, bind: e.channel.bind, close: e.channel.close, plan: e.plan, errorBody: trtllmError,
+		state: e.channel.state, reset: e.channel.reset,
+	}
+}
+
+// idsKept is how many ids are remembered.
+const idsKept = 20_000
 
 // idSet remembers the last ids. Safe for concurrent use.
 type idSet struct {
@@ -41,35 +81,17 @@ func (s *idSet) add(id int64) bool {
 		return false
 	}
 	s.ids[id] = struct{}{}
-	if s.order = append(s.order, id); len(s.order) > goneKept {
+	if s.order = append(s.order, id); len(s.order) > idsKept {
 		delete(s.ids, s.order[0])
 		s.order = s.order[1:]
 	}
 	return true
 }
 
-// opaqueState is the content of encoded_opaque_state. Routers cannot read it.
-type opaqueState struct {
-	Addr   string `json:"addr"`
-	Engine string `json:"engine"`
-	Pad    []byte `json:"pad"`
-}
-
-// disaggFields are the fields that disaggregated_params may have. The engine forbids
-// others ("extra": "forbid"), as it does in the whole body.
-var disaggFields = []string{
-	"request_type", "first_gen_tokens", "first_gen_log_probs", "first_gen_logits", "ctx_request_id", "encoded_opaque_state",
-	"draft_tokens", "disagg_request_id", "ctx_dp_rank", "ctx_info_endpoint", "schedule_style", "conversation_id", "ctx_usage",
-	"return_prompt_token_ids_b64", "resolved_thinking",
-}
-
-// disaggChanged are the fields that a router sets anew for the generation phase.
-var disaggChanged = []string{"request_type", "schedule_style", "conversation_id", "ctx_usage"}
-
-func (e trtllm) plan(c *call, h http.Header) ([]*item, error) {
+func (e *trtllm) plan(c *call, h http.Header) ([]*item, job, error) {
 	q := c.q
 	for _, f := range q.twice {
-		e.s.violate(Violation{Kind: "repeated_field", Seq: c.rec.req.Seq, Detail: f + " is in the body more than once"})
+		e.s.violate(Violation{Kind: "repeated_field", Seq: c.seq, Detail: f + " is in the body more than once"})
 	}
 	c.q.rid = externalID(q, h)
 	foreign := q.foreign
@@ -77,185 +99,35 @@ func (e trtllm) plan(c *call, h http.Header) ([]*item, error) {
 		foreign = append(foreign, "prompt_token_ids")
 	}
 	if len(foreign) > 0 {
-		return nil, c.broken("foreign_field", http.StatusBadRequest, "%s: Extra inputs are not permitted", foreign[0])
+		return nil, nil, c.broken("foreign_field", http.StatusBadRequest, "%s: Extra inputs are not permitted", foreign[0])
 	}
 	if q.streamOptions && !q.stream {
-		return nil, badRequest("Stream options can only be defined when stream is true.")
+		return nil, nil, badRequest("Stream options can only be defined when stream is true.")
 	}
-	if err := e.readParams(c); err != nil {
-		return nil, err
+	j := &trtllmJob{e: e, c: c}
+	if err := j.readParams(); err != nil {
+		return nil, nil, err
 	}
-	items, err := e.s.newItems(q)
+	items, err := c.newItems()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if c.leg != legWhole && len(items) != 1 {
-		return nil, c.broken("parallel_handoff", http.StatusBadRequest, "one hand-off for %d parallel prompts", len(items))
+		return nil, nil, c.broken("parallel_handoff", http.StatusBadRequest, "one hand-off for %d parallel prompts", len(items))
 	}
 	for _, it := range items {
-		e.s.placeItem(it, route{rank: c.asked})
+		c.place(it, c.asked)
 	}
-	if c.leg == legPrefill && !e.seen.add(c.disaggID) {
-		return nil, c.broken("id_reused", http.StatusInternalServerError, "disagg_request_id %d has been used before", c.disaggID)
+	if c.leg == legPrefill && !e.seen.add(j.id) {
+		return nil, nil, c.broken("id_reused", http.StatusInternalServerError, "disagg_request_id %d has been used before", j.id)
 	}
-	if c.leg == legWhole && e.s.decodes() {
-		e.s.pulls.local.Add(1)
+	if j.transfer != nil {
+		c.handoff = j.transfer.id
 	}
-	return items, nil
-}
-
-// readParams reads disaggregated_params and sets the call's leg.
-func (e trtllm) readParams(c *call) error {
-	if isNull(c.q.disagg) {
-		return nil
+	if c.leg == legWhole && e.cfg.decodes() {
+		e.channel.local()
 	}
-	f, err := readHandoff(c, "disaggregated_params", c.q.disagg)
-	if err != nil {
-		return err
-	}
-	for key := range f.fields {
-		if !slices.Contains(disaggFields, key) {
-			return c.broken("bad_handoff", http.StatusBadRequest, "disaggregated_params.%s: Extra inputs are not permitted", key)
-		}
-	}
-	kind, err := f.text("request_type")
-	if err != nil {
-		return err
-	}
-	wrongRole := func() error {
-		return c.broken("wrong_role", http.StatusInternalServerError, "%s is asked of a %s worker", kind, e.s.cfg.Role)
-	}
-	switch kind {
-	case "context_only":
-		if !e.s.prefills() {
-			return wrongRole()
-		}
-		c.leg = legPrefill
-		return e.readContext(c, f)
-	case "generation_only":
-		if !e.s.decodes() {
-			return wrongRole()
-		}
-		c.leg = legDecode
-		return e.readGeneration(c, f)
-	case "context_and_generation":
-		return nil
-	default:
-		return c.broken("bad_handoff", http.StatusBadRequest, "request_type %.40q: expected context_only or generation_only", kind)
-	}
-}
-
-func (e trtllm) readContext(c *call, f handoffFields) error {
-	var err error
-	if c.disaggID, err = f.number("disagg_request_id", minDisaggID, math.MaxInt64); err != nil {
-		return err
-	}
-	if c.q.stream {
-		return c.broken("prefill_stream", http.StatusBadRequest, "a context request is not streamed")
-	}
-	return nil
-}
-
-// readGeneration reads where the KV is, and the prompt. The prompt is the ids that the
-// context phase answered, so it is not tokenised anew.
-func (e trtllm) readGeneration(c *call, f handoffFields) error {
-	id, err := f.number("disagg_request_id", minDisaggID, math.MaxInt64)
-	if err != nil {
-		return err
-	}
-	if _, err = f.number("ctx_request_id", 0, math.MaxInt64); err != nil {
-		return err
-	}
-	tokens, err := f.value("first_gen_tokens", "[")
-	if err != nil {
-		return err
-	}
-	if ids, err := tokenIDs(tokens); err != nil || len(ids) == 0 {
-		return c.broken("bad_handoff", http.StatusBadRequest, "first_gen_tokens %.40s: expected token ids", tokens)
-	}
-	text, err := f.text("encoded_opaque_state")
-	if err != nil {
-		return err
-	}
-	var state opaqueState
-	b, err := base64.StdEncoding.DecodeString(text)
-	if err == nil {
-		err = json.Unmarshal(b, &state)
-	}
-	if err != nil {
-		return c.broken("bad_handoff", http.StatusInternalServerError, "encoded_opaque_state: %v", err)
-	}
-	c.transfer = &transfer{addr: state.Addr, engine: state.Engine, id: strconv.FormatInt(id, 10), by: c.name(), fields: string(f.raw)}
-	if c.q.api != apiChat {
-		if !c.q.tokenPrompt {
-			return c.broken("no_prompt_ids", http.StatusBadRequest, "prompt: expected the context phase's prompt_token_ids")
-		}
-		return nil
-	}
-	ids, err := tokenIDs(c.q.promptIDs)
-	if isNull(c.q.promptIDs) || err != nil || len(ids) == 0 {
-		return c.broken("no_prompt_ids", http.StatusBadRequest, "prompt_token_ids: expected those of the context phase")
-	}
-	c.q.prompts = [][]uint32{ids}
-	return nil
-}
-
-func (e trtllm) prepare(ctx context.Context, c *call, it *item) error {
-	switch c.leg {
-	case legPrefill:
-		if err := c.admit(ctx, it, 0); err != nil {
-			return err
-		}
-		return c.computeNow(ctx, it, true)
-	case legDecode:
-		return e.s.receive(ctx, c, it, func(err error) error {
-			return &apiError{status: http.StatusInternalServerError, reason: "kv_load", msg: "KV cache transfer failed: " + err.Error()}
-		})
-	default:
-		return e.s.prepareAggregated(ctx, c, it)
-	}
-}
-
-// output is one token in the context phase, whatever the request asks for. It ends with
-// "not_finished", or with "length" if only one token was asked for.
-func (e trtllm) output(c *call) (int, string) {
-	if c.leg != legPrefill {
-		return c.limit()
-	}
-	if c.q.maxTokens == 1 {
-		return 1, "length"
-	}
-	return 1, "not_finished"
-}
-
-// handOver holds the KV of a context phase with more to generate. If it ended by itself,
-// the answer has the same fields, and nothing is held.
-func (e trtllm) handOver(c *call, reason string) {
-	params, ids := "null", "null"
-	if c.leg == legPrefill && reason != "abort" && c.fault.Mode != FaultNoHandoff {
-		it := c.items[0]
-		ids = tokenList(it.prompt)
-		params = e.params(c, it)
-		if reason == "length" || reason == "not_finished" {
-			e.s.keep(c, it, strconv.FormatInt(c.disaggID, 10), params, disaggChanged...)
-		}
-	}
-	c.choiceTail = append([]byte(`,"stop_reason":null,`), c.fault.spoil("disaggregated_params", params)...)
-	c.bodyTail = []byte(`,"prompt_token_ids":` + ids)
-}
-
-func (e trtllm) params(c *call, it *item) string {
-	pad := make([]byte, 48)
-	for i := range pad {
-		pad[i] = byte(rand.Uint32())
-	}
-	state, _ := json.Marshal(opaqueState{Addr: e.s.sideAddrs[0], Engine: e.s.engineID(0), Pad: pad})
-	return fmt.Sprintf(`{"request_type":"context_only","first_gen_tokens":%s,"first_gen_log_probs":null,"first_gen_logits":null,`+
-		`"ctx_request_id":%d,"encoded_opaque_state":"%s","draft_tokens":null,"disagg_request_id":%d,"ctx_dp_rank":%d,`+
-		`"ctx_info_endpoint":null,"schedule_style":null,"conversation_id":null,"ctx_usage":null,`+
-		`"return_prompt_token_ids_b64":false,"resolved_thinking":null}`,
-		tokenList(answerTokens(it.digest, 0, 1)), uint64(math.MaxInt64)-uint64(rand.Uint32()),
-		base64.StdEncoding.EncodeToString(state), c.disaggID, it.rank.id)
+	return items, j, nil
 }
 
 func tokenList(ids []uint32) string {
@@ -269,19 +141,22 @@ func tokenList(ids []uint32) string {
 	return string(append(b, ']'))
 }
 
-// errorBody is TensorRT-LLM's ErrorResponse, which has the same members as SGLang's.
-func (e trtllm) errorBody(err *apiError, stream bool) any { return sglang{e.s}.errorBody(err, stream) }
+// trtllmError is the engine's ErrorResponse.
+func trtllmError(_ api, e *apiError, stream bool) any {
+	if stream {
+		return map[string]errorBody{"error": e.body()}
+	}
+	return e.body()
+}
 
-func (trtllm) appendEvents(dst []byte, _ float64, _ []event, _ uint32) []byte { return dst }
-
-func (e trtllm) pages(mux *http.ServeMux) {
+func (e *trtllm) pages(mux *http.ServeMux) {
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]string{"version": "1.2.0"})
 	})
 	mux.HandleFunc("GET /server_info", func(w http.ResponseWriter, _ *http.Request) {
 		params := map[string]any{}
-		if e.s.prefills() {
-			params = map[string]any{"ctx_dp_size": e.s.cfg.DPSize, "ctx_info_endpoint": []string{"tcp://" + e.s.sideAddrs[0]}}
+		if e.cfg.prefills() {
+			params = map[string]any{"ctx_dp_size": e.cfg.DPSize, "ctx_info_endpoint": []string{"tcp://" + e.s.SideAddrs()[0]}}
 		}
 		writeJSON(w, http.StatusOK, map[string]any{"disaggregated_params": params})
 	})
@@ -289,23 +164,30 @@ func (e trtllm) pages(mux *http.ServeMux) {
 }
 
 // metrics answers the last of the engine's iteration statistics.
-func (e trtllm) metrics(w http.ResponseWriter, _ *http.Request) {
+func (e *trtllm) metrics(w http.ResponseWriter, _ *http.Request) {
 	st := e.s.State(false)
 	running, used, free := 0, 0, 0
 	var hit, prompt uint64
 	for _, r := range st.Ranks {
 		running += r.Running
 		used += r.UsedBlocks
-		free += e.s.cfg.CapacityBlocks - r.UsedBlocks
+		free += e.cfg.CapacityBlocks - r.UsedBlocks
 		hit, prompt = hit+r.CachedTokens, prompt+r.PromptTokens
 	}
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `[{"iter":%d,"numActiveRequests":%d,"numQueuedRequests":%d,"numCompletedRequests":%d,"maxNumActiveRequests":%d,`+
 		`"kvCacheStats":{"maxNumBlocks":%d,"freeNumBlocks":%d,"usedNumBlocks":%d,"tokensPerBlock":%d,"cacheHitRate":%g}}]`,
-		st.Requests, running, st.Queued, st.OK, e.s.cfg.MaxRunning*len(st.Ranks),
-		used+free, free, used, e.s.cfg.PageSize, float64(hit)/float64(max(prompt, 1)))
+		st.Requests, running, st.Queued, st.OK, e.cfg.MaxRunning*len(st.Ranks),
+		used+free, free, used, e.cfg.PageSize, float64(hit)/float64(max(prompt, 1)))
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(b.Bytes())
 }
 
-func (trtllm) shape() *shape { return &trtllmShape }
+// trtllmShape is taken from the engine's source, not from a capture.
+var trtllmShape = shape{
+	chunk:      [2]string{`,"usage":null`, `,"usage":null`},
+	lastChunk:  [2]string{`,"usage":null`, `,"usage":null`},
+	ends:       [2]bool{true, true},
+	chatIDs:    true,
+	rolesFirst: true,
+}

@@ -2,13 +2,9 @@ package enginesim
 
 import "strconv"
 
-// truncation is what a request says about cutting its prompts
-// (docs/engines.md#truncation), as raw JSON; nil: absent. Only vLLM reads it.
-type truncation struct{ to, side []byte }
-
-// read returns how many tokens are kept, and which. keep is -1 for as many as fit. Without
+// readTruncation returns how many tokens are kept, and which. keep is -1 for as many as fit. Without
 // a side the tokenizer decides: that of an engine which generates keeps the last tokens.
-func (t *truncation) read() (keep int, first bool, err error) {
+func readTruncation(t *truncation) (keep int, first bool, err error) {
 	if !isNull(t.to) {
 		keep, err = strconv.Atoi(string(t.to))
 		if err != nil || keep < -1 {
@@ -23,7 +19,7 @@ func (t *truncation) read() (keep int, first bool, err error) {
 
 // answerLimit is for how long an answer vLLM leaves room when it cuts a prompt; 0: the
 // request does not say.
-func (q *genRequest) answerLimit() int {
+func answerLimit(q *genRequest) int {
 	if q.maxTokens < 0 && q.api == apiCompletion {
 		return defaultOutput
 	}
@@ -32,19 +28,19 @@ func (q *genRequest) answerLimit() int {
 
 // fit cuts the request's prompts, and limits its answer to what they leave of the model's
 // length. It refuses what vLLM refuses there (TokenizeParams and get_max_tokens of 0.32).
-func (v vllm) fit(q *genRequest) error {
-	length, answer := v.s.cfg.MaxModelLen, q.answerLimit()
+func (v *vllm) fit(q *genRequest) error {
+	length, answer := v.cfg.MaxModelLen, answerLimit(q)
 	if answer > length {
 		return badRequest("max_tokens=%d cannot be greater than max_model_len=%d. Please request fewer output tokens.", answer, length)
 	}
 	most, fits := length, length // tokens that a prompt may have, and those that are left of one that is cut to what fits
 	switch {
-	case v.s.cfg.CutForAnswer:
+	case v.cfg.CutForAnswer:
 		most, fits = length-answer, length-answer
 	case answer > 0:
 		fits = length - 1
 	}
-	err := q.cut(most, fits)
+	err := cut(q, most, fits)
 	if err != nil {
 		return err
 	}
@@ -70,8 +66,8 @@ func (v vllm) fit(q *genRequest) error {
 
 // cut cuts the prompts, if the request asks for that. No number may be above most; fits
 // are the tokens that -1 leaves.
-func (q *genRequest) cut(most, fits int) error {
-	keep, first, err := q.truncation.read()
+func cut(q *genRequest, most, fits int) error {
+	keep, first, err := readTruncation(&q.truncation)
 	switch {
 	case err != nil || isNull(q.truncation.to):
 		return err
@@ -85,7 +81,7 @@ func (q *genRequest) cut(most, fits int) error {
 		if !first {
 			from, to = len(p)-to, len(p)
 		}
-		err = q.keepPictures(from, to)
+		err = keepPictures(q, from, to)
 		if err != nil {
 			return err
 		}
@@ -96,7 +92,7 @@ func (q *genRequest) cut(most, fits int) error {
 
 // keepPictures moves the pictures to their places in a prompt of which the tokens
 // [from, to) are left. vLLM cuts no picture.
-func (q *genRequest) keepPictures(from, to int) error {
+func keepPictures(q *genRequest, from, to int) error {
 	if q.seen == nil {
 		return nil
 	}

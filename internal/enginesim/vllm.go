@@ -1,28 +1,99 @@
 package enginesim
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// vllm is the protocol of vLLM. With NixlConnector in pull mode prefill runs first, its
+// vllmKind returns the engine with NixlConnector in pull mode: prefill runs first, its
 // answer has the hand-off, and decode follows (docs/engines.md#vllm-hold,
 // docs/engines.md#vllm-handoff).
-type vllm struct {
-	s        *Sim
-	mooncake bool // with MooncakeConnector instead; see mooncake.go
+func vllmKind() kind {
+	return kind{
+		defaults: vllmDefaults, check: vllmCheck,
+		make: func(s *Sim, cfg Config) *engine {
+			return newVLLM(s, cfg, false, manner{perRank: true, twice: true, ownOnly: true})
+		},
+	}
 }
 
-func newVLLM(s *Sim) protocol { return vllm{s: s, mooncake: s.cfg.Engine == worker.VLLMMooncake} }
+func vllmDefaults(c *Config) {
+	if c.prefills() {
+		orDefault(&c.SideChannelListen, "127.0.0.1:0")
+	}
+}
+
+func vllmCheck(c Config, bad func(format string, a ...any)) {
+	if c.BootstrapListen != "" {
+		bad("bootstrap-listen: vllm has a bootstrap server with MooncakeConnector alone")
+	}
+	vllmLacks(c, bad)
+}
+
+// vllmLacks reports settings that the engine has with neither connector.
+func vllmLacks(c Config, bad func(format string, a ...any)) {
+	if c.SideChannelListen != "" && !c.prefills() {
+		bad("side-channel-listen: only a prefill worker has a side channel")
+	}
+	if c.HandshakeFirst || c.HeaderOverrides {
+		bad("handshake-first, header-overrides: vllm has none of them")
+	}
+}
+
+// vllm is one worker.
+type vllm struct {
+	s        *Sim
+	cfg      Config
+	mooncake bool // with MooncakeConnector; see mooncake.go
+	channel  *channel
+	asleep   atomic.Int32    // the level at which it sleeps; 0: awake
+	reads    atomic.Uint64   // of /metrics
+	blocks   []atomic.Uint64 // block ids that each rank has named
+}
+
+func newVLLM(s *Sim, cfg Config, mooncake bool, m manner) *engine {
+	v := &vllm{s: s, cfg: cfg, mooncake: mooncake, channel: newChannel(s, cfg, m), blocks: make([]atomic.Uint64, cfg.DPSize)}
+	e := &engine{
+		shape: &vllmShape, owner: "vllm", reserved: 1, growing: true, cachedCounts: true,
+		pages: v.pages, model: v.model, bind: v.channel.bind, close: v.channel.close,
+		keyed: func(path string) bool {
+			return slices.ContainsFunc(guarded(), func(p string) bool { return strings.HasPrefix(path, p) })
+		},
+		space: v.space, plan: v.plan, errorBody: vllmErrorBody, appendEvents: v.appendEvents,
+		state: v.state, reset: v.channel.reset,
+	}
+	if mooncake {
+		e.rendezvous, e.identity = v.bootstrapHandler(), v.identity
+	}
+	return e
+}
+
+// guarded are the paths below which the engine requires its key (GUARDED_PREFIX of 0.32).
+func guarded() []string { return []string{"/v1", "/v2", "/inference", "/cohere"} }
+
+func (v *vllm) state(st *State) {
+	v.channel.state(st)
+	st.Reads = v.reads.Load()
+}
+
+// space reads the namespace of a request.
+func (v *vllm) space(q *genRequest, _ int) (namespace, error) {
+	ns, err := v.cfg.plainSpace(q)
+	if err == nil && !isNull(q.cacheSalt) && (ns.salt == "" || len(ns.salt) > 128) {
+		err = badRequest("Parameter 'cache_salt' must be a non-empty string of at most 128 characters.")
+	}
+	return ns, err
+}
 
 // nixlParams has the members of kv_transfer_params that the engine reads.
 type nixlParams struct {
@@ -31,63 +102,44 @@ type nixlParams struct {
 	transferID                  string    // of MooncakeConnector, only with remoteDecode
 }
 
-func (vllm) shape() *shape { return &vllmShape }
-
-func (v vllm) plan(c *call, h http.Header) ([]*item, error) {
+func (v *vllm) plan(c *call, h http.Header) ([]*item, job, error) {
 	for _, f := range c.q.twice {
-		v.s.violate(Violation{Kind: "repeated_field", Seq: c.rec.req.Seq, Detail: f + " is in the body more than once"})
+		v.s.violate(Violation{Kind: "repeated_field", Seq: c.seq, Detail: f + " is in the body more than once"})
 	}
 	if err := v.known(c.q); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	c.q.rid = externalID(c.q, h)
 	p, err := v.readParams(c)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	c.transfer, c.transferID = p.transfer, p.transferID
+	if p.transfer != nil {
+		c.handoff = p.transfer.id
+	}
 	items, err := v.planItems(c, p, h)
 	if err != nil {
 		// "notify_kv_transfer_request_rejected": if the serving layer refuses a request,
 		// the KV at the prefill worker is freed (docs/engines.md#vllm-once).
-		v.s.dropTransfer(c.transfer)
-		return nil, err
+		v.channel.drop(p.transfer)
+		return nil, nil, err
 	}
 	switch {
 	case p.remoteDecode:
 		c.leg = legPrefill
 	case p.remotePrefill:
 		c.leg = legDecode
-	case v.s.decodes():
-		v.s.pulls.local.Add(1)
+	case v.cfg.decodes():
+		v.channel.local()
 	}
-	return items, nil
-}
-
-// externalID is the id of the answer. X-Request-Id sets it
-// (docs/engines.md#vllm-request-id).
-func externalID(q *genRequest, h http.Header) string {
-	id := h.Get("X-Request-Id")
-	if id == "" {
-		id = drawnID()
-	}
-	switch q.api {
-	case apiResponse: // its own member alone sets it
-		return q.rid
-	case apiTokens:
-		return "generate-tokens-" + id
-	case apiChat, apiMessage:
-		return "chatcmpl-" + id
-	default:
-		return "cmpl-" + id
-	}
+	return items, vllmJob{v: v, c: c, transfer: p.transfer, transferID: p.transferID}, nil
 }
 
 // known refuses a model that the worker does not serve, unlike SGLang, and parameters for
 // reading pictures if they are not allowed (validate_request_mm_kwargs).
-func (v vllm) known(q *genRequest) error {
-	if v.s.names(q) {
-		if q.mmKwargs != nil && !v.s.cfg.TrustMMKwargs {
+func (v *vllm) known(q *genRequest) error {
+	if v.s.names(q.model) {
+		if q.mmKwargs != nil && !v.cfg.TrustMMKwargs {
 			return badRequest("Per-request mm_processor_kwargs are disabled by default.")
 		}
 		return nil
@@ -95,7 +147,7 @@ func (v vllm) known(q *genRequest) error {
 	return &apiError{status: http.StatusNotFound, reason: "model", msg: fmt.Sprintf("The model `%s` does not exist.", q.model)}
 }
 
-func (v vllm) planItems(c *call, p nixlParams, h http.Header) ([]*item, error) {
+func (v *vllm) planItems(c *call, p nixlParams, h http.Header) ([]*item, error) {
 	q := c.q
 	if err := v.fit(q); err != nil {
 		return nil, err
@@ -110,15 +162,15 @@ func (v vllm) planItems(c *call, p nixlParams, h http.Header) ([]*item, error) {
 		}
 		rank = n
 	}
-	items, err := v.s.newItems(q)
+	items, err := c.newItems()
 	if err != nil {
 		return nil, err
 	}
 	for _, it := range items {
-		v.s.placeItem(it, route{rank: rank})
+		c.place(it, rank)
 	}
 	note := func(kind, detail string) {
-		v.s.violate(Violation{Kind: kind, Seq: c.rec.req.Seq, Detail: detail})
+		v.s.violate(Violation{Kind: kind, Seq: c.seq, Detail: detail})
 	}
 	switch {
 	case p.transfer != nil && len(items) > 1:
@@ -160,7 +212,7 @@ func checkLimits(q *genRequest) error {
 
 // readParams reads kv_transfer_params and refuses a request that this worker cannot
 // serve.
-func (v vllm) readParams(c *call) (nixlParams, error) {
+func (v *vllm) readParams(c *call) (nixlParams, error) {
 	var p nixlParams
 	raw := c.q.transfer
 	if isNull(raw) {
@@ -179,8 +231,8 @@ func (v vllm) readParams(c *call) (nixlParams, error) {
 	switch {
 	case p.remoteDecode && p.remotePrefill:
 		return p, c.broken("bad_handoff", http.StatusInternalServerError, "kv_transfer_params: do_remote_decode and do_remote_prefill at once")
-	case p.remoteDecode && v.s.cfg.Role != worker.Prefill, p.remotePrefill && v.s.cfg.Role != worker.Decode:
-		return p, c.broken("wrong_role", http.StatusInternalServerError, "kv_transfer_params ask a %s worker for the other half", v.s.cfg.Role)
+	case p.remoteDecode && v.cfg.Role != worker.Prefill, p.remotePrefill && v.cfg.Role != worker.Decode:
+		return p, c.broken("wrong_role", http.StatusInternalServerError, "kv_transfer_params ask a %s worker for the other half", v.cfg.Role)
 	case v.mooncake && (p.remoteDecode || p.remotePrefill):
 		err = v.readMooncake(&p, f)
 	case p.remotePrefill:
@@ -191,7 +243,7 @@ func (v vllm) readParams(c *call) (nixlParams, error) {
 
 // readTransfer reads where the KV is. If a field is missing, the engine waits for KV for
 // ever, or an assertion ends it; here the request fails.
-func (v vllm) readTransfer(f handoffFields) (*transfer, error) {
+func (v *vllm) readTransfer(f handoffFields) (*transfer, error) {
 	t := &transfer{by: f.c.name(), fields: string(f.raw)}
 	var host string
 	for name, to := range map[string]*string{"remote_engine_id": &t.engine, "remote_request_id": &t.id, "remote_host": &host} {
@@ -224,65 +276,20 @@ func (v vllm) readTransfer(f handoffFields) (*transfer, error) {
 	return t, nil
 }
 
-func (v vllm) prepare(ctx context.Context, c *call, it *item) error {
-	switch c.leg {
-	case legPrefill:
-		if err := c.admit(ctx, it, c.output()-1); err != nil { // the last token's KV is not computed
-			return err
-		}
-		return c.computeNow(ctx, it, true)
-	case legDecode:
-		return v.s.receive(ctx, c, it, func(err error) error {
-			if v.s.cfg.KVLoadFailure == LoadRecompute {
-				v.s.pulls.recomputed.Add(1)
-				return c.computeNow(ctx, it, false)
-			}
-			return &apiError{status: http.StatusInternalServerError, reason: "kv_load", msg: "KV load failure: " + err.Error()}
-		})
-	default:
-		return v.s.prepareAggregated(ctx, c, it)
-	}
-}
-
-func (v vllm) output(c *call) (int, string) { return c.limit() }
-
-// handOver writes the hand-off into a prefill's answer and holds the KV, if the prefill
-// ended by length or by itself (docs/engines.md#vllm-stop-holds). For other reasons the
-// hand-off is null.
-func (v vllm) handOver(c *call, reason string) {
-	text := "null"
-	ended := reason == "length" || reason == "stop" && !v.s.cfg.NullOnStop && !v.mooncake
-	if c.leg == legPrefill && ended && c.fault.Mode != FaultNoHandoff {
-		for _, it := range c.items {
-			if v.mooncake {
-				v.s.keep(c, it, c.transferID, "{}")
-				continue
-			}
-			id := fmt.Sprintf("%s-%08x", c.q.rid, rand.Uint32())
-			if c.q.api == apiCompletion {
-				id = fmt.Sprintf("%s-%d-%08x", c.q.rid, it.index, rand.Uint32())
-			}
-			text = v.handoff(it, id)
-			v.s.keep(c, it, id, text)
-		}
-	}
-	c.bodyTail = append([]byte{','}, c.fault.spoil("kv_transfer_params", text)...)
-}
-
 // handoff is what 0.32 answers, with one more field, unless PlainHandoff, that stands for
 // those of later versions. A router changes that field if it copies the hand-off by names,
 // reads numbers into floats, or writes numbers anew.
-func (v vllm) handoff(it *item, id string) string {
-	host, port, _ := net.SplitHostPort(v.s.sideAddrs[it.rank.id])
+func (v *vllm) handoff(it *item, id string) string {
+	host, port, _ := net.SplitHostPort(v.s.SideAddrs()[it.rank.id])
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 	}
 	page := v.s.page()
-	ids := it.rank.blockIDs((len(it.prompt)+page-1)/page, v.s.cfg.CapacityBlocks)
-	engine, _ := json.Marshal(v.s.engineID(it.rank.id))
+	ids := v.blockIDs(it.rank.id, (len(it.prompt)+page-1)/page)
+	engine, _ := json.Marshal(v.channel.engineID(it.rank.id))
 	request, _ := json.Marshal(id)
 	later := ""
-	if !v.s.cfg.PlainHandoff {
+	if !v.cfg.PlainHandoff {
 		later = fmt.Sprintf(`,"sim_later_field":{"z": %d, "a": 1.50}`, uint64(math.MaxInt64)-uint64(rand.Uint32()))
 	}
 	return fmt.Sprintf(`{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[%s]],"remote_engine_id":%s,`+
@@ -291,15 +298,37 @@ func (v vllm) handoff(it *item, id string) string {
 		strings.Join(ids, ","), engine, request, host, port, len(it.prompt), it.cached, later)
 }
 
-// blockIDs returns n ids of blocks, from 1 to capacity, that follow the ids of the last
-// call. They are only compared, not used.
-func (r *rank) blockIDs(n, capacity int) []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// blockIDs returns n ids of a rank's blocks, from 1 to its capacity, that follow the ids of
+// the last call. They are only compared, not used.
+func (v *vllm) blockIDs(rank, n int) []string {
+	first := int(v.blocks[rank].Add(uint64(n))) - n //nolint:gosec // a count
 	out := make([]string, n)
 	for i := range out {
-		out[i] = strconv.Itoa(r.nextBlockID%capacity + 1)
-		r.nextBlockID++
+		out[i] = strconv.Itoa((first+i)%v.cfg.CapacityBlocks + 1)
 	}
 	return out
+}
+
+var vllmShape = shape{
+	message: `,"refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null`,
+	choice: [2]string{
+		`,"stop_reason":null,"token_ids":null,"routed_experts":null`,
+		`,"stop_reason":null,"token_ids":null,"prompt_logprobs":null,"prompt_token_ids":null,"routed_experts":null`,
+	},
+	body: [2]string{
+		`,"service_tier":null,"system_fingerprint":"sim","prompt_logprobs":null,"prompt_token_ids":null,"prompt_text":null,"ec_transfer_params":null,"metrics":null`,
+		`,"service_tier":null,"system_fingerprint":"sim","ec_transfer_params":null,"metrics":null`,
+	},
+	usage:   [2]string{`,"completion_tokens_details":null`, `,"completion_tokens_details":null`},
+	details: [2]string{`,"multimodal_tokens":null`, `,"created_cache_tokens":null,"multimodal_tokens":null`},
+	chatIDs: true,
+
+	chunkChoice: [2]string{`,"token_ids":null`, `,"stop_reason":null,"prompt_token_ids":null,"token_ids":null`},
+	lastChoice:  [2]string{`,"stop_reason":null,"token_ids":null`, `,"stop_reason":null,"prompt_token_ids":null,"token_ids":null`},
+	roleChunk:   `,"prompt_token_ids":null,"prompt_text":null`,
+	lastChunk:   [2]string{`,"system_fingerprint":"sim"`, `,"system_fingerprint":"sim"`},
+	usageChunk:  `,"system_fingerprint":"sim"`,
+	rolesFirst:  true,
+
+	begins: true, breaksOff: true, completes: true, created: true,
 }

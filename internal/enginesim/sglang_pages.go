@@ -2,52 +2,33 @@ package enginesim
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"strconv"
 	"time"
 )
 
-// birth distinguishes a process from the one before it at the same address.
-type birth struct {
-	at   time.Time
-	seed int64
-}
-
-func newBirth() birth { return birth{at: time.Now(), seed: rand.Int64N(1 << 30)} }
-
-// newProcessID returns a random id in the form of a UUID.
-func newProcessID() string {
-	a, b := rand.Uint64(), rand.Uint64()
-	return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", a>>32, a>>16&0xffff, a&0xffff, b>>48, b&0xffffffffffff)
-}
-
-// seconds is the time of birth in the format of Prometheus' process collectors.
-func (b birth) seconds() string {
-	return strconv.FormatFloat(float64(b.at.UnixMicro())/1e6, 'f', 6, 64)
-}
-
-func (e sglang) pages(mux *http.ServeMux) {
-	s := e.s
-	mux.HandleFunc("POST /generate", s.generate(apiGenerate))
-	mux.HandleFunc("GET /health_generate", s.health)
-	mux.HandleFunc("GET /metrics", s.metrics)
-	mux.HandleFunc("GET /v1/loads", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.sglangLoads()) })
-	for _, p := range []string{"GET /server_info", "GET /get_server_info"} {
-		mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.serverInfo()) })
+func (e *sglang) pages(mux *http.ServeMux) {
+	p := e.s.pages
+	mux.HandleFunc("POST /generate", p.generate(apiGenerate))
+	mux.HandleFunc("GET /health_generate", p.health)
+	mux.HandleFunc("GET /metrics", e.metrics)
+	mux.HandleFunc("GET /v1/loads", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, e.loads()) })
+	for _, path := range []string{"GET /server_info", "GET /get_server_info"} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, e.serverInfo()) })
 	}
-	for _, p := range []string{"POST /tokenize", "POST /v1/tokenize"} {
-		mux.HandleFunc(p, s.tokenize)
+	for _, path := range []string{"POST /tokenize", "POST /v1/tokenize"} {
+		mux.HandleFunc(path, p.tokenize(tokenizing{lists: true, marks: true}))
 	}
+	p.otherAPIs(mux)
 }
 
 // metrics answers GET /metrics with SGLang's names (docs/engines.md#sglang-tells) in the
 // Prometheus text format.
-func (s *Sim) metrics(w http.ResponseWriter, _ *http.Request) {
-	st := s.State(false)
-	page, capacity := float64(s.cfg.PageSize), float64(s.cfg.CapacityBlocks)
-	m := sglangMetrics{s: s, st: st}
+func (e *sglang) metrics(w http.ResponseWriter, _ *http.Request) {
+	st := e.s.State(false)
+	page, capacity := float64(e.cfg.PageSize), float64(e.cfg.CapacityBlocks)
+	m := metricsPage{cfg: e.cfg, st: st}
 	m.gauge("num_running_reqs", func(r RankState) float64 { return float64(r.Running) })
 	m.gauge("num_queue_reqs", func(r RankState) float64 { return float64(r.Queued) })
 	m.gauge("token_usage", func(r RankState) float64 { return float64(r.UsedBlocks) / capacity })
@@ -57,11 +38,11 @@ func (s *Sim) metrics(w http.ResponseWriter, _ *http.Request) {
 	m.gauge("cache_hit_rate", func(r RankState) float64 {
 		return float64(r.CachedTokens) / float64(max(r.PromptTokens, 1))
 	})
-	if s.prefills() {
+	if e.cfg.prefills() {
 		m.worker("num_prefill_bootstrap_queue_reqs", float64(st.PrefillAlone))
 		m.worker("num_prefill_inflight_queue_reqs", float64(st.PrefillMet))
 	}
-	if s.decodes() {
+	if e.cfg.decodes() {
 		m.worker("num_decode_prealloc_queue_reqs", float64(st.Queued))
 		m.worker("num_decode_transfer_queue_reqs", float64(st.DecodeWaiting))
 	}
@@ -72,25 +53,25 @@ func (s *Sim) metrics(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(m.page)
 }
 
-// sglangMetrics is a page of SGLang's metrics that is being written. The page has no
+// metricsPage is a page of SGLang's metrics that is being written. The page has no
 // start time of the process, since SGLang puts it together from several processes.
-type sglangMetrics struct {
-	s    *Sim
+type metricsPage struct {
+	cfg  Config
 	st   State
 	page []byte
 }
 
-func (m *sglangMetrics) labels() string {
+func (m *metricsPage) labels() string {
 	mode := "unified"
-	if m.s.disaggregated() {
-		mode = m.s.cfg.Role.String()
+	if m.cfg.disaggregated() {
+		mode = m.cfg.Role.String()
 	}
-	return fmt.Sprintf("engine_type=%q,model_name=%q", mode, m.s.cfg.Models[0])
+	return fmt.Sprintf("engine_type=%q,model_name=%q", mode, m.cfg.Models[0])
 }
 
 // gauge appends a family with a sample for each rank. If there is only one rank, the
 // sample has no rank label.
-func (m *sglangMetrics) gauge(name string, value func(RankState) float64) {
+func (m *metricsPage) gauge(name string, value func(RankState) float64) {
 	m.page = fmt.Appendf(m.page, "# TYPE sglang:%s gauge\n", name)
 	for _, r := range m.st.Ranks {
 		dp := ""
@@ -102,12 +83,12 @@ func (m *sglangMetrics) gauge(name string, value func(RankState) float64) {
 }
 
 // worker appends a gauge that is not split by rank here.
-func (m *sglangMetrics) worker(name string, v float64) {
+func (m *metricsPage) worker(name string, v float64) {
 	m.page = fmt.Appendf(m.page, "# TYPE sglang:%s gauge\nsglang:%s{%s,moe_ep_rank=\"0\",pp_rank=\"0\",tp_rank=\"0\"} %v\n", name, name, m.labels(), v)
 }
 
 // counter appends the sum of a counter over all ranks.
-func (m *sglangMetrics) counter(name, label string, value func(RankState) uint64) {
+func (m *metricsPage) counter(name, label string, value func(RankState) uint64) {
 	var n uint64
 	for _, r := range m.st.Ranks {
 		n += value(r)
@@ -115,16 +96,16 @@ func (m *sglangMetrics) counter(name, label string, value func(RankState) uint64
 	m.page = fmt.Appendf(m.page, "# TYPE sglang:%s counter\nsglang:%s{%s,%s} %d\n", name, name, m.labels(), label, n)
 }
 
-// sglangLoads is the answer of /v1/loads.
-func (s *Sim) sglangLoads() map[string]any {
-	st := s.State(false)
+// loads is the answer of /v1/loads.
+func (e *sglang) loads() map[string]any {
+	st := e.s.State(false)
 	var loads []map[string]any
 	for _, r := range st.Ranks {
 		// The queues of the hand-over are not split by rank here: rank 0 has all.
 		queues := map[string]any{"mode": "null", "prefill_bootstrap_queue_reqs": 0, "prefill_inflight_queue_reqs": 0,
 			"decode_prealloc_queue_reqs": 0, "decode_transfer_queue_reqs": 0, "decode_retracted_queue_reqs": 0}
-		if s.disaggregated() {
-			queues["mode"] = s.cfg.Role.String()
+		if e.cfg.disaggregated() {
+			queues["mode"] = e.cfg.Role.String()
 		}
 		if r.Rank == 0 {
 			queues["prefill_bootstrap_queue_reqs"], queues["prefill_inflight_queue_reqs"] = st.PrefillAlone, st.PrefillMet
@@ -132,14 +113,14 @@ func (s *Sim) sglangLoads() map[string]any {
 		}
 		loads = append(loads, map[string]any{
 			"dp_rank": r.Rank, "num_running_reqs": r.Running, "num_waiting_reqs": r.Queued,
-			"num_used_tokens": r.UsedBlocks * s.cfg.PageSize, "max_total_num_tokens": s.cfg.CapacityBlocks * s.cfg.PageSize,
-			"max_running_requests": s.cfg.MaxRunning, "disaggregation": queues,
+			"num_used_tokens": r.UsedBlocks * e.cfg.PageSize, "max_total_num_tokens": e.cfg.CapacityBlocks * e.cfg.PageSize,
+			"max_running_requests": e.cfg.MaxRunning, "disaggregation": queues,
 		})
 	}
-	return map[string]any{"version": sglangVersion, "timestamp": time.Now().UTC().Format(time.RFC3339Nano), "loads": loads}
+	return map[string]any{"version": version, "timestamp": time.Now().UTC().Format(time.RFC3339Nano), "loads": loads}
 }
 
-const sglangVersion = "0.5.23"
+const version = "0.5.23"
 
 // serverInfo is the part of SGLang's /server_info that matters to routing.
 type serverInfo struct {
@@ -178,37 +159,37 @@ type kvEventsInfo struct {
 	ReplayPort *int   `json:"replay_endpoint_port_base"`
 }
 
-func (s *Sim) serverInfo() serverInfo {
+func (e *sglang) serverInfo() serverInfo {
 	info := serverInfo{
-		ModelPath: s.cfg.Models[0], ServedModelName: s.cfg.Models[0], Mode: "null",
-		BootstrapPort: s.bootstrapPort(), TransferBackend: "enginesim", DPSize: s.cfg.DPSize, TPSize: 1, Nodes: max(len(s.cfg.EventHosts), 1), DCPSize: s.cfg.ContextParallel,
-		PageSize: s.cfg.PageSize / s.cfg.ContextParallel, KVCacheDType: "auto", LoadBalanceMethod: "round_robin", MaxRunning: s.cfg.MaxRunning,
-		MaxTotalTokens: s.cfg.CapacityBlocks * s.cfg.PageSize,
-		RandomSeed:     s.birth.seed,
-		InternalStates: []map[string]int{}, Version: sglangVersion,
+		ModelPath: e.cfg.Models[0], ServedModelName: e.cfg.Models[0], Mode: "null",
+		BootstrapPort: e.bootstrapPort(), TransferBackend: "enginesim", DPSize: e.cfg.DPSize, TPSize: 1, Nodes: max(len(e.cfg.EventHosts), 1), DCPSize: e.cfg.ContextParallel,
+		PageSize: e.cfg.PageSize / e.cfg.ContextParallel, KVCacheDType: "auto", LoadBalanceMethod: "round_robin", MaxRunning: e.cfg.MaxRunning,
+		MaxTotalTokens: e.cfg.CapacityBlocks * e.cfg.PageSize,
+		RandomSeed:     e.s.birth.seed,
+		InternalStates: []map[string]int{}, Version: version,
 	}
-	host, port, _ := net.SplitHostPort(s.Addr())
+	host, port, _ := net.SplitHostPort(e.s.Addr())
 	info.Host = host
 	info.Port, _ = strconv.Atoi(port)
-	if s.disaggregated() {
-		info.Mode = s.cfg.Role.String()
+	if e.cfg.disaggregated() {
+		info.Mode = e.cfg.Role.String()
 	}
-	if s.prefills() {
+	if e.cfg.prefills() {
 		info.LoadBalanceMethod = "follow_bootstrap_room"
 	}
-	if s.cfg.Speculative != "" {
-		info.Speculative = &s.cfg.Speculative
+	if e.cfg.Speculative != "" {
+		info.Speculative = &e.cfg.Speculative
 	}
-	switch ev := s.Identity().KVEvents; {
+	switch ev := e.s.Identity().KVEvents; {
 	case ev == nil:
-	case s.cfg.SystemPorts: // no page names a port that the system gave (parse_advertisable_tcp)
+	case e.cfg.SystemPorts: // no page names a port that the system gave (parse_advertisable_tcp)
 		conf := `{"publisher":"zmq","endpoint":"tcp://*:0"}`
 		info.KVEventsConfig = &conf
 	default:
 		conf := fmt.Sprintf(`{"publisher":"zmq","endpoint":"tcp://*:%d","topic":%q}`, ev.Port, ev.Topic)
 		info.KVEventsConfig = &conf
 		info.KVEvents = &kvEventsInfo{
-			Publisher: "zmq", Host: "*", Port: ev.Port, Topic: ev.Topic, BlockSize: s.cfg.PageSize, DPSize: s.cfg.DPSize,
+			Publisher: "zmq", Host: "*", Port: ev.Port, Topic: ev.Topic, BlockSize: e.cfg.PageSize, DPSize: e.cfg.DPSize,
 		}
 		if ev.ReplayPort != 0 {
 			info.KVEvents.ReplayPort = &ev.ReplayPort
