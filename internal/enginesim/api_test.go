@@ -292,7 +292,7 @@ func TestTwoThousandPairsInFlight(t *testing.T) {
 		for i := range pairs {
 			wg.Go(func() {
 				if _, err := ask(s, i); err != nil {
-					errs <- fmt.Errorf("%s %d: %w", s.cfg.Role, i, err)
+					errs <- fmt.Errorf("%s %d: %w", s.Identity().Role, i, err)
 				}
 			})
 		}

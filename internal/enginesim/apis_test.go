@@ -135,7 +135,7 @@ func TestTokensIn(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(r.body), &held))
 	r = post(t.Context(), d.URL()+path, fmt.Sprintf(body, 3, `,"stream":true,"kv_transfer_params":`+string(held.Params)))
-	ids, _ := json.Marshal(answerTokens(digest([]uint32{5, 6, 7, 8, 9}), 0, 1))
+	ids, _ := json.Marshal(Tokenize(Answer([]uint32{5, 6, 7, 8, 9}, 1)))
 	require.Contains(t, r.body, `"token_ids":`+string(ids))
 	require.Contains(t, r.body, `"finish_reason":"length"`)
 	require.True(t, strings.HasSuffix(r.body, "data: [DONE]\n\n"))

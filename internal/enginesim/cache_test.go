@@ -2,6 +2,7 @@ package enginesim
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -163,5 +164,30 @@ func BenchmarkChainBlocks(b *testing.B) {
 				chainBlocks(nil, ids, 16, namespace{})
 			}
 		})
+	}
+}
+
+// SGLang publishes an extra_key's blocks under the plain hashes.
+func TestAnExtraKeyKeepsBlocksApartAndIsNotTold(t *testing.T) {
+	s := []namespace{{}, {extra: "k"}, {extra: "l"}, {adapter: "a"}, {adapter: "a", extra: "k"}}
+	var own, told []int64
+	for _, ns := range s {
+		sums := chainBlocks(nil, []uint32{1, 2, 3, 4}, 2, ns)
+		own, told = append(own, sums[1].hash()), append(told, sums[1].published())
+	}
+	for i := range own {
+		require.NotContains(t, own[:i], own[i])
+	}
+	require.Equal(t, []int64{told[0], told[0], told[0], own[3], own[4]}, told)
+}
+
+func TestIntegersTakeTheShortestForm(t *testing.T) {
+	for v, want := range map[int64]string{
+		0: "00", 127: "7f", 128: "cc80", 255: "ccff", 256: "cd0100", 65535: "cdffff", 65536: "ce00010000",
+		1<<32 - 1: "ceffffffff", 1 << 32: "cf0000000100000000", 1<<63 - 1: "cf7fffffffffffffff",
+		-1: "ff", -32: "e0", -33: "d0df", -128: "d080", -129: "d1ff7f", -32768: "d18000", -32769: "d2ffff7fff",
+		-1 << 31: "d280000000", -1<<31 - 1: "d3ffffffff7fffffff", -1 << 63: "d38000000000000000",
+	} {
+		require.Equal(t, want, hex.EncodeToString(appendInt(nil, v)), "%d", v)
 	}
 }

@@ -2,18 +2,15 @@ package enginesim
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -26,7 +23,7 @@ var engines = []worker.Engine{worker.VLLM, worker.TensorRTLLM}
 
 var nextDisaggID = func() func() int64 {
 	var mu sync.Mutex
-	id := int64(minDisaggID)
+	id := int64(1 << 42)
 	return func() int64 {
 		mu.Lock()
 		defer mu.Unlock()
@@ -66,9 +63,9 @@ func eachEngine(t *testing.T, f func(t *testing.T, e worker.Engine)) {
 // prefillOnly runs prefill and returns decode's body.
 func prefillOnly(t testing.TB, p *Sim, prompt, extra string) string {
 	t.Helper()
-	r := post(t.Context(), p.URL()+completions, prefillBody(p.cfg.Engine, prompt))
+	r := post(t.Context(), p.URL()+completions, prefillBody(p.Identity().Engine, prompt))
 	require.Equal(t, 200, r.status, r.body)
-	return decodeBody(t, p.cfg.Engine, prompt, r.body, extra)
+	return decodeBody(t, p.Identity().Engine, prompt, r.body, extra)
 }
 
 func TestAHandOffGivesTheSameAnswerAsOneWorker(t *testing.T) {
@@ -102,65 +99,6 @@ func TestHeldBlocksAreNotEvicted(t *testing.T) {
 		require.Equal(t, 200, (<-second).status, "taken is freed")
 		requireClean(t, p, d)
 	})
-}
-
-func TestALeaseEndsAtItsTimeAndFreesOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newHolds(30 * time.Second)
-		var mu sync.Mutex // two leases may end at the same time
-		freed := map[string]int{}
-		put := func(id string) {
-			l.put(&held{id: id, digest: 7, blocks: 2, free: func() {
-				mu.Lock()
-				defer mu.Unlock()
-				freed[id]++
-			}})
-		}
-		match := func(*held) *refusal { return nil }
-		put("early")
-		put("late")
-		put("refused")
-		<-time.After(30*time.Second - 1)
-		require.Nil(t, l.take("early", -1, "", match))
-		require.Equal(t, "other", l.take("refused", 0, "", func(*held) *refusal { return &refusal{Kind: "other"} }).Kind)
-		require.Equal(t, "unknown_handoff", l.take("late", 1, "", match).Kind, "it is of rank 0")
-		require.Equal(t, HandoffState{Held: 2, HeldBlocks: 4, Given: 3, Taken: 1}, l.counts())
-		<-time.After(1)
-		synctest.Wait()
-		require.Equal(t, map[string]int{"early": 1, "late": 1, "refused": 1}, freed)
-		require.Equal(t, HandoffState{Given: 3, Taken: 1, Expired: 2}, l.counts())
-		no := l.take("late", 0, "", match)
-		require.Equal(t, "expired", no.Kind)
-		require.False(t, no.Violation)
-		require.True(t, l.take("early", 0, "another", match).Violation)
-		require.False(t, l.take("early", 0, "", match).Violation, "it is the one that took it")
-		require.False(t, l.end("late", goneReleased, ""))
-
-		put("last")
-		l.reset()
-		require.Equal(t, HandoffState{Held: 1, HeldBlocks: 2, Given: 1}, l.counts())
-		l.close()
-		put("after")
-		require.Equal(t, 1, freed["last"])
-		require.Equal(t, 1, freed["after"])
-		require.Zero(t, l.counts().Held)
-	})
-}
-
-func TestIdsThatAreGoneAreForgottenInTheEnd(t *testing.T) {
-	l := newHolds(time.Hour)
-	for i := range goneKept + 1 {
-		l.put(&held{id: strconv.Itoa(i), free: func() {}})
-		require.True(t, l.end(strconv.Itoa(i), goneTaken, ""))
-	}
-	require.Len(t, l.past, goneKept)
-	require.Len(t, l.order, goneKept)
-	s := &idSet{ids: make(map[int64]struct{})}
-	for i := range int64(idsKept + 1) {
-		require.True(t, s.add(i))
-	}
-	require.False(t, s.add(1))
-	require.True(t, s.add(0), "the oldest is forgotten")
 }
 
 // The client leaves at each phase. Afterwards nothing may be held except what the engine
@@ -396,47 +334,6 @@ func TestPagesOfEachEngine(t *testing.T) {
 	require.Empty(t, d.SideAddrs())
 }
 
-func TestEventsOfVLLM(t *testing.T) {
-	// They are encoded as by 0.32 (testdata/captures).
-	samples := map[string][]event{
-		"93cb41d954fc40200000918ba474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392cf1122334455667788cffedcba9876543210b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f696473940102cd012cce00011170aa626c6f636b5f73697a6502a76c6f72615f6964c0a66d656469756da3475055a96c6f72615f6e616d65c0aa65787472615f6b65797392c0c0a967726f75705f69647800b26b765f63616368655f737065635f6b696e64ae66756c6c5f617474656e74696f6e00": {
-			{kind: blockStored, hash: 0x1122334455667788, tokens: []uint32{1, 2}},
-			{kind: blockStored, hash: signed(0xfedcba9876543210), parent: 0x1122334455667788, hasParent: true, tokens: []uint32{300, 70000}},
-		},
-		"93cb41d954fc402000009184a474797065ac426c6f636b52656d6f766564ac626c6f636b5f68617368657391cf1122334455667788a66d656469756da3475055a967726f75705f6964780000": {
-			{kind: blockRemoved, hash: 0x1122334455667788},
-		},
-		"93cb41d954fc4020000091" + "81a474797065b0416c6c426c6f636b73436c656172656400": {{kind: allCleared}},
-	}
-	for want, events := range samples {
-		require.Equal(t, want, hex.EncodeToString(new(vllm).appendEvents(nil, 1700000000.5, events, 0)))
-	}
-}
-
-func signed(v uint64) int64 { return int64(v) } //nolint:gosec // a bit pattern
-
-func TestBlocksThatDoNotFollowEachOtherAreEventsOfTheirOwn(t *testing.T) {
-	events := []event{
-		{kind: blockStored, hash: 1, tokens: []uint32{1}},
-		{kind: blockStored, hash: 2, parent: 1, hasParent: true, tokens: []uint32{2}},
-		{kind: blockStored, hash: 3, parent: 1, hasParent: true, tokens: []uint32{3}},
-		{kind: blockRemoved, hash: 2},
-		{kind: blockStored, hash: 4, tokens: []uint32{4}},
-	}
-	var lengths []int
-	for _, run := range runs(events, false) {
-		lengths = append(lengths, len(run))
-	}
-	require.Equal(t, []int{2, 1, 1, 1}, lengths)
-	var batch []any
-	require.NoError(t, msgpack.Unmarshal(new(vllm).appendEvents(nil, 1, events, 3), &batch))
-	require.Len(t, batch[1], 4)
-	require.EqualValues(t, 3, batch[2])
-	second := batch[1].([]any)[1].(map[string]any)
-	require.EqualValues(t, 1, second["parent_block_hash"])
-	require.EqualValues(t, []any{int8(3)}, second["token_ids"])
-}
-
 func TestAVLLMWorkerPublishesItsBlocks(t *testing.T) {
 	s := start(t, Config{Engine: worker.VLLM, Role: worker.Aggregated, PageSize: 2})
 	sub := subscribe(t, s, 0, "")
@@ -475,13 +372,6 @@ func TestConfigurationsOfOtherEnginesThatAreRefused(t *testing.T) {
 	for _, f := range []Fault{{Mode: FaultFinish, Reason: "abort"}, {Mode: FaultBadHandoff, Form: "x"}} {
 		require.Error(t, f.Validate())
 	}
-	require.Equal(t, "stop", Fault{Mode: FaultFinish}.withDefaults().Reason)
-	require.Equal(t, FormText, Fault{Mode: FaultBadHandoff}.withDefaults().Form)
-}
-
-func TestTheDefaultLeaseIsTheEngines(t *testing.T) {
-	require.Equal(t, 30*time.Second, Config{Engine: worker.VLLM}.withDefaults(vllmKind()).KVLease)
-	require.Equal(t, 60*time.Second, Config{Engine: worker.TensorRTLLM}.withDefaults(trtllmKind()).KVLease)
 }
 
 // With min_tokens the engine must not end an answer before so many tokens. That is also

@@ -32,7 +32,7 @@ func mooncakeKind() kind {
 			}
 		},
 		make: func(s *Sim, cfg Config) *engine {
-			return newVLLM(s, cfg, true, manner{perRank: true, twice: true, awaits: true})
+			return newVLLM(s, cfg, true, manner{perRank: true, twice: true, awaits: true}).table()
 		},
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 func FuzzFieldsAreThoseOfEncodingJSON(f *testing.F) {
@@ -126,44 +124,7 @@ func FuzzReadZMTP(f *testing.F) {
 	})
 }
 
-func FuzzHandOffsNeverPanic(f *testing.F) {
-	f.Add([]byte(`{"prompt":"a","kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":"e","remote_request_id":"r","remote_host":"h","remote_port":1,"remote_block_ids":[[1]]}}`))
-	f.Add([]byte(`{"prompt":[1],"disaggregated_params":{"request_type":"generation_only","disagg_request_id":4398046511104,"ctx_request_id":1,"first_gen_tokens":[1],"encoded_opaque_state":"e30="}}`))
-	f.Add([]byte(`{"prompt":"a","kv_transfer_params":[],"disaggregated_params":3}`))
-	f.Add([]byte(`{"prompt":"a","kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":{},"remote_port":-}}`))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		q, err := parseRequest(apiCompletion, b)
-		if err != nil {
-			return
-		}
-		for _, e := range engines {
-			cfg := Config{Engine: e, Role: worker.Decode}.withDefaults(kindOf(e))
-			s := &Sim{cfg: cfg}
-			c := &call{s: s, q: q, rec: &record{}, asked: -1}
-			var p nixlParams
-			if e == worker.VLLM {
-				p, err = (&vllm{s: s, cfg: cfg}).readParams(c)
-			} else {
-				j := &trtllmJob{e: &trtllm{s: s, cfg: cfg}, c: c}
-				err = j.readParams()
-				p.transfer = j.transfer
-			}
-			if err != nil {
-				require.NotEmpty(t, s.violations, "who brings a bad hand-off has broken a rule")
-			} else if p.transfer != nil {
-				require.Empty(t, changedField(map[string]string{}, p.transfer.fields))
-			}
-		}
-	})
-}
-
-func FuzzChangedFieldNeverPanics(f *testing.F) {
-	f.Add(`{"a":1}`)
-	f.Add(`{"a":`)
-	f.Add(`[`)
-	f.Fuzz(func(t *testing.T, got string) {
-		same := changedField(map[string]string{"a": "1"}, got) == ""
-		var have map[string]json.RawMessage
-		require.False(t, same && json.Unmarshal([]byte(got), &have) != nil, "what is no object has not come back")
-	})
+func TestAFaultHasDefaults(t *testing.T) {
+	require.Equal(t, "stop", Fault{Mode: FaultFinish}.withDefaults().Reason)
+	require.Equal(t, FormText, Fault{Mode: FaultBadHandoff}.withDefaults().Form)
 }

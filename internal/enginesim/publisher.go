@@ -92,6 +92,21 @@ func (p *publisher) next() uint64 {
 	return p.seq
 }
 
+// subscribed reports whether a subscription is in.
+func (p *publisher) subscribed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for s := range p.subs {
+		s.mu.Lock()
+		n := len(s.topics)
+		s.mu.Unlock()
+		if n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func (p *publisher) muted() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -245,3 +245,6 @@ func (r *rank) clear() bool {
 	r.flushLocked()
 	return true
 }
+
+// Subscribed reports whether somebody has subscribed to the rank's events.
+func (r *rank) Subscribed() bool { return r.pub.subscribed() }

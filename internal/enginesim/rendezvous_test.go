@@ -82,7 +82,7 @@ func TestRequestsThatTheEngineRefuses(t *testing.T) {
 		{"too many choices", `{"prompt":"a","n":129}`, nil, 400, "n 129"},
 	} {
 		for _, s := range []*Sim{p, d} {
-			t.Run(tc.name+" on "+s.cfg.Role.String(), func(t *testing.T) {
+			t.Run(tc.name+" on "+s.Identity().Role, func(t *testing.T) {
 				r := post(t.Context(), s.URL()+completions, tc.body, tc.header...)
 				require.NoError(t, r.err)
 				require.Equal(t, tc.status, r.status, r.body)

@@ -26,7 +26,7 @@ type route struct {
 
 // SGLang returns the engine.
 func sglangKind() kind {
-	return kind{defaults: sglangDefaults, check: sglangCheck, make: newSGLang}
+	return kind{defaults: sglangDefaults, check: sglangCheck, make: func(s *Sim, cfg Config) *engine { return newSGLang(s, cfg).table() }}
 }
 
 func sglangDefaults(c *Config) {
@@ -56,11 +56,16 @@ type sglang struct {
 	localAddrs []netip.Addr
 }
 
-func newSGLang(s *Sim, cfg Config) *engine {
+func newSGLang(s *Sim, cfg Config) *sglang {
 	e := &sglang{s: s, cfg: cfg, links: newLinks(s, cfg)}
 	if cfg.prefills() {
 		e.rooms, e.localAddrs = newRooms(cfg.KVGroup, s.violate), interfaceAddrs()
 	}
+	return e
+}
+
+// table is what the core is given.
+func (e *sglang) table() *engine {
 	return &engine{
 		shape: &sglangShape, owner: "sglang", nodes: true, clearsFirst: true, noResponses: true,
 		pages: e.pages, healthy: e.generatesInTime, rendezvous: bootstrap{e}.handler(),

@@ -11,7 +11,7 @@ import (
 
 // trtllmKind returns the engine, context first (docs/engines.md#trt-context).
 func trtllmKind() kind {
-	return kind{defaults: trtllmDefaults, check: trtllmCheck, make: newTRTLLM}
+	return kind{defaults: trtllmDefaults, check: trtllmCheck, make: func(s *Sim, cfg Config) *engine { return newTRTLLM(s, cfg).table() }}
 }
 
 func trtllmDefaults(c *Config) {
@@ -54,8 +54,12 @@ type trtllm struct {
 	seen    *idSet // of disagg_request_ids
 }
 
-func newTRTLLM(s *Sim, cfg Config) *engine {
-	e := &trtllm{s: s, cfg: cfg, channel: newChannel(s, cfg, manner{}), seen: &idSet{ids: make(map[int64]struct{})}}
+func newTRTLLM(s *Sim, cfg Config) *trtllm {
+	return &trtllm{s: s, cfg: cfg, channel: newChannel(s, cfg, manner{}), seen: &idSet{ids: make(map[int64]struct{})}}
+}
+
+// table is what the core is given.
+func (e *trtllm) table() *engine {
 	return &engine{
 		shape: &trtllmShape, owner: "tensorrt_llm", anyBody: true, // what it does with bodies of other types is not known
 		pages: e.pages, bind: e.channel.bind, close: e.channel.close, plan: e.plan, errorBody: trtllmError,

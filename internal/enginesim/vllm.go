@@ -11,8 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // vllmKind returns the engine with NixlConnector in pull mode: prefill runs first, its
@@ -22,7 +20,7 @@ func vllmKind() kind {
 	return kind{
 		defaults: vllmDefaults, check: vllmCheck,
 		make: func(s *Sim, cfg Config) *engine {
-			return newVLLM(s, cfg, false, manner{perRank: true, twice: true, ownOnly: true})
+			return newVLLM(s, cfg, false, manner{perRank: true, twice: true, ownOnly: true}).table()
 		},
 	}
 }
@@ -61,8 +59,12 @@ type vllm struct {
 	blocks   []atomic.Uint64 // block ids that each rank has named
 }
 
-func newVLLM(s *Sim, cfg Config, mooncake bool, m manner) *engine {
-	v := &vllm{s: s, cfg: cfg, mooncake: mooncake, channel: newChannel(s, cfg, m), blocks: make([]atomic.Uint64, cfg.DPSize)}
+func newVLLM(s *Sim, cfg Config, mooncake bool, m manner) *vllm {
+	return &vllm{s: s, cfg: cfg, mooncake: mooncake, channel: newChannel(s, cfg, m), blocks: make([]atomic.Uint64, cfg.DPSize)}
+}
+
+// table is what the core is given.
+func (v *vllm) table() *engine {
 	e := &engine{
 		shape: &vllmShape, owner: "vllm", reserved: 1, growing: true, cachedCounts: true,
 		pages: v.pages, model: v.model, bind: v.channel.bind, close: v.channel.close,
@@ -72,7 +74,7 @@ func newVLLM(s *Sim, cfg Config, mooncake bool, m manner) *engine {
 		space: v.space, plan: v.plan, errorBody: vllmErrorBody, appendEvents: v.appendEvents,
 		state: v.state, reset: v.channel.reset,
 	}
-	if mooncake {
+	if v.mooncake {
 		e.rendezvous, e.identity = v.bootstrapHandler(), v.identity
 	}
 	return e
@@ -231,7 +233,7 @@ func (v *vllm) readParams(c *call) (nixlParams, error) {
 	switch {
 	case p.remoteDecode && p.remotePrefill:
 		return p, c.broken("bad_handoff", http.StatusInternalServerError, "kv_transfer_params: do_remote_decode and do_remote_prefill at once")
-	case p.remoteDecode && v.cfg.Role != worker.Prefill, p.remotePrefill && v.cfg.Role != worker.Decode:
+	case p.remoteDecode && !v.cfg.prefills(), p.remotePrefill && !v.cfg.decodes():
 		return p, c.broken("wrong_role", http.StatusInternalServerError, "kv_transfer_params ask a %s worker for the other half", v.cfg.Role)
 	case v.mooncake && (p.remoteDecode || p.remotePrefill):
 		err = v.readMooncake(&p, f)

@@ -212,7 +212,7 @@ func (w *wire) ledger(t *testing.T) string {
 	for _, s := range []*Sim{w.p, w.d} {
 		st := s.State(false)
 		h := st.Handoff
-		fmt.Fprintf(&out, "%s:", s.cfg.Role)
+		fmt.Fprintf(&out, "%s:", s.Identity().Role)
 		for _, n := range []struct {
 			name string
 			n    uint64

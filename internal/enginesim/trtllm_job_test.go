@@ -1,0 +1,21 @@
+package enginesim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestIdsAreForgottenInTheEnd(t *testing.T) {
+	s := &idSet{ids: make(map[int64]struct{})}
+	for i := range int64(idsKept + 1) {
+		require.True(t, s.add(i))
+	}
+	require.False(t, s.add(1))
+	require.True(t, s.add(0), "the oldest is forgotten")
+}
+
+func TestTheDefaultLeaseIsLonger(t *testing.T) {
+	require.Equal(t, 60*time.Second, Config{}.withDefaults(trtllmKind()).KVLease)
+}
