@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/seed-60ae5743/baton/internal/enginesim/core"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -76,7 +77,7 @@ func (m *mirror) apply(t testing.TB, seq uint64, payload []byte) {
 	}
 }
 
-func (m *mirror) requireEqual(t testing.TB, rs RankState) {
+func (m *mirror) requireEqual(t testing.TB, rs core.RankState) {
 	t.Helper()
 	require.Equal(t, rs.EventSeq, m.next)
 	require.Len(t, m.blocks, len(rs.Blocks))
@@ -111,7 +112,7 @@ func subscribe(t testing.TB, s *Sim, rank int, topic string) <-chan [][]byte {
 		_ = sub.Close()
 		<-done
 	})
-	eventually(t, s.ranks[rank].Subscribed, "the subscription is in")
+	Eventually(t, s.Ranks[rank].Subscribed, "the subscription is in")
 	return out
 }
 

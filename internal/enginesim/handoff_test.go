@@ -17,6 +17,9 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim/core"
+	"github.com/seed-60ae5743/baton/internal/enginesim/sidechannel"
 )
 
 var engines = []worker.Engine{worker.VLLM, worker.TensorRTLLM}
@@ -94,7 +97,7 @@ func TestHeldBlocksAreNotEvicted(t *testing.T) {
 		p, d := pair(t, Config{Engine: e, PageSize: 1, CapacityBlocks: 6})
 		body := prefillOnly(t, p, "a b c d", `,"max_tokens":1`)
 		second := later(t.Context(), p.URL()+completions, `{"prompt":"e f g","max_tokens":1}`)
-		eventually(t, func() bool { return p.State(false).Queued == 1 }, "there is no room beside what is held")
+		Eventually(t, func() bool { return p.State(false).Queued == 1 }, "there is no room beside what is held")
 		require.Equal(t, 200, post(t.Context(), d.URL()+completions, body).status)
 		require.Equal(t, 200, (<-second).status, "taken is freed")
 		requireClean(t, p, d)
@@ -109,7 +112,7 @@ func TestEveryDepartureOfAClient(t *testing.T) {
 			p, d := pair(t, Config{Engine: e, PrefillBase: time.Hour})
 			ctx, cancel := context.WithCancel(t.Context())
 			out := later(ctx, p.URL()+completions, prefillBody(e, "a"))
-			eventually(t, func() bool { return p.State(false).KVHeldBlocks > 0 }, "it computes")
+			Eventually(t, func() bool { return p.State(false).KVHeldBlocks > 0 }, "it computes")
 			cancel()
 			require.Error(t, (<-out).err)
 			requireClean(t, p, d)
@@ -121,14 +124,14 @@ func TestEveryDepartureOfAClient(t *testing.T) {
 			body := prefillOnly(t, p, "a", "")
 			ctx, cancel := context.WithCancel(t.Context())
 			first := later(ctx, d.URL()+completions, `{"prompt":"x"}`)
-			eventually(t, func() bool { return d.State(false).Ranks[0].Running == 1 }, "the slot is taken")
+			Eventually(t, func() bool { return d.State(false).Ranks[0].Running == 1 }, "the slot is taken")
 			ctx2, cancel2 := context.WithCancel(t.Context())
 			second := later(ctx2, d.URL()+completions, body)
-			eventually(t, func() bool { return d.State(false).Queued == 1 }, "decode queues")
+			Eventually(t, func() bool { return d.State(false).Queued == 1 }, "decode queues")
 			require.Equal(t, 1, p.State(false).Handoff.Held)
 			cancel2()
 			require.Error(t, (<-second).err)
-			eventually(t, func() bool { return p.State(false).Handoff.Released == 1 }, "freed at prefill")
+			Eventually(t, func() bool { return p.State(false).Handoff.Released == 1 }, "freed at prefill")
 			cancel()
 			<-first
 			requireClean(t, p, d)
@@ -138,7 +141,7 @@ func TestEveryDepartureOfAClient(t *testing.T) {
 			d := start(t, Config{Engine: e, Role: worker.Decode, DecodePerToken: time.Hour})
 			ctx, cancel := context.WithCancel(t.Context())
 			out := later(ctx, d.URL()+completions, prefillOnly(t, p, "a", ""))
-			eventually(t, func() bool { return d.State(false).Handoff.Pulled == 1 }, "taken")
+			Eventually(t, func() bool { return d.State(false).Handoff.Pulled == 1 }, "taken")
 			cancel()
 			require.Error(t, (<-out).err)
 			requireClean(t, p, d)
@@ -152,7 +155,7 @@ func TestAPullThatHangs(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = ln.Close() })
 	body := fmt.Sprintf(`{"prompt":"a","kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":"e","remote_request_id":"r",`+
-		`"remote_host":"127.0.0.1","remote_port":%d,"remote_block_ids":[[1]]}}`, portOf(ln.Addr().String()))
+		`"remote_host":"127.0.0.1","remote_port":%d,"remote_block_ids":[[1]]}}`, core.PortOf(ln.Addr().String()))
 	t.Run("fails after the pull's time-out", func(t *testing.T) {
 		d := start(t, Config{Engine: worker.VLLM, Role: worker.Decode, PullTimeout: 20 * time.Millisecond})
 		r := post(t.Context(), d.URL()+completions, body)
@@ -161,9 +164,9 @@ func TestAPullThatHangs(t *testing.T) {
 		requireClean(t, d)
 	})
 	t.Run("ends when the client leaves, and has the KV freed", func(t *testing.T) {
-		asks := make(chan pullAsk, 4)
+		asks := make(chan sidechannel.PullAsk, 4)
 		stuck := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			var ask pullAsk
+			var ask sidechannel.PullAsk
 			_ = json.NewDecoder(r.Body).Decode(&ask)
 			asks <- ask
 			if !ask.Drop {
@@ -179,8 +182,8 @@ func TestAPullThatHangs(t *testing.T) {
 		require.Equal(t, 1, d.State(false).DecodeWaiting)
 		cancel()
 		require.Error(t, (<-out).err)
-		var second pullAsk
-		eventually(t, func() bool {
+		var second sidechannel.PullAsk
+		Eventually(t, func() bool {
 			select {
 			case second = <-asks:
 				return true
@@ -246,7 +249,7 @@ func TestFaultsOfADecodeWithAHandOff(t *testing.T) {
 		require.Equal(t, 200, r.status)
 		require.Contains(t, r.body, `data: {"error":{`)
 		require.NotContains(t, r.body, `{"error":{"error"`)
-		eventually(t, func() bool { return p.State(false).Handoff.Held == 0 }, "the leases end")
+		Eventually(t, func() bool { return p.State(false).Handoff.Held == 0 }, "the leases end")
 		require.Equal(t, uint64(2), p.State(false).Handoff.Expired)
 		require.Equal(t, uint64(1), p.State(false).Handoff.Taken)
 		require.NoError(t, p.SetFault(Fault{Mode: FaultError, When: Mid, Count: 1}))
@@ -301,7 +304,7 @@ func TestAFleetBalances(t *testing.T) {
 func TestPagesOfEachEngine(t *testing.T) {
 	v := start(t, Config{Engine: worker.VLLM, Role: worker.Prefill, DPSize: 2, PageSize: 8, CapacityBlocks: 99, KVLease: time.Millisecond})
 	prefillOnly(t, v, "a b", "")
-	eventually(t, func() bool { return v.State(false).Handoff.Expired == 1 }, "the lease ends")
+	Eventually(t, func() bool { return v.State(false).Handoff.Expired == 1 }, "the lease ends")
 	page := getBody(t, v.URL()+"/metrics")
 	require.Equal(t, uint64(1), v.State(false).Reads)
 	for _, want := range []string{
@@ -337,7 +340,7 @@ func TestPagesOfEachEngine(t *testing.T) {
 func TestAVLLMWorkerPublishesItsBlocks(t *testing.T) {
 	s := start(t, Config{Engine: worker.VLLM, Role: worker.Aggregated, PageSize: 2})
 	sub := subscribe(t, s, 0, "")
-	eventually(t, func() bool {
+	Eventually(t, func() bool {
 		post(t.Context(), s.URL()+completions, fmt.Sprintf(`{"prompt":"a b c d %d","max_tokens":1}`, rand.Int()))
 		return len(sub) > 0
 	}, "the subscription stands")
@@ -393,7 +396,7 @@ func TestAFloorOfTokensForbidsTheEnd(t *testing.T) {
 func TestALateDecodeReadsAnothersKV(t *testing.T) {
 	p, d := pair(t, Config{Engine: worker.VLLM, KVLease: time.Millisecond, KVLoadFailure: LoadUnseen})
 	body := prefillOnly(t, p, "a b", `,"max_tokens":4`)
-	eventually(t, func() bool { return p.State(false).Handoff.Expired == 1 }, "the lease ends")
+	Eventually(t, func() bool { return p.State(false).Handoff.Expired == 1 }, "the lease ends")
 	r := post(t.Context(), d.URL()+completions, body)
 	require.Equal(t, 200, r.status, r.body)
 	require.NotContains(t, r.body, strings.TrimSpace(Answer(Tokenize("a b"), 4)))

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim/core"
 )
 
 // TestAWorkerThatLiesTellsNothingOfIt: what it holds changes, and its events do not.
@@ -49,8 +51,8 @@ func TestAWorkerThatLiesTellsNothingOfIt(t *testing.T) {
 	require.NoError(t, s.SetFault(Fault{Mode: FaultHang, When: Mid}))
 	ctx, leave := context.WithCancel(t.Context())
 	out := later(ctx, s.URL()+completions, prompt(12))
-	eventually(t, func() bool { return s.State(false).KVHeldBlocks > 0 }, "a request holds blocks")
-	require.ErrorIs(t, s.Lie(Lie{Forget: true}), errHeld)
+	Eventually(t, func() bool { return s.State(false).KVHeldBlocks > 0 }, "a request holds blocks")
+	require.ErrorIs(t, s.Lie(Lie{Forget: true}), core.ErrHeld)
 	leave()
 	require.Error(t, (<-out).err)
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim/vllm"
 )
 
 const chat = "/v1/chat/completions"
@@ -52,7 +54,7 @@ func TestVLLMTellsPicturesInItsEventsAndWhereItIsAskedTo(t *testing.T) {
 	stored := lastStored(t, s)[0]
 	require.Equal(t, []any{nil, []any{[]any{digest, int8(1)}}, []any{[]any{digest, int8(-3)}}, []any{[]any{digest, int8(-7)}}, nil}, stored["extra_keys"])
 
-	var told rendered
+	var told vllm.Rendered
 	r := post(t.Context(), s.URL()+chat+"/render", looking(address, ""))
 	require.Equal(t, 200, r.status, r.body)
 	require.Greater(t, len(r.body), 1<<20, "with what its pictures were made into")
@@ -61,7 +63,7 @@ func TestVLLMTellsPicturesInItsEventsAndWhereItIsAskedTo(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(r.body), &told))
 	require.Nil(t, told.Features.Data)
 	require.Equal(t, map[string][]string{"image": {digest}}, told.Features.Hashes)
-	require.Equal(t, []placeholder{{Offset: 5, Length: 8}}, told.Features.Placeholders["image"])
+	require.Equal(t, []vllm.Placeholder{{Offset: 5, Length: 8}}, told.Features.Placeholders["image"])
 	require.Equal(t, slices.Repeat([]uint32{5}, 8), told.TokenIDs[5:13])
 	whole := len(told.TokenIDs) / 4 * 4
 	require.Len(t, stored["token_ids"], whole)
@@ -98,7 +100,7 @@ func TestAPictureIsWhatIsAtItsAddress(t *testing.T) {
 	s := start(t, Config{Role: worker.Aggregated, Engine: worker.VLLM, Models: []string{"m"}, PageSize: 4, ScaleOut: true, TrustMMKwargs: true})
 	named := func(address, uuid, more string) string {
 		asked := looking(address, uuid)
-		var told rendered
+		var told vllm.Rendered
 		r := post(t.Context(), s.URL()+chat+"/render", asked[:len(asked)-1]+more+"}")
 		require.Equal(t, 200, r.status, r.body)
 		require.NoError(t, json.Unmarshal([]byte(r.body), &told))

@@ -27,7 +27,7 @@ func TestTokenizeEndpoint(t *testing.T) {
 		Count       json.RawMessage
 		MaxModelLen int `json:"max_model_len"`
 	}
-	chat := []Message{{"system", "be kind"}, {"user", "hi \"you\""}}
+	chat := []Message{{Role: "system", Content: "be kind"}, {Role: "user", Content: "hi \"you\""}}
 	for _, tc := range []struct {
 		name, body string
 		want       any
@@ -40,7 +40,7 @@ func TestTokenizeEndpoint(t *testing.T) {
 			`{"messages":[{"role":"system","content":"be kind"},{"role":"user","content":[{"type":"text","text":"hi \"you\""}]}]}`,
 			ChatTokens(chat, true), "15",
 		},
-		{"messages alone", `{"messages":[{"role":"user","content":"x"}],"add_generation_prompt":false}`, ChatTokens([]Message{{"user", "x"}}, false), "4"},
+		{"messages alone", `{"messages":[{"role":"user","content":"x"}],"add_generation_prompt":false}`, ChatTokens([]Message{{Role: "user", Content: "x"}}, false), "4"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			for _, path := range []string{"/tokenize", "/v1/tokenize"} {
