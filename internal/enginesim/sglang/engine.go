@@ -24,13 +24,16 @@ func defaults(c *core.Config) {
 
 func check(c core.Config, bad func(format string, a ...any)) {
 	if c.SideChannelListen != "" {
-		bad("side-channel-listen: sglang has no side channel")
+		bad("side-channel-listen: only a prefill worker of vllm or trtllm has a side channel")
 	}
 	if c.ScaleOut || c.TrustMMKwargs || c.ResponseStore {
-		bad("scale-out, trust-request-mm-kwargs, response-store: sglang has none of them")
+		bad("scale-out, trust-request-mm-kwargs, response-store: only vllm has them")
 	}
-	if c.KVLoadFailure == core.LoadRecompute || c.KVLoadFailure == core.LoadUnseen || c.NullOnStop {
-		bad("kv-load-failure, null-on-stop: sglang has none of them")
+	if c.KVLoadFailure == core.LoadRecompute || c.KVLoadFailure == core.LoadUnseen {
+		bad("kv-load-failure: only vllm can recompute, or read what is not held any more")
+	}
+	if c.NullOnStop {
+		bad("null-on-stop: only vllm hands over when a prefill has stopped by itself")
 	}
 }
 

@@ -27,16 +27,19 @@ func defaults(c *core.Config) {
 
 func check(c core.Config, bad func(format string, a ...any)) {
 	if c.SideChannelListen != "" && !c.Prefills() {
-		bad("side-channel-listen: only a prefill worker has a side channel")
+		bad("side-channel-listen: only a prefill worker of vllm or trtllm has a side channel")
 	}
 	if c.BootstrapListen != "" || c.HandshakeFirst || c.HeaderOverrides {
-		bad("bootstrap-listen, handshake-first, header-overrides: trtllm has none of them")
+		bad("bootstrap-listen, handshake-first, header-overrides: only sglang has them, and vllm-mooncake the first")
 	}
 	if c.ScaleOut || c.TrustMMKwargs || c.ResponseStore {
-		bad("scale-out, trust-request-mm-kwargs, response-store: trtllm has none of them")
+		bad("scale-out, trust-request-mm-kwargs, response-store: only vllm has them")
 	}
-	if c.KVLoadFailure == core.LoadRecompute || c.KVLoadFailure == core.LoadUnseen || c.NullOnStop {
-		bad("kv-load-failure, null-on-stop: trtllm has none of them")
+	if c.KVLoadFailure == core.LoadRecompute || c.KVLoadFailure == core.LoadUnseen {
+		bad("kv-load-failure: only vllm can recompute, or read what is not held any more")
+	}
+	if c.NullOnStop {
+		bad("null-on-stop: only vllm hands over when a prefill has stopped by itself")
 	}
 	if c.APIKey != "" {
 		bad("api-key: trtllm asks for none")

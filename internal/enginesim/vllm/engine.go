@@ -35,19 +35,17 @@ func defaults(c *core.Config) {
 }
 
 func check(c core.Config, bad func(format string, a ...any)) {
-	if c.BootstrapListen != "" {
-		bad("bootstrap-listen: vllm has a bootstrap server with MooncakeConnector alone")
-	}
-	lacks(c, bad)
+	lacks(c, bad, c.BootstrapListen != "")
 }
 
-// lacks reports settings that the engine has with neither connector.
-func lacks(c core.Config, bad func(format string, a ...any)) {
+// lacks reports settings that the engine has with neither connector, and bootstrap if it is
+// another one that this connector lacks.
+func lacks(c core.Config, bad func(format string, a ...any), bootstrap bool) {
 	if c.SideChannelListen != "" && !c.Prefills() {
-		bad("side-channel-listen: only a prefill worker has a side channel")
+		bad("side-channel-listen: only a prefill worker of vllm or trtllm has a side channel")
 	}
-	if c.HandshakeFirst || c.HeaderOverrides {
-		bad("handshake-first, header-overrides: vllm has none of them")
+	if bootstrap || c.HandshakeFirst || c.HeaderOverrides {
+		bad("bootstrap-listen, handshake-first, header-overrides: only sglang has them, and vllm-mooncake the first")
 	}
 }
 

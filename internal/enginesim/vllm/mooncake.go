@@ -29,9 +29,12 @@ func Mooncake() core.Kind {
 			core.OrDefault(&c.KVLease, 480*time.Second)
 		},
 		Check: func(c core.Config, bad func(format string, a ...any)) {
-			lacks(c, bad)
-			if c.KVLoadFailure == core.LoadRecompute || c.KVLoadFailure == core.LoadUnseen || c.NullOnStop {
-				bad("kv-load-failure, null-on-stop: vllm-mooncake has none of them")
+			lacks(c, bad, false)
+			if c.KVLoadFailure == core.LoadRecompute || c.KVLoadFailure == core.LoadUnseen {
+				bad("kv-load-failure: only vllm can recompute, or read what is not held any more")
+			}
+			if c.NullOnStop {
+				bad("null-on-stop: only vllm hands over when a prefill has stopped by itself")
 			}
 		},
 		Make: func(s *core.Sim, cfg core.Config) *core.Engine {
