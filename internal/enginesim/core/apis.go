@@ -155,7 +155,8 @@ func (p *pages) countTokens(w http.ResponseWriter, r *http.Request) {
 
 // responseStore keeps responses. Safe for concurrent use.
 type responseStore struct {
-	on, refuses bool // refuses: a request that would need it; else none is known
+	members     []string // of requests, see Engine.Members
+	on, refuses bool     // refuses: a request that would need it; else none is known
 
 	mu   sync.Mutex
 	kept map[string]*keptAnswer

@@ -5,8 +5,7 @@
 //
 // # Contract
 //
-// A request is read ([GenRequest]: members of all engines' requests, as raw JSON where only
-// one engine reads them), and planned by the engine (Engine.Plan), which gives back an
+// A request is read ([GenRequest]: members that only its engine reads are kept as raw JSON), and planned by the engine (Engine.Plan), which gives back an
 // [Item] for each choice of each prompt, and a [Job]. The core then lets the request's
 // fault strike, has the job prepare every item up to its first token, writes the answer in
 // the engine's [Shape], and gives everything back before the last byte is sent.

@@ -22,6 +22,8 @@ type Kind struct {
 // of the kind.
 type Engine struct {
 	Shape *Shape
+	// Members are names of members of requests that only this engine reads ([GenRequest.Own]).
+	Members []string
 
 	Owner        string // of its models, at /v1/models
 	Reserved     int    // KV blocks of each rank that are not for requests

@@ -22,7 +22,7 @@ type pages struct {
 }
 
 func newPages(s *Sim) *pages {
-	return &pages{s: s, Responses: &responseStore{on: s.cfg.ResponseStore, refuses: s.engine.NoResponses, kept: make(map[string]*keptAnswer)}}
+	return &pages{s: s, Responses: &responseStore{members: s.engine.Members, on: s.cfg.ResponseStore, refuses: s.engine.NoResponses, kept: make(map[string]*keptAnswer)}}
 }
 
 // Handler handles all requests at the worker's own port.

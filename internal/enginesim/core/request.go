@@ -54,32 +54,61 @@ type GenRequest struct {
 	MaxTokens    int // -1: not given
 	Stream       bool
 	includeUsage bool
-	Payload      bool     // asks /render for the processed pictures
 	Seen         *Gallery // the pictures of its prompt; nil: none
 	MmKwargs     []byte   // names and values of members about reading pictures; nil: none
 	endsAtOnce   bool     // its logit_bias makes the end mark the first token of the answer
-	Truncation   Truncation
 
-	CacheSalt, ExtraKey, LoraPath []byte // raw JSON; nil: absent
-
-	// Routing fields as raw JSON (docs/engines.md#sglang-triple); nil: absent.
-	BootstrapHost, BootstrapPort, BootstrapRoom []byte
-	RoutedRank, PrefillRank                     []byte
-	Repeated                                    []string // routing fields that the body has more than once
-
-	// Fields that other engines read, as raw JSON; nil: absent.
-	Transfer, Disagg, PromptIDs []byte // kv_transfer_params, disaggregated_params, prompt_token_ids
-	MinTokens                   []byte
-	TokenPrompt                 bool     // the prompt came as token ids
-	StreamOptions               bool     // given, and not null
-	Twice                       []string // fields of a hand-off that the body has more than once
-	Foreign                     []string // fields for the routing of SGLang or vLLM
+	CacheSalt     []byte   // raw JSON; nil: absent
+	MinTokens     []byte   // raw JSON; nil: absent
+	TokenPrompt   bool     // the prompt came as token ids
+	StreamOptions bool     // given, and not null
+	own           []member // those of Engine.Members, in the body's order
 
 	// Of a response.
 	previous           string // the id of the response that it continues; "": none
 	unkept, background bool
 	ignoresEnd         bool
 	turns              []json.RawMessage // its messages
+}
+
+// member is one member of a body, as raw JSON.
+type member struct {
+	name  string
+	value []byte
+}
+
+// Own returns a member that only the engine reads (Engine.Members), as raw JSON; nil:
+// absent. Of several of a name the last one counts, as in Python's json.
+func (q *GenRequest) Own(name string) []byte {
+	for _, m := range slices.Backward(q.own) {
+		if m.name == name {
+			return m.value
+		}
+	}
+	return nil
+}
+
+// Repeated returns which of these members of the engine the body has more than once.
+func (q *GenRequest) Repeated(names ...string) []string {
+	var out []string
+	seen := map[string]bool{}
+	for _, m := range q.own {
+		if slices.Contains(names, m.name) && seen[m.name] {
+			out = append(out, m.name)
+		}
+		seen[m.name] = true
+	}
+	return out
+}
+
+// First returns the first of these members of the engine that the body has; "": none.
+func (q *GenRequest) First(names ...string) string {
+	for _, m := range q.own {
+		if slices.Contains(names, m.name) {
+			return m.name
+		}
+	}
+	return ""
 }
 
 // APIError is an error with the status that the client gets.
@@ -117,7 +146,7 @@ func (r *responseStore) Parse(kind API, body []byte) (*GenRequest, error) {
 	if !json.Valid(body) {
 		return nil, BadRequest("Invalid request: body is not valid JSON")
 	}
-	q := &GenRequest{API: kind, N: 1, MaxTokens: -1, Payload: true}
+	q := &GenRequest{API: kind, N: 1, MaxTokens: -1}
 	p := requestParser{q: q, store: r}
 	err := EachField(body, func(key string, v []byte) error {
 		if p.own(key, v) {
@@ -142,7 +171,6 @@ type requestParser struct {
 	tools           []byte
 	completionLimit []byte // max_completion_tokens, which overrides max_tokens
 	limit           []byte
-	deprecatedRank  []byte
 	system          []byte // instructions, or a message's system
 	sampled         bool   // it has sampling_params
 	store           *responseStore
@@ -150,7 +178,9 @@ type requestParser struct {
 
 func (p *requestParser) field(key string, v []byte) error {
 	q := p.q
-	p.noteForeign(key)
+	if slices.Contains(p.store.members, key) {
+		q.own = append(q.own, member{key, v})
+	}
 	switch key {
 	case "model":
 		q.Model, _ = Unquote(v)
@@ -178,50 +208,16 @@ func (p *requestParser) field(key string, v []byte) error {
 		return p.sampling(v)
 	case "logit_bias":
 		return p.bias(v)
-	case "bootstrap_host":
-		p.routing(key, v, &q.BootstrapHost)
-	case "bootstrap_port":
-		p.routing(key, v, &q.BootstrapPort)
-	case "bootstrap_room":
-		p.routing(key, v, &q.BootstrapRoom)
-	case "routed_dp_rank":
-		p.routing(key, v, &q.RoutedRank)
-	case "disagg_prefill_dp_rank":
-		p.routing(key, v, &q.PrefillRank)
-	case "data_parallel_rank":
-		p.routing(key, v, &p.deprecatedRank)
-	case "kv_transfer_params":
-		p.handoff(key, v, &q.Transfer)
-	case "disaggregated_params":
-		p.handoff(key, v, &q.Disagg)
-	case "prompt_token_ids":
-		p.handoff(key, v, &q.PromptIDs)
 	case "min_tokens":
 		q.MinTokens = v
 	case "cache_salt":
 		q.CacheSalt = v
-	case "extra_key":
-		q.ExtraKey = v
-	case "lora_path":
-		q.LoraPath = v
-	case "mm_processor_kwargs", "media_io_kwargs", "mm_payload", "truncate_prompt_tokens", "truncation_side":
-		p.reading(key, v)
+	case "mm_processor_kwargs", "media_io_kwargs":
+		if !IsNull(v) && string(v) != "{}" {
+			q.MmKwargs = append(append(q.MmKwargs, key...), v...)
+		}
 	}
 	return nil
-}
-
-// reading reads the members about pictures and about cutting prompts.
-func (p *requestParser) reading(key string, v []byte) {
-	switch {
-	case key == "truncate_prompt_tokens":
-		p.q.Truncation.To = v
-	case key == "truncation_side":
-		p.q.Truncation.Side = v
-	case key == "mm_payload":
-		p.q.Payload = string(v) != `"none"`
-	case !IsNull(v) && string(v) != "{}":
-		p.q.MmKwargs = append(append(p.q.MmKwargs, key...), v...)
-	}
 }
 
 // sampling reads the native API's sampling_params.
@@ -249,35 +245,6 @@ func (p *requestParser) bias(v []byte) error {
 		p.q.endsAtOnce = p.q.endsAtOnce || token == strconv.Itoa(int(tokenEnd)) && string(bias) == "100"
 		return nil
 	})
-}
-
-// foreignFields are the routing fields of SGLang and vLLM.
-var foreignFields = []string{
-	"bootstrap_host", "bootstrap_port", "bootstrap_room", "routed_dp_rank", "disagg_prefill_dp_rank",
-	"data_parallel_rank", "kv_transfer_params", "input_ids",
-}
-
-func (p *requestParser) noteForeign(key string) {
-	if slices.Contains(foreignFields, key) {
-		p.q.Foreign = append(p.q.Foreign, key)
-	}
-}
-
-// handoff keeps a field of a hand-off. The last one counts.
-func (p *requestParser) handoff(key string, v []byte, to *[]byte) {
-	if *to != nil {
-		p.q.Twice = append(p.q.Twice, key)
-	}
-	*to = v
-}
-
-// routing keeps a routing field. The last one counts, as in Python's json; repeated notes
-// that there were several.
-func (p *requestParser) routing(key string, v []byte, to *[]byte) {
-	if *to != nil {
-		p.q.Repeated = append(p.q.Repeated, key)
-	}
-	*to = v
 }
 
 func (p *requestParser) streamOptions(v []byte) error {
@@ -331,9 +298,6 @@ func (p *requestParser) choices(v []byte) error {
 
 func (p *requestParser) finish() error {
 	q := p.q
-	if q.RoutedRank == nil {
-		q.RoutedRank = p.deprecatedRank
-	}
 	limit := p.completionLimit
 	if IsNull(limit) {
 		limit = p.limit
@@ -470,7 +434,3 @@ func (w *chatWriter) message(e []byte) error {
 	w.tokens = append(w.tokens, tokenEnd)
 	return nil
 }
-
-// Truncation is what a request says about cutting its prompts
-// (docs/engines.md#truncation), as raw JSON; nil: absent.
-type Truncation struct{ To, Side []byte }

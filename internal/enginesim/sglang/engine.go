@@ -57,7 +57,7 @@ func newEngine(s *core.Sim, cfg core.Config) *engine {
 // table is what the core is given.
 func (e *engine) table() *core.Engine {
 	return &core.Engine{
-		Shape: &shape, Owner: "sglang", Nodes: true, ClearsFirst: true, NoResponses: true,
+		Shape: &shape, Members: append(routing(), "extra_key", "lora_path"), Owner: "sglang", Nodes: true, ClearsFirst: true, NoResponses: true,
 		Pages: e.pages, Healthy: e.generatesInTime, Rendezvous: bootstrap{e}.handler(),
 		Keyed: func(path string) bool {
 			return !slices.ContainsFunc(open(), func(p string) bool { return strings.HasPrefix(path, p) })
@@ -144,9 +144,9 @@ func (e *engine) space(q *core.GenRequest, i int) (ns core.Namespace, err error)
 		return all[i]
 	}
 	ns.Salt, ns.Seen = of("cache_salt", q.CacheSalt), q.Seen
-	ns.Extra = of("extra_key", q.ExtraKey)
+	ns.Extra = of("extra_key", q.Own("extra_key"))
 	if ns.Adapter = e.adapterInModel(q); ns.Adapter == "" {
-		ns.Adapter = of("lora_path", q.LoraPath)
+		ns.Adapter = of("lora_path", q.Own("lora_path"))
 	}
 	switch {
 	case err != nil:

@@ -77,8 +77,14 @@ func appendTokenIDs(dst []byte, run []core.Event) []byte {
 	}
 	dst = core.AppendArrayHeader(core.AppendString(dst, "token_ids"), n)
 	for i := range run {
-		for _, t := range padded(&run[i]) {
-			dst = core.AppendUint(dst, t)
+		if run[i].Space.Seen != nil {
+			for _, t := range padded(&run[i]) {
+				dst = core.AppendUint(dst, t)
+			}
+			continue
+		}
+		for _, t := range run[i].Tokens {
+			dst = core.AppendUint(dst, uint64(t))
 		}
 	}
 	return dst

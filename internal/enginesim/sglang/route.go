@@ -24,6 +24,11 @@ type route struct {
 	prefillRank      int // disagg_prefill_dp_rank, or -1
 }
 
+// routing are the members by which halves meet, and by which a rank is asked for.
+func routing() []string {
+	return []string{"bootstrap_host", "bootstrap_port", "bootstrap_room", "routed_dp_rank", "disagg_prefill_dp_rank", "data_parallel_rank"}
+}
+
 // readRoute merges body fields and headers. X-Data-Parallel-Rank replaces the body's rank
 // (docs/engines.md#sglang-rank-header). The x-override-* headers replace that, too, if
 // they are switched on, but only on chat and generate (docs/engines.md#sglang-override).
@@ -31,8 +36,11 @@ func (e *engine) readRoute(q *core.GenRequest, h http.Header) (route, error) {
 	if q.API == core.APIMessage { // the chat that is made of it has none of these
 		return route{rank: -1, prefillRank: -1}, nil
 	}
-	rt := route{host: q.BootstrapHost, port: q.BootstrapPort, room: q.BootstrapRoom}
-	own, prefill := q.RoutedRank, q.PrefillRank
+	rt := route{host: q.Own("bootstrap_host"), port: q.Own("bootstrap_port"), room: q.Own("bootstrap_room")}
+	own, prefill := q.Own("routed_dp_rank"), q.Own("disagg_prefill_dp_rank")
+	if own == nil {
+		own = q.Own("data_parallel_rank") // its older name
+	}
 	if v := h.Get("X-Data-Parallel-Rank"); v != "" {
 		own = []byte(v)
 	}
@@ -85,7 +93,7 @@ func (e *engine) plan(c *core.Call, h http.Header) ([]*core.Item, core.Job, erro
 	if c.Asked >= 0 {
 		rt.rank = c.Asked
 	}
-	for _, f := range q.Repeated {
+	for _, f := range q.Repeated(routing()...) {
 		s.Violate(core.Violation{Kind: "repeated_field", Seq: seq, Detail: f + " is in the body more than once"})
 	}
 	if q.API == core.APIResponse && q.MaxTokens >= 0 {

@@ -67,7 +67,7 @@ func newEngine(s *core.Sim, cfg core.Config) *engine {
 // table is what the core is given.
 func (e *engine) table() *core.Engine {
 	return &core.Engine{
-		Shape: &shape, Owner: "tensorrt_llm", AnyBody: true, // what it does with bodies of other types is not known
+		Shape: &shape, Members: append(foreignFields(), "disaggregated_params", "prompt_token_ids"), Owner: "tensorrt_llm", AnyBody: true, // what it does with bodies of other types is not known
 		Pages: e.pages, Bind: e.channel.Bind, Close: e.channel.Close, Plan: e.plan, ErrorBody: errorBody,
 		State: e.channel.State, Reset: e.channel.Reset,
 	}
@@ -75,6 +75,15 @@ func (e *engine) table() *core.Engine {
 
 // idsKept is how many ids are remembered.
 const idsKept = 20_000
+
+// foreignFields are the routing fields of other engines. The engine forbids fields that it
+// does not know.
+func foreignFields() []string {
+	return []string{
+		"bootstrap_host", "bootstrap_port", "bootstrap_room", "routed_dp_rank", "disagg_prefill_dp_rank",
+		"data_parallel_rank", "kv_transfer_params", "input_ids",
+	}
+}
 
 // idSet remembers the last ids. Safe for concurrent use.
 type idSet struct {
@@ -100,16 +109,16 @@ func (s *idSet) add(id int64) bool {
 
 func (e *engine) plan(c *core.Call, h http.Header) ([]*core.Item, core.Job, error) {
 	q := c.Q
-	for _, f := range q.Twice {
+	for _, f := range q.Repeated("kv_transfer_params", "disaggregated_params", "prompt_token_ids") {
 		e.s.Violate(core.Violation{Kind: "repeated_field", Seq: c.Seq, Detail: f + " is in the body more than once"})
 	}
 	c.Q.Rid = core.ExternalID(q, h)
-	foreign := q.Foreign
-	if q.API == core.APICompletion && q.PromptIDs != nil {
-		foreign = append(foreign, "prompt_token_ids")
+	foreign := q.First(foreignFields()...)
+	if foreign == "" && q.API == core.APICompletion {
+		foreign = q.First("prompt_token_ids")
 	}
-	if len(foreign) > 0 {
-		return nil, nil, c.Broken("foreign_field", http.StatusBadRequest, "%s: Extra inputs are not permitted", foreign[0])
+	if foreign != "" {
+		return nil, nil, c.Broken("foreign_field", http.StatusBadRequest, "%s: Extra inputs are not permitted", foreign)
 	}
 	if q.StreamOptions && !q.Stream {
 		return nil, nil, core.BadRequest("Stream options can only be defined when stream is true.")

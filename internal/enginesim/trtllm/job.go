@@ -52,10 +52,10 @@ const minDisaggID = 1 << 42
 // readParams reads disaggregated_params and sets the call's leg.
 func (j *job) readParams() error {
 	e, c := j.e, j.c
-	if core.IsNull(c.Q.Disagg) {
+	if core.IsNull(c.Q.Own("disaggregated_params")) {
 		return nil
 	}
-	f, err := sidechannel.ReadHandoff(c, "disaggregated_params", c.Q.Disagg)
+	f, err := sidechannel.ReadHandoff(c, "disaggregated_params", c.Q.Own("disaggregated_params"))
 	if err != nil {
 		return err
 	}
@@ -140,8 +140,8 @@ func (j *job) readGeneration(f sidechannel.HandoffFields) error {
 		}
 		return nil
 	}
-	ids, err := core.TokenIDs(c.Q.PromptIDs)
-	if core.IsNull(c.Q.PromptIDs) || err != nil || len(ids) == 0 {
+	ids, err := core.TokenIDs(c.Q.Own("prompt_token_ids"))
+	if core.IsNull(c.Q.Own("prompt_token_ids")) || err != nil || len(ids) == 0 {
 		return c.Broken("no_prompt_ids", http.StatusBadRequest, "prompt_token_ids: expected those of the context phase")
 	}
 	c.Q.Prompts = [][]uint32{ids}

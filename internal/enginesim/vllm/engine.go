@@ -67,7 +67,7 @@ func newEngine(s *core.Sim, cfg core.Config, mooncake bool, m sidechannel.Manner
 // table is what the core is given.
 func (v *engine) table() *core.Engine {
 	e := &core.Engine{
-		Shape: &shape, Owner: "vllm", Reserved: 1, Growing: true, CachedCounts: true,
+		Shape: &shape, Members: append(handoffs(), "truncate_prompt_tokens", "truncation_side", "mm_payload"), Owner: "vllm", Reserved: 1, Growing: true, CachedCounts: true,
 		Pages: v.pages, Model: v.model, Bind: v.channel.Bind, Close: v.channel.Close,
 		Keyed: func(path string) bool {
 			return slices.ContainsFunc(guarded(), func(p string) bool { return strings.HasPrefix(path, p) })
@@ -98,6 +98,11 @@ func (v *engine) space(q *core.GenRequest, _ int) (core.Namespace, error) {
 	return ns, err
 }
 
+// handoffs are the members that may come but once.
+func handoffs() []string {
+	return []string{"kv_transfer_params", "disaggregated_params", "prompt_token_ids"}
+}
+
 // nixlParams has the members of kv_transfer_params that the engine reads.
 type nixlParams struct {
 	remoteDecode, remotePrefill bool
@@ -106,7 +111,7 @@ type nixlParams struct {
 }
 
 func (v *engine) plan(c *core.Call, h http.Header) ([]*core.Item, core.Job, error) {
-	for _, f := range c.Q.Twice {
+	for _, f := range c.Q.Repeated(handoffs()...) {
 		v.s.Violate(core.Violation{Kind: "repeated_field", Seq: c.Seq, Detail: f + " is in the body more than once"})
 	}
 	if err := v.known(c.Q); err != nil {
@@ -217,7 +222,7 @@ func checkLimits(q *core.GenRequest) error {
 // serve.
 func (v *engine) readParams(c *core.Call) (nixlParams, error) {
 	var p nixlParams
-	raw := c.Q.Transfer
+	raw := c.Q.Own("kv_transfer_params")
 	if core.IsNull(raw) {
 		return p, nil
 	}

@@ -68,7 +68,7 @@ func (v *engine) render(kind core.API, w http.ResponseWriter, r *http.Request) {
 			out.Features.Placeholders["image"] = append(out.Features.Placeholders["image"], Placeholder{Offset: p.Offset, Length: p.Length})
 			payload["image"] = append(payload["image"], strings.Repeat("A", 1<<20))
 		}
-		if q.Payload {
+		if string(q.Own("mm_payload")) != `"none"` {
 			out.Features.Data = payload
 		}
 	}

@@ -6,19 +6,27 @@ import (
 	"github.com/seed-60ae5743/baton/internal/enginesim/core"
 )
 
-// readTruncation returns how many tokens are kept, and which. keep is -1 for as many as fit. Without
+// truncation is what a request says about cutting its prompts
+// (docs/engines.md#truncation), as raw JSON; nil: absent.
+type truncation struct{ to, side []byte }
+
+func truncationOf(q *core.GenRequest) truncation {
+	return truncation{to: q.Own("truncate_prompt_tokens"), side: q.Own("truncation_side")}
+}
+
+// read returns how many tokens are kept, and which. keep is -1 for as many as fit. Without
 // a side the tokenizer decides: that of an engine which generates keeps the last tokens.
-func readTruncation(t *core.Truncation) (keep int, first bool, err error) {
-	if !core.IsNull(t.To) {
-		keep, err = strconv.Atoi(string(t.To))
+func (t truncation) read() (keep int, first bool, err error) {
+	if !core.IsNull(t.to) {
+		keep, err = strconv.Atoi(string(t.to))
 		if err != nil || keep < -1 {
-			return 0, false, core.BadRequest("truncate_prompt_tokens %.20s: Input should be a valid integer, greater than or equal to -1", t.To)
+			return 0, false, core.BadRequest("truncate_prompt_tokens %.20s: Input should be a valid integer, greater than or equal to -1", t.to)
 		}
 	}
-	if !core.IsNull(t.Side) && string(t.Side) != `"left"` && string(t.Side) != `"right"` {
-		return 0, false, core.BadRequest("truncation_side %.20s: Input should be 'left' or 'right'", t.Side)
+	if !core.IsNull(t.side) && string(t.side) != `"left"` && string(t.side) != `"right"` {
+		return 0, false, core.BadRequest("truncation_side %.20s: Input should be 'left' or 'right'", t.side)
 	}
-	return keep, string(t.Side) == `"right"`, nil
+	return keep, string(t.side) == `"right"`, nil
 }
 
 // answerLimit is for how long an answer vLLM leaves room when it cuts a prompt; 0: the
@@ -71,9 +79,10 @@ func (v *engine) fit(q *core.GenRequest) error {
 // cut cuts the prompts, if the request asks for that. No number may be above most; fits
 // are the tokens that -1 leaves.
 func cut(q *core.GenRequest, most, fits int) error {
-	keep, first, err := readTruncation(&q.Truncation)
+	asked := truncationOf(q)
+	keep, first, err := asked.read()
 	switch {
-	case err != nil || core.IsNull(q.Truncation.To):
+	case err != nil || core.IsNull(asked.to):
 		return err
 	case keep > most:
 		return core.BadRequest("truncate_prompt_tokens=%d cannot be greater than max_model_len = %d. Please request a smaller truncation size.", keep, most)
@@ -104,7 +113,7 @@ func keepPictures(q *core.GenRequest, from, to int) error {
 	for _, p := range *q.Seen {
 		if p.Offset < from || p.Offset+p.Length > to {
 			return core.BadRequest("truncate_prompt_tokens=%s would split or drop a(n) image item, which spans tokens %d to %d. "+
-				"Please raise truncate_prompt_tokens or shorten the multimodal input.", q.Truncation.To, p.Offset, p.Offset+p.Length)
+				"Please raise truncate_prompt_tokens or shorten the multimodal input.", truncationOf(q).to, p.Offset, p.Offset+p.Length)
 		}
 		p.Offset -= from
 		moved = append(moved, p)
