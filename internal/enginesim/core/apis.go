@@ -17,7 +17,7 @@ import (
 // (serving_responses.py, anthropic/serving.py) write for texts and calls of tools.
 
 // OtherAPIs serves the pages of responses and messages, for engines that have them.
-func (p *pages) OtherAPIs(mux *http.ServeMux) {
+func (p *Pages) OtherAPIs(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/responses", p.Generate(APIResponse))
 	mux.HandleFunc("POST /v1/messages", p.Generate(APIMessage))
 	mux.HandleFunc("POST /v1/messages/count_tokens", p.countTokens)
@@ -135,7 +135,7 @@ func (p *requestParser) converted(before []json.RawMessage) (messages, tools []b
 }
 
 // countTokens answers POST /v1/messages/count_tokens.
-func (p *pages) countTokens(w http.ResponseWriter, r *http.Request) {
+func (p *Pages) countTokens(w http.ResponseWriter, r *http.Request) {
 	body, err := ReadBody(r)
 	if err == nil && json.Valid(body) && len(body) > 1 {
 		body = append(bytes.TrimSuffix(bytes.TrimSpace(body), []byte("}")), `,"max_tokens":1}`...)
@@ -206,7 +206,7 @@ func (r *responseStore) continues(q *GenRequest) ([]json.RawMessage, error) {
 }
 
 // keptResponse answers with a response that is kept, or refuses to cancel it: it has ended.
-func (p *pages) keptResponse(w http.ResponseWriter, r *http.Request, cancel bool) {
+func (p *Pages) keptResponse(w http.ResponseWriter, r *http.Request, cancel bool) {
 	k, err := p.Responses.get(r.PathValue("id"))
 	if err == nil && cancel {
 		err = BadRequest("Cannot cancel a synchronous response.")

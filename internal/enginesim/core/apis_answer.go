@@ -10,7 +10,7 @@ import (
 // This file is the answers of apis.go.
 
 // errorAs is the body of an error in the form of the API.
-func (p *pages) errorAs(kind API, e *APIError, stream bool) any {
+func (p *Pages) errorAs(kind API, e *APIError, stream bool) any {
 	if kind == APIMessage {
 		return map[string]any{"type": "error", "error": map[string]string{"type": e.Body().Type, "message": e.Msg}}
 	}

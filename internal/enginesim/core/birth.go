@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// birth distinguishes a process from the one before it at the same address.
-type birth struct {
+// Birth distinguishes a process from the one before it at the same address.
+type Birth struct {
 	At   time.Time
 	Seed int64
 }
 
-func newBirth() birth { return birth{At: time.Now(), Seed: rand.Int64N(1 << 30)} }
+func newBirth() Birth { return Birth{At: time.Now(), Seed: rand.Int64N(1 << 30)} }
 
 // NewProcessID returns a random id in the form of a UUID.
 func NewProcessID() string {
@@ -22,6 +22,6 @@ func NewProcessID() string {
 }
 
 // Seconds is the time of birth in the format of Prometheus' process collectors.
-func (b birth) Seconds() string {
+func (b Birth) Seconds() string {
 	return strconv.FormatFloat(float64(b.At.UnixMicro())/1e6, 'f', 6, 64)
 }

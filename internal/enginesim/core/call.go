@@ -58,7 +58,7 @@ type Call struct {
 	Asked   int // the rank at whose own port the request came; -1: all ranks share a port
 
 	// What the engine appends to a whole answer: after each choice's finish reason, and
-	// after the usage. Set by the job's handOver.
+	// after the usage. Set by [Job.HandOver].
 	ChoiceTail, BodyTail []byte
 }
 
@@ -380,7 +380,7 @@ func (c *Call) Broken(kind string, status int, format string, a ...any) *APIErro
 // HandedOver notes the id under which a prefill's KV is held.
 func (c *Call) HandedOver(id string) { c.s.log.handedOver(c.rec, id) }
 
-// MixedPair is the kind of violation that otherGroup tells of.
+// MixedPair is the kind of violation that [OtherGroup] tells of.
 const MixedPair = "mixed_pair"
 
 // OtherGroup says why no KV goes between workers of two groups; "": it may.

@@ -15,18 +15,18 @@ import (
 
 const maxBodyBytes = 64 << 20
 
-// pages are the pages of the HTTP API.
-type pages struct {
+// Pages are the pages of the HTTP API.
+type Pages struct {
 	s         *Sim
 	Responses *responseStore
 }
 
-func newPages(s *Sim) *pages {
-	return &pages{s: s, Responses: &responseStore{members: s.engine.Members, on: s.cfg.ResponseStore, refuses: s.engine.NoResponses, kept: make(map[string]*keptAnswer)}}
+func newPages(s *Sim) *Pages {
+	return &Pages{s: s, Responses: &responseStore{members: s.engine.Members, on: s.cfg.ResponseStore, refuses: s.engine.NoResponses, kept: make(map[string]*keptAnswer)}}
 }
 
 // Handler handles all requests at the worker's own port.
-func (p *pages) Handler() http.Handler {
+func (p *Pages) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", p.Generate(APIChat))
 	mux.HandleFunc("POST /v1/completions", p.Generate(APICompletion))
@@ -53,7 +53,7 @@ func (p *pages) Handler() http.Handler {
 }
 
 // admits reports whether a request has the key, or needs none.
-func (p *pages) admits(r *http.Request) bool {
+func (p *Pages) admits(r *http.Request) bool {
 	switch {
 	case p.s.cfg.APIKey == "", strings.HasPrefix(r.URL.Path, "/sim/"), r.Method == http.MethodOptions, !p.s.engine.Keyed(r.URL.Path):
 		return true
@@ -81,7 +81,7 @@ func serveKnown(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 }
 
 // Generate handles the generation requests of one API.
-func (p *pages) Generate(kind API) http.HandlerFunc {
+func (p *Pages) Generate(kind API) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		started := time.Now()
 		body, err := ReadBody(r)
@@ -108,7 +108,7 @@ var ErrForeign = BadRequest("Unsupported Media Type: Only 'application/json' is 
 
 // Foreign reports whether the engine refuses the type of a body (docs/engines.md#body-type).
 // Some pages take one without a type.
-func (p *pages) Foreign(h http.Header, mayLack bool) bool {
+func (p *Pages) Foreign(h http.Header, mayLack bool) bool {
 	media, _, _ := strings.Cut(strings.ToLower(h.Get("Content-Type")), ";")
 	return media != "application/json" && !p.s.engine.AnyBody && (media != "" || !mayLack)
 }
@@ -196,10 +196,10 @@ func (e *APIError) Body() ErrorBody {
 func WriteError(w http.ResponseWriter, e *APIError) { WriteJSON(w, e.Status, e.Body()) }
 
 // Refuse answers an error in the engine's words.
-func (p *pages) Refuse(w http.ResponseWriter, e *APIError) { p.refuseAs(APIChat, w, e) }
+func (p *Pages) Refuse(w http.ResponseWriter, e *APIError) { p.refuseAs(APIChat, w, e) }
 
 // refuseAs is refuse in the form of an API.
-func (p *pages) refuseAs(kind API, w http.ResponseWriter, e *APIError) {
+func (p *Pages) refuseAs(kind API, w http.ResponseWriter, e *APIError) {
 	if e.retryAfter != "" {
 		w.Header().Set("Retry-After", e.retryAfter)
 	}
@@ -216,7 +216,8 @@ func WriteJSON(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-func (p *pages) Health(w http.ResponseWriter, r *http.Request) {
+// Health answers GET /health.
+func (p *Pages) Health(w http.ResponseWriter, r *http.Request) {
 	if f, _, _ := p.s.fault.peek(); f.Health {
 		switch f.Mode {
 		case FaultHang:
@@ -235,7 +236,7 @@ func (p *pages) Health(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-func (p *pages) models(w http.ResponseWriter, _ *http.Request) {
+func (p *Pages) models(w http.ResponseWriter, _ *http.Request) {
 	list, cfg := []map[string]any{}, p.s.cfg
 	for i, m := range slices.Concat(cfg.Models, cfg.Adapters) {
 		one := map[string]any{
@@ -264,7 +265,7 @@ func ClearAll(ranks []*Rank) int {
 	return -1
 }
 
-func (p *pages) flushCache(w http.ResponseWriter, _ *http.Request) {
+func (p *Pages) flushCache(w http.ResponseWriter, _ *http.Request) {
 	w.Header()["Content-Type"] = nil // the engine sends no Content-Type
 	if r := ClearAll(p.s.Ranks); r >= 0 {
 		w.WriteHeader(http.StatusBadRequest)
@@ -282,11 +283,11 @@ type Tokenizing struct {
 }
 
 // Tokenize returns the handler of POST /tokenize: a prompt, or messages with tools.
-func (p *pages) Tokenize(as Tokenizing) http.HandlerFunc {
+func (p *Pages) Tokenize(as Tokenizing) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) { p.tokens(w, r, as) }
 }
 
-func (p *pages) tokens(w http.ResponseWriter, r *http.Request, as Tokenizing) {
+func (p *Pages) tokens(w http.ResponseWriter, r *http.Request, as Tokenizing) {
 	if p.Foreign(r.Header, false) {
 		p.Refuse(w, ErrForeign)
 		return
@@ -341,7 +342,7 @@ func (p *pages) tokens(w http.ResponseWriter, r *http.Request, as Tokenizing) {
 	p.writeTokens(w, lists, list, as.More)
 }
 
-func (p *pages) writeTokens(w http.ResponseWriter, lists [][]uint32, list bool, more string) {
+func (p *Pages) writeTokens(w http.ResponseWriter, lists [][]uint32, list bool, more string) {
 	b := []byte(`{"tokens":`)
 	if list {
 		b = append(b, '[')

@@ -90,7 +90,7 @@ func (p *Published) find(body []byte) (publishedPrompt, error) {
 }
 
 // tokenizePublished answers POST /tokenize.
-func (p *pages) tokenizePublished(w http.ResponseWriter, body []byte, as Tokenizing) {
+func (p *Pages) tokenizePublished(w http.ResponseWriter, body []byte, as Tokenizing) {
 	found, err := p.s.cfg.Published.find(body)
 	switch {
 	case err != nil:

@@ -19,15 +19,17 @@ var ErrDied = errors.New("enginesim: died of an injected fault")
 // Sim is one simulated worker. Its methods are safe for concurrent use; Run is called
 // once.
 type Sim struct {
+	// for the engine's package; set at construction, read-only
+	Birth     Birth
+	ProcessID string // differs from that of the process before it at the same address
+	Ranks     []*Rank
+	Pages     *Pages
+
 	// set at construction, read-only
 	cfg       Config
-	Birth     birth
-	Ranks     []*Rank
 	engine    *Engine
-	ProcessID string // differs from that of the process before it at the same address
 	log       *requestLog
 	fault     *faultBox
-	Pages     *pages
 	ports     *apiPorts
 	others    []*http.Server // rendezvous, control and side channel, in the order of listeners
 	listeners []net.Listener // of others

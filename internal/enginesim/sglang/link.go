@@ -54,7 +54,7 @@ func newLinks(s *core.Sim, cfg core.Config) *links {
 
 // await waits for the KV of an item, whose decode expects it from a prefill rank (-1: the
 // room's), and returns prefill's cached tokens. Its error is the context's, a *refused if
-// the prefill worker refused, or an apiError if that died or did not come within
+// the prefill worker refused, or a core.APIError if that died or did not come within
 // WaitingTimeout.
 func (ls *links) await(ctx context.Context, it *core.Item, prefillRank int) (int, error) {
 	ls.waiting.Add(1)

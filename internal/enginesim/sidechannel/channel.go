@@ -36,14 +36,14 @@ type PullAsk struct {
 // Transfer is a hand-off that came with a decode request. It has the fields that its
 // engine must read.
 type Transfer struct {
-	Addr   string // of the side channel; "": find says it
+	Addr   string // of the side channel; "": Find says it
 	Engine string
 	ID     string
 	By     string // the request that brought it; unique among all workers
 	Fields string // JSON text
 	one    bool   // decode's prompt is one token
 
-	// Find returns addr. Such a transfer's prefill may still be running. Its error says why
+	// Find returns the address. Such a transfer's prefill may still be running. Its error says why
 	// it has none.
 	Find func(ctx context.Context, client *http.Client) (addr string, err error)
 }
