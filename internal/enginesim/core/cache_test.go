@@ -127,8 +127,8 @@ func TestAdmissionIsFirstInFirstOut(t *testing.T) {
 		go func() {
 			h, err := r.admit(context.Background(), nil, need)
 			if err == nil {
-				order <- name
 				h.Release()
+				order <- name
 			}
 		}()
 		require.Eventually(t, func() bool { return r.state(false).Queued == queued }, 20*time.Second, 2*time.Millisecond, name+" waits")
