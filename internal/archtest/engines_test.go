@@ -41,8 +41,10 @@ func engineNames(t *tree) map[string]bool {
 var engineRooms = []string{
 	"internal/engine",
 	"pkg/worker/engine.go", "pkg/worker/engine_example.go", // the list
-	"examples",                            //
-	"internal/enginesim", "cmd/enginesim", // the simulator of the engines
+	"examples",
+	// simulators, but not their core
+	"internal/enginesim/enginesim.go", "internal/enginesim/sglang", "internal/enginesim/vllm", "internal/enginesim/trtllm",
+	"internal/enginesim/capture", "cmd/enginesim",
 	"internal/stack", "internal/real", "internal/node/demo", "internal/soak", "internal/bench", // which start engines
 	"internal/route/routetest", // made-up workers of tests
 	"prototype",

@@ -294,6 +294,28 @@ var bans = []ban{
 		},
 		why: "a simulated engine that shared code with the plugin would share its mistakes",
 	},
+	{
+		pkg: "internal/enginesim/core", not: []string{ourPackages, zmqModule}, may: []string{"pkg/worker"},
+		why: "what a worker of any engine does knows no engine: engines are given to it",
+	},
+	{
+		pkg: "internal/enginesim/sidechannel", not: []string{ourPackages}, may: []string{"internal/enginesim/core", "pkg/worker"},
+		why: "KV under a lease is the same for every engine that has a side channel",
+	},
+	{
+		pkg: "internal/enginesim/sglang", not: []string{ourPackages}, may: []string{"internal/enginesim/core", "pkg/worker"},
+		why: "a simulated engine knows no other one: a change of one cannot break two",
+	},
+	{
+		pkg: "internal/enginesim/vllm", not: []string{ourPackages},
+		may: []string{"internal/enginesim/core", "internal/enginesim/sidechannel", "pkg/worker"},
+		why: "a simulated engine knows no other one: a change of one cannot break two",
+	},
+	{
+		pkg: "internal/enginesim/trtllm", not: []string{ourPackages},
+		may: []string{"internal/enginesim/core", "internal/enginesim/sidechannel", "pkg/worker"},
+		why: "a simulated engine knows no other one: a change of one cannot break two",
+	},
 }
 
 // only says who may import something.

@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim/core"
 )
 
 func getBody(t testing.TB, url string) string {
@@ -32,7 +34,7 @@ func getBody(t testing.TB, url string) string {
 func TestChatAnswers(t *testing.T) {
 	s := start(t, Config{Role: worker.Aggregated, Models: []string{"m \"1\""}, PageSize: 4})
 	const messages = `"model":"m \"1\"","messages":[{"role":"user","content":"one two three"}]`
-	prompt := ChatTokens([]Message{{"user", "one two three"}}, true)
+	prompt := ChatTokens([]Message{{Role: "user", Content: "one two three"}}, true)
 	url := s.URL() + "/v1/chat/completions"
 	t.Run("whole", func(t *testing.T) {
 		r := post(t.Context(), url, `{`+messages+`,"max_tokens":99,"max_completion_tokens":3}`)
@@ -71,7 +73,7 @@ func TestChatAnswers(t *testing.T) {
 		o := parseOAI(t, post(t.Context(), url, string(body)))
 		require.Equal(t, (len(prompt)+3-1)/4*4, o.Usage.PromptTokensDetails.CachedTokens)
 		require.Equal(t, "stop", o.Choices[0].FinishReason, "there was no limit")
-		require.Equal(t, defaultOutput, o.Usage.CompletionTokens)
+		require.Equal(t, core.DefaultOutput, o.Usage.CompletionTokens)
 	})
 	require.Empty(t, s.State(false).Violations)
 	t.Run("another model is served and recorded", func(t *testing.T) {
@@ -140,14 +142,14 @@ func TestWhatAWorkerTellsOfItself(t *testing.T) {
 	var info map[string]any
 	require.NoError(t, json.Unmarshal([]byte(getBody(t, p.URL()+"/server_info")), &info))
 	require.Equal(t, "prefill", info["disaggregation_mode"])
-	require.InDelta(t, portOf(p.BootstrapAddr()), info["disaggregation_bootstrap_port"], 0)
+	require.InDelta(t, core.PortOf(p.BootstrapAddr()), info["disaggregation_bootstrap_port"], 0)
 	pub, replay := p.EventsAddr(0)
 	require.Equal(t, map[string]any{
-		"publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": float64(portOf(pub)), "topic": "kv",
-		"block_size": 64.0, "dp_size": 2.0, "replay_endpoint_port_base": float64(portOf(replay)),
+		"publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": float64(core.PortOf(pub)), "topic": "kv",
+		"block_size": 64.0, "dp_size": 2.0, "replay_endpoint_port_base": float64(core.PortOf(replay)),
 	}, info["kv_events"])
 	next, _ := p.EventsAddr(1)
-	require.Equal(t, portOf(pub)+1, portOf(next), "rank r is r ports higher")
+	require.Equal(t, core.PortOf(pub)+1, core.PortOf(next), "rank r is r ports higher")
 	require.Contains(t, getBody(t, p.URL()+"/get_server_info"), `"dp_size":2`)
 	require.Contains(t, getBody(t, p.URL()+"/v1/models"), `"id":"sim"`)
 	require.Contains(t, getBody(t, "http://"+p.BootstrapAddr()+"/route?prefill_dp_rank=-1"), `"follow_bootstrap_room":true`)
@@ -157,7 +159,7 @@ func TestWhatAWorkerTellsOfItself(t *testing.T) {
 	require.JSONEq(t, fmt.Sprintf(`{"id":1152921504606846977,"role":"prefill","engine":"sglang","models":["sim"],"endpoint":%q,
 		"dp_size":2,"block_size":64,"capacity_blocks":65536,"bootstrap":{"host":"127.0.0.1","port":%d},
 		"kv_events":{"host":"127.0.0.1","port":%d,"replay_port":%d,"topic":"kv"},"accepts_aggregated":false}`,
-		p.Addr(), portOf(p.BootstrapAddr()), portOf(pub), portOf(replay)), string(id))
+		p.Addr(), core.PortOf(p.BootstrapAddr()), core.PortOf(pub), core.PortOf(replay)), string(id))
 
 	metrics := getBody(t, p.URL()+"/metrics")
 	for _, want := range []string{
@@ -260,7 +262,7 @@ func TestFlushIsRefusedWhileBlocksAreHeld(t *testing.T) {
 	p, _ := pair(t, Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	pre := later(ctx, p.URL()+completions, pdBody(p, 1, "a", ""))
-	eventually(t, func() bool { return p.State(false).KVHeldBlocks > 0 }, "KV is held")
+	Eventually(t, func() bool { return p.State(false).KVHeldBlocks > 0 }, "KV is held")
 	require.Equal(t, 400, post(t.Context(), p.URL()+"/flush_cache", "").status)
 	cancel()
 	<-pre
@@ -292,13 +294,13 @@ func TestTwoThousandPairsInFlight(t *testing.T) {
 		for i := range pairs {
 			wg.Go(func() {
 				if _, err := ask(s, i); err != nil {
-					errs <- fmt.Errorf("%s %d: %w", s.cfg.Role, i, err)
+					errs <- fmt.Errorf("%s %d: %w", s.Identity().Role, i, err)
 				}
 			})
 		}
 	}
 	run(d)
-	eventually(t, func() bool { st := d.State(false); return st.Running == pairs && st.Queued == pairs-600 }, "all decodes are in, most in the queue")
+	Eventually(t, func() bool { st := d.State(false); return st.Running == pairs && st.Queued == pairs-600 }, "all decodes are in, most in the queue")
 	run(p)
 	wg.Wait()
 	close(errs)
@@ -343,7 +345,7 @@ func BenchmarkAggregated(b *testing.B) {
 			s := start(b, Config{Role: worker.Aggregated})
 			word := "lorem ipsum dolor sit amet, "
 			body := []byte(`{"model":"sim","max_tokens":8,"messages":[{"role":"user","content":"` + strings.Repeat(word, size/len(word)) + `"}]}`)
-			h := s.apiHandler()
+			h := s.Pages.Handler()
 			b.ReportAllocs()
 			for b.Loop() {
 				r, _ := http.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(string(body)))

@@ -10,6 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim/core"
+	"github.com/seed-60ae5743/baton/internal/enginesim/sglang"
 )
 
 // apiEvents are the events of a stream: their types, and the data of each.
@@ -29,7 +32,7 @@ func apiEvents(t *testing.T, body string) (kinds []string, data []map[string]any
 	return kinds, data
 }
 
-var sayHi = ChatTokens([]Message{{"system", "be short"}, {"user", "say hi"}}, true)
+var sayHi = ChatTokens([]Message{{Role: "system", Content: "be short"}, {Role: "user", Content: "say hi"}}, true)
 
 // TestResponsesAndMessages: plain and streamed, as vLLM and SGLang send them.
 func TestResponsesAndMessages(t *testing.T) {
@@ -57,8 +60,8 @@ func TestResponsesAndMessages(t *testing.T) {
 			kinds, data := apiEvents(t, r.body)
 			require.Equal(t, "response.created response.in_progress response.output_item.added response.content_part.added", strings.Join(kinds[:4], " "))
 			require.Equal(t, "response.output_text.done response.content_part.done response.output_item.done response.completed", strings.Join(kinds[len(kinds)-4:], " "))
-			require.Len(t, kinds, 8+defaultOutput)
-			require.Equal(t, Answer(sayHi, defaultOutput), data[len(data)-4]["text"])
+			require.Len(t, kinds, 8+core.DefaultOutput)
+			require.Equal(t, Answer(sayHi, core.DefaultOutput), data[len(data)-4]["text"])
 
 			message := `{"model":"sim","system":"be short","messages":[{"role":"user","content":[{"type":"text","text":"say hi"}]}]`
 			r = post(t.Context(), s.URL()+"/v1/messages", message+`,"max_tokens":3}`)
@@ -99,7 +102,7 @@ func TestOtherAPIsRefuseAsTheirEngines(t *testing.T) {
 		{v, "/inference/v1/generate", `{"token_ids":[5]}`, "sampling_params", 400},
 		{v, "/inference/v1/generate", `{"token_ids":[],"sampling_params":{}}`, "prompt", 400},
 		{g, "/inference/v1/generate", `{"token_ids":[5],"sampling_params":{}}`, "Not Found", 404},
-		{apart, "/v1/messages", `{"model":"sim","max_tokens":3,"messages":[{"role":"user","content":"a"}],"bootstrap_room":5,"bootstrap_host":"127.0.0.1"}`, noRoom, 400},
+		{apart, "/v1/messages", `{"model":"sim","max_tokens":3,"messages":[{"role":"user","content":"a"}],"bootstrap_room":5,"bootstrap_host":"127.0.0.1"}`, sglang.NoRoom, 400},
 	} {
 		r := post(t.Context(), c.s.URL()+c.path, c.body)
 		require.Equal(t, c.status, r.status, r.body)
@@ -135,7 +138,7 @@ func TestTokensIn(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(r.body), &held))
 	r = post(t.Context(), d.URL()+path, fmt.Sprintf(body, 3, `,"stream":true,"kv_transfer_params":`+string(held.Params)))
-	ids, _ := json.Marshal(answerTokens(digest([]uint32{5, 6, 7, 8, 9}), 0, 1))
+	ids, _ := json.Marshal(Tokenize(Answer([]uint32{5, 6, 7, 8, 9}, 1)))
 	require.Contains(t, r.body, `"token_ids":`+string(ids))
 	require.Contains(t, r.body, `"finish_reason":"length"`)
 	require.True(t, strings.HasSuffix(r.body, "data: [DONE]\n\n"))
@@ -150,9 +153,9 @@ func TestAKeptResponseIsContinued(t *testing.T) {
 		return post(t.Context(), s.URL()+"/v1/responses", `{"model":"sim","max_output_tokens":2`+more+`}`)
 	}
 	require.Equal(t, 200, ask(`,"input":"one","request_id":"resp_1"`).status)
-	said := Answer(ChatTokens([]Message{{"user", "one"}}, true), 2)
+	said := Answer(ChatTokens([]Message{{Role: "user", Content: "one"}}, true), 2)
 	r := ask(`,"input":[{"role":"user","content":"two"}],"previous_response_id":"resp_1","store":false,"request_id":"resp_2","stream":true`)
-	require.Contains(t, r.body, Answer(ChatTokens([]Message{{"user", "one"}, {"assistant", said}, {"user", "two"}}, true), 2))
+	require.Contains(t, r.body, Answer(ChatTokens([]Message{{Role: "user", Content: "one"}, {Role: "assistant", Content: said}, {Role: "user", Content: "two"}}, true), 2))
 	require.Contains(t, getBody(t, s.URL()+"/v1/responses/resp_1"), said)
 	require.Equal(t, http.StatusNotFound, ask(`,"input":"three","previous_response_id":"resp_2"`).status)
 	require.Equal(t, http.StatusBadRequest, post(t.Context(), s.URL()+"/v1/responses/resp_1/cancel", "{}").status)

@@ -3,7 +3,6 @@ package enginesim
 import (
 	"context"
 	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"log" //nolint:depguard // zmq4 takes no other
@@ -16,55 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/seed-60ae5743/baton/internal/enginesim/core"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
-
-func TestEventBytes(t *testing.T) {
-	const head = "93cb41d954fc40200000"
-	for _, tc := range []struct {
-		name  string
-		rank  uint32
-		event event
-		want  string
-	}{
-		{
-			"a page as SGLang publishes it, with signed hashes", 0,
-			event{kind: blockStored, hash: -5, parent: -7, hasParent: true, tokens: []uint32{1, 2}},
-			"9187a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391fb" +
-				"b1706172656e745f626c6f636b5f68617368f9a9746f6b656e5f696473920102aa626c6f636b5f73697a6502" +
-				"a76c6f72615f6964c0a66d656469756da347505500",
-		},
-		{
-			"a first page with large ids and hash", 0,
-			event{kind: blockStored, hash: 1 << 62, tokens: []uint32{1, 2, 300, 70000}},
-			"9187a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391cf4000000000000000" +
-				"b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f696473940102cd012cce00011170aa626c6f636b5f73697a6504" +
-				"a76c6f72615f6964c0a66d656469756da347505500",
-		},
-		{
-			"a removed page", 0,
-			event{kind: blockRemoved, hash: 0x1122334455667788},
-			"9183a474797065ac426c6f636b52656d6f766564ac626c6f636b5f68617368657391cf1122334455667788a66d656469756da347505500",
-		},
-		{"a cleared cache", 3, event{kind: allCleared}, "9181a474797065b0416c6c426c6f636b73436c656172656403"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			got := appendEventBatch(nil, 1700000000.5, []event{tc.event}, tc.rank)
-			require.Equal(t, head+tc.want, hex.EncodeToString(got))
-		})
-	}
-}
-
-func TestIntegersTakeTheShortestForm(t *testing.T) {
-	for v, want := range map[int64]string{
-		0: "00", 127: "7f", 128: "cc80", 255: "ccff", 256: "cd0100", 65535: "cdffff", 65536: "ce00010000",
-		1<<32 - 1: "ceffffffff", 1 << 32: "cf0000000100000000", 1<<63 - 1: "cf7fffffffffffffff",
-		-1: "ff", -32: "e0", -33: "d0df", -128: "d080", -129: "d1ff7f", -32768: "d18000", -32769: "d2ffff7fff",
-		-1 << 31: "d280000000", -1<<31 - 1: "d3ffffffff7fffffff", -1 << 63: "d38000000000000000",
-	} {
-		require.Equal(t, want, hex.EncodeToString(appendInt(nil, v)), "%d", v)
-	}
-}
 
 // wireEvent is an event as a subscriber decodes it.
 type wireEvent struct {
@@ -124,7 +77,7 @@ func (m *mirror) apply(t testing.TB, seq uint64, payload []byte) {
 	}
 }
 
-func (m *mirror) requireEqual(t testing.TB, rs RankState) {
+func (m *mirror) requireEqual(t testing.TB, rs core.RankState) {
 	t.Helper()
 	require.Equal(t, rs.EventSeq, m.next)
 	require.Len(t, m.blocks, len(rs.Blocks))
@@ -159,20 +112,7 @@ func subscribe(t testing.TB, s *Sim, rank int, topic string) <-chan [][]byte {
 		_ = sub.Close()
 		<-done
 	})
-	p := s.ranks[rank].pub
-	eventually(t, func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		for sub := range p.subs {
-			sub.mu.Lock()
-			n := len(sub.topics)
-			sub.mu.Unlock()
-			if n > 0 {
-				return true
-			}
-		}
-		return false
-	}, "the subscription is in")
+	Eventually(t, s.Ranks[rank].Subscribed, "the subscription is in")
 	return out
 }
 
@@ -253,7 +193,7 @@ func replay(t testing.TB, s *Sim, rank int, seq uint64) [][][]byte {
 		require.NoError(t, err)
 		require.Len(t, m.Frames, 4)
 		require.Empty(t, m.Frames[0])
-		if binary.BigEndian.Uint64(m.Frames[2]) == replayEnd {
+		if binary.BigEndian.Uint64(m.Frames[2]) == ^uint64(0) {
 			require.Empty(t, m.Frames[1])
 			require.Empty(t, m.Frames[3])
 			return out

@@ -31,7 +31,7 @@ func TestFaults(t *testing.T) {
 		p, d := pair(t, Config{})
 		require.NoError(t, p.SetFault(Fault{Mode: FaultError, When: Mid, Count: 1}))
 		dec := later(t.Context(), d.URL()+completions, pdBody(p, 1, "a", ""))
-		eventually(t, func() bool { return p.State(false).DecodeAskers == 1 }, "decode waits")
+		Eventually(t, func() bool { return p.State(false).DecodeAskers == 1 }, "decode waits")
 		require.Equal(t, 500, post(t.Context(), p.URL()+completions, pdBody(p, 1, "a", "")).status)
 		require.Equal(t, 1, p.State(false).DecodeAskers)
 		require.Equal(t, 200, post(t.Context(), p.URL()+completions, pdBody(p, 1, "a", "")).status)
@@ -53,16 +53,16 @@ func TestFaults(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			dctx, dcancel := context.WithCancel(t.Context())
 			pre := later(ctx, p.URL()+completions, pdBody(p, 1, "a", ""))
-			eventually(t, func() bool { return p.State(false).Running == 1 }, "prefill hangs")
+			Eventually(t, func() bool { return p.State(false).Running == 1 }, "prefill hangs")
 			dec := later(dctx, d.URL()+completions, pdBody(p, 1, "a", ""))
 			switch when {
 			case After:
 				require.Equal(t, 200, (<-dec).status)
 				require.Equal(t, 1, p.State(false).KVHeldBlocks)
 			case Mid:
-				eventually(t, func() bool { st := p.State(false); return st.PrefillMet == 1 && st.KVHeldBlocks == 1 }, "they have met")
+				Eventually(t, func() bool { st := p.State(false); return st.PrefillMet == 1 && st.KVHeldBlocks == 1 }, "they have met")
 			case Before:
-				eventually(t, func() bool { st := p.State(false); return st.DecodeAskers == 1 && st.KVHeldBlocks == 0 }, "decode is alone")
+				Eventually(t, func() bool { st := p.State(false); return st.DecodeAskers == 1 && st.KVHeldBlocks == 0 }, "decode is alone")
 			}
 			cancel()
 			require.Error(t, (<-pre).err)
@@ -77,9 +77,9 @@ func TestFaults(t *testing.T) {
 			p, d := pair(t, Config{})
 			require.NoError(t, p.SetFault(Fault{Mode: FaultHold, When: when, Count: 1}))
 			pre := later(t.Context(), p.URL()+completions, pdBody(p, 1, "a", ""))
-			eventually(t, func() bool { return p.State(false).Running == 1 }, "prefill is held")
+			Eventually(t, func() bool { return p.State(false).Running == 1 }, "prefill is held")
 			dec := later(t.Context(), d.URL()+completions, pdBody(p, 1, "a", ""))
-			eventually(t, func() bool { return d.State(false).Requests == 1 }, "decode is asked")
+			Eventually(t, func() bool { return d.State(false).Requests == 1 }, "decode is asked")
 			select {
 			case r := <-pre:
 				require.Fail(t, "it was not held", "%+v", r)
@@ -96,7 +96,7 @@ func TestFaults(t *testing.T) {
 		require.NoError(t, a.SetFault(Fault{Mode: FaultSlow, Factor: 1e6}))
 		ctx, cancel := context.WithCancel(t.Context())
 		out := later(ctx, a.URL()+completions, `{"prompt":"a","stream":true}`)
-		eventually(t, func() bool { return a.State(false).Running == 1 && a.Requests(0)[0].TTFTMicros > 0 }, "the first token came")
+		Eventually(t, func() bool { return a.State(false).Running == 1 && a.Requests(0)[0].TTFTMicros > 0 }, "the first token came")
 		require.Equal(t, OutcomeRunning, a.Requests(0)[0].Outcome, "the second would take 1,000 s")
 		cancel()
 		require.Error(t, (<-out).err)
@@ -113,8 +113,8 @@ func TestFaults(t *testing.T) {
 		defer resp.Body.Close() //nolint:errcheck // read to its end
 		require.Equal(t, 200, resp.StatusCode)
 		require.Contains(t, resp.Header.Get("Content-Type"), "text/event-stream")
-		eventually(t, func() bool { return p.State(false).DecodeAskers == 1 }, "no KV yet")
-		p.die()
+		Eventually(t, func() bool { return p.State(false).DecodeAskers == 1 }, "no KV yet")
+		p.Die()
 		b, err := io.ReadAll(resp.Body)
 		require.NoError(t, err)
 		require.Contains(t, string(b), `data: {"error":{`)
@@ -177,9 +177,9 @@ func TestRefuseClosesThePortUntilChanged(t *testing.T) {
 	_, err := net.Dial("tcp", s.Addr())
 	require.Error(t, err)
 	require.NoError(t, ctl.SetFault(t.Context(), Fault{}))
-	eventually(t, func() bool { return post(t.Context(), s.URL()+completions, `{"prompt":"a"}`).status == 200 }, "the port is open again")
+	Eventually(t, func() bool { return post(t.Context(), s.URL()+completions, `{"prompt":"a"}`).status == 200 }, "the port is open again")
 	require.NoError(t, ctl.SetFault(t.Context(), Fault{Mode: FaultRefuse, ForMS: 20}))
-	eventually(t, func() bool { return post(t.Context(), s.URL()+completions, `{"prompt":"a"}`).status == 200 }, "it opens by itself")
+	Eventually(t, func() bool { return post(t.Context(), s.URL()+completions, `{"prompt":"a"}`).status == 200 }, "it opens by itself")
 }
 
 func TestOneRanksPortIsClosedAlone(t *testing.T) {
@@ -193,7 +193,7 @@ func TestOneRanksPortIsClosedAlone(t *testing.T) {
 	require.Error(t, err)
 	require.True(t, serves(0) && serves(2))
 	require.NoError(t, s.SetFault(Fault{}))
-	eventually(t, func() bool { return serves(1) }, "the port is open again")
+	Eventually(t, func() bool { return serves(1) }, "the port is open again")
 }
 
 func TestHealthFollowsTheFaultOnlyWhenTold(t *testing.T) {

@@ -2,31 +2,31 @@ package enginesim
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim/core"
+	"github.com/seed-60ae5743/baton/internal/enginesim/sidechannel"
 )
 
 var engines = []worker.Engine{worker.VLLM, worker.TensorRTLLM}
 
 var nextDisaggID = func() func() int64 {
 	var mu sync.Mutex
-	id := int64(minDisaggID)
+	id := int64(1 << 42)
 	return func() int64 {
 		mu.Lock()
 		defer mu.Unlock()
@@ -66,9 +66,9 @@ func eachEngine(t *testing.T, f func(t *testing.T, e worker.Engine)) {
 // prefillOnly runs prefill and returns decode's body.
 func prefillOnly(t testing.TB, p *Sim, prompt, extra string) string {
 	t.Helper()
-	r := post(t.Context(), p.URL()+completions, prefillBody(p.cfg.Engine, prompt))
+	r := post(t.Context(), p.URL()+completions, prefillBody(p.Identity().Engine, prompt))
 	require.Equal(t, 200, r.status, r.body)
-	return decodeBody(t, p.cfg.Engine, prompt, r.body, extra)
+	return decodeBody(t, p.Identity().Engine, prompt, r.body, extra)
 }
 
 func TestAHandOffGivesTheSameAnswerAsOneWorker(t *testing.T) {
@@ -97,70 +97,11 @@ func TestHeldBlocksAreNotEvicted(t *testing.T) {
 		p, d := pair(t, Config{Engine: e, PageSize: 1, CapacityBlocks: 6})
 		body := prefillOnly(t, p, "a b c d", `,"max_tokens":1`)
 		second := later(t.Context(), p.URL()+completions, `{"prompt":"e f g","max_tokens":1}`)
-		eventually(t, func() bool { return p.State(false).Queued == 1 }, "there is no room beside what is held")
+		Eventually(t, func() bool { return p.State(false).Queued == 1 }, "there is no room beside what is held")
 		require.Equal(t, 200, post(t.Context(), d.URL()+completions, body).status)
 		require.Equal(t, 200, (<-second).status, "taken is freed")
 		requireClean(t, p, d)
 	})
-}
-
-func TestALeaseEndsAtItsTimeAndFreesOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newHolds(30 * time.Second)
-		var mu sync.Mutex // two leases may end at the same time
-		freed := map[string]int{}
-		put := func(id string) {
-			l.put(&held{id: id, digest: 7, blocks: 2, free: func() {
-				mu.Lock()
-				defer mu.Unlock()
-				freed[id]++
-			}})
-		}
-		match := func(*held) *refusal { return nil }
-		put("early")
-		put("late")
-		put("refused")
-		<-time.After(30*time.Second - 1)
-		require.Nil(t, l.take("early", -1, "", match))
-		require.Equal(t, "other", l.take("refused", 0, "", func(*held) *refusal { return &refusal{Kind: "other"} }).Kind)
-		require.Equal(t, "unknown_handoff", l.take("late", 1, "", match).Kind, "it is of rank 0")
-		require.Equal(t, HandoffState{Held: 2, HeldBlocks: 4, Given: 3, Taken: 1}, l.counts())
-		<-time.After(1)
-		synctest.Wait()
-		require.Equal(t, map[string]int{"early": 1, "late": 1, "refused": 1}, freed)
-		require.Equal(t, HandoffState{Given: 3, Taken: 1, Expired: 2}, l.counts())
-		no := l.take("late", 0, "", match)
-		require.Equal(t, "expired", no.Kind)
-		require.False(t, no.Violation)
-		require.True(t, l.take("early", 0, "another", match).Violation)
-		require.False(t, l.take("early", 0, "", match).Violation, "it is the one that took it")
-		require.False(t, l.end("late", goneReleased, ""))
-
-		put("last")
-		l.reset()
-		require.Equal(t, HandoffState{Held: 1, HeldBlocks: 2, Given: 1}, l.counts())
-		l.close()
-		put("after")
-		require.Equal(t, 1, freed["last"])
-		require.Equal(t, 1, freed["after"])
-		require.Zero(t, l.counts().Held)
-	})
-}
-
-func TestIdsThatAreGoneAreForgottenInTheEnd(t *testing.T) {
-	l := newHolds(time.Hour)
-	for i := range goneKept + 1 {
-		l.put(&held{id: strconv.Itoa(i), free: func() {}})
-		require.True(t, l.end(strconv.Itoa(i), goneTaken, ""))
-	}
-	require.Len(t, l.past, goneKept)
-	require.Len(t, l.order, goneKept)
-	s := &idSet{ids: make(map[int64]struct{})}
-	for i := range int64(goneKept + 1) {
-		require.True(t, s.add(i))
-	}
-	require.False(t, s.add(1))
-	require.True(t, s.add(0), "the oldest is forgotten")
 }
 
 // The client leaves at each phase. Afterwards nothing may be held except what the engine
@@ -171,7 +112,7 @@ func TestEveryDepartureOfAClient(t *testing.T) {
 			p, d := pair(t, Config{Engine: e, PrefillBase: time.Hour})
 			ctx, cancel := context.WithCancel(t.Context())
 			out := later(ctx, p.URL()+completions, prefillBody(e, "a"))
-			eventually(t, func() bool { return p.State(false).KVHeldBlocks > 0 }, "it computes")
+			Eventually(t, func() bool { return p.State(false).KVHeldBlocks > 0 }, "it computes")
 			cancel()
 			require.Error(t, (<-out).err)
 			requireClean(t, p, d)
@@ -183,14 +124,14 @@ func TestEveryDepartureOfAClient(t *testing.T) {
 			body := prefillOnly(t, p, "a", "")
 			ctx, cancel := context.WithCancel(t.Context())
 			first := later(ctx, d.URL()+completions, `{"prompt":"x"}`)
-			eventually(t, func() bool { return d.State(false).Ranks[0].Running == 1 }, "the slot is taken")
+			Eventually(t, func() bool { return d.State(false).Ranks[0].Running == 1 }, "the slot is taken")
 			ctx2, cancel2 := context.WithCancel(t.Context())
 			second := later(ctx2, d.URL()+completions, body)
-			eventually(t, func() bool { return d.State(false).Queued == 1 }, "decode queues")
+			Eventually(t, func() bool { return d.State(false).Queued == 1 }, "decode queues")
 			require.Equal(t, 1, p.State(false).Handoff.Held)
 			cancel2()
 			require.Error(t, (<-second).err)
-			eventually(t, func() bool { return p.State(false).Handoff.Released == 1 }, "freed at prefill")
+			Eventually(t, func() bool { return p.State(false).Handoff.Released == 1 }, "freed at prefill")
 			cancel()
 			<-first
 			requireClean(t, p, d)
@@ -200,7 +141,7 @@ func TestEveryDepartureOfAClient(t *testing.T) {
 			d := start(t, Config{Engine: e, Role: worker.Decode, DecodePerToken: time.Hour})
 			ctx, cancel := context.WithCancel(t.Context())
 			out := later(ctx, d.URL()+completions, prefillOnly(t, p, "a", ""))
-			eventually(t, func() bool { return d.State(false).Handoff.Pulled == 1 }, "taken")
+			Eventually(t, func() bool { return d.State(false).Handoff.Pulled == 1 }, "taken")
 			cancel()
 			require.Error(t, (<-out).err)
 			requireClean(t, p, d)
@@ -214,7 +155,7 @@ func TestAPullThatHangs(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = ln.Close() })
 	body := fmt.Sprintf(`{"prompt":"a","kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":"e","remote_request_id":"r",`+
-		`"remote_host":"127.0.0.1","remote_port":%d,"remote_block_ids":[[1]]}}`, portOf(ln.Addr().String()))
+		`"remote_host":"127.0.0.1","remote_port":%d,"remote_block_ids":[[1]]}}`, core.PortOf(ln.Addr().String()))
 	t.Run("fails after the pull's time-out", func(t *testing.T) {
 		d := start(t, Config{Engine: worker.VLLM, Role: worker.Decode, PullTimeout: 20 * time.Millisecond})
 		r := post(t.Context(), d.URL()+completions, body)
@@ -223,9 +164,9 @@ func TestAPullThatHangs(t *testing.T) {
 		requireClean(t, d)
 	})
 	t.Run("ends when the client leaves, and has the KV freed", func(t *testing.T) {
-		asks := make(chan pullAsk, 4)
+		asks := make(chan sidechannel.PullAsk, 4)
 		stuck := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			var ask pullAsk
+			var ask sidechannel.PullAsk
 			_ = json.NewDecoder(r.Body).Decode(&ask)
 			asks <- ask
 			if !ask.Drop {
@@ -241,8 +182,8 @@ func TestAPullThatHangs(t *testing.T) {
 		require.Equal(t, 1, d.State(false).DecodeWaiting)
 		cancel()
 		require.Error(t, (<-out).err)
-		var second pullAsk
-		eventually(t, func() bool {
+		var second sidechannel.PullAsk
+		Eventually(t, func() bool {
 			select {
 			case second = <-asks:
 				return true
@@ -308,7 +249,7 @@ func TestFaultsOfADecodeWithAHandOff(t *testing.T) {
 		require.Equal(t, 200, r.status)
 		require.Contains(t, r.body, `data: {"error":{`)
 		require.NotContains(t, r.body, `{"error":{"error"`)
-		eventually(t, func() bool { return p.State(false).Handoff.Held == 0 }, "the leases end")
+		Eventually(t, func() bool { return p.State(false).Handoff.Held == 0 }, "the leases end")
 		require.Equal(t, uint64(2), p.State(false).Handoff.Expired)
 		require.Equal(t, uint64(1), p.State(false).Handoff.Taken)
 		require.NoError(t, p.SetFault(Fault{Mode: FaultError, When: Mid, Count: 1}))
@@ -363,7 +304,7 @@ func TestAFleetBalances(t *testing.T) {
 func TestPagesOfEachEngine(t *testing.T) {
 	v := start(t, Config{Engine: worker.VLLM, Role: worker.Prefill, DPSize: 2, PageSize: 8, CapacityBlocks: 99, KVLease: time.Millisecond})
 	prefillOnly(t, v, "a b", "")
-	eventually(t, func() bool { return v.State(false).Handoff.Expired == 1 }, "the lease ends")
+	Eventually(t, func() bool { return v.State(false).Handoff.Expired == 1 }, "the lease ends")
 	page := getBody(t, v.URL()+"/metrics")
 	require.Equal(t, uint64(1), v.State(false).Reads)
 	for _, want := range []string{
@@ -396,51 +337,10 @@ func TestPagesOfEachEngine(t *testing.T) {
 	require.Empty(t, d.SideAddrs())
 }
 
-func TestEventsOfVLLM(t *testing.T) {
-	// They are encoded as by 0.32 (testdata/captures).
-	samples := map[string][]event{
-		"93cb41d954fc40200000918ba474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392cf1122334455667788cffedcba9876543210b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f696473940102cd012cce00011170aa626c6f636b5f73697a6502a76c6f72615f6964c0a66d656469756da3475055a96c6f72615f6e616d65c0aa65787472615f6b65797392c0c0a967726f75705f69647800b26b765f63616368655f737065635f6b696e64ae66756c6c5f617474656e74696f6e00": {
-			{kind: blockStored, hash: 0x1122334455667788, tokens: []uint32{1, 2}},
-			{kind: blockStored, hash: signed(0xfedcba9876543210), parent: 0x1122334455667788, hasParent: true, tokens: []uint32{300, 70000}},
-		},
-		"93cb41d954fc402000009184a474797065ac426c6f636b52656d6f766564ac626c6f636b5f68617368657391cf1122334455667788a66d656469756da3475055a967726f75705f6964780000": {
-			{kind: blockRemoved, hash: 0x1122334455667788},
-		},
-		"93cb41d954fc4020000091" + "81a474797065b0416c6c426c6f636b73436c656172656400": {{kind: allCleared}},
-	}
-	for want, events := range samples {
-		require.Equal(t, want, hex.EncodeToString(vllm{}.appendEvents(nil, 1700000000.5, events, 0)))
-	}
-}
-
-func signed(v uint64) int64 { return int64(v) } //nolint:gosec // a bit pattern
-
-func TestBlocksThatDoNotFollowEachOtherAreEventsOfTheirOwn(t *testing.T) {
-	events := []event{
-		{kind: blockStored, hash: 1, tokens: []uint32{1}},
-		{kind: blockStored, hash: 2, parent: 1, hasParent: true, tokens: []uint32{2}},
-		{kind: blockStored, hash: 3, parent: 1, hasParent: true, tokens: []uint32{3}},
-		{kind: blockRemoved, hash: 2},
-		{kind: blockStored, hash: 4, tokens: []uint32{4}},
-	}
-	var lengths []int
-	for _, run := range runs(events, false) {
-		lengths = append(lengths, len(run))
-	}
-	require.Equal(t, []int{2, 1, 1, 1}, lengths)
-	var batch []any
-	require.NoError(t, msgpack.Unmarshal(vllm{}.appendEvents(nil, 1, events, 3), &batch))
-	require.Len(t, batch[1], 4)
-	require.EqualValues(t, 3, batch[2])
-	second := batch[1].([]any)[1].(map[string]any)
-	require.EqualValues(t, 1, second["parent_block_hash"])
-	require.EqualValues(t, []any{int8(3)}, second["token_ids"])
-}
-
 func TestAVLLMWorkerPublishesItsBlocks(t *testing.T) {
 	s := start(t, Config{Engine: worker.VLLM, Role: worker.Aggregated, PageSize: 2})
 	sub := subscribe(t, s, 0, "")
-	eventually(t, func() bool {
+	Eventually(t, func() bool {
 		post(t.Context(), s.URL()+completions, fmt.Sprintf(`{"prompt":"a b c d %d","max_tokens":1}`, rand.Int()))
 		return len(sub) > 0
 	}, "the subscription stands")
@@ -475,13 +375,6 @@ func TestConfigurationsOfOtherEnginesThatAreRefused(t *testing.T) {
 	for _, f := range []Fault{{Mode: FaultFinish, Reason: "abort"}, {Mode: FaultBadHandoff, Form: "x"}} {
 		require.Error(t, f.Validate())
 	}
-	require.Equal(t, "stop", Fault{Mode: FaultFinish}.withDefaults().Reason)
-	require.Equal(t, FormText, Fault{Mode: FaultBadHandoff}.withDefaults().Form)
-}
-
-func TestTheDefaultLeaseIsTheEngines(t *testing.T) {
-	require.Equal(t, 30*time.Second, Config{Engine: worker.VLLM}.withDefaults().KVLease)
-	require.Equal(t, 60*time.Second, Config{Engine: worker.TensorRTLLM}.withDefaults().KVLease)
 }
 
 // With min_tokens the engine must not end an answer before so many tokens. That is also
@@ -503,7 +396,7 @@ func TestAFloorOfTokensForbidsTheEnd(t *testing.T) {
 func TestALateDecodeReadsAnothersKV(t *testing.T) {
 	p, d := pair(t, Config{Engine: worker.VLLM, KVLease: time.Millisecond, KVLoadFailure: LoadUnseen})
 	body := prefillOnly(t, p, "a b", `,"max_tokens":4`)
-	eventually(t, func() bool { return p.State(false).Handoff.Expired == 1 }, "the lease ends")
+	Eventually(t, func() bool { return p.State(false).Handoff.Expired == 1 }, "the lease ends")
 	r := post(t.Context(), d.URL()+completions, body)
 	require.Equal(t, 200, r.status, r.body)
 	require.NotContains(t, r.body, strings.TrimSpace(Answer(Tokenize("a b"), 4)))

@@ -15,6 +15,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim/core"
 )
 
 func TestMain(m *testing.M) {
@@ -28,8 +30,8 @@ func TestMain(m *testing.M) {
 // start runs a worker until the test ends. Latencies that the test does not set are zero.
 func start(t testing.TB, cfg Config) *Sim {
 	t.Helper()
-	orDefault(&cfg.PrefillPerToken, None)
-	orDefault(&cfg.DecodePerToken, None)
+	core.OrDefault(&cfg.PrefillPerToken, None)
+	core.OrDefault(&cfg.DecodePerToken, None)
 	s, err := New(cfg)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -88,7 +90,7 @@ func later(ctx context.Context, url, body string, headers ...string) <-chan repl
 // pdBody is the body of a completion that meets its other half at p.
 func pdBody(p *Sim, room int64, prompt, extra string) string {
 	return fmt.Sprintf(`{"model":"sim","prompt":%q,"bootstrap_host":"127.0.0.1","bootstrap_port":%d,"bootstrap_room":%d%s}`,
-		prompt, portOf(p.BootstrapAddr()), room, extra)
+		prompt, core.PortOf(p.BootstrapAddr()), room, extra)
 }
 
 const completions = "/v1/completions"
@@ -101,8 +103,8 @@ func both(t testing.TB, p, d *Sim, room int64, prompt, extra string) (prefill, d
 	return post(t.Context(), p.URL()+completions, body), <-dec
 }
 
-// eventually waits until cond holds.
-func eventually(t testing.TB, cond func() bool, msg string) {
+// Eventually waits until cond holds.
+func Eventually(t testing.TB, cond func() bool, msg string) {
 	t.Helper()
 	require.Eventually(t, cond, 20*time.Second, 2*time.Millisecond, msg)
 }
@@ -112,7 +114,7 @@ func eventually(t testing.TB, cond func() bool, msg string) {
 func requireClean(t testing.TB, sims ...*Sim) {
 	t.Helper()
 	for _, s := range sims {
-		eventually(t, func() bool {
+		Eventually(t, func() bool {
 			st := s.State(false)
 			return st.KVHeldBlocks == 0 && st.Running == 0 && st.Handoff.Held == 0 && st.PrefillAlone+st.PrefillMet+st.DecodeAskers+st.DecodeWaiting == 0
 		}, "nothing is held")

@@ -1,26 +1,34 @@
 package enginesim
 
 import (
+	"context"
+	"encoding/binary"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim/core"
 )
 
 // TestAWorkerThatLiesTellsNothingOfIt: what it holds changes, and its events do not.
 func TestAWorkerThatLiesTellsNothingOfIt(t *testing.T) {
 	s := start(t, Config{Role: worker.Aggregated, Engine: worker.VLLM, PageSize: 4})
 	ctl := Client{BaseURL: s.URL()}
-	ask := func() {
-		require.Equal(t, 200, post(t.Context(), s.URL()+completions, `{"model":"sim","prompt":[1,2,3,4,5,6,7,8,9],"max_tokens":1}`).status)
+	prompt := func(first int) string {
+		return fmt.Sprintf(`{"model":"sim","prompt":[%d,2,3,4,5,6,7,8,9],"max_tokens":1}`, first)
+	}
+	ask := func(first int) {
+		require.Equal(t, 200, post(t.Context(), s.URL()+completions, prompt(first)).status)
 	}
 	at := func() (blocks int, seq uint64) {
 		st, err := ctl.State(t.Context(), true)
 		require.NoError(t, err)
-		return len(st.Ranks[0].Blocks), s.ranks[0].pub.next()
+		return len(st.Ranks[0].Blocks), st.Ranks[0].EventSeq
 	}
-	ask()
+	ask(1)
 	blocks, seq := at()
 	require.Equal(t, 2, blocks)
 	require.NoError(t, ctl.Lie(t.Context(), Lie{Forget: true}))
@@ -28,16 +36,23 @@ func TestAWorkerThatLiesTellsNothingOfIt(t *testing.T) {
 	require.Zero(t, blocks)
 	require.Equal(t, seq, same, "nothing was published")
 	require.NoError(t, ctl.Lie(t.Context(), Lie{Page: 8}))
-	ask()
+	ask(1)
 	blocks, _ = at()
 	require.Equal(t, 1, blocks, "of eight tokens")
+	sub := subscribe(t, s, 0, "")
 	require.NoError(t, ctl.Lie(t.Context(), Lie{Mute: true}))
-	require.True(t, s.ranks[0].pub.muted())
+	ask(10)
+	_, seq = at()
 	require.NoError(t, ctl.Lie(t.Context(), Lie{}))
-	require.False(t, s.ranks[0].pub.muted())
+	ask(11)
+	require.Equal(t, seq, binary.BigEndian.Uint64((<-sub)[1]), "what was kept back did not come")
 	require.Error(t, ctl.Lie(t.Context(), Lie{Page: -1}))
-	h, err := s.ranks[0].admit(t.Context(), nil, 1)
-	require.NoError(t, err)
-	require.ErrorIs(t, s.Lie(Lie{Forget: true}), errHeld)
-	h.release()
+
+	require.NoError(t, s.SetFault(Fault{Mode: FaultHang, When: Mid}))
+	ctx, leave := context.WithCancel(t.Context())
+	out := later(ctx, s.URL()+completions, prompt(12))
+	Eventually(t, func() bool { return s.State(false).KVHeldBlocks > 0 }, "a request holds blocks")
+	require.ErrorIs(t, s.Lie(Lie{Forget: true}), core.ErrHeld)
+	leave()
+	require.Error(t, (<-out).err)
 }

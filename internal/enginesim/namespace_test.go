@@ -71,10 +71,9 @@ func stored(t *testing.T, engine worker.Engine, members ...string) (out []map[st
 		r := post(t.Context(), s.URL()+completions, fmt.Sprintf(`{"prompt":"one two three four five %d","max_tokens":1,%s}`, i, m))
 		require.Equal(t, 200, r.status, r.body)
 	}
-	pub := s.ranks[0].pub
-	for _, payload := range pub.batches {
+	for _, m := range replay(t, s, 0, 0) {
 		var batch []any
-		require.NoError(t, msgpack.Unmarshal(payload, &batch))
+		require.NoError(t, msgpack.Unmarshal(m[3], &batch))
 		for _, e := range batch[1].([]any) {
 			if e := e.(map[string]any); e["type"] == "BlockStored" {
 				out = append(out, e)
@@ -117,18 +116,6 @@ func TestEventsTellAdaptersAndSaltsAsTheEnginesDo(t *testing.T) {
 				require.Equal(t, w[k], es[i][k], i)
 			}
 		}
-	})
-	t.Run("SGLang publishes an extra_key's blocks under the plain hashes", func(t *testing.T) {
-		s := []namespace{{}, {extra: "k"}, {extra: "l"}, {adapter: "a"}, {adapter: "a", extra: "k"}}
-		var own, told []int64
-		for _, ns := range s {
-			sums := chainBlocks(nil, []uint32{1, 2, 3, 4}, 2, ns)
-			own, told = append(own, sums[1].hash()), append(told, sums[1].published())
-		}
-		for i := range own {
-			require.NotContains(t, own[:i], own[i])
-		}
-		require.Equal(t, []int64{told[0], told[0], told[0], own[3], own[4]}, told)
 	})
 }
 

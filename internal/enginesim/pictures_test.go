@@ -2,6 +2,7 @@ package enginesim
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -17,6 +18,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim/vllm"
 )
 
 const chat = "/v1/chat/completions"
@@ -29,9 +32,9 @@ func looking(address, uuid string) string {
 // lastStored returns the stores in a rank's last message.
 func lastStored(t *testing.T, s *Sim) (out []map[string]any) {
 	t.Helper()
-	pub := s.ranks[0].pub
 	var batch []any
-	require.NoError(t, msgpack.Unmarshal(pub.batches[len(pub.batches)-1], &batch))
+	batches := replay(t, s, 0, 0)
+	require.NoError(t, msgpack.Unmarshal(batches[len(batches)-1][3], &batch))
 	for _, e := range batch[1].([]any) {
 		if e := e.(map[string]any); e["type"] == "BlockStored" {
 			out = append(out, e)
@@ -51,7 +54,7 @@ func TestVLLMTellsPicturesInItsEventsAndWhereItIsAskedTo(t *testing.T) {
 	stored := lastStored(t, s)[0]
 	require.Equal(t, []any{nil, []any{[]any{digest, int8(1)}}, []any{[]any{digest, int8(-3)}}, []any{[]any{digest, int8(-7)}}, nil}, stored["extra_keys"])
 
-	var told rendered
+	var told vllm.Rendered
 	r := post(t.Context(), s.URL()+chat+"/render", looking(address, ""))
 	require.Equal(t, 200, r.status, r.body)
 	require.Greater(t, len(r.body), 1<<20, "with what its pictures were made into")
@@ -60,8 +63,8 @@ func TestVLLMTellsPicturesInItsEventsAndWhereItIsAskedTo(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(r.body), &told))
 	require.Nil(t, told.Features.Data)
 	require.Equal(t, map[string][]string{"image": {digest}}, told.Features.Hashes)
-	require.Equal(t, []placeholder{{Offset: 5, Length: 8}}, told.Features.Placeholders["image"])
-	require.Equal(t, slices.Repeat([]uint32{tokenPicture}, 8), told.TokenIDs[5:13])
+	require.Equal(t, []vllm.Placeholder{{Offset: 5, Length: 8}}, told.Features.Placeholders["image"])
+	require.Equal(t, slices.Repeat([]uint32{5}, 8), told.TokenIDs[5:13])
 	whole := len(told.TokenIDs) / 4 * 4
 	require.Len(t, stored["token_ids"], whole)
 	for i, id := range stored["token_ids"].([]any) {
@@ -97,7 +100,7 @@ func TestAPictureIsWhatIsAtItsAddress(t *testing.T) {
 	s := start(t, Config{Role: worker.Aggregated, Engine: worker.VLLM, Models: []string{"m"}, PageSize: 4, ScaleOut: true, TrustMMKwargs: true})
 	named := func(address, uuid, more string) string {
 		asked := looking(address, uuid)
-		var told rendered
+		var told vllm.Rendered
 		r := post(t.Context(), s.URL()+chat+"/render", asked[:len(asked)-1]+more+"}")
 		require.Equal(t, 200, r.status, r.body)
 		require.NoError(t, json.Unmarshal([]byte(r.body), &told))
@@ -139,13 +142,10 @@ func TestAPictureIsCachedAsWhatItIs(t *testing.T) {
 	}
 }
 
-// The pads are made as by _compute_pad_values of 0.5.23. Those of the hash 1 were
-// computed with that function.
-func TestSGLangPadsPictures(t *testing.T) {
+// The pads in events are those of the hash of the picture's content
+// (sglang.TestSGLangPadsPictures).
+func TestSGLangTellsPadsInPlaceOfPictures(t *testing.T) {
 	t.Parallel()
-	p := picture{sum: 1}
-	require.Equal(t, [4]uint64{3788338550080000423, 377845433008484899, 3733550331958129848, 2196988971805300528}, p.pads())
-
 	s := start(t, Config{Role: worker.Aggregated, Models: []string{"m"}, PageSize: 4})
 	require.Equal(t, 200, post(t.Context(), s.URL()+chat, looking("http://pictures/1", "")).status)
 	var tokens []any
@@ -154,13 +154,10 @@ func TestSGLangPadsPictures(t *testing.T) {
 	}
 	require.Len(t, tokens, 20)
 	sum := sha256.Sum256([]byte("http://pictures/1"))
-	p = picture{sum: 0}
-	for _, b := range sum[:8] {
-		p.sum = p.sum<<8 | uint64(b)
-	}
-	pads := p.pads()
+	sum = sha256.Sum256(append([]byte("sglang-mm-wide-pad-v1"), sum[:8]...))
 	for i := range 8 {
-		require.EqualValues(t, pads[i%4], tokens[5+i], i)
+		pad := 1_000_000 + binary.BigEndian.Uint64(sum[8*(i%4):])&(1<<62-1)
+		require.EqualValues(t, pad, tokens[5+i], i)
 	}
 	require.Contains(t, post(t.Context(), s.URL()+"/tokenize", looking("http://pictures/1", "")).body, "3,5,4")
 }

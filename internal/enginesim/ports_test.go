@@ -11,6 +11,8 @@ import (
 
 	workerrecord "github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim/core"
 )
 
 func TestEachRankAnswersAtAPortOfItsOwn(t *testing.T) {
@@ -19,7 +21,7 @@ func TestEachRankAnswersAtAPortOfItsOwn(t *testing.T) {
 			s := start(t, Config{Role: worker.Aggregated, Engine: engine, DPSize: 3, PortPerRank: true})
 			require.Equal(t, s.Addr(), s.RankAddr(0))
 			for i, rank := range []int{2, 0, 1, 2} { // in an order other than the worker's own
-				require.Equal(t, portOf(s.Addr())+rank, portOf(s.RankAddr(rank)))
+				require.Equal(t, core.PortOf(s.Addr())+rank, core.PortOf(s.RankAddr(rank)))
 				r := post(t.Context(), "http://"+s.RankAddr(rank)+completions, `{"model":"sim","prompt":"a b","max_tokens":2}`)
 				require.Equal(t, 200, r.status, r.body)
 				require.Equal(t, rank, s.Requests(uint64(i))[0].DPRank)
@@ -66,7 +68,7 @@ func TestAWorkerThatRefusesDoesSoAtEveryPort(t *testing.T) {
 	s := start(t, Config{Role: worker.Aggregated, DPSize: 2, PortPerRank: true, ControlListen: "127.0.0.1:0"})
 	require.NoError(t, s.SetFault(Fault{Mode: FaultRefuse}))
 	for rank := range 2 {
-		eventually(t, func() bool {
+		Eventually(t, func() bool {
 			c, err := net.Dial("tcp", s.RankAddr(rank))
 			if err == nil {
 				_ = c.Close()
@@ -76,7 +78,7 @@ func TestAWorkerThatRefusesDoesSoAtEveryPort(t *testing.T) {
 	}
 	require.NoError(t, s.SetFault(Fault{Mode: FaultNone}))
 	for rank := range 2 {
-		eventually(t, func() bool {
+		Eventually(t, func() bool {
 			return post(t.Context(), "http://"+s.RankAddr(rank)+completions, `{"model":"sim","prompt":"a"}`).status == http.StatusOK
 		}, "open again")
 		all := s.Requests(0)
@@ -88,7 +90,7 @@ func TestPortsOfRanksThatAreTakenAreNotRunFrom(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer ln.Close()
-	before := net.JoinHostPort("127.0.0.1", strconv.Itoa(portOf(ln.Addr().String())-1))
+	before := net.JoinHostPort("127.0.0.1", strconv.Itoa(core.PortOf(ln.Addr().String())-1))
 	_, err = New(Config{Role: worker.Aggregated, DPSize: 2, PortPerRank: true, Listen: before})
 	require.ErrorContains(t, err, "address already in use")
 }

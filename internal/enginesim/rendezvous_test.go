@@ -11,6 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim/core"
+	"github.com/seed-60ae5743/baton/internal/enginesim/sglang"
 )
 
 func TestBothHalvesMeet(t *testing.T) {
@@ -29,7 +32,7 @@ func TestBothHalvesMeet(t *testing.T) {
 				first, second = p, d
 			}
 			one := later(t.Context(), first.URL()+completions, body)
-			eventually(t, func() bool {
+			Eventually(t, func() bool {
 				st := p.State(false)
 				return st.DecodeAskers+st.PrefillAlone == 1
 			}, "the first half waits")
@@ -55,15 +58,15 @@ func TestDecodeReportsThePrefillsCachedTokens(t *testing.T) {
 
 func TestRequestsThatTheEngineRefuses(t *testing.T) {
 	p, d := pair(t, Config{DPSize: 2})
-	port := portOf(p.BootstrapAddr())
+	port := core.PortOf(p.BootstrapAddr())
 	for _, tc := range []struct {
 		name, body string
 		header     []string
 		status     int
 		text       string
 	}{
-		{"no room", `{"prompt":"a"}`, nil, 400, noRoom},
-		{"a null room", `{"prompt":"a","bootstrap_room":null}`, nil, 400, noRoom},
+		{"no room", `{"prompt":"a"}`, nil, 400, sglang.NoRoom},
+		{"a null room", `{"prompt":"a","bootstrap_room":null}`, nil, 400, sglang.NoRoom},
 		{"a negative room", `{"prompt":"a","bootstrap_host":"127.0.0.1","bootstrap_room":-1}`, nil, 400, "bootstrap_room -1"},
 		{"a room of 2^63", `{"prompt":"a","bootstrap_host":"127.0.0.1","bootstrap_room":9223372036854775808}`, nil, 400, "bootstrap_room"},
 		{"a room as a float", `{"prompt":"a","bootstrap_host":"127.0.0.1","bootstrap_room":5.577e18}`, nil, 400, "bootstrap_room"},
@@ -82,7 +85,7 @@ func TestRequestsThatTheEngineRefuses(t *testing.T) {
 		{"too many choices", `{"prompt":"a","n":129}`, nil, 400, "n 129"},
 	} {
 		for _, s := range []*Sim{p, d} {
-			t.Run(tc.name+" on "+s.cfg.Role.String(), func(t *testing.T) {
+			t.Run(tc.name+" on "+s.Identity().Role, func(t *testing.T) {
 				r := post(t.Context(), s.URL()+completions, tc.body, tc.header...)
 				require.NoError(t, r.err)
 				require.Equal(t, tc.status, r.status, r.body)
@@ -115,7 +118,7 @@ func TestWrongPairingsFailAndAreRecorded(t *testing.T) {
 	t.Run("a room in use", func(t *testing.T) {
 		p, d := pair(t, Config{})
 		one := ask(t, p, pdBody(p, 7, "a", ""))
-		eventually(t, func() bool { return p.State(false).PrefillAlone == 1 }, "the first is in")
+		Eventually(t, func() bool { return p.State(false).PrefillAlone == 1 }, "the first is in")
 		require.Equal(t, 500, (<-ask(t, p, pdBody(p, 7, "a", ""))).status)
 		require.Equal(t, []string{"room_reused"}, kinds(p))
 		require.Equal(t, 200, (<-ask(t, d, pdBody(p, 7, "a", ""))).status, "the first one still meets its half")
@@ -141,7 +144,7 @@ func TestWrongPairingsFailAndAreRecorded(t *testing.T) {
 	})
 	t.Run("rooms repeated by n", func(t *testing.T) {
 		p, _ := pair(t, Config{})
-		body := fmt.Sprintf(`{"prompt":["a"],"n":2,"bootstrap_host":"127.0.0.1","bootstrap_port":%d,"bootstrap_room":[5]}`, portOf(p.BootstrapAddr()))
+		body := fmt.Sprintf(`{"prompt":["a"],"n":2,"bootstrap_host":"127.0.0.1","bootstrap_port":%d,"bootstrap_room":[5]}`, core.PortOf(p.BootstrapAddr()))
 		require.Equal(t, 500, (<-ask(t, p, body)).status)
 		require.Equal(t, []string{"room_reused"}, kinds(p))
 	})
@@ -183,8 +186,8 @@ func TestRanks(t *testing.T) {
 func TestParallelPromptsTakeARoomEach(t *testing.T) {
 	p, d := pair(t, Config{DPSize: 2})
 	dec := later(t.Context(), d.URL()+completions,
-		fmt.Sprintf(`{"prompt":["a b","c"],"n":2,"max_tokens":2,"bootstrap_host":"127.0.0.1","bootstrap_port":%d,"bootstrap_room":10}`, portOf(p.BootstrapAddr())))
-	eventually(t, func() bool { return p.State(false).DecodeAskers == 4 }, "decode waits in four rooms")
+		fmt.Sprintf(`{"prompt":["a b","c"],"n":2,"max_tokens":2,"bootstrap_host":"127.0.0.1","bootstrap_port":%d,"bootstrap_room":10}`, core.PortOf(p.BootstrapAddr())))
+	Eventually(t, func() bool { return p.State(false).DecodeAskers == 4 }, "decode waits in four rooms")
 	pre := post(t.Context(), p.URL()+completions,
 		`{"prompt":["a b","c"],"n":2,"bootstrap_host":"127.0.0.1","bootstrap_room":10}`)
 	require.Equal(t, 200, pre.status, pre.body)
@@ -202,7 +205,7 @@ func TestHeaderOverrides(t *testing.T) {
 	headers := func(p *Sim, room string) []string {
 		return []string{
 			"x-override-bootstrap-host", "127.0.0.1",
-			"x-override-bootstrap-port", fmt.Sprint(portOf(p.BootstrapAddr())), "x-override-bootstrap-room", room,
+			"x-override-bootstrap-port", fmt.Sprint(core.PortOf(p.BootstrapAddr())), "x-override-bootstrap-room", room,
 		}
 	}
 	t.Run("they beat the body when switched on", func(t *testing.T) {
@@ -239,7 +242,7 @@ func TestOrphanedHalves(t *testing.T) {
 	t.Run("prefill without decode fails after its bootstrap timeout and holds KV until then", func(t *testing.T) {
 		p, _ := pair(t, Config{BootstrapTimeout: 200 * time.Millisecond})
 		pre := later(t.Context(), p.URL()+completions, pdBody(p, 1, "a", ""))
-		eventually(t, func() bool { return p.State(false).KVHeldBlocks == 1 }, "KV is held")
+		Eventually(t, func() bool { return p.State(false).KVHeldBlocks == 1 }, "KV is held")
 		r := <-pre
 		require.Equal(t, 500, r.status)
 		require.Contains(t, r.body, "Prefill bootstrap failed")
@@ -250,13 +253,13 @@ func TestOrphanedHalves(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		body := pdBody(p, 1, "a", "")
 		pre := later(ctx, p.URL()+completions, pdBody(p, 1, "a", ""))
-		eventually(t, func() bool { return p.State(false).KVHeldBlocks == 1 }, "KV is held")
+		Eventually(t, func() bool { return p.State(false).KVHeldBlocks == 1 }, "KV is held")
 		cancel()
 		require.Error(t, (<-pre).err)
 		requireClean(t, p)
 		require.Equal(t, uint64(1), p.State(false).Canceled)
 		dec := later(t.Context(), d.URL()+completions, body)
-		eventually(t, func() bool { return p.State(false).DecodeAskers == 1 }, "decode waits")
+		Eventually(t, func() bool { return p.State(false).DecodeAskers == 1 }, "decode waits")
 		require.Equal(t, 200, post(t.Context(), p.URL()+completions, body).status)
 		require.Equal(t, 200, (<-dec).status)
 		requireClean(t, p, d)
@@ -265,14 +268,14 @@ func TestOrphanedHalves(t *testing.T) {
 		p, d := pair(t, Config{PrefillPerToken: 20 * time.Millisecond})
 		ctx, cancel := context.WithCancel(t.Context())
 		dec := later(ctx, d.URL()+completions, pdBody(p, 1, "a b c d", ""))
-		eventually(t, func() bool { return p.State(false).DecodeAskers == 1 }, "decode waits")
+		Eventually(t, func() bool { return p.State(false).DecodeAskers == 1 }, "decode waits")
 		pctx, pcancel := context.WithCancel(t.Context())
 		pre := later(pctx, p.URL()+completions, pdBody(p, 1, "a b c d", ""))
-		eventually(t, func() bool { return p.State(false).PrefillMet == 1 }, "they have met")
+		Eventually(t, func() bool { return p.State(false).PrefillMet == 1 }, "they have met")
 		cancel()
 		require.Error(t, (<-dec).err)
 		requireClean(t, d)
-		eventually(t, func() bool { return p.State(false).Ranks[0].Running == 0 }, "prefill has computed")
+		Eventually(t, func() bool { return p.State(false).Ranks[0].Running == 0 }, "prefill has computed")
 		st := p.State(false)
 		require.Equal(t, 1, st.PrefillAlone)
 		require.Equal(t, 1, st.KVHeldBlocks)
@@ -283,8 +286,8 @@ func TestOrphanedHalves(t *testing.T) {
 	t.Run("a dead prefill process fails its decodes after the heartbeats", func(t *testing.T) {
 		p, d := pair(t, Config{HeartbeatInterval: 20 * time.Millisecond})
 		dec := later(t.Context(), d.URL()+completions, pdBody(p, 1, "a", ""))
-		eventually(t, func() bool { return p.State(false).DecodeAskers == 1 }, "decode waits")
-		p.die()
+		Eventually(t, func() bool { return p.State(false).DecodeAskers == 1 }, "decode waits")
+		p.Die()
 		r := <-dec
 		require.Equal(t, 500, r.status)
 		require.Contains(t, r.body, "missed 2 heartbeats")
@@ -302,7 +305,7 @@ func TestHandshakeFirstHoldsNothingBeforeTheDecodeComes(t *testing.T) {
 	p, d := pair(t, Config{HandshakeFirst: true})
 	body := pdBody(p, 1, "a", "")
 	pre := later(t.Context(), p.URL()+completions, body)
-	eventually(t, func() bool { return p.State(false).PrefillAlone == 1 }, "prefill waits")
+	Eventually(t, func() bool { return p.State(false).PrefillAlone == 1 }, "prefill waits")
 	require.Zero(t, p.State(false).KVHeldBlocks)
 	require.Equal(t, 200, post(t.Context(), d.URL()+completions, body).status)
 	require.Equal(t, 200, (<-pre).status)
@@ -318,7 +321,7 @@ func TestDecodeThatAcceptsAggregatedRequests(t *testing.T) {
 func TestBootstrapServerAnswersWhoServesARoom(t *testing.T) {
 	p, d := pair(t, Config{DPSize: 4})
 	pre := later(t.Context(), p.URL()+completions, pdBody(p, 7, "a", ""))
-	eventually(t, func() bool { return p.State(false).PrefillAlone == 1 }, "prefill is in")
+	Eventually(t, func() bool { return p.State(false).PrefillAlone == 1 }, "prefill is in")
 	r := post(t.Context(), "http://"+p.BootstrapAddr()+"/query_dp_ranks", `{"bootstrap_rooms":[7,8]}`)
 	require.JSONEq(t, `{"7":3}`, r.body)
 	require.Equal(t, 200, post(t.Context(), d.URL()+completions, pdBody(p, 7, "a", "")).status)

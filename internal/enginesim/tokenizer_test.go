@@ -20,38 +20,6 @@ func TestTokenize(t *testing.T) {
 	require.Len(t, Tokenize(strings.Repeat("x", 65)), 3, "long words are cut")
 }
 
-func TestAnswersAreAWordAToken(t *testing.T) {
-	p := Tokenize("a prompt")
-	for n := range 20 {
-		text := Answer(p, n)
-		require.Len(t, Tokenize(text), n)
-		require.Equal(t, Tokenize(text), answerTokens(digest(p), 0, n))
-	}
-	require.True(t, strings.HasPrefix(Answer(p, 1), "d"+Digest(p)))
-	require.NotEqual(t, Digest(p), Digest(Tokenize("another prompt")))
-}
-
-func FuzzALongerConversationBeginsWithTheShorter(f *testing.F) {
-	f.Add("You are kind.", "hi there", "d0123 w1 w2", " and\nthen? ")
-	f.Add("", "", "", "")
-	f.Add("ünï", "\xff\x00 a", "  ", "日本語 text")
-	f.Fuzz(func(t *testing.T, system, user, answer, more string) {
-		turn := []Message{{"system", system}, {"user", user}}
-		next := append(slices.Clone(turn), Message{"assistant", answer}, Message{"user", more})
-		for _, generation := range []bool{true, false} {
-			short, long := ChatTokens(turn, generation), ChatTokens(next, true)
-			require.Greater(t, len(long), len(short))
-			require.Equal(t, short, long[:len(short)])
-		}
-		for _, id := range ChatTokens(next, true) {
-			require.Less(t, id, uint32(VocabSize))
-		}
-		withAnswer := ChatTokens(append(slices.Clone(turn), Message{"assistant", answer}), false)
-		want := append(ChatTokens(turn, true), Tokenize(answer)...)
-		require.Equal(t, append(want, tokenEnd), withAnswer, "generated tokens are the next turn's prefix")
-	})
-}
-
 func TestTokenizeEndpoint(t *testing.T) {
 	s := start(t, Config{Role: worker.Aggregated, MaxModelLen: 99})
 	type answer struct {
@@ -59,7 +27,7 @@ func TestTokenizeEndpoint(t *testing.T) {
 		Count       json.RawMessage
 		MaxModelLen int `json:"max_model_len"`
 	}
-	chat := []Message{{"system", "be kind"}, {"user", "hi \"you\""}}
+	chat := []Message{{Role: "system", Content: "be kind"}, {Role: "user", Content: "hi \"you\""}}
 	for _, tc := range []struct {
 		name, body string
 		want       any
@@ -72,7 +40,7 @@ func TestTokenizeEndpoint(t *testing.T) {
 			`{"messages":[{"role":"system","content":"be kind"},{"role":"user","content":[{"type":"text","text":"hi \"you\""}]}]}`,
 			ChatTokens(chat, true), "15",
 		},
-		{"messages alone", `{"messages":[{"role":"user","content":"x"}],"add_generation_prompt":false}`, ChatTokens([]Message{{"user", "x"}}, false), "4"},
+		{"messages alone", `{"messages":[{"role":"user","content":"x"}],"add_generation_prompt":false}`, ChatTokens([]Message{{Role: "user", Content: "x"}}, false), "4"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			for _, path := range []string{"/tokenize", "/v1/tokenize"} {

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim/vllm"
 )
 
 // words are n tokens of text.
@@ -84,7 +86,7 @@ func TestWhoCutsNoPrompt(t *testing.T) {
 	s := start(t, Config{Role: worker.Aggregated, Engine: worker.VLLM, MaxModelLen: 20})
 	require.Contains(t, post(t.Context(), s.URL()+chat, strings.Replace(asked, "both", "left", 1)).body, "max_tokens must be at least 1, got 0.")
 	s = start(t, Config{Role: worker.Aggregated, MaxModelLen: 60})
-	require.Contains(t, post(t.Context(), s.URL()+chat, asked).body, Digest(ChatTokens([]Message{{"user", words(30)}}, true)))
+	require.Contains(t, post(t.Context(), s.URL()+chat, asked).body, Digest(ChatTokens([]Message{{Role: "user", Content: words(30)}}, true)))
 }
 
 // A picture is left whole at its new place, or the request is refused; /render says so, too.
@@ -95,7 +97,7 @@ func TestVLLMCutsNoPicture(t *testing.T) {
 		return fmt.Sprintf(`{"model":"sim","max_tokens":2,"messages":[{"role":"user","content":[{"type":"text","text":%q},`+
 			`{"type":"image_url","image_url":{"url":"data:,12345678"}},{"type":"text","text":%q}]}],%s}`, words(9), words(5), more)
 	}
-	render := func(more string) (out rendered) {
+	render := func(more string) (out vllm.Rendered) {
 		r := post(t.Context(), s.URL()+chat+"/render", asked(more))
 		require.Equal(t, http.StatusOK, r.status, r.body)
 		require.NoError(t, json.Unmarshal([]byte(r.body), &out))
@@ -106,7 +108,7 @@ func TestVLLMCutsNoPicture(t *testing.T) {
 	n := len(whole.TokenIDs)
 	left := render(fmt.Sprintf(`"truncate_prompt_tokens":%d`, n-at.Offset))
 	require.Equal(t, whole.TokenIDs[at.Offset:], left.TokenIDs)
-	require.Equal(t, []placeholder{{Offset: 0, Length: at.Length}}, left.Features.Placeholders["image"])
+	require.Equal(t, []vllm.Placeholder{{Offset: 0, Length: at.Length}}, left.Features.Placeholders["image"])
 	right := render(fmt.Sprintf(`"truncate_prompt_tokens":%d,"truncation_side":"right"`, at.Offset+at.Length))
 	require.Equal(t, whole.TokenIDs[:at.Offset+at.Length], right.TokenIDs)
 	for _, more := range []string{

@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
+
+	"github.com/seed-60ae5743/baton/internal/enginesim/core"
 )
 
 // TestWire runs the scenarios of testdata/wire: request bodies, and the counts of
@@ -55,7 +57,7 @@ func TestWire(t *testing.T) {
 			case "await":
 				var n uint64
 				d.ScanArgs(t, "expired", &n)
-				eventually(t, func() bool { return w.p.State(false).Handoff.Expired == n }, "leases run out")
+				Eventually(t, func() bool { return w.p.State(false).Handoff.Expired == n }, "leases run out")
 			case "ledger":
 				return w.ledger(t)
 			default:
@@ -189,7 +191,7 @@ func (w *wire) change(t *testing.T, d *datadriven.TestData) {
 			out += fmt.Sprintf(`,%q:%s`, key, value)
 		}
 	}
-	require.NoError(t, eachField([]byte(w.given), func(key string, v []byte) error {
+	require.NoError(t, core.EachField([]byte(w.given), func(key string, v []byte) error {
 		value := string(v)
 		if key == "request_type" {
 			value = `"generation_only"`
@@ -208,11 +210,11 @@ func (w *wire) change(t *testing.T, d *datadriven.TestData) {
 
 func (w *wire) ledger(t *testing.T) string {
 	var out strings.Builder
-	eventually(t, func() bool { return w.p.State(false).Running+w.d.State(false).Running == 0 }, "nobody runs")
+	Eventually(t, func() bool { return w.p.State(false).Running+w.d.State(false).Running == 0 }, "nobody runs")
 	for _, s := range []*Sim{w.p, w.d} {
 		st := s.State(false)
 		h := st.Handoff
-		fmt.Fprintf(&out, "%s:", s.cfg.Role)
+		fmt.Fprintf(&out, "%s:", s.Identity().Role)
 		for _, n := range []struct {
 			name string
 			n    uint64
