@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"go/scanner"
 	"go/token"
@@ -33,9 +34,27 @@ func linesOf(src []byte) (int, error) {
 	}
 }
 
+// lines are those of a file.
+type lines struct {
+	n int
+	// apart: a tag of tests keeps the file out of what is built for users.
+	apart bool
+}
+
+// apart reports whether a file is built with a tag of tests only: internal checks, and the
+// engine of an example.
+func apart(src []byte) bool {
+	for _, tag := range []string{"invariants", "example"} {
+		if bytes.HasPrefix(src, []byte("//go:build "+tag+"\n")) {
+			return true
+		}
+	}
+	return false
+}
+
 // count returns the lines of each Go file of the module in fsys, by path.
-func count(fsys fs.FS) (map[string]int, error) {
-	out := map[string]int{}
+func count(fsys fs.FS) (map[string]lines, error) {
+	out := map[string]lines{}
 	err := fs.WalkDir(fsys, ".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -57,7 +76,7 @@ func count(fsys fs.FS) (map[string]int, error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", p, err)
 		}
-		out[p] = n
+		out[p] = lines{n, apart(src)}
 		return nil
 	})
 	return out, err
