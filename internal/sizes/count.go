@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"go/scanner"
 	"go/token"
 	"io/fs"
 	"path"
+	"regexp"
 	"strings"
 )
 
@@ -41,16 +41,9 @@ type lines struct {
 	apart bool
 }
 
-// apart reports whether a file is built with a tag of tests only: internal checks, and the
+// ofTests matches a file that is built with a tag of tests only: internal checks, and the
 // engine of an example.
-func apart(src []byte) bool {
-	for _, tag := range []string{"invariants", "example"} {
-		if bytes.HasPrefix(src, []byte("//go:build "+tag+"\n")) {
-			return true
-		}
-	}
-	return false
-}
+var ofTests = regexp.MustCompile(`\A//go:build (invariants|example)\n`)
 
 // count returns the lines of each Go file of the module in fsys, by path.
 func count(fsys fs.FS) (map[string]lines, error) {
@@ -76,7 +69,7 @@ func count(fsys fs.FS) (map[string]lines, error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", p, err)
 		}
-		out[p] = lines{n, apart(src)}
+		out[p] = lines{n, ofTests.Match(src)}
 		return nil
 	})
 	return out, err
