@@ -348,7 +348,9 @@ func parts(p *plugin, s *admin.State) (ts []trouble.Trouble) {
 	for _, why := range p.files.Faults() {
 		ts = append(ts, trouble.Trouble{Kind: trouble.ModelFiles, Subject: why, What: upper(why)})
 	}
-	for kind, w := range map[trouble.Kind]string{trouble.Exposed: p.cfg.Warning(), trouble.KeyHidden: p.cfg.KeyWarning()} {
+	for kind, w := range map[trouble.Kind]string{
+		trouble.Exposed: p.cfg.Warning(), trouble.KeyHidden: p.cfg.KeyWarning(), trouble.ConfigIgnored: p.cfg.GoneWarning(),
+	} {
 		if w != "" {
 			ts = append(ts, trouble.Trouble{Kind: kind, What: upper(w)})
 		}
