@@ -28,8 +28,15 @@ const (
 )
 
 // Validate returns every fault, joined, or nil. Each fault begins with its key.
-func (c *Config) Validate() error {
-	errs := []error{c.Discovery.Validate(), c.Events.validate()}
+func (c *Config) Validate() error { return c.validate(true) }
+
+// validate is Validate; without workers it is no fault that no source lists them.
+func (c *Config) validate(workers bool) error {
+	var errs []error
+	if workers {
+		errs = append(errs, c.Discovery.Needed())
+	}
+	errs = append(errs, c.Discovery.Validate(), c.Events.validate())
 	errs = append(errs, c.validateAddresses()...)
 	errs = append(errs, c.validateDurations()...)
 	errs = append(errs, c.validateNumbers()...)

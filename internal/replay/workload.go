@@ -120,14 +120,3 @@ func Spread(requests []Request) {
 		i = n
 	}
 }
-
-// Bunch makes bursts: what arrives in each period comes in the first part of it, at the same
-// distances by proportion.
-func Bunch(requests []Request, period, part time.Duration) {
-	for i := range requests {
-		if r := &requests[i]; r.Follows == 0 {
-			begin := r.At / period * period
-			r.At = begin + time.Duration(float64(r.At-begin)*float64(part)/float64(period))
-		}
-	}
-}

@@ -39,12 +39,17 @@ func (c *Config) None() bool {
 	return !slices.ContainsFunc(kinds, func(k kind) bool { return k.given(c) })
 }
 
-// Validate returns every fault of c, joined, or nil.
+// Needed is the fault of c if no source of workers is set.
+func (c *Config) Needed() error {
+	if !c.None() {
+		return nil
+	}
+	return fmt.Errorf("%s: expected at least one of them: they list the workers", keys(func(kind) bool { return true }))
+}
+
+// Validate returns every other fault of c, joined, or nil.
 func (c *Config) Validate() error {
 	var errs []error
-	if c.None() {
-		errs = append(errs, fmt.Errorf("%s: expected at least one of them: they list the workers", keys(func(kind) bool { return true })))
-	}
 	for _, k := range kinds {
 		if k.check != nil {
 			errs = append(errs, k.check(c)...)

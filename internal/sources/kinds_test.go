@@ -80,7 +80,7 @@ func TestWhatBelongsTogetherIsAskedFor(t *testing.T) {
 	c := Default()
 	c.Dynamo, c.Cache = true, "x"
 	c.Etcd.Username, c.Etcd.Cert = "u", "c"
-	require.EqualError(t, c.Validate(), `discovery.file (--workers), discovery.etcd.endpoints (--etcd-endpoints) or discovery.kubernetes: expected at least one of them: they list the workers
+	require.EqualError(t, errors.Join(c.Needed(), c.Validate()), `discovery.file (--workers), discovery.etcd.endpoints (--etcd-endpoints) or discovery.kubernetes: expected at least one of them: they list the workers
 discovery.etcd.username (--etcd-user): expected discovery.etcd.endpoints (--etcd-endpoints), too
 discovery.etcd.cert (--etcd-cert): expected discovery.etcd.endpoints (--etcd-endpoints), too
 discovery.etcd: expected both username and password_file, or neither

@@ -122,6 +122,21 @@ func TestARivalsViewFollowsTheRun(t *testing.T) {
 	}
 }
 
+func TestArrivalsAreBunched(t *testing.T) {
+	of := func(at ...time.Duration) (out []replay.Request) {
+		for _, x := range at {
+			out = append(out, replay.Request{At: x * time.Millisecond})
+		}
+		return out
+	}
+	r := of(0, 500, 1000, 1500, 2250, 3000)
+	Bunch(r, time.Second, 100*time.Millisecond)
+	require.Equal(t, of(0, 50, 1000, 1050, 2025, 3000), r)
+	r[4].Follows = 1
+	Bunch(r, time.Second, 10*time.Millisecond)
+	require.Equal(t, 2025*time.Millisecond, r[4].At, "a pause is no arrival")
+}
+
 func TestFleetsAndTrafficHaveTheNumbersThatTheirNamesSay(t *testing.T) {
 	s := Scenarios{Ranks: 8, PerToken: 1.0 / 8000, PerPrompt: 0.02, CacheBlocks: 4000, EventDelay: 10 * time.Millisecond, Seed: 1}
 	for i := range 400 {

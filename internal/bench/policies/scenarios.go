@@ -150,7 +150,7 @@ func (s *Scenarios) Play(fleet, traffic string) (*replay.Fleet, *replay.Workload
 		replay.Scale(w.Requests, load/100/demand)
 	}
 	if traffic == "bursts" {
-		replay.Bunch(w.Requests, burstEvery, burstWithin)
+		Bunch(w.Requests, burstEvery, burstWithin)
 	}
 	last := time.Duration(0)
 	for i := range w.Requests {

@@ -345,7 +345,7 @@ func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Wri
 		return nil, err
 	}
 	if o.bursts {
-		replay.Bunch(trace, 10*time.Second, time.Second)
+		policies.Bunch(trace, 10*time.Second, time.Second)
 	}
 	trace = o.played.scale.shrink(trace)
 	sim := o.played.simulated()
