@@ -81,11 +81,3 @@ func TestArrivalsAreSpreadAndScaled(t *testing.T) {
 	Scale(r, 2)
 	require.Equal(t, ms(2250), r[4].At, "a pause is no arrival")
 }
-
-func TestDemandIsTheTimeOfAllRanksWithoutCaches(t *testing.T) {
-	w := ten(Request{Tokens: 100}, Request{At: time.Second, Tokens: 100})
-	f := &Fleet{Ranks: []Rank{{PerToken: 0.001, PerPrompt: 0.1}, {PerToken: 0.001, PerPrompt: 0.1, Speeds: []Speed{{Factor: 0.5}}}, {Role: Decode}}}
-	require.InDelta(t, 2*0.2/1.5, w.Demand(f), 1e-12)
-	w.Requests[1].Follows = 1
-	require.Zero(t, w.Demand(f))
-}

@@ -104,6 +104,14 @@ func TestARivalsViewFollowsTheRun(t *testing.T) {
 	}
 }
 
+func TestDemandIsTheTimeOfAllRanksWithoutCaches(t *testing.T) {
+	w := &replay.Workload{BlockTokens: 10, Requests: []replay.Request{{Tokens: 100}, {At: time.Second, Tokens: 100}}}
+	f := &replay.Fleet{Ranks: []replay.Rank{{PerToken: 0.001, PerPrompt: 0.1}, {PerToken: 0.001, PerPrompt: 0.1, Speeds: []replay.Speed{{Factor: 0.5}}}, {Role: replay.Decode}}}
+	require.InDelta(t, 2*0.2/1.5, Demand(w, f), 1e-12)
+	w.Requests[1].Follows = 1
+	require.Zero(t, Demand(w, f))
+}
+
 func TestArrivalsAreBunched(t *testing.T) {
 	of := func(at ...time.Duration) (out []replay.Request) {
 		for _, x := range at {
@@ -127,7 +135,7 @@ func TestFleetsAndTrafficHaveTheNumbersThatTheirNamesSay(t *testing.T) {
 	for _, name := range []string{"whole", "apart", "whole+two-slow", "apart+four"} {
 		f, w, err := s.Play(name, "45")
 		require.NoError(t, err)
-		require.InDelta(t, 0.45, w.Demand(f), 1e-6, name)
+		require.InDelta(t, 0.45, Demand(w, f), 1e-6, name)
 	}
 	require.Equal(t, time.Second, s.Trace[1].At, "the trace is left as it is")
 	f, w, err := s.Play("whole+two-slow+halved+four", "bursts")

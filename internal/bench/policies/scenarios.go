@@ -146,7 +146,7 @@ func (s *Scenarios) Play(fleet, traffic string) (*replay.Fleet, *replay.Workload
 	if err != nil {
 		return nil, nil, err
 	}
-	if demand := w.Demand(f); demand > 0 {
+	if demand := Demand(w, f); demand > 0 {
 		replay.Scale(w.Requests, load/100/demand)
 	}
 	if traffic == "bursts" {

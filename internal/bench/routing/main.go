@@ -350,7 +350,7 @@ func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Wri
 	trace = o.played.scale.shrink(trace)
 	sim := o.played.simulated()
 	c := &comparison{
-		options: o.played, Trace: r.Trace, Requests: len(trace), Bound: workloadOf(trace).Bound(), Demand: workloadOf(trace).Demand(sim),
+		options: o.played, Trace: r.Trace, Requests: len(trace), Bound: workloadOf(trace).Bound(), Demand: policies.Demand(workloadOf(trace), sim),
 		Span: time.Duration(float64(trace[len(trace)-1].At) / o.played.scale.Speedup), Slice: map[string]row{}, All: len(r.Cells[0].Load.Requests), Whole: map[string]row{},
 	}
 	for _, row := range r.Cells[0].Rows {
