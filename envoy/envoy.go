@@ -91,7 +91,8 @@ type Params struct {
 	Notes []string
 }
 
-func (p Params) withDefaults() Params {
+// WithDefaults returns p with the default of each field that says nothing.
+func (p Params) WithDefaults() Params {
 	def := func(s *string, v string) {
 		if *s == "" {
 			*s = v
@@ -143,33 +144,5 @@ func Standalone(p Params) ([]byte, error) {
 	if p.Routing != "" && p.Routing != "prerouted" && p.Routing != "direct" {
 		return nil, fmt.Errorf("envoy: routing %q: expected prerouted, direct or nothing", p.Routing)
 	}
-	return render("standalone.yaml.tmpl", view{GatewayParams: GatewayParams{Params: p.withDefaults()}})
-}
-
-// Committed returns the files of this folder by name, as they must be.
-func Committed() (map[string][]byte, error) {
-	out := make(map[string][]byte)
-	for name, p := range map[string]Params{
-		"standalone.yaml":             {},
-		"standalone-full-duplex.yaml": {FullDuplex: true},
-		"standalone-prerouted.yaml": {
-			Routing: "prerouted",
-			Title:   "Baton in your own Envoy for schedulers that name workers themselves: the client listener is not for others.",
-		},
-		"standalone-picker.yaml": {
-			PickerPort: 9003,
-			Title:      "Baton in your own Envoy behind another endpoint picker, which chooses both workers.",
-		},
-		"standalone-tracing.yaml": {
-			TracingHost: "127.0.0.1", TracingPort: 4317,
-			Title: "Baton in your own Envoy, bodies buffered, with Envoy's own spans sent to an OTLP collector.",
-		},
-	} {
-		b, err := Standalone(p)
-		if err != nil {
-			return nil, err
-		}
-		out[name] = b
-	}
-	return out, committedGateway(out)
+	return Render("standalone.yaml.tmpl", View{GatewayParams: GatewayParams{Params: p.WithDefaults()}})
 }

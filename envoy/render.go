@@ -21,35 +21,35 @@ var gapModule []byte
 var Gaps = []int{1, 2, 5, 10, 20, 40, 80, 160, 320}
 
 // GapModule is the filter that looks the route of an answer up again, in base64.
-func (v view) GapModule() string { return base64.StdEncoding.EncodeToString(gapModule) }
+func (v View) GapModule() string { return base64.StdEncoding.EncodeToString(gapModule) }
 
 // Gaps are for the template.
-func (v view) Gaps() []int { return Gaps }
+func (v View) Gaps() []int { return Gaps }
 
-// view is what the templates read. Protocol says that the main leg's filter is
+// View is what the templates read. Protocol says that the main leg's filter is
 // the one of the Gateway API protocol. Istio is for one template.
-type view struct {
+type View struct {
 	GatewayParams
 	Protocol bool
 	Istio    IstioParams
 }
 
 // Sends reports whether the plugin sends every prefill leg itself.
-func (v view) Sends() bool {
+func (v View) Sends() bool {
 	return v.PluginSocket != "" && v.PrefillSocket != "" && !v.Protocol && !v.Mirrors
 }
 
-// endpoint is one address of the pool.
-type endpoint struct{ Host, Port string }
+// Endpoint is one address of the pool.
+type Endpoint struct{ Host, Port string }
 
 // Endpoints are those of the pool.
-func (v view) Endpoints() ([]endpoint, error) { return endpoints("endpoint of the pool", v.Pool) }
+func (v View) Endpoints() ([]Endpoint, error) { return endpoints("endpoint of the pool", v.Pool) }
 
 // Others are the further replicas.
-func (v view) Others() ([]endpoint, error) { return endpoints("replica", v.Replicas) }
+func (v View) Others() ([]Endpoint, error) { return endpoints("replica", v.Replicas) }
 
 // Origins are the matchers of CORS.
-func (v view) Origins() []string {
+func (v View) Origins() []string {
 	out := make([]string, len(v.CORS))
 	for i, origin := range v.CORS {
 		out[i] = fmt.Sprintf("{exact: %q}", origin)
@@ -60,34 +60,34 @@ func (v view) Origins() []string {
 	return out
 }
 
-func endpoints(what string, addresses []string) ([]endpoint, error) {
-	out := make([]endpoint, 0, len(addresses))
+func endpoints(what string, addresses []string) ([]Endpoint, error) {
+	out := make([]Endpoint, 0, len(addresses))
 	for _, e := range addresses {
 		host, port, err := net.SplitHostPort(e)
 		if err != nil {
 			return nil, fmt.Errorf("envoy: %s %q: %w", what, e, err)
 		}
-		out = append(out, endpoint{host, port})
+		out = append(out, Endpoint{host, port})
 	}
 	return out, nil
 }
 
-// render executes one template. Two functions place a named part, which is
+// Render executes one template. Two functions place a named part, which is
 // written without indentation: `at` at n spaces, and `item`, which takes the one
 // element of a list, as a value of its own.
-func render(name string, v view) ([]byte, error) {
+func Render(name string, v View) ([]byte, error) {
 	t := template.New(name).Option("missingkey=error")
-	part := func(name string, v view) (string, error) {
+	part := func(name string, v View) (string, error) {
 		var b strings.Builder
 		err := t.ExecuteTemplate(&b, name, v)
 		return b.String(), err
 	}
 	t.Funcs(template.FuncMap{
-		"at": func(n int, name string, v view) (string, error) {
+		"at": func(n int, name string, v View) (string, error) {
 			s, err := part(name, v)
 			return indent(s, n), err
 		},
-		"item": func(n int, name string, v view) (string, error) {
+		"item": func(n int, name string, v View) (string, error) {
 			s, err := part(name, v)
 			lines := strings.Split(s, "\n")
 			for i, line := range lines {

@@ -37,7 +37,7 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 		_, workers := checkWorkers(c.Discovery.File, io.Discard)
 		return config.Usage(errors.Join(err, workers))
 	}
-	for _, w := range []string{c.Warning(), c.KeyWarning()} {
+	for _, w := range []string{c.Warning(), c.KeyWarning(), c.GoneWarning()} {
 		if w != "" {
 			fmt.Fprintf(stderr, "extproc: note: %s\n", w)
 		}

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/envoy/twolegs"
 )
 
 func main() {
@@ -18,7 +18,7 @@ func main() {
 }
 
 func run() error {
-	files, err := envoy.Committed()
+	files, err := twolegs.Committed()
 	if err != nil {
 		return err
 	}
@@ -27,7 +27,7 @@ func run() error {
 			return fmt.Errorf("gen: %w", err)
 		}
 	}
-	chart, err := envoy.IstioForChart()
+	chart, err := twolegs.IstioForChart()
 	if err != nil {
 		return err
 	}

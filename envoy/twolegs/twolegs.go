@@ -9,13 +9,13 @@ import (
 	"github.com/seed-60ae5743/baton/envoy"
 )
 
-// GatewayTwoLegs returns envoy.GatewayAPI(p) with envoy.GatewayPatch(p) applied.
+// GatewayTwoLegs returns GatewayAPI(p) with GatewayPatch(p) applied.
 func GatewayTwoLegs(p envoy.GatewayParams) ([]byte, error) {
-	config, err := envoy.GatewayAPI(p)
+	config, err := GatewayAPI(p)
 	if err != nil {
 		return nil, err
 	}
-	patch, err := envoy.GatewayPatch(p)
+	patch, err := GatewayPatch(p)
 	if err != nil {
 		return nil, err
 	}

@@ -271,7 +271,7 @@ func newWorkerView(w *WorkerRow, now time.Time) workerView {
 		r := &w.Ranks[i]
 		name := fmt.Sprintf("rank %d", r.DPRank)
 		if r.Health != "" {
-			name += fmt.Sprintf(" (%s%s)", r.Health, because(r.Reason))
+			name += fmt.Sprintf(" (%s%s)", r.Health, trouble.Because(r.Reason))
 		}
 		row := newRankView(name, r, now)
 		row.Pace = r.Pace.text(w.Role == worker.Decode)
@@ -383,11 +383,4 @@ func forTime(since, now time.Time) string {
 		return ""
 	}
 	return " for " + duration(now.Sub(since))
-}
-
-func because(reason string) string {
-	if reason == "" {
-		return ""
-	}
-	return " (" + reason + ")"
 }

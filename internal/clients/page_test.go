@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/pagepart"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -168,16 +169,17 @@ func (b *book) writePage(root string) error {
 	if err != nil {
 		return fmt.Errorf("clients: the page: %w", err)
 	}
-	before, rest, found := strings.Cut(string(old), tableBegins)
-	_, after, closed := strings.Cut(rest, tableEnds)
-	if !found || !closed {
-		return fmt.Errorf("clients: %s has no tables", name)
-	}
 	head := "| client | version | path |"
 	for _, col := range columns {
 		head += " " + col.String() + " |"
 	}
 	head += " remark |\n| --- | --- | --- |" + strings.Repeat(" --- |", len(columns)+1) + "\n"
 	more := "\n| client | version | path | case | seen |\n| --- | --- | --- | --- | --- |\n" + strings.Join(slices.Sorted(maps.Keys(b.told)), "")
-	return os.WriteFile(name, []byte(before+tableBegins+"\n"+head+strings.Join(b.rows(), "")+more+"\n"+tableEnds+after), 0o600)
+	page, err := pagepart.Replace(string(old), tableBegins, tableEnds, func(string) string {
+		return "\n" + head + strings.Join(b.rows(), "") + more + "\n"
+	})
+	if err != nil {
+		return fmt.Errorf("clients: %s: %w", name, err)
+	}
+	return os.WriteFile(name, []byte(page), 0o600)
 }

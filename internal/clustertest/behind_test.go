@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/envoy/twolegs"
 	"github.com/seed-60ae5743/baton/internal/node"
 )
 
@@ -193,7 +194,7 @@ spec: {selector: {gateway.networking.k8s.io/gateway-name: models}, ports: [{name
 func behindTwoLegs(t *testing.T, namespace string) string {
 	t.Helper()
 	const domain = ".svc.cluster.local"
-	text, err := envoy.Istio(envoy.IstioParams{
+	text, err := twolegs.Istio(envoy.IstioParams{
 		Params: envoy.Params{PluginHost: "baton." + namespace + domain, PluginPort: 9004, FullDuplex: true},
 		Name:   "behind", Namespace: namespace, Gateway: "models", Route: namespace + ".llama.0",
 	})

@@ -3,12 +3,12 @@ package config
 import (
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/extproc"
 	"github.com/seed-60ae5743/baton/internal/sources"
 	"github.com/seed-60ae5743/baton/internal/strictyaml"
-	"github.com/seed-60ae5743/baton/pkg/kvevents/nats"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
@@ -71,6 +71,8 @@ type Config struct {
 	Journal int `yaml:"journal"`
 	// DrainTimeout bounds the wait for open requests after SIGTERM. Default 30s.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
+
+	gone []string // keys that the file has and that have no effect any more
 }
 
 // ModelConfig holds the settings of one model.
@@ -165,8 +167,6 @@ type PickConfig struct {
 	HostCacheHitWeight           *float64 `yaml:"host_cache_hit_weight"`
 	DiskCacheHitWeight           *float64 `yaml:"disk_cache_hit_weight"`
 	SharedCacheMultiplier        *float64 `yaml:"shared_cache_multiplier"`
-	EstimatedOverlapWeight       *float64 `yaml:"estimated_overlap_weight"`
-	DegradedOverlapWeight        *float64 `yaml:"degraded_overlap_weight"`
 	FetchCost                    *float64 `yaml:"fetch_cost"`
 	Temperature                  *float64 `yaml:"temperature"`
 	TrackPrefillTokens           *bool    `yaml:"track_prefill_tokens"`
@@ -231,11 +231,9 @@ type AnswerConfig struct {
 
 // TokensConfig says how prompts are counted; see tokens.Config.
 type TokensConfig struct {
-	Mode          string        `yaml:"mode"`            // auto, estimate, off; default auto
-	Pictures      string        `yaml:"pictures"`        // auto, estimate; default estimate
-	Wait          time.Duration `yaml:"wait"`            // default 100ms
-	BytesPerToken int           `yaml:"bytes_per_token"` // default 4
-	CacheBytes    int           `yaml:"cache_bytes"`     // default 64 MiB
+	Mode     string        `yaml:"mode"`     // auto, estimate, off; default auto
+	Pictures string        `yaml:"pictures"` // auto, estimate; default estimate
+	Wait     time.Duration `yaml:"wait"`     // default 100ms
 	// FilesDir is a folder in which the files of models are kept that workers serve.
 	// Default: none; they are read again by each new process.
 	FilesDir string `yaml:"files_dir"`
@@ -246,9 +244,6 @@ type HealthConfig struct {
 	ServerErrors  int           `yaml:"server_errors"`  // in a row; default 3
 	MaxShare      float64       `yaml:"max_share"`      // of a pool, rounded up; default 0.5
 	ProbeInterval time.Duration `yaml:"probe_interval"` // default 1s
-	ProbeTimeout  time.Duration `yaml:"probe_timeout"`  // default 5s
-	ProbePath     string        `yaml:"probe_path"`     // default /health
-	MaxProbes     int           `yaml:"max_probes"`     // begun within a second, over all workers; default 200
 }
 
 // LegConfig is for legs that reach another replica, or another life of this process.
@@ -257,8 +252,6 @@ type LegConfig struct {
 	// one Envoy need the same key. Default: a key drawn at start; legs that began before
 	// a restart are then refused.
 	KeyFile string `yaml:"key_file"`
-	// Instance names this process among replicas. Default: host name and pid.
-	Instance string `yaml:"instance"`
 	// Advertise is the address at which other replicas reach this one.
 	Advertise string `yaml:"advertise"`
 	// Share says that replicas tell each other what they have booked. Default true; it
@@ -278,15 +271,14 @@ func Default() Config {
 		Listen: "unix:///run/baton/extproc.sock", SocketMode: "0660",
 		TLS:      TLSConfig{MinVersion: "VersionTLS12"},
 		Admin:    AdminConfig{Listen: "127.0.0.1:9902"},
-		Gateway:  GatewayConfig{Endpoints: 1, ReasonHeader: "x-llm-d-request-dropped-reason", UnknownModels: unknownRefuse},
+		Gateway:  GatewayConfig{Endpoints: 1, UnknownModels: unknownRefuse},
 		Fallback: fallbackNone,
 		Log:      LogConfig{Level: "info", Format: "text"},
 		Trace:    TraceConfig{Ratio: 1},
 
 		Discovery: sources.Default(),
 		Facts:     defaultFacts(),
-		Index:     IndexConfig{MaxBytes: kvindex.DefaultMaxBytes, MaxRoutedBlocks: kvindex.DefaultRoutedBlocks, HugePages: &yes, DumpInterval: time.Minute, DumpMaxAge: 15 * time.Minute},
-		Events:    EventsConfig{Dynamo: PlaneConfig{NATS: NATSConfig{Subject: nats.DefaultSubject}}},
+		Index:     IndexConfig{MaxBytes: kvindex.DefaultMaxBytes, HugePages: &yes, DumpInterval: time.Minute, DumpMaxAge: 15 * time.Minute},
 		Routing: RoutingConfig{
 			Prefill: PickConfig{Mode: "kv", Cost: "seconds"}, Decode: PickConfig{Mode: "kv", Cost: "seconds"}, Aggregated: PickConfig{Mode: "kv", Cost: "seconds"},
 			Headers: prefill.DialectPlain, RequestOverrides: &yes, RoutedTTL: 2 * time.Minute,
@@ -301,11 +293,11 @@ func Default() Config {
 			MaxBodyBytes: 64 << 20, MaxAttempts: 3, PassOtherPaths: &yes,
 		},
 		Answer:       AnswerConfig{FirstToken: extproc.FirstTokenHold, OverdueBase: 10 * time.Second},
-		Tokens:       TokensConfig{Mode: "auto", Pictures: "estimate", Wait: 100 * time.Millisecond, BytesPerToken: 4, CacheBytes: 64 << 20},
+		Tokens:       TokensConfig{Mode: "auto", Pictures: "estimate", Wait: 100 * time.Millisecond},
 		Engines:      EnginesConfig{ReportInterval: 2 * time.Second},
-		Health:       HealthConfig{ServerErrors: 3, MaxShare: 0.5, ProbeInterval: time.Second, ProbeTimeout: 5 * time.Second, ProbePath: "/health", MaxProbes: 200},
+		Health:       HealthConfig{ServerErrors: 3, MaxShare: 0.5, ProbeInterval: time.Second},
 		Leg:          LegConfig{Share: &yes},
-		Record:       RecordConfig{MaxBytes: 1 << 30, FileBytes: 64 << 20},
+		Record:       RecordConfig{MaxBytes: 1 << 30},
 		Journal:      256,
 		DrainTimeout: 30 * time.Second,
 	}
@@ -336,5 +328,6 @@ func readOver(c Config, file string) (Config, strictyaml.Places, error) {
 		return c, strictyaml.Places{}, fmt.Errorf("config: %w", err)
 	}
 	places, err := strictyaml.Read(file, data, &c)
+	c.gone = slices.DeleteFunc(gone(), func(key string) bool { return !places.Given(key) })
 	return c, places, err
 }

@@ -49,6 +49,7 @@ func keysOf(v reflect.Value, prefix string, into map[string]reflect.Value) {
 		name := prefix + v.Type().Field(i).Tag.Get("yaml")
 		f := v.Field(i)
 		switch {
+		case !v.Type().Field(i).IsExported():
 		case f.Type() == reflect.TypeFor[PickConfig]():
 			keysOf(f, "routing.<role>.", into)
 		case f.Kind() == reflect.Struct:
@@ -69,7 +70,6 @@ func elsewhere() map[string]string {
 	p, whole := picker.DefaultParams(), picker.DefaultParamsFor(worker.Aggregated)
 	return map[string]string{
 		"models.NAME.disaggregation":                     "auto",
-		"discovery.poll":                                 "2s", // file.Config
 		"shadow.routing":                                 `""`,
 		"routing.<role>.mode":                            p.Mode.String(),
 		"routing.<role>.overlap_score_credit":            fmt.Sprintf("%v`, aggregated `%v", p.OverlapScoreCredit, whole.OverlapScoreCredit),
@@ -77,8 +77,6 @@ func elsewhere() map[string]string {
 		"routing.<role>.decode_active_request_weight":    fmt.Sprint(p.DecodeActiveRequestWeight),
 		"routing.<role>.host_cache_hit_weight":           fmt.Sprint(p.HostHitWeight),
 		"routing.<role>.disk_cache_hit_weight":           fmt.Sprint(p.DiskHitWeight),
-		"routing.<role>.estimated_overlap_weight":        fmt.Sprint(p.EstimatedOverlapWeight),
-		"routing.<role>.degraded_overlap_weight":         fmt.Sprint(p.DegradedOverlapWeight),
 		"routing.<role>.temperature":                     fmt.Sprint(p.Temperature),
 		"routing.<role>.fetch_cost":                      fmt.Sprint(p.FetchCost),
 		"routing.<role>.shared_cache_multiplier":         fmt.Sprint(p.SharedCacheMultiplier),

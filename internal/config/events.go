@@ -27,7 +27,6 @@ type PlaneConfig struct {
 // NATSConfig says where NATS carries Dynamo's event plane.
 type NATSConfig struct {
 	URL          string `yaml:"url"`           // nats://host:port or tls://host:port; empty: no NATS
-	Subject      string `yaml:"subject"`       // default nats.DefaultSubject
 	Username     string `yaml:"username"`      // if NATS asks for one
 	PasswordFile string `yaml:"password_file"` // holds the user's password
 }
@@ -78,5 +77,5 @@ func (c *EventsConfig) Addresses(out *kvevents.Config) (*kvevents.Config, error)
 // Channel converts to the settings of a NATS client. The password is the one in
 // PasswordFile.
 func (n *NATSConfig) Channel(password string) nats.Config {
-	return nats.Config{URL: n.URL, Subject: n.Subject, Username: n.Username, Password: password}
+	return nats.Config{URL: n.URL, Username: n.Username, Password: password}
 }

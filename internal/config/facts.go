@@ -17,8 +17,6 @@ type FactsConfig struct {
 	Refresh time.Duration `yaml:"refresh"`
 	// Timeout bounds one question, with all its pages. Default 5s.
 	Timeout time.Duration `yaml:"timeout"`
-	// AtOnce is how many questions may run at a time. Default 16.
-	AtOnce int `yaml:"at_once"`
 	// PortOffset is how much higher the port of a decode worker's engine is than that of
 	// its endpoint, where a sidecar has the endpoint's port. Default 0.
 	PortOffset int `yaml:"port_offset"`
@@ -31,14 +29,14 @@ type FactsConfig struct {
 }
 
 func defaultFacts() FactsConfig {
-	return FactsConfig{Refresh: time.Minute, Timeout: 5 * time.Second, AtOnce: 16, Defaults: facts.Defaults{}.WithDefaults()}
+	return FactsConfig{Refresh: time.Minute, Timeout: 5 * time.Second, Defaults: facts.Defaults{}.WithDefaults()}
 }
 
 // Source converts to the settings of a source that asks. The caller adds the inner source
 // and what it needs at run time. CA is read.
 func (c *FactsConfig) Source() (facts.Config, error) {
 	out := facts.Config{
-		Refresh: c.Refresh, Timeout: c.Timeout, AtOnce: c.AtOnce, PortOffset: c.PortOffset, Defaults: c.Defaults,
+		Refresh: c.Refresh, Timeout: c.Timeout, PortOffset: c.PortOffset, Defaults: c.Defaults,
 	}
 	if !c.HTTPS {
 		return out, nil

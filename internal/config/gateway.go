@@ -19,9 +19,6 @@ type GatewayConfig struct {
 	// Endpoints is how many destinations an answer names, in order of preference: 1 to 8.
 	// Default 1; choose more only if the data plane takes a list.
 	Endpoints int `yaml:"endpoints"`
-	// ReasonHeader is the header in which Baton's own answers say why the request was
-	// dropped; empty: none. Default x-llm-d-request-dropped-reason.
-	ReasonHeader string `yaml:"reason_header"`
 	// UnknownModels says what becomes of a request for a model that no worker is known to
 	// serve: pass (to the workers whose models are not known, while there are such) or
 	// refuse (503 while there are such, 404 after that). Default refuse; the flags of a reference picker set pass.
@@ -30,6 +27,10 @@ type GatewayConfig struct {
 	// chooses its endpoints: only for the conformance suite. Default false.
 	SelectionHeader bool `yaml:"selection_header"`
 }
+
+// reasonHeader is the header in which a refusal says to a gateway why the request was dropped: the
+// reference pickers' own.
+const reasonHeader = "x-llm-d-request-dropped-reason"
 
 // The values of UnknownModels.
 const (
@@ -44,9 +45,6 @@ func (c *GatewayConfig) validate() (errs []error) {
 	if u := c.UnknownModels; u != unknownPass && u != unknownRefuse {
 		errs = append(errs, fmt.Errorf("gateway.unknown_models %q: expected %s or %s", u, unknownPass, unknownRefuse))
 	}
-	if h := c.ReasonHeader; h != "" && !headerName(h) {
-		errs = append(errs, fmt.Errorf("gateway.reason_header %q: expected a header name in lower case, or nothing", h))
-	}
 	return errs
 }
 
@@ -56,7 +54,7 @@ func (c *GatewayConfig) ClientsChoose() bool { return c.Enabled && c.SelectionHe
 // gateway converts to the server's settings.
 func (c *Config) gateway() extproc.Gateway {
 	g := &c.Gateway
-	return extproc.Gateway{Enabled: g.Enabled, Endpoints: g.Endpoints, ReasonHeader: g.ReasonHeader, PassUnknown: g.UnknownModels == unknownPass, SelectionHeader: g.ClientsChoose()}
+	return extproc.Gateway{Enabled: g.Enabled, Endpoints: g.Endpoints, ReasonHeader: reasonHeader, PassUnknown: g.UnknownModels == unknownPass, SelectionHeader: g.ClientsChoose()}
 }
 
 // headerName reports whether h is a header name in HTTP/2's form.

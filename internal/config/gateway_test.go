@@ -16,8 +16,8 @@ func TestTheGatewaysDefaults(t *testing.T) {
 	require.Empty(t, c.Gateway.validate())
 
 	c.Gateway = GatewayConfig{Endpoints: 8, UnknownModels: "refuse", SelectionHeader: true}
-	require.Empty(t, c.Gateway.validate(), "no reason header: it is not said")
-	require.Equal(t, extproc.Gateway{Endpoints: 8}, c.gateway(), "the selection header is only the gateway's")
+	require.Empty(t, c.Gateway.validate())
+	require.Equal(t, extproc.Gateway{Endpoints: 8, ReasonHeader: reasonHeader}, c.gateway(), "the selection header is only the gateway's")
 	c.Gateway.Enabled = true
-	require.Equal(t, extproc.Gateway{Enabled: true, Endpoints: 8, SelectionHeader: true}, c.gateway())
+	require.Equal(t, extproc.Gateway{Enabled: true, Endpoints: 8, ReasonHeader: reasonHeader, SelectionHeader: true}, c.gateway())
 }

@@ -21,9 +21,6 @@ type IndexConfig struct {
 	// DumpMaxAge is how old the dump's content of a rank may be, above 0. Default 15m. A
 	// longer age helps after a longer absence, as far back as workers can replay.
 	DumpMaxAge time.Duration `yaml:"dump_max_age"`
-	// MaxRoutedBlocks bounds how many blocks of routed prompts are remembered, over all
-	// ranks. Default kvindex.DefaultRoutedBlocks.
-	MaxRoutedBlocks int `yaml:"max_routed_blocks"`
 }
 
 // predictedWeight is 0 if nothing is predicted.
@@ -38,6 +35,6 @@ func (c *RoutingConfig) predictedWeight() float64 {
 func (c *Config) Tree() kvindex.TreeConfig {
 	return kvindex.TreeConfig{
 		MaxBytes: c.Index.MaxBytes, NoHugePages: !unlessFalse(c.Index.HugePages),
-		Route: kvindex.RouteConfig{TTL: c.Routing.RoutedTTL, PredictedTTL: c.Routing.PredictedTTL, MaxBlocks: c.Index.MaxRoutedBlocks},
+		Route: kvindex.RouteConfig{TTL: c.Routing.RoutedTTL, PredictedTTL: c.Routing.PredictedTTL},
 	}
 }

@@ -12,7 +12,7 @@ import (
 func TestHugePagesAreAskedForUnlessToldOtherwise(t *testing.T) {
 	yes, no := true, false
 	c := Default()
-	route := kvindex.RouteConfig{TTL: 2 * time.Minute, PredictedTTL: 10 * time.Second, MaxBlocks: kvindex.DefaultRoutedBlocks}
+	route := kvindex.RouteConfig{TTL: 2 * time.Minute, PredictedTTL: 10 * time.Second}
 	require.Equal(t, kvindex.TreeConfig{MaxBytes: kvindex.DefaultMaxBytes, Route: route}, c.Tree())
 	c.Index.HugePages = &yes
 	require.False(t, c.Tree().NoHugePages)

@@ -14,12 +14,7 @@ func Flags(fs *flag.FlagSet) func() (Config, error) {
 // FlagsWithoutWorkers is [Flags] for a command that needs no workers if without says so: that no source
 // lists them is no fault then.
 func FlagsWithoutWorkers(fs *flag.FlagSet, without func() bool) func() (Config, error) {
-	return overlay{base: Default(), file: "config", over: func(c *Config) error {
-		if without() && c.Discovery.File == "" && len(c.Discovery.Elsewhere()) == 0 {
-			c.Discovery.File = "workers.yaml"
-		}
-		return nil
-	}}.flags(fs)
+	return overlay{base: Default(), file: "config", without: without}.flags(fs)
 }
 
 // overlay holds what a configuration is made from. Each step overrides the ones before:
@@ -29,6 +24,7 @@ type overlay struct {
 	base        Config
 	file        string // the flag that names the file
 	under, over func(c *Config) error
+	without     func() bool // no workers are needed; nil: they are
 }
 
 func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
@@ -57,7 +53,7 @@ func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
 				return c, Usage(errors.Join(fault, err))
 			}
 		}
-		fault = places.InOrder(errors.Join(fault, places.Explain(c.Validate())))
+		fault = places.InOrder(errors.Join(fault, places.Explain(c.validate(o.without == nil || !o.without()))))
 		if fault != nil {
 			return c, Usage(fault)
 		}

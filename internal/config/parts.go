@@ -52,8 +52,8 @@ func unlessFalse(b *bool) bool { return b == nil || *b }
 // Tracker converts to the settings that say when a worker is set aside.
 func (c *HealthConfig) Tracker() health.Config {
 	return health.Config{
-		ServerErrors: c.ServerErrors, MaxShare: c.MaxShare, MaxProbes: c.MaxProbes,
-		ProbeInterval: c.ProbeInterval, ProbeTimeout: c.ProbeTimeout, ProbePath: c.ProbePath,
+		ServerErrors: c.ServerErrors, MaxShare: c.MaxShare,
+		ProbeInterval: c.ProbeInterval,
 	}
 }
 
@@ -61,7 +61,6 @@ func (c *HealthConfig) Tracker() health.Config {
 func (c *TokensConfig) Resolver() tokens.Config {
 	return tokens.Config{
 		Mode: tokens.Mode(c.Mode), Pictures: tokens.PictureMode(c.Pictures), Wait: c.Wait,
-		EstimateBytesPerToken: c.BytesPerToken, CacheBytes: c.CacheBytes,
 	}
 }
 

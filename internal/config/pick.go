@@ -22,8 +22,6 @@ func (p *PickConfig) knobs(to *picker.Params) []knob {
 		{&p.HostCacheHitWeight, &to.HostHitWeight},
 		{&p.DiskCacheHitWeight, &to.DiskHitWeight},
 		{&p.SharedCacheMultiplier, &to.SharedCacheMultiplier},
-		{&p.EstimatedOverlapWeight, &to.EstimatedOverlapWeight},
-		{&p.DegradedOverlapWeight, &to.DegradedOverlapWeight},
 		{&p.FetchCost, &to.FetchCost},
 		{&p.Temperature, &to.Temperature},
 		{&p.TrackPrefillTokens, &to.TrackPrefillTokens},

@@ -15,8 +15,6 @@ type RecordConfig struct {
 	Dir string `yaml:"dir"`
 	// MaxBytes bounds all files together: the oldest go first. Default 1 GiB.
 	MaxBytes int64 `yaml:"max_bytes"`
-	// FileBytes bounds one file. Default 64 MiB.
-	FileBytes int `yaml:"file_bytes"`
 }
 
 // ShadowConfig is a second policy, which decides beside the first one in simulations of the latest requests, and
@@ -32,15 +30,12 @@ type ShadowRouting struct {
 	Aggregated *PickConfig `yaml:"aggregated"`
 }
 
-// leastFile is the smallest bound of a file: the longest decision, and the ranks at the file's beginning, fit.
-const leastFile = 4 << 20
+// fileBytes bounds one file of records.
+const fileBytes = 64 << 20
 
 func (c *Config) validateRecord() (errs []error) {
-	if c.Record.FileBytes < leastFile || c.Record.FileBytes > 1<<30 {
-		errs = append(errs, fmt.Errorf("record.file_bytes %d: expected %d to %d", c.Record.FileBytes, leastFile, 1<<30))
-	}
-	if c.Record.MaxBytes < 2*int64(c.Record.FileBytes) {
-		errs = append(errs, fmt.Errorf("record.max_bytes %d: expected at least two files of record.file_bytes, %d", c.Record.MaxBytes, c.Record.FileBytes))
+	if c.Record.MaxBytes < 2*fileBytes {
+		errs = append(errs, fmt.Errorf("record.max_bytes %d: expected at least two files of %d bytes", c.Record.MaxBytes, fileBytes))
 	}
 	if c.Shadow.Routing != nil {
 		errs = append(errs, validatePicks("shadow.routing.", c.ShadowRouting())...)
@@ -53,7 +48,7 @@ func (c *RecordConfig) Store() record.Store {
 	if c.Dir == "" {
 		return nil
 	}
-	return &record.Dir{Path: c.Dir, MaxBytes: c.MaxBytes, FileBytes: c.FileBytes}
+	return &record.Dir{Path: c.Dir, MaxBytes: c.MaxBytes, FileBytes: fileBytes}
 }
 
 // ShadowRouting returns the routing of the second policy, complete; without one, the first policy's.

@@ -23,15 +23,20 @@ import (
 
 // Bounds far beyond any use, so that no sum or product of settings overflows.
 const (
-	mostDuration      = 365 * 24 * time.Hour
-	mostBytesPerToken = 1 << 20
-	mostProbes        = 100_000
-	mostJournal       = 1_000_000
+	mostDuration = 365 * 24 * time.Hour
+	mostJournal  = 1_000_000
 )
 
 // Validate returns every fault, joined, or nil. Each fault begins with its key.
-func (c *Config) Validate() error {
-	errs := []error{c.Discovery.Validate(), c.Events.validate()}
+func (c *Config) Validate() error { return c.validate(true) }
+
+// validate is Validate; without workers it is no fault that no source lists them.
+func (c *Config) validate(workers bool) error {
+	var errs []error
+	if workers {
+		errs = append(errs, c.Discovery.Needed())
+	}
+	errs = append(errs, c.Discovery.Validate(), c.Events.validate())
 	errs = append(errs, c.validateAddresses()...)
 	errs = append(errs, c.validateDurations()...)
 	errs = append(errs, c.validateNumbers()...)
@@ -128,7 +133,6 @@ func (c *Config) validateDurations() (errs []error) {
 		least time.Duration
 	}{
 		{"drain_timeout", c.DrainTimeout, 0},
-		{"discovery.poll", c.Discovery.Poll, tick}, {"discovery.cache_max_age", c.Discovery.CacheMaxAge, tick},
 		{"tokens.wait", c.Tokens.Wait, tick},
 		{"index.dump_interval", c.Index.DumpInterval, 0}, {"index.dump_max_age", c.Index.DumpMaxAge, tick},
 		{"prefill.start_timeout", c.Prefill.StartTimeout, tick}, {"prefill.timeout", c.Prefill.Timeout, tick},
@@ -138,7 +142,7 @@ func (c *Config) validateDurations() (errs []error) {
 		{"routing.routed_ttl", c.Routing.RoutedTTL, tick}, {"routing.predicted_ttl", c.Routing.PredictedTTL, 0},
 		{"request.default_timeout", c.Request.DefaultTimeout, tick}, {"request.max_timeout", c.Request.MaxTimeout, tick},
 		{"request.max_wait", c.Request.MaxWait, tick},
-		{"health.probe_interval", c.Health.ProbeInterval, tick}, {"health.probe_timeout", c.Health.ProbeTimeout, tick},
+		{"health.probe_interval", c.Health.ProbeInterval, tick},
 		{"engines.report_interval", c.Engines.ReportInterval, 0},
 		{"facts.refresh", c.Facts.Refresh, time.Second}, {"facts.timeout", c.Facts.Timeout, tick},
 	} {
@@ -171,13 +175,11 @@ func (c *Config) validateNumbers() (errs []error) {
 		v, least, most int64
 	}{
 		{"journal", int64(c.Journal), 1, mostJournal},
-		{"index.max_bytes", int64(c.Index.MaxBytes), kvindex.LeastBytes, kvindex.MostBytes}, {"index.max_routed_blocks", int64(c.Index.MaxRoutedBlocks), 1, most},
+		{"index.max_bytes", int64(c.Index.MaxBytes), kvindex.LeastBytes, kvindex.MostBytes},
 		{"prefill.max_queued_isl_tokens", c.Prefill.MaxQueuedISLTokens, 0, most},
 		{"request.max_body_bytes", int64(c.Request.MaxBodyBytes), 1, most},
 		{"request.max_bodies_bytes", cmp.Or(c.Request.MaxBodiesBytes, budget.Least), budget.Least, most}, {"request.max_attempts", int64(c.Request.MaxAttempts), 1, 100},
-		{"tokens.bytes_per_token", int64(c.Tokens.BytesPerToken), 1, mostBytesPerToken}, {"tokens.cache_bytes", int64(c.Tokens.CacheBytes), 1, most},
-		{"facts.at_once", int64(c.Facts.AtOnce), 1, 1000},
-		{"health.server_errors", int64(c.Health.ServerErrors), 1, 1000}, {"health.max_probes", int64(c.Health.MaxProbes), 1, mostProbes},
+		{"health.server_errors", int64(c.Health.ServerErrors), 1, 1000},
 	} {
 		if n.v < n.least || n.v > n.most {
 			errs = append(errs, fmt.Errorf("%s %d: expected %d to %d", n.key, n.v, n.least, n.most))
@@ -202,7 +204,6 @@ func (c *Config) validateWords() (errs []error) {
 	for _, w := range []struct{ key, v, want string }{
 		{"prefill.cluster", c.Prefill.Cluster, "the name of a cluster of Envoy's"},
 		{"tls.min_version", c.TLS.MinVersion, "VersionTLS12 or VersionTLS13"},
-		{"events.dynamo.nats.subject", c.Events.Dynamo.NATS.Subject, "a subject"},
 		{"discovery.etcd.prefix", c.Discovery.Etcd.Prefix, "what the workers' keys begin with"},
 		{"routing.prefill.mode", c.Routing.Prefill.Mode, picker.ModeNames()}, {"routing.decode.mode", c.Routing.Decode.Mode, picker.ModeNames()},
 		{"routing.aggregated.mode", c.Routing.Aggregated.Mode, picker.ModeNames()},
@@ -226,9 +227,6 @@ func (c *Config) validateWords() (errs []error) {
 	case tokens.AskPictures, tokens.EstimatePictures:
 	default:
 		bad("tokens.pictures %q: expected auto or estimate", c.Tokens.Pictures)
-	}
-	if !strings.HasPrefix(c.Health.ProbePath, "/") {
-		bad("health.probe_path %q: expected a path that begins with /", c.Health.ProbePath)
 	}
 	if h := c.Request.TimeoutHeader; !headerName(h) {
 		bad("request.timeout_header %q: expected a header name in lower case", h)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/envoyfile"
+	"github.com/seed-60ae5743/baton/internal/pagepart"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the page's table of parts anew")
@@ -28,11 +29,8 @@ func TestThePageListsTheParts(t *testing.T) {
 	}
 	is, err := os.ReadFile(page)
 	require.NoError(t, err)
-	before, rest, ok := strings.Cut(string(is), begin)
-	require.True(t, ok)
-	_, after, ok := strings.Cut(rest, end)
-	require.True(t, ok)
-	want := before + begin + b.String() + end + after
+	want, err := pagepart.Replace(string(is), begin, end, func(string) string { return b.String() })
+	require.NoError(t, err)
 	if *rewrite {
 		require.NoError(t, os.WriteFile(page, []byte(want), 0o644))
 		return

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/envoy/twolegs"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -23,7 +24,7 @@ import (
 // below. Those of a gateway are in gateway_config_test.go.
 func forms(t *testing.T) map[string][]byte {
 	t.Helper()
-	out, err := envoy.Committed()
+	out, err := twolegs.Committed()
 	require.NoError(t, err)
 	maps.DeleteFunc(out, func(name string, _ []byte) bool { return !strings.HasPrefix(name, "standalone") })
 	for name, p := range map[string]envoy.Params{
@@ -42,7 +43,7 @@ func TestTheCommittedConfigurationsAreThoseOfTheTemplate(t *testing.T) {
 	t.Parallel()
 	root, err := stack.Root()
 	require.NoError(t, err)
-	want, err := envoy.Committed()
+	want, err := twolegs.Committed()
 	require.NoError(t, err)
 	files, err := filepath.Glob(filepath.Join(root, "envoy", "*.yaml"))
 	require.NoError(t, err)
@@ -52,7 +53,7 @@ func TestTheCommittedConfigurationsAreThoseOfTheTemplate(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, string(body), string(got), "%s is not up to date: run `make envoy-configs`", name)
 	}
-	chart, err := envoy.IstioForChart()
+	chart, err := twolegs.IstioForChart()
 	require.NoError(t, err)
 	got, err := os.ReadFile(filepath.Join(root, "charts", "baton", "files", "istio-two-legs.yaml"))
 	require.NoError(t, err)

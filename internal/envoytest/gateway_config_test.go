@@ -35,7 +35,7 @@ func TestEnvoyItselfAcceptsEachGateway(t *testing.T) {
 	for name, p := range gateways {
 		t.Run(name, func(t *testing.T) {
 			p.NoServed, p.Before137 = p.NoServed || !saysServed(), envoyMinor() < 37
-			one, err := envoy.GatewayAPI(p)
+			one, err := twolegs.GatewayAPI(p)
 			require.NoError(t, err)
 			require.NoError(t, stack.ValidateEnvoy(t.Context(), envoyPath, one, t.TempDir()))
 			two, err := twolegs.GatewayTwoLegs(p)
@@ -48,12 +48,12 @@ func TestEnvoyItselfAcceptsEachGateway(t *testing.T) {
 func TestAGatewayRefusesWhatIsNotOfIt(t *testing.T) {
 	t.Parallel()
 	for _, p := range []envoy.Params{{Routing: "direct"}, {PickerPort: 1}, {TracingHost: "127.0.0.1"}} {
-		_, err := envoy.GatewayAPI(envoy.GatewayParams{Params: p})
+		_, err := twolegs.GatewayAPI(envoy.GatewayParams{Params: p})
 		require.Error(t, err)
 		_, err = twolegs.GatewayTwoLegs(envoy.GatewayParams{Params: p})
 		require.Error(t, err)
 	}
-	_, err := envoy.GatewayAPI(envoy.GatewayParams{Pool: []string{"10.0.0.1"}})
+	_, err := twolegs.GatewayAPI(envoy.GatewayParams{Pool: []string{"10.0.0.1"}})
 	require.ErrorContains(t, err, "10.0.0.1")
 }
 
@@ -61,7 +61,7 @@ func TestAGatewayRefusesWhatIsNotOfIt(t *testing.T) {
 // name either.
 func TestIstiosFilterIsRefusedWithAllThatItLacks(t *testing.T) {
 	t.Parallel()
-	_, err := envoy.Istio(envoy.IstioParams{Name: "a b", Gateway: "{}", Route: "prod.models.0"})
+	_, err := twolegs.Istio(envoy.IstioParams{Name: "a b", Gateway: "{}", Route: "prod.models.0"})
 	for _, want := range []string{"Name \"a b\"", "Gateway \"{}\"", "Namespace \"\"", "PluginHost \"\": expected the picker's Service"} {
 		require.ErrorContains(t, err, want)
 	}
@@ -72,9 +72,9 @@ func TestIstiosFilterIsRefusedWithAllThatItLacks(t *testing.T) {
 // change what stands there by chance.
 func TestThePatchIsRefusedWhereItsResourcesAreNot(t *testing.T) {
 	t.Parallel()
-	config, err := envoy.GatewayAPI(envoy.GatewayParams{})
+	config, err := twolegs.GatewayAPI(envoy.GatewayParams{})
 	require.NoError(t, err)
-	patch, err := envoy.GatewayPatch(envoy.GatewayParams{})
+	patch, err := twolegs.GatewayPatch(envoy.GatewayParams{})
 	require.NoError(t, err)
 	_, err = twolegs.Patch(config, patch)
 	require.NoError(t, err)
@@ -95,7 +95,7 @@ func TestThePatchIsRefusedWhereItsResourcesAreNot(t *testing.T) {
 // what patches a control plane's resources knows them by type and name.
 func TestEachOperationOfThePatchTouchesOneResource(t *testing.T) {
 	t.Parallel()
-	patch, err := envoy.GatewayPatch(envoy.GatewayParams{Params: envoy.Params{Before137: true}, SubsetHeader: "x-subset"})
+	patch, err := twolegs.GatewayPatch(envoy.GatewayParams{Params: envoy.Params{Before137: true}, SubsetHeader: "x-subset"})
 	require.NoError(t, err)
 	named := map[string]bool{}
 	for _, op := range parseConfig(t, []byte("operations:\n"+indentLines(string(patch)))).get("operations").list() {
@@ -196,7 +196,7 @@ func TestTheMovedFilterIsThePools(t *testing.T) {
 	t.Parallel()
 	for name, p := range gateways {
 		t.Run(name, func(t *testing.T) {
-			one, err := envoy.GatewayAPI(p)
+			one, err := twolegs.GatewayAPI(p)
 			require.NoError(t, err)
 			two, err := twolegs.GatewayTwoLegs(p)
 			require.NoError(t, err)
@@ -267,7 +267,7 @@ func TestEveryPartOfAGatewayHasItsLimits(t *testing.T) {
 	t.Parallel()
 	for name, p := range gateways {
 		t.Run(name, func(t *testing.T) {
-			for _, render := range []func(envoy.GatewayParams) ([]byte, error){envoy.GatewayAPI, twolegs.GatewayTwoLegs} {
+			for _, render := range []func(envoy.GatewayParams) ([]byte, error){twolegs.GatewayAPI, twolegs.GatewayTwoLegs} {
 				b, err := render(p)
 				require.NoError(t, err)
 				for name, r := range resources(t, b) {

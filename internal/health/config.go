@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 )
 
 // mostProbes is the highest number of probes a second: what one machine can be expected
 // to do.
 const mostProbes = 100_000
+
+// probePath is the page that probes request; all engines have it.
+const probePath = "/health"
 
 // Config sets up a Tracker. The zero value stands for the documented defaults.
 type Config struct {
@@ -42,9 +44,6 @@ type Config struct {
 	// MaxHold bounds the time before the first probe of a worker that fails repeatedly
 	// while it recovers. Default 30 s.
 	MaxHold time.Duration
-
-	// ProbePath is the path that probes request. Default /health.
-	ProbePath string
 
 	// Client sends the probes. Default: a client without kept connections, proxies and
 	// redirects.
@@ -78,9 +77,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxHold == 0 {
 		c.MaxHold = 30 * time.Second
-	}
-	if c.ProbePath == "" {
-		c.ProbePath = "/health"
 	}
 	if c.Client == nil {
 		c.Client = NewClient(c.Around)
@@ -125,9 +121,6 @@ func (c Config) Validate() error {
 	}
 	if c.MaxHold < c.ProbeInterval {
 		errs = append(errs, fmt.Errorf("max_hold %v: expected at least probe_interval %v", c.MaxHold, c.ProbeInterval))
-	}
-	if !strings.HasPrefix(c.ProbePath, "/") {
-		errs = append(errs, fmt.Errorf("probe_path %q: expected a path that begins with /", c.ProbePath))
 	}
 	if len(errs) == 0 {
 		return nil

@@ -24,9 +24,9 @@ func TestFaultsOfAConfigAreAllNamed(t *testing.T) {
 	require.NoError(t, Config{}.Validate())
 	err := Config{
 		MaxShare: 1.5, ServerErrors: -1, ProbeInterval: -time.Second, ProbeTimeout: time.Nanosecond,
-		MaxHold: -time.Hour, ProbePath: "health", MaxProbes: -1,
+		MaxHold: -time.Hour, MaxProbes: -1,
 	}.Validate()
-	for _, name := range []string{"max_share", "server_errors", "probe_interval", "probe_timeout", "max_hold", "probe_path", "max_probes"} {
+	for _, name := range []string{"max_share", "server_errors", "probe_interval", "probe_timeout", "max_hold", "max_probes"} {
 		require.ErrorContains(t, err, name)
 	}
 	_, err = New(Config{MaxShare: -1})

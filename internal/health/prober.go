@@ -328,7 +328,7 @@ func (t *Tracker) begin(now time.Time) (p probe, any bool) {
 		return probe{}, false
 	}
 	x, back, arrived := t.suspects.ready(now), t.scheduled.ready(now), t.arrivals.ready(now)
-	p = probe{path: t.cfg.ProbePath, within: t.cfg.ProbeTimeout}
+	p = probe{path: probePath, within: t.cfg.ProbeTimeout}
 	switch {
 	case arrived != nil && (!t.welcomed || x == nil && back == nil):
 		x, p.of, p.path = arrived, onArrival, knockPath

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/envoy"
+	"github.com/seed-60ae5743/baton/envoy/twolegs"
 	"github.com/seed-60ae5743/baton/internal/kubeparts"
 	"github.com/seed-60ae5743/baton/internal/kubesim"
 	"github.com/seed-60ae5743/baton/internal/kubetest"
@@ -233,7 +234,7 @@ func (p *place) serve(failureMode string, twoLegs bool) {
 	p.apply(slice("other", "http", 8080, "10.77.0.4"))
 	p.apply(slice("my-gateway-istio", "http", 80, gatewayIP))
 	if twoLegs {
-		filter, err := envoy.Istio(envoy.IstioParams{
+		filter, err := twolegs.Istio(envoy.IstioParams{
 			Params: envoy.Params{PluginHost: "baton-epp.infra.svc.cluster.local"},
 			Name:   "baton-two-legs", Namespace: "infra", Gateway: "my-gateway", Route: "infra.llama.0",
 		})

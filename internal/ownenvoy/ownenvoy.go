@@ -86,7 +86,7 @@ func paramsOf(c *config.Config, p *envoy.Params) error {
 		p.PluginSocket = path
 	} else {
 		p.PluginSocket = "-"
-		p.PluginHost, p.PluginPort = hostPort("listen", c.Listen, c.Leg.Advertise, &errs)
+		p.PluginHost, p.PluginPort = hostPort(c.Listen, c.Leg.Advertise)
 	}
 	legs := c.PrefillListener()
 	path, socket := strings.CutPrefix(legs, "unix://")
@@ -95,7 +95,7 @@ func paramsOf(c *config.Config, p *envoy.Params) error {
 	case socket:
 		p.PrefillSocket = path
 	case port:
-		p.PrefillHost, p.PrefillPort = hostPort("prefill.listener", at, "", &errs)
+		p.PrefillHost, p.PrefillPort = hostPort(strings.TrimRight(at, "/"), "")
 	}
 	if c.Engines.CA != "" {
 		var err error
@@ -105,8 +105,10 @@ func paramsOf(c *config.Config, p *envoy.Params) error {
 	known := slices.Concat(c.Leg.Replicas, p.Replicas)
 	p.Replicas = nil
 	for _, r := range known {
-		host, _ := hostPort("replica", r, "", &errs)
-		if net.ParseIP(host) == nil {
+		switch host, _ := hostPort(r, ""); {
+		case !config.HostPort(r): // a flag's, which nobody has checked
+			errs = append(errs, fmt.Errorf("replica %q: expected host:port", r))
+		case net.ParseIP(host) == nil:
 			errs = append(errs, fmt.Errorf("replica %q: Envoy's file needs its address in place of a name", r))
 		}
 		if r != net.JoinHostPort(p.PluginHost, strconv.Itoa(p.PluginPort)) && !slices.Contains(p.Replicas, r) {
@@ -119,14 +121,11 @@ func paramsOf(c *config.Config, p *envoy.Params) error {
 	return errors.Join(errs...)
 }
 
-// hostPort splits an address. One that stands for all of a machine's becomes the other one, or loopback.
-func hostPort(key, at, other string, errs *[]error) (string, int) {
-	host, port, err := net.SplitHostPort(at)
-	n, bad := strconv.Atoi(port)
-	if err != nil || bad != nil {
-		*errs = append(*errs, fmt.Errorf("%s %q: expected host:port", key, at))
-		return "", 0
-	}
+// hostPort splits an address, whose form the configuration has been checked for. One that stands for all of a
+// machine's becomes the other one, or loopback.
+func hostPort(at, other string) (string, int) {
+	host, port, _ := net.SplitHostPort(at)
+	n, _ := strconv.Atoi(port)
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 		if h, _, err := net.SplitHostPort(other); err == nil {

@@ -173,7 +173,7 @@ func (d *doors) tell(p *plugin) {
 		what = "baton has started, and takes requests once it knows the workers"
 	}
 	p.log.Info(what, append(attrs, logkey.Version, Version())...)
-	for _, w := range []string{p.cfg.Warning(), p.cfg.KeyWarning()} {
+	for _, w := range []string{p.cfg.Warning(), p.cfg.KeyWarning(), p.cfg.GoneWarning()} {
 		if w != "" {
 			p.log.Warn(w)
 		}

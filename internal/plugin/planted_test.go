@@ -170,6 +170,7 @@ func planted() []fault {
 			return func() { require.NoError(p.t, os.Mkdir(in, 0o700)) }
 		}},
 		{"a replica of the list is not there", trouble.ReplicaUnmet, "leg: {key_file: DIR/key, advertise: \"127.0.0.1:19002\", replicas: [\"127.0.0.1:1\"]}\n", nil},
+		{"a key of before", trouble.ConfigIgnored, "facts: {at_once: 3}\n", nil},
 		{"whoever can connect may ask", trouble.Exposed, "listen: \"0.0.0.0:0\"\ninsecure_listen: true\n", nil},
 	}
 }

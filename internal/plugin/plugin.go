@@ -212,7 +212,7 @@ func (p *plugin) newServer() error {
 	if err != nil {
 		return err
 	}
-	conf.Instance = instance(p.cfg.Leg.Instance)
+	conf.Instance = instance()
 	conf.View, conf.Board, conf.Tokens, conf.Book, conf.Health = p.view, p.board, p.tokens, p.book, p.health
 	conf.Index, conf.Routes, conf.Slots, conf.Tells = p.index, p.routes, p.slots, p.events.Tells
 	conf.Resync, conf.Events = p.events.Resync, p.events.Heard
@@ -276,10 +276,8 @@ func (p *plugin) newGRPC() *grpc.Server {
 
 // instance returns a name of this process that is unique among replicas and among its
 // lives.
-func instance(name string) string {
-	if name == "" {
-		name, _ = os.Hostname()
-	}
+func instance() string {
+	name, _ := os.Hostname()
 	return name + "-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(mathrand.Uint64()>>40, 36)
 }
 

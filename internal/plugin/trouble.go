@@ -227,7 +227,7 @@ func workersIn(s *admin.State) []trouble.Trouble {
 		switch w.Doubt {
 		case "":
 		case trouble.WorkerIneligible:
-			g.add(group{w.Doubt, w.Role, w.Reason}, name+because(w.Facts.Error), w.Since)
+			g.add(group{w.Doubt, w.Role, w.Reason}, name+trouble.Because(w.Facts.Error), w.Since)
 		default:
 			add(w.Doubt, w.Reason, w.Since)
 		}
@@ -235,7 +235,7 @@ func workersIn(s *admin.State) []trouble.Trouble {
 			add(trouble.WorkerStale, "", w.StaleSince)
 		}
 		if f := &w.Facts; f.State == "failing" {
-			g.add(group{trouble.FactsFailing, w.Role, ""}, name+because(f.Error), f.Since)
+			g.add(group{trouble.FactsFailing, w.Role, ""}, name+trouble.Because(f.Error), f.Since)
 		}
 	}
 	return g.list()
@@ -245,7 +245,7 @@ func workersIn(s *admin.State) []trouble.Trouble {
 func discovered(s *admin.State) (ts []trouble.Trouble) {
 	if s.View.Stale {
 		ts = append(ts, trouble.Trouble{Kind: trouble.ViewStale, Since: s.Now.Add(-s.View.Age), What: fmt.Sprintf(
-			"The view of the workers, revision %d, is not confirmed any more%s", s.View.Revision, because(s.View.StaleReason))})
+			"The view of the workers, revision %d, is not confirmed any more%s", s.View.Revision, trouble.Because(s.View.StaleReason))})
 	}
 	for i := range s.Problems {
 		x := &s.Problems[i]
@@ -276,13 +276,6 @@ func bounded(ts []trouble.Trouble) (out []trouble.Trouble) {
 	return out
 }
 
-func because(reason string) string {
-	if reason == "" {
-		return ""
-	}
-	return " (" + reason + ")"
-}
-
 // eventsOf lists what is wrong with KV events and the index.
 func eventsOf(s *admin.State) (ts []trouble.Trouble) {
 	var silent, lost members
@@ -293,7 +286,7 @@ func eventsOf(s *admin.State) (ts []trouble.Trouble) {
 			is func(*admin.EventStream) bool
 		}{{&silent, (*admin.EventStream).Silent}, {&lost, (*admin.EventStream).Partial}} {
 			if r := w.InTrouble(x.is); r != nil {
-				x.of.add(fmt.Sprintf("%s (%d/%d)%s", w.Endpoint, w.ID, r.DPRank, because(r.Events.Reason)), r.Events.Since)
+				x.of.add(fmt.Sprintf("%s (%d/%d)%s", w.Endpoint, w.ID, r.DPRank, trouble.Because(r.Events.Reason)), r.Events.Since)
 			}
 		}
 	}
@@ -307,7 +300,7 @@ func eventsOf(s *admin.State) (ts []trouble.Trouble) {
 	}
 	for _, c := range s.Channels {
 		if !c.Up {
-			ts = append(ts, trouble.Trouble{Kind: trouble.KVChannelDown, Subject: c.Name, Since: c.Since, What: "No KV events come by " + c.Name + because(c.Reason)})
+			ts = append(ts, trouble.Trouble{Kind: trouble.KVChannelDown, Subject: c.Name, Since: c.Since, What: "No KV events come by " + c.Name + trouble.Because(c.Reason)})
 		}
 	}
 	if blocks, ranks := s.Shed(); ranks > 0 {
@@ -348,7 +341,9 @@ func parts(p *plugin, s *admin.State) (ts []trouble.Trouble) {
 	for _, why := range p.files.Faults() {
 		ts = append(ts, trouble.Trouble{Kind: trouble.ModelFiles, Subject: why, What: upper(why)})
 	}
-	for kind, w := range map[trouble.Kind]string{trouble.Exposed: p.cfg.Warning(), trouble.KeyHidden: p.cfg.KeyWarning()} {
+	for kind, w := range map[trouble.Kind]string{
+		trouble.Exposed: p.cfg.Warning(), trouble.KeyHidden: p.cfg.KeyWarning(), trouble.ConfigIgnored: p.cfg.GoneWarning(),
+	} {
 		if w != "" {
 			ts = append(ts, trouble.Trouble{Kind: kind, What: upper(w)})
 		}

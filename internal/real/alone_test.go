@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/pagepart"
 	"github.com/seed-60ae5743/baton/internal/stack"
 )
 
@@ -255,13 +256,17 @@ func writeAlone(root, engine string, all []*wish) error {
 		return fmt.Errorf("real: the page: %w", err)
 	}
 	begins, ends := fmt.Sprintf("<!-- %s begins; make real writes it -->\n", engine), fmt.Sprintf("<!-- %s ends -->\n", engine)
-	before, rest, found := strings.Cut(string(b), begins)
-	_, after, closed := strings.Cut(rest, ends)
-	if !found || !closed {
-		return fmt.Errorf("real: %s has no section of %s", name, engine)
+	page, err := pagepart.Replace(string(b), begins, ends, func(string) string { return aloneTable(all) })
+	if err != nil {
+		return fmt.Errorf("real: %s: %w", name, err)
 	}
+	return os.WriteFile(name, []byte(page), 0o600)
+}
+
+// aloneTable is what one engine answered alone and apart.
+func aloneTable(all []*wish) string {
 	var out strings.Builder
-	out.WriteString(before + begins + "| request | alone | apart | by | reason |\n| --- | --- | --- | --- | --- |\n")
+	out.WriteString("| request | alone | apart | by | reason |\n| --- | --- | --- | --- | --- |\n")
 	for _, w := range all {
 		apart, reason := "the same", ""
 		if len(w.unlike) > 0 {
@@ -272,8 +277,7 @@ func writeAlone(root, engine string, all []*wish) error {
 		}
 		fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", cell(w.name), cell(w.alone.String()), cell(apart), w.by, cell(reason))
 	}
-	out.WriteString(ends + after)
-	return os.WriteFile(name, []byte(out.String()), 0o600)
+	return out.String()
 }
 
 // cell makes text fit a cell of a table.

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/seed-60ae5743/baton/internal/pagepart"
 )
 
 // page has the results written to docs/real-engines.md: the rows of those tests that ran.
@@ -62,11 +64,15 @@ func writePage(root string, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("real: the page: %w", err)
 	}
-	before, rest, found := strings.Cut(string(b), tableBegins)
-	table, after, closed := strings.Cut(rest, tableEnds)
-	if !found || !closed {
-		return fmt.Errorf("real: %s has no table", name)
+	page, err := pagepart.Replace(string(b), tableBegins, tableEnds, func(table string) string { return newTable(table, now) })
+	if err != nil {
+		return fmt.Errorf("real: %s: %w", name, err)
 	}
+	return os.WriteFile(name, []byte(page), 0o600)
+}
+
+// newTable is the table with the rows of this run.
+func newTable(table string, now time.Time) string {
 	lines := map[string]string{}
 	for line := range strings.Lines(table) {
 		if c := strings.SplitN(line, "|", 4); len(c) == 4 && !strings.HasPrefix(line, "| engine") && !strings.HasPrefix(line, "| ---") {
@@ -78,10 +84,9 @@ func writePage(root string, now time.Time) error {
 		lines[key] = fmt.Sprintf("|%s| %s | %s |\n", key, seen, now.Format(time.DateOnly))
 	}
 	var out strings.Builder
-	out.WriteString(before + tableBegins + "| engine | what | seen | on |\n| --- | --- | --- | --- |\n")
+	out.WriteString("| engine | what | seen | on |\n| --- | --- | --- | --- |\n")
 	for _, key := range slices.Sorted(maps.Keys(lines)) {
 		out.WriteString(lines[key])
 	}
-	out.WriteString(tableEnds + after)
-	return os.WriteFile(name, []byte(out.String()), 0o600)
+	return out.String()
 }

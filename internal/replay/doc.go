@@ -14,7 +14,7 @@
 // slices only for as long as it runs; the Chooser may keep what it is told.
 //
 // Workloads come from [ParseTrace], or are made by the caller, and may be changed by [Spread] and
-// [Bunch].
+// [Scale].
 //
 // # What is simulated
 //

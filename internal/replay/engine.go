@@ -60,7 +60,7 @@ func (s *sim) step(e *engine) error {
 	if len(e.prompts)+len(e.running) == 0 {
 		return nil
 	}
-	factor := e.factor(s.now)
+	factor := e.Factor(s.now)
 	var seconds float64
 	for i, j := range e.prompts {
 		if j.part = j.left; e.Chunk > 0 { // the chunk in equal shares, the first ones get what remains

@@ -45,8 +45,8 @@ type Rank struct {
 	Ahead time.Duration // by which the worker's own clock is ahead of the router's
 }
 
-// factor is the rank's speed at a time.
-func (r *Rank) factor(now time.Duration) float64 {
+// Factor is the rank's speed at a time.
+func (r *Rank) Factor(now time.Duration) float64 {
 	f := 1.0
 	for _, s := range r.Speeds {
 		if s.From > now {

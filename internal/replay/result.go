@@ -66,12 +66,6 @@ func TimesOf(all []time.Duration) Times {
 	}
 }
 
-// Times returns t with each time multiplied.
-func (t Times) Times(by float64) Times {
-	of := func(d time.Duration) time.Duration { return time.Duration(by * float64(d)) }
-	return Times{of(t.Mean), of(t.P50), of(t.P90), of(t.P95), of(t.P99)}
-}
-
 // MedianTimes returns the median of each.
 func MedianTimes(all []Times) (out Times) {
 	for _, of := range []func(*Times) *time.Duration{

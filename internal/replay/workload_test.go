@@ -65,7 +65,7 @@ func arrivals(requests []Request) (out []time.Duration) {
 	return out
 }
 
-func TestArrivalsAreSpreadScaledAndBunched(t *testing.T) {
+func TestArrivalsAreSpreadAndScaled(t *testing.T) {
 	of := func(at ...float64) (out []Request) {
 		for _, x := range at {
 			out = append(out, Request{At: ms(x)})
@@ -77,18 +77,7 @@ func TestArrivalsAreSpreadScaledAndBunched(t *testing.T) {
 	require.Equal(t, arrivals(of(0, 1000, 2000, 3000, 4500, 6000)), arrivals(r))
 	Scale(r, 2)
 	require.Equal(t, arrivals(of(0, 500, 1000, 1500, 2250, 3000)), arrivals(r))
-	Bunch(r, time.Second, ms(100))
-	require.Equal(t, arrivals(of(0, 50, 1000, 1050, 2025, 3000)), arrivals(r))
 	r[4].Follows = 1
 	Scale(r, 2)
-	Bunch(r, time.Second, ms(100))
-	require.Equal(t, ms(2025), r[4].At, "a pause is no arrival")
-}
-
-func TestDemandIsTheTimeOfAllRanksWithoutCaches(t *testing.T) {
-	w := ten(Request{Tokens: 100}, Request{At: time.Second, Tokens: 100})
-	f := &Fleet{Ranks: []Rank{{PerToken: 0.001, PerPrompt: 0.1}, {PerToken: 0.001, PerPrompt: 0.1, Speeds: []Speed{{Factor: 0.5}}}, {Role: Decode}}}
-	require.InDelta(t, 2*0.2/1.5, w.Demand(f), 1e-12)
-	w.Requests[1].Follows = 1
-	require.Zero(t, w.Demand(f))
+	require.Equal(t, ms(2250), r[4].At, "a pause is no arrival")
 }

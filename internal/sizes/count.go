@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"io/fs"
 	"path"
+	"regexp"
 	"strings"
 )
 
@@ -33,9 +34,20 @@ func linesOf(src []byte) (int, error) {
 	}
 }
 
+// lines are those of a file.
+type lines struct {
+	n int
+	// apart: a tag of tests keeps the file out of what is built for users.
+	apart bool
+}
+
+// ofTests matches a file that is built with a tag of tests only: internal checks, and the
+// engine of an example.
+var ofTests = regexp.MustCompile(`\A//go:build (invariants|example)\n`)
+
 // count returns the lines of each Go file of the module in fsys, by path.
-func count(fsys fs.FS) (map[string]int, error) {
-	out := map[string]int{}
+func count(fsys fs.FS) (map[string]lines, error) {
+	out := map[string]lines{}
 	err := fs.WalkDir(fsys, ".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -57,7 +69,7 @@ func count(fsys fs.FS) (map[string]int, error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", p, err)
 		}
-		out[p] = n
+		out[p] = lines{n, ofTests.Match(src)}
 		return nil
 	})
 	return out, err

@@ -33,12 +33,16 @@ func TestWhatIsNoPackageOfTheModuleIsNotCounted(t *testing.T) {
 	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
 	fsys := fstest.MapFS{
 		"go.mod": file("module a"), "a.go": file("package a"), "pkg/b/b.go": file("package b\nvar x = 1"), "pkg/b/b_test.go": file("package b"),
+		"pkg/b/check.go": file("//go:build invariants\n\npackage b\nvar y = 1"), "pkg/b/arena.go": file("//go:build !invariants || linux\n\npackage b"),
 		"pkg/b/b.c": file("int x;"), "pkg/b/testdata/c.go": file("no Go"), ".tools/d.go": file("package d"), "_old/e.go": file("package e"),
 		"prototype/go.mod": file("module f"), "prototype/f.go": file("package f"),
 	}
 	files, err := count(fsys)
 	require.NoError(t, err)
-	require.Equal(t, map[string]int{"a.go": 1, "pkg/b/b.go": 2, "pkg/b/b_test.go": 1}, files)
+	require.Equal(t, map[string]lines{
+		"a.go": {n: 1}, "pkg/b/b.go": {n: 2}, "pkg/b/b_test.go": {n: 1},
+		"pkg/b/check.go": {n: 2, apart: true}, "pkg/b/arena.go": {n: 1},
+	}, files)
 	fsys["pkg/g/g.go"] = file("package g\nvar x = 'open")
 	_, err = count(fsys)
 	require.ErrorContains(t, err, "pkg/g/g.go: ")

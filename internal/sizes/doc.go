@@ -11,10 +11,11 @@
 // The kinds:
 //
 //   - product: what cmd/extproc and the packages of pkg link, on Linux.
-//   - tooling: all else that is no test: simulators, benchmarks, what tests share, examples.
+//   - tooling: all else that is no test: simulators, benchmarks, what tests share, examples, and
+//     of the product's packages the files that only a tag of tests (invariants, example) builds.
 //   - tests: the files *_test.go, of whatever package.
 //
-// A line counts if a token stands on it, whatever the file's build tags are, and whoever
+// A line counts if a token stands on it, whatever the file's other build tags are, and whoever
 // wrote it: a generated table is linked, too. Blank lines in a raw string do not count.
 //
 // # Contract

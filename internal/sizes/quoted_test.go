@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -28,8 +27,11 @@ var told = map[string]string{
 
 // misquoted returns the numbers of lines on the pages of decisions that are off by more than a
 // tenth, or that nobody can compare.
-func misquoted(fsys fs.FS, files map[string]int, told map[string]string) ([]string, error) {
-	sizes := maps.Clone(files)
+func misquoted(fsys fs.FS, files map[string]lines, told map[string]string) ([]string, error) {
+	sizes := map[string]int{}
+	for file, is := range files {
+		sizes[file] = is.n
+	}
 	for r, n := range tabulate(files, nil) {
 		if r.kind == tooling { // here all that is no test
 			sizes[r.pkg] = n
@@ -86,7 +88,7 @@ func TestSizesThatDecisionsQuoteHold(t *testing.T) {
 
 func TestMisquotedSizesAreSeen(t *testing.T) {
 	page := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
-	files := map[string]int{"pkg/a/a.go": 900, "pkg/a/b.go": 100, "pkg/a/a_test.go": 5000}
+	files := map[string]lines{"pkg/a/a.go": {n: 900}, "pkg/a/b.go": {n: 100}, "pkg/a/a_test.go": {n: 5000}}
 	out, err := misquoted(fstest.MapFS{
 		"docs/decisions/0001-a.md": page("It costs: `pkg/a` has some 1,100 lines, [pkg/a](../a.go), some\n910 lines, and `pkg/a/b.go` some 95 lines."),
 		"docs/decisions/0002-b.md": page("`pkg/a`, some\n1,200 lines; some 2,000 lines. `pkg/b` has some 70 lines. `pkg/a` is long: 80 lines, 12 lines."),

@@ -30,17 +30,17 @@ type row struct{ kind, pkg string }
 type table map[row]int
 
 // tabulate adds up files by package; linked are the packages of the product.
-func tabulate(files map[string]int, linked map[string]bool) table {
+func tabulate(files map[string]lines, linked map[string]bool) table {
 	t := table{}
-	for file, n := range files {
+	for file, is := range files {
 		r := row{tooling, path.Dir(file)}
 		switch {
 		case strings.HasSuffix(file, "_test.go"):
 			r.kind = tests
-		case linked[r.pkg]:
+		case linked[r.pkg] && !is.apart:
 			r.kind = product
 		}
-		t[r] += n
+		t[r] += is.n
 	}
 	return t
 }

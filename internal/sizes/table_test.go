@@ -33,16 +33,20 @@ func TestNothingGrowsUnseen(t *testing.T) {
 }
 
 func TestTheTableIsReadAsItIsWritten(t *testing.T) {
-	files := map[string]int{"a.go": 1, "pkg/b/b.go": 20, "pkg/b/c.go": 3, "pkg/b/b_test.go": 40, "internal/c/c.go": 5, "internal/c/c_test.go": 6}
+	files := map[string]lines{
+		"a.go": {n: 1}, "pkg/b/b.go": {n: 20}, "pkg/b/c.go": {n: 3}, "pkg/b/b_test.go": {n: 40}, "pkg/b/check.go": {n: 7, apart: true},
+		"internal/c/c.go": {n: 5}, "internal/c/c_test.go": {n: 6},
+	}
 	tab := tabulate(files, map[string]bool{".": true, "pkg/b": true})
 	text := head + `product  .  1
 product  pkg/b  23
 tooling  internal/c  5
+tooling  pkg/b  7
 tests  internal/c  6
 tests  pkg/b  40
 
 product  total  24
-tooling  total  5
+tooling  total  12
 tests  total  46
 `
 	require.Equal(t, text, tab.String())

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 )
@@ -14,8 +13,7 @@ import (
 // Config says where workers are found: in a file, in etcd, in Kubernetes, or in
 // several of them. If two name the same worker, the entry of the earlier one is used.
 type Config struct {
-	File string        `yaml:"file"`
-	Poll time.Duration `yaml:"poll"` // how often the file is read; default 2s
+	File string `yaml:"file"`
 
 	Etcd EtcdConfig `yaml:"etcd"`
 	// Dynamo also reads the workers that Dynamo keeps in the same etcd.
@@ -29,13 +27,11 @@ type Config struct {
 	// Cache is a file that keeps the last worker set from etcd or Kubernetes, for a start
 	// while the store cannot be reached. Default: none.
 	Cache string `yaml:"cache"`
-	// CacheMaxAge is how old the cache may be at a start. Default 24h.
-	CacheMaxAge time.Duration `yaml:"cache_max_age"`
 }
 
 // Default is the configuration without a file and flags.
 func Default() Config {
-	return Config{Poll: 2 * time.Second, CacheMaxAge: 24 * time.Hour, Etcd: EtcdConfig{Prefix: etcd.DefaultPrefix}}
+	return Config{Etcd: EtcdConfig{Prefix: etcd.DefaultPrefix}}
 }
 
 // None reports whether no source of workers is set.
@@ -43,12 +39,17 @@ func (c *Config) None() bool {
 	return !slices.ContainsFunc(kinds, func(k kind) bool { return k.given(c) })
 }
 
-// Validate returns every fault of c, joined, or nil.
+// Needed is the fault of c if no source of workers is set.
+func (c *Config) Needed() error {
+	if !c.None() {
+		return nil
+	}
+	return fmt.Errorf("%s: expected at least one of them: they list the workers", keys(func(kind) bool { return true }))
+}
+
+// Validate returns every other fault of c, joined, or nil.
 func (c *Config) Validate() error {
 	var errs []error
-	if c.None() {
-		errs = append(errs, fmt.Errorf("%s: expected at least one of them: they list the workers", keys(func(kind) bool { return true })))
-	}
 	for _, k := range kinds {
 		if k.check != nil {
 			errs = append(errs, k.check(c)...)

@@ -6,7 +6,7 @@ import (
 )
 
 func openFile(o *opening) error {
-	f, err := file.New(file.Config{Path: o.d.File, Poll: o.d.Poll, Logger: o.Log})
+	f, err := file.New(file.Config{Path: o.d.File, Logger: o.Log})
 	if err != nil {
 		return err
 	}

@@ -89,7 +89,7 @@ func (o *opening) guarded(source discovery.Source, operator bool) *discovery.Gua
 // be.
 func (o *opening) add(name, suffix, identity string, source discovery.Source, vouches bool) error {
 	if o.d.Cache != "" {
-		kept, err := cache.New(cache.Config{Inner: source, Path: o.d.Cache + suffix, Identity: identity, MaxAge: o.d.CacheMaxAge, Logger: o.Log})
+		kept, err := cache.New(cache.Config{Inner: source, Path: o.d.Cache + suffix, Identity: identity, Logger: o.Log})
 		if err != nil {
 			return err
 		}

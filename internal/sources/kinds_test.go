@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -79,9 +78,9 @@ func TestAfterAFaultNothingIsOpen(t *testing.T) {
 
 func TestWhatBelongsTogetherIsAskedFor(t *testing.T) {
 	c := Default()
-	c.Dynamo, c.Cache, c.CacheMaxAge = true, "x", time.Hour
+	c.Dynamo, c.Cache = true, "x"
 	c.Etcd.Username, c.Etcd.Cert = "u", "c"
-	require.EqualError(t, c.Validate(), `discovery.file (--workers), discovery.etcd.endpoints (--etcd-endpoints) or discovery.kubernetes: expected at least one of them: they list the workers
+	require.EqualError(t, errors.Join(c.Needed(), c.Validate()), `discovery.file (--workers), discovery.etcd.endpoints (--etcd-endpoints) or discovery.kubernetes: expected at least one of them: they list the workers
 discovery.etcd.username (--etcd-user): expected discovery.etcd.endpoints (--etcd-endpoints), too
 discovery.etcd.cert (--etcd-cert): expected discovery.etcd.endpoints (--etcd-endpoints), too
 discovery.etcd: expected both username and password_file, or neither

@@ -64,7 +64,7 @@ func (o EnvoyOptions) Render(ctx context.Context) ([]byte, error) {
 	if o.TwoLegs {
 		return twolegs.GatewayTwoLegs(p)
 	}
-	return envoy.GatewayAPI(p)
+	return twolegs.GatewayAPI(p)
 }
 
 // EnvoyMinor returns the minor version of an Envoy, for example 40 of 1.40.0. If the

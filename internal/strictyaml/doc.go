@@ -12,7 +12,8 @@
 //     has a meaning of its own. A [Word] is a type that reads its text itself. A [Part]
 //     is read later, as an item of a long list that has a name of its own in faults.
 //   - A field of type any takes a value of any form, which is passed over.
-//   - A key that does not exist is a fault that names the nearest key that does, in
+//   - A key that a [Goner] has had is passed over. Any other key that does not exist is a
+//     fault that names the nearest key that does, in
 //     the same mapping or elsewhere.
 //   - A byte order mark in front of the file is passed over.
 //   - Anchors, aliases and merge keys (<<) mean what YAML says. A [Form] that is exact,

@@ -22,6 +22,17 @@ type Hinter interface {
 	Hint(key string) string
 }
 
+// Goner is a struct that has had other keys.
+type Goner interface {
+	// Gone reports whether a.b.c is one of them: it is passed over, and [Places] knows that it was given.
+	Gone(key string) bool
+}
+
+func (r *reader) gone(key string) bool {
+	g, is := reflect.TypeAssert[Goner](reflect.New(r.root))
+	return is && g.Gone(key)
+}
+
 // hint says what may have been meant by a key that there is not in a mapping of type t.
 func (r *reader) hint(key, name string, t reflect.Type) string {
 	if h, is := reflect.TypeAssert[Hinter](reflect.New(r.root)); is {

@@ -340,7 +340,7 @@ func (r *reader) mapping(n ast.Node, key string, v reflect.Value) {
 			delete(r.places.lines, join(key, name))
 		case known:
 			r.value(value, join(key, name), v.Field(i))
-		case !r.form.PassOver:
+		case !r.form.PassOver && !r.gone(join(key, name)):
 			r.fault(at, "%s: there is no such key%s", join(key, clip(name)), r.hint(key, name, v.Type()))
 		}
 	})

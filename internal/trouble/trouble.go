@@ -101,3 +101,11 @@ func ByKind(ts []Trouble) map[string]int64 {
 	}
 	return n
 }
+
+// Because is a reason in brackets, to go behind what it is the reason of; "" without one.
+func Because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return " (" + reason + ")"
+}

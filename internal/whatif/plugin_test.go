@@ -10,31 +10,13 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/bench/policies"
 	"github.com/seed-60ae5743/baton/internal/replay"
+	"github.com/seed-60ae5743/baton/internal/replay/replaytest"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 )
 
-const block = 512
-
-func ask(at time.Duration, tokens int, blocks ...replay.Block) *replay.Request {
-	return &replay.Request{At: at, Tokens: tokens, Blocks: blocks, Answer: 3}
-}
-
-func fleetOf(roles ...replay.Role) *replay.Fleet {
-	f := &replay.Fleet{EventDelay: time.Millisecond, ReportEvery: time.Second}
-	for _, r := range roles {
-		f.Ranks = append(f.Ranks, replay.Rank{
-			Role: r, PerToken: 0.001, CacheBlocks: 6, Room: 40, Chunk: 256, Step: replay.Step{Base: 0.02},
-		})
-	}
-	return f
-}
-
 func playWith(t *testing.T, f *replay.Fleet, c replay.Chooser, asked ...*replay.Request) (*replay.Workload, *replay.Result) {
 	t.Helper()
-	w := &replay.Workload{BlockTokens: block}
-	for _, r := range asked {
-		w.Requests = append(w.Requests, *r)
-	}
+	w := replaytest.Workload(asked...)
 	r, err := replay.Run(f, w, c)
 	require.NoError(t, err)
 	return w, r
@@ -43,18 +25,18 @@ func playWith(t *testing.T, f *replay.Fleet, c replay.Chooser, asked ...*replay.
 // A conversation comes back to the rank that has it, alone and apart, and nothing stays booked.
 func TestThePluginFollowsTheCacheAloneAndApart(t *testing.T) {
 	for name, f := range map[string]*replay.Fleet{
-		"whole":   fleetOf(replay.Whole, replay.Whole),
-		"prefill": fleetOf(replay.Prefill, replay.Prefill),
-		"apart":   fleetOf(replay.Decode, replay.Prefill, replay.Prefill, replay.Decode),
+		"whole":   replaytest.FleetOf(replay.Whole, replay.Whole),
+		"prefill": replaytest.FleetOf(replay.Prefill, replay.Prefill),
+		"apart":   replaytest.FleetOf(replay.Decode, replay.Prefill, replay.Prefill, replay.Decode),
 	} {
 		for seed := range uint64(4) {
 			c := Default()
 			c.Seed = seed + 1
-			p, err := NewPlugin(f, block, c)
+			p, err := NewPlugin(f, replaytest.Block, c)
 			require.NoError(t, err)
 			w, r := playWith(t, f, p,
-				ask(0, 1100, 1, 2), ask(time.Millisecond, 1100, 3, 4),
-				ask(9*time.Second, 1600, 1, 2, 5), ask(9*time.Second, 1600, 3, 4, 6))
+				replaytest.Ask(0, 1100, 1, 2), replaytest.Ask(time.Millisecond, 1100, 3, 4),
+				replaytest.Ask(9*time.Second, 1600, 1, 2, 5), replaytest.Ask(9*time.Second, 1600, 3, 4, 6))
 			require.NoError(t, p.Verify(w, r), name)
 			o := r.Outcomes
 			require.NotEqual(t, o[0].Rank, o[1].Rank, name)
@@ -74,11 +56,11 @@ func TestThePluginFollowsTheCacheAloneAndApart(t *testing.T) {
 // Of two whole requests in a row the second would find its rank busy, if the book were not told
 // that the first one's prompt is computed.
 func TestThePluginBooksWhatRunsAndLearnsHowLongAnswersAre(t *testing.T) {
-	f := fleetOf(replay.Whole)
-	p, err := NewPlugin(f, block, Default())
+	f := replaytest.FleetOf(replay.Whole)
+	p, err := NewPlugin(f, replaytest.Block, Default())
 	require.NoError(t, err)
 	choose := func(now time.Duration, n int) {
-		_, err := p.Choose(now, n, ask(now, 600, replay.Block(n+1)))
+		_, err := p.Choose(now, n, replaytest.Ask(now, 600, replay.Block(n+1)))
 		require.NoError(t, err)
 	}
 	book := p.replicas[0].book
@@ -99,20 +81,20 @@ func TestThePluginBooksWhatRunsAndLearnsHowLongAnswersAre(t *testing.T) {
 }
 
 func TestARunWhoseIndexIsNotTheCachesIsFoundOut(t *testing.T) {
-	f := fleetOf(replay.Prefill)
-	p, err := NewPlugin(f, block, Default())
+	f := replaytest.FleetOf(replay.Prefill)
+	p, err := NewPlugin(f, replaytest.Block, Default())
 	require.NoError(t, err)
-	w, r := playWith(t, f, p, ask(0, 1100, 1, 2), ask(9*time.Second, 1100, 3, 4))
+	w, r := playWith(t, f, p, replaytest.Ask(0, 1100, 1, 2), replaytest.Ask(9*time.Second, 1100, 3, 4))
 	require.NoError(t, p.Verify(w, r))
-	_, other := playWith(t, f, policies.Rivals()[0].New(f, block, 1), ask(0, 1100, 1, 2), ask(9*time.Second, 1100, 3, 5))
+	_, other := playWith(t, f, policies.Rivals()[0].New(f, replaytest.Block, 1), replaytest.Ask(0, 1100, 1, 2), replaytest.Ask(9*time.Second, 1100, 3, 5))
 	require.ErrorContains(t, p.Verify(w, other), "the index has 2 blocks of request 1: expected 1")
 	require.NoError(t, p.replicas[0].index.Remove(idOf(0), kvindex.Removed{Blocks: []kvindex.EngineHash{engineHash(4)}}))
 	require.ErrorContains(t, p.Verify(w, r), "3 blocks in the index")
-	p, err = NewPlugin(f, block, Default())
+	p, err = NewPlugin(f, replaytest.Block, Default())
 	require.NoError(t, err)
-	_, err = p.Choose(0, 0, ask(0, 10))
+	_, err = p.Choose(0, 0, replaytest.Ask(0, 10))
 	require.NoError(t, err)
-	_, none := playWith(t, f, policies.Rivals()[0].New(f, block, 1), ask(0, 10))
+	_, none := playWith(t, f, policies.Rivals()[0].New(f, replaytest.Block, 1), replaytest.Ask(0, 10))
 	require.ErrorContains(t, p.Verify(w, none), "1 bookings")
 }
 

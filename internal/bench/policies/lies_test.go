@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/replay"
+	"github.com/seed-60ae5743/baton/internal/replay/replaytest"
 	"github.com/seed-60ae5743/baton/internal/whatif"
 )
 
@@ -57,9 +58,9 @@ func TestALieStarvesNobody(t *testing.T) {
 			for range 4 {
 				f.Ranks = append(f.Ranks, replay.Rank{Role: replay.Whole, PerToken: 1e-4, PerPrompt: 0.02, CacheBlocks: 400, Room: 4000, Chunk: 2048, Step: replay.Step{Base: 0.02}})
 			}
-			w := &replay.Workload{BlockTokens: block}
+			w := &replay.Workload{BlockTokens: replaytest.Block}
 			for i := range 1200 {
-				r := ask(time.Duration(i)*500*time.Millisecond, 3000+i%7*1000, replay.Block(i%40+1), replay.Block(1000+i))
+				r := replaytest.Ask(time.Duration(i)*500*time.Millisecond, 3000+i%7*1000, replay.Block(i%40+1), replay.Block(1000+i))
 				if i == 600 {
 					r.Tokens = 1_000_000
 				}
@@ -67,7 +68,7 @@ func TestALieStarvesNobody(t *testing.T) {
 				w.Requests = append(w.Requests, *r)
 			}
 			var err error
-			l.Plugin, err = whatif.NewPlugin(f, block, whatif.Default())
+			l.Plugin, err = whatif.NewPlugin(f, replaytest.Block, whatif.Default())
 			require.NoError(t, err)
 			r, err := replay.Run(f, w, l)
 			require.NoError(t, err)

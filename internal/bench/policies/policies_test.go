@@ -10,31 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/replay"
+	"github.com/seed-60ae5743/baton/internal/replay/replaytest"
 	"github.com/seed-60ae5743/baton/internal/whatif"
 )
 
-const block = 512
-
-func ask(at time.Duration, tokens int, blocks ...replay.Block) *replay.Request {
-	return &replay.Request{At: at, Tokens: tokens, Blocks: blocks, Answer: 3}
-}
-
-func fleetOf(roles ...replay.Role) *replay.Fleet {
-	f := &replay.Fleet{EventDelay: time.Millisecond, ReportEvery: time.Second}
-	for _, r := range roles {
-		f.Ranks = append(f.Ranks, replay.Rank{
-			Role: r, PerToken: 0.001, CacheBlocks: 6, Room: 40, Chunk: 256, Step: replay.Step{Base: 0.02},
-		})
-	}
-	return f
-}
-
 func playWith(t *testing.T, f *replay.Fleet, c replay.Chooser, asked ...*replay.Request) (*replay.Workload, *replay.Result) {
 	t.Helper()
-	w := &replay.Workload{BlockTokens: block}
-	for _, r := range asked {
-		w.Requests = append(w.Requests, *r)
-	}
+	w := replaytest.Workload(asked...)
 	r, err := replay.Run(f, w, c)
 	require.NoError(t, err)
 	return w, r
@@ -44,7 +26,7 @@ func rival(t *testing.T, name string, f *replay.Fleet) *view {
 	t.Helper()
 	for _, r := range Rivals() {
 		if r.Name == name {
-			return r.New(f, block, 1).(*view)
+			return r.New(f, replaytest.Block, 1).(*view)
 		}
 	}
 	require.Fail(t, "no such rival", name)
@@ -52,7 +34,7 @@ func rival(t *testing.T, name string, f *replay.Fleet) *view {
 }
 
 func TestLeastRequestPrefersTheLessLoadedOfTwo(t *testing.T) {
-	v := rival(t, "least-request", fleetOf(replay.Whole, replay.Whole))
+	v := rival(t, "least-request", replaytest.FleetOf(replay.Whole, replay.Whole))
 	v.requests[0] = 5
 	got := [2]int{}
 	for range 400 {
@@ -62,8 +44,8 @@ func TestLeastRequestPrefersTheLessLoadedOfTwo(t *testing.T) {
 }
 
 func TestLMetricWeighsTokensByRequests(t *testing.T) {
-	v := rival(t, "lmetric", fleetOf(replay.Whole, replay.Whole))
-	r := ask(0, 1100, 1, 2)
+	v := rival(t, "lmetric", replaytest.FleetOf(replay.Whole, replay.Whole))
+	r := replaytest.Ask(0, 1100, 1, 2)
 	v.held[0][1], v.held[0][2] = true, true
 	require.Equal(t, 0, v.choose(r))
 	v.requests[0] = 14 // (76 + 0) × 15 is more than 1,100 × 1
@@ -75,40 +57,40 @@ func TestLMetricWeighsTokensByRequests(t *testing.T) {
 }
 
 func TestWaitForCachedWaitsForHalfOfThePrompt(t *testing.T) {
-	v := rival(t, "wait-for-cached", fleetOf(replay.Whole, replay.Whole))
+	v := rival(t, "wait-for-cached", replaytest.FleetOf(replay.Whole, replay.Whole))
 	v.held[0][1], v.queued[0] = true, 1e6
-	require.Equal(t, 0, v.choose(ask(0, 1024, 1, 2)))
-	require.Equal(t, 1, v.choose(ask(0, 1025, 1, 2)), "less than half")
+	require.Equal(t, 0, v.choose(replaytest.Ask(0, 1024, 1, 2)))
+	require.Equal(t, 1, v.choose(replaytest.Ask(0, 1025, 1, 2)), "less than half")
 }
 
 func TestCacheAwareFollowsItsMatchWhileLoadsAreAlike(t *testing.T) {
-	v := rival(t, "cache-aware", fleetOf(replay.Whole, replay.Whole))
-	_, err := v.Choose(0, 0, ask(0, 1536, 1, 2, 3))
+	v := rival(t, "cache-aware", replaytest.FleetOf(replay.Whole, replay.Whole))
+	_, err := v.Choose(0, 0, replaytest.Ask(0, 1536, 1, 2, 3))
 	require.NoError(t, err)
 	at := 0
 	if v.requests[1] == 1 {
 		at = 1
 	}
 	require.NoError(t, v.Events(0, replay.Events{Rank: at, Removed: []replay.Block{1}}))
-	require.Equal(t, at, v.choose(ask(0, 1600, 1, 7, 8)), "32 %; and it hears no events")
-	require.Equal(t, 1-at, v.choose(ask(0, 1710, 1, 7, 8)), "29.9 %")
+	require.Equal(t, at, v.choose(replaytest.Ask(0, 1600, 1, 7, 8)), "32 %; and it hears no events")
+	require.Equal(t, 1-at, v.choose(replaytest.Ask(0, 1710, 1, 7, 8)), "29.9 %")
 	v.requests[at] = 64
-	require.Equal(t, at, v.choose(ask(0, 1600, 1, 7, 8)))
+	require.Equal(t, at, v.choose(replaytest.Ask(0, 1600, 1, 7, 8)))
 	v.requests[at] = 65
-	require.Equal(t, 1-at, v.choose(ask(0, 1600, 1, 7, 8)))
+	require.Equal(t, 1-at, v.choose(replaytest.Ask(0, 1600, 1, 7, 8)))
 	v.requests[1-at], v.requests[at] = 200, 290
-	require.Equal(t, at, v.choose(ask(0, 1600, 1, 7, 8)), "less than 1.5 times")
+	require.Equal(t, at, v.choose(replaytest.Ask(0, 1600, 1, 7, 8)), "less than 1.5 times")
 }
 
 // What a rival counts is gone when nothing runs, and what events say is what it believes.
 func TestARivalsViewFollowsTheRun(t *testing.T) {
-	for _, f := range []*replay.Fleet{fleetOf(replay.Whole, replay.Whole), fleetOf(replay.Prefill, replay.Decode, replay.Prefill, replay.Decode)} {
+	for _, f := range []*replay.Fleet{replaytest.FleetOf(replay.Whole, replay.Whole), replaytest.FleetOf(replay.Prefill, replay.Decode, replay.Prefill, replay.Decode)} {
 		for _, r := range Rivals() {
-			v := r.New(f, block, 1).(*view)
+			v := r.New(f, replaytest.Block, 1).(*view)
 			var asked []*replay.Request
 			for i := range 30 {
 				b := replay.Block(3 * i)
-				asked = append(asked, ask(time.Duration(i)*100*time.Millisecond, 1600, 1, b+2, b+3))
+				asked = append(asked, replaytest.Ask(time.Duration(i)*100*time.Millisecond, 1600, 1, b+2, b+3))
 			}
 			_, got := playWith(t, f, v, asked...)
 			require.Empty(t, v.open, r.Name)
@@ -122,6 +104,29 @@ func TestARivalsViewFollowsTheRun(t *testing.T) {
 	}
 }
 
+func TestDemandIsTheTimeOfAllRanksWithoutCaches(t *testing.T) {
+	w := &replay.Workload{BlockTokens: 10, Requests: []replay.Request{{Tokens: 100}, {At: time.Second, Tokens: 100}}}
+	f := &replay.Fleet{Ranks: []replay.Rank{{PerToken: 0.001, PerPrompt: 0.1}, {PerToken: 0.001, PerPrompt: 0.1, Speeds: []replay.Speed{{Factor: 0.5}}}, {Role: replay.Decode}}}
+	require.InDelta(t, 2*0.2/1.5, Demand(w, f), 1e-12)
+	w.Requests[1].Follows = 1
+	require.Zero(t, Demand(w, f))
+}
+
+func TestArrivalsAreBunched(t *testing.T) {
+	of := func(at ...time.Duration) (out []replay.Request) {
+		for _, x := range at {
+			out = append(out, replay.Request{At: x * time.Millisecond})
+		}
+		return out
+	}
+	r := of(0, 500, 1000, 1500, 2250, 3000)
+	Bunch(r, time.Second, 100*time.Millisecond)
+	require.Equal(t, of(0, 50, 1000, 1050, 2025, 3000), r)
+	r[4].Follows = 1
+	Bunch(r, time.Second, 10*time.Millisecond)
+	require.Equal(t, 2025*time.Millisecond, r[4].At, "a pause is no arrival")
+}
+
 func TestFleetsAndTrafficHaveTheNumbersThatTheirNamesSay(t *testing.T) {
 	s := Scenarios{Ranks: 8, PerToken: 1.0 / 8000, PerPrompt: 0.02, CacheBlocks: 4000, EventDelay: 10 * time.Millisecond, Seed: 1}
 	for i := range 400 {
@@ -130,7 +135,7 @@ func TestFleetsAndTrafficHaveTheNumbersThatTheirNamesSay(t *testing.T) {
 	for _, name := range []string{"whole", "apart", "whole+two-slow", "apart+four"} {
 		f, w, err := s.Play(name, "45")
 		require.NoError(t, err)
-		require.InDelta(t, 0.45, w.Demand(f), 1e-6, name)
+		require.InDelta(t, 0.45, Demand(w, f), 1e-6, name)
 	}
 	require.Equal(t, time.Second, s.Trace[1].At, "the trace is left as it is")
 	f, w, err := s.Play("whole+two-slow+halved+four", "bursts")

@@ -146,11 +146,11 @@ func (s *Scenarios) Play(fleet, traffic string) (*replay.Fleet, *replay.Workload
 	if err != nil {
 		return nil, nil, err
 	}
-	if demand := w.Demand(f); demand > 0 {
+	if demand := Demand(w, f); demand > 0 {
 		replay.Scale(w.Requests, load/100/demand)
 	}
 	if traffic == "bursts" {
-		replay.Bunch(w.Requests, burstEvery, burstWithin)
+		Bunch(w.Requests, burstEvery, burstWithin)
 	}
 	last := time.Duration(0)
 	for i := range w.Requests {

@@ -193,7 +193,7 @@ func runLive(ctx context.Context, p parts, o *liveOptions, m *liveMode, trace []
 	if err != nil {
 		return liveRun{}, err
 	}
-	r.workers = replay.TimesOf(at).Times(o.scale.Speedup)
+	r.workers = times(replay.TimesOf(at), o.scale.Speedup)
 	if m.rival != nil {
 		return r, nil
 	}
@@ -300,4 +300,10 @@ func summariseLive(m *liveMode, runs []liveRun) liveRow {
 	out.Workers = replay.MedianTimes(at)
 	out.row, out.Idle, out.CPU, out.Exact = summarise(m.name, f), stats.Median(idle), stats.Median(cpu), stats.Median(exact)
 	return out
+}
+
+// times returns t with each time multiplied.
+func times(t replay.Times, by float64) replay.Times {
+	of := func(d time.Duration) time.Duration { return time.Duration(by * float64(d)) }
+	return replay.Times{Mean: of(t.Mean), P50: of(t.P50), P90: of(t.P90), P95: of(t.P95), P99: of(t.P99)}
 }

@@ -345,12 +345,12 @@ func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Wri
 		return nil, err
 	}
 	if o.bursts {
-		replay.Bunch(trace, 10*time.Second, time.Second)
+		policies.Bunch(trace, 10*time.Second, time.Second)
 	}
 	trace = o.played.scale.shrink(trace)
 	sim := o.played.simulated()
 	c := &comparison{
-		options: o.played, Trace: r.Trace, Requests: len(trace), Bound: workloadOf(trace).Bound(), Demand: workloadOf(trace).Demand(sim),
+		options: o.played, Trace: r.Trace, Requests: len(trace), Bound: workloadOf(trace).Bound(), Demand: policies.Demand(workloadOf(trace), sim),
 		Span: time.Duration(float64(trace[len(trace)-1].At) / o.played.scale.Speedup), Slice: map[string]row{}, All: len(r.Cells[0].Load.Requests), Whole: map[string]row{},
 	}
 	for _, row := range r.Cells[0].Rows {

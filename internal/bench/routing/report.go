@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/bench/policies"
 	"github.com/seed-60ae5743/baton/internal/replay"
 )
 
@@ -53,7 +54,7 @@ func (r *report) markdown() string {
 
 func (c *cell) write(b *strings.Builder) {
 	fmt.Fprintf(b, "\n## %s\n\n%s", c.Heading, about(c.Load))
-	if d := c.Load.Demand(c.Fleet); d > 0 { // else how much is asked for depends on how fast it is served
+	if d := policies.Demand(c.Load, c.Fleet); d > 0 { // else how much is asked for depends on how fast it is served
 		fmt.Fprintf(b, " Without caches they would take %.0f %% of the fleet's time.", 100*d)
 	}
 	b.WriteString("\n\n")

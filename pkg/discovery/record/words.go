@@ -34,26 +34,24 @@ func (i *id) Read(text string) error {
 }
 
 func (r *role) Read(text string) error {
-	v, err := worker.ParseRole(text)
-	*r = role(v)
-	return wanted(err)
+	return readAs((*worker.Role)(r), text, worker.ParseRole)
 }
 
 func (e *engine) Read(text string) error {
-	v, err := worker.ParseEngine(text)
-	*e = engine(v)
-	return wanted(err)
+	return readAs((*worker.Engine)(e), text, worker.ParseEngine)
 }
 
 func (e *endpoint) Read(text string) error {
-	v, err := worker.ParseEndpoint(text)
-	*e = endpoint(v)
-	return wanted(err)
+	return readAs((*worker.Endpoint)(e), text, worker.ParseEndpoint)
 }
 
 func (e *enforcement) Read(text string) error {
-	v, err := worker.ParseEnforcement(text)
-	*e = enforcement(v)
+	return readAs((*worker.Enforcement)(e), text, worker.ParseEnforcement)
+}
+
+// readAs sets the value to what the text stands for.
+func readAs[V any](to *V, text string, parse func(string) (V, error)) (err error) {
+	*to, err = parse(text)
 	return wanted(err)
 }
 

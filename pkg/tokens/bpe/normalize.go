@@ -37,12 +37,7 @@ func (t *Tokenizer) normalizers(place string, raw json.RawMessage) error {
 	}
 	switch n.Type {
 	case "Sequence":
-		for i, r := range n.Normalizers {
-			err = t.normalizers(fmt.Sprintf("%s.normalizers[%d]", place, i), r)
-			if err != nil {
-				return err
-			}
-		}
+		return each(place+".normalizers", n.Normalizers, t.normalizers)
 	case "NFC":
 		t.changes = append(t.changes, change{nfc: newNFC()})
 	case "Prepend":
@@ -56,6 +51,16 @@ func (t *Tokenizer) normalizers(place string, raw json.RawMessage) error {
 		t.changes = append(t.changes, change{old: []byte(*n.Pattern.String), new: []byte(n.Content)})
 	default:
 		return fmt.Errorf("%s: type %q: expected Sequence, NFC, Prepend or Replace", place, n.Type)
+	}
+	return nil
+}
+
+// each reads the elements of a sequence, which stand at a place of the file.
+func each(place string, list []json.RawMessage, read func(place string, raw json.RawMessage) error) error {
+	for i, raw := range list {
+		if err := read(fmt.Sprintf("%s[%d]", place, i), raw); err != nil {
+			return err
+		}
 	}
 	return nil
 }

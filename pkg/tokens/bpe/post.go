@@ -47,13 +47,7 @@ func (t *Tokenizer) postProcessors(place string, raw json.RawMessage) error {
 	}
 	switch p.Type {
 	case "Sequence":
-		for i, r := range p.Processors {
-			err = t.postProcessors(fmt.Sprintf("%s.processors[%d]", place, i), r)
-			if err != nil {
-				return err
-			}
-		}
-		return nil
+		return each(place+".processors", p.Processors, t.postProcessors)
 	case "ByteLevel":
 		return nil
 	case "TemplateProcessing":

@@ -64,13 +64,6 @@ func NewSegments(t *Tokenizer, maxBytes int) *Segments {
 	return s
 }
 
-// Bytes returns how much memory the segments take.
-func (s *Segments) Bytes() int {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return 4*cap(s.ids) + slotBytes*len(s.slots)
-}
-
 // Append is [Encoder.Append] with what is remembered. e must be an encoder of the same
 // tokenizer.
 func (s *Segments) Append(e *Encoder, dst []uint32, text []byte, special bool) ([]uint32, error) {

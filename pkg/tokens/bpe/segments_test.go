@@ -190,3 +190,10 @@ func TestSegmentsAreSharedByRequests(t *testing.T) {
 	group.Wait()
 	require.NoError(t, s.checkLocked())
 }
+
+// Bytes returns how much memory the segments take.
+func (s *Segments) Bytes() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return 4*cap(s.ids) + slotBytes*len(s.slots)
+}

@@ -147,13 +147,7 @@ func (t *Tokenizer) preTokenizers(place string, raw json.RawMessage) error {
 	}
 	switch p.Type {
 	case "Sequence":
-		for i, r := range p.PreTokenizers {
-			err = t.preTokenizers(fmt.Sprintf("%s.pretokenizers[%d]", place, i), r)
-			if err != nil {
-				return err
-			}
-		}
-		return nil
+		return each(place+".pretokenizers", p.PreTokenizers, t.preTokenizers)
 	case "Split":
 		return t.split(place, &p)
 	case "Digits":

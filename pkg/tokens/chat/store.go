@@ -112,10 +112,3 @@ func (s *Store) remove(el *list.Element) {
 	delete(s.entries, e.key)
 	s.order.Remove(el)
 }
-
-// Used returns how many bytes the store is taken to use, and how many members it holds.
-func (s *Store) Used() (bytes, members int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.used, len(s.entries)
-}

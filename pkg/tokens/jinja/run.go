@@ -61,12 +61,6 @@ func Compile(source string, limits Limits) (t *Template, err error) {
 	return t, nil
 }
 
-// Uses reports whether the template's text has the name anywhere in an expression.
-func (t *Template) Uses(name string) bool {
-	_, ok := t.names.ids[name]
-	return ok
-}
-
 // A Rendering is what a template made: its text is the pieces one after the other.
 type Rendering struct {
 	Pieces []string
@@ -80,15 +74,6 @@ func (r *Rendering) Text() string {
 		return r.Pieces[0]
 	}
 	return strings.Join(r.Pieces, "")
-}
-
-// Len returns the length of the text in bytes.
-func (r *Rendering) Len() int {
-	n := 0
-	for _, p := range r.Pieces {
-		n += len(p)
-	}
-	return n
 }
 
 // A Var is a name that a rendering defines for its template.

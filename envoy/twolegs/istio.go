@@ -1,25 +1,12 @@
-package envoy
+package twolegs
 
 import (
 	"errors"
 	"fmt"
 	"regexp"
+
+	"github.com/seed-60ae5743/baton/envoy"
 )
-
-// IstioParams are the values of the EnvoyFilter by which a gateway of Istio carries both
-// legs. Of Params it uses the limits, FullDuplex, PluginHost and PluginPort (the picker's
-// Service, as its whole name; 9002 where nothing is said) and PrefillPort (9005).
-type IstioParams struct {
-	Params
-
-	Name      string // of the EnvoyFilter
-	Namespace string // of the Gateway, and so of the EnvoyFilter
-	Gateway   string // the Gateway's name
-
-	// Route is the HTTPRoute's rule by the name that Istio gives it: NAMESPACE.NAME.INDEX,
-	// or the rule's own name if it has one.
-	Route string
-}
 
 // named is what may stand in the filter as a name: nothing that YAML or Istio reads otherwise.
 var named = regexp.MustCompile(`^[A-Za-z0-9_]([-._A-Za-z0-9]*[A-Za-z0-9_])?$`)
@@ -27,8 +14,8 @@ var named = regexp.MustCompile(`^[A-Za-z0-9_]([-._A-Za-z0-9]*[A-Za-z0-9_])?$`)
 // IstioForChart returns the filter of the Helm chart, which puts its values in place of the
 // names that begin with THE_, and of both ports.
 func IstioForChart() ([]byte, error) {
-	return Istio(IstioParams{
-		Params: Params{
+	return Istio(envoy.IstioParams{
+		Params: envoy.Params{
 			Title: "Both legs in a gateway of Istio.", PluginHost: "THE_PICKER",
 			Notes: []string{"Written by `make envoy-configs` from templates."},
 		},
@@ -38,7 +25,7 @@ func IstioForChart() ([]byte, error) {
 
 // Istio returns the EnvoyFilter. The pool's own filter is not asked on its route; the
 // picker, whose certificate nobody verifies, is asked on the legs.
-func Istio(p IstioParams) ([]byte, error) {
+func Istio(p envoy.IstioParams) ([]byte, error) {
 	var errs []error
 	for _, field := range []struct{ is, value, want string }{
 		{"Name", p.Name, "the EnvoyFilter's name"},
@@ -64,11 +51,11 @@ func Istio(p IstioParams) ([]byte, error) {
 	if p.PrefillHost == "" {
 		p.PrefillHost = "0.0.0.0"
 	}
-	g := GatewayParams{Params: p.Params, Buffered: !p.FullDuplex, TLS: true}
-	v, err := g.view()
+	g := envoy.GatewayParams{Params: p.Params, Buffered: !p.FullDuplex, TLS: true}
+	v, err := viewOf(g)
 	if err != nil {
 		return nil, err
 	}
 	v.Istio = p
-	return render("istio-two-legs.yaml.tmpl", v)
+	return envoy.Render("istio-two-legs.yaml.tmpl", v)
 }
