@@ -168,7 +168,7 @@ func (s *script) takeApart(tree *Tree, flat *plainMap, ranks []worker.Rank) {
 		alike(s.t, oracle, tree, ranks, some()...)
 		alike(s.t, oracle, flat, ranks, some()...)
 	}
-	require.Zero(s.t, tree.blocks.used, "something is left of nothing")
+	require.Zero(s.t, tree.trie.blocks.used, "something is left of nothing")
 }
 
 // chats stores sequences with common beginnings for a rank. It returns the path of each
@@ -300,7 +300,7 @@ func TestWhatDoesNotFitTheBudgetIsCountedWhenADumpIsLoaded(t *testing.T) {
 	st, _ := small.Stats(r)
 	require.Positive(t, st.Blocks)
 	require.Equal(t, c.Blocks(), st.Blocks+int(st.Shed)+left)
-	require.LessOrEqual(t, small.bytesInUse(), 1<<20)
+	require.LessOrEqual(t, small.budget.inUse(), 1<<20)
 	require.NoError(t, small.Check())
 }
 

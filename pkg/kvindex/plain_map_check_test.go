@@ -84,7 +84,7 @@ func (m *plainMap) checkHolders(bySlot map[Slot]map[sequenceHash]uint32) error {
 	return nil
 }
 
-func (rb *rankBlocks) check(r worker.Rank, h holders) error {
+func (rb *rankBlocks) check(r worker.Rank, h holderSets) error {
 	var tiers [numTiers]int
 	for e, b := range rb.blocks {
 		if b.tiers == 0 || b.tiers >= 1<<numTiers {
@@ -120,7 +120,7 @@ func (rb *rankBlocks) check(r worker.Rank, h holders) error {
 	return rb.compareView(r, Routed, counts, h)
 }
 
-func (rb *rankBlocks) checkView(r worker.Rank, v View, h holders) error {
+func (rb *rankBlocks) checkView(r worker.Rank, v View, h holderSets) error {
 	counts := make(map[sequenceHash]uint32)
 	for _, b := range rb.blocks {
 		if b.tiers&tiersOf[v] != 0 {
@@ -136,7 +136,7 @@ func (rb *rankBlocks) checkView(r worker.Rank, v View, h holders) error {
 	return rb.compareView(r, v, counts, h)
 }
 
-func (rb *rankBlocks) compareView(r worker.Rank, v View, counts map[sequenceHash]uint32, h holders) error {
+func (rb *rankBlocks) compareView(r worker.Rank, v View, counts map[sequenceHash]uint32, h holderSets) error {
 	w := rb.views[v]
 	if !maps.Equal(counts, w.counts) {
 		return fmt.Errorf("kvindex: I3: rank %s view %d: counted %v, kept %v", r, v, counts, w.counts)

@@ -46,13 +46,13 @@ func (b bitSet) without(s Slot) bitSet {
 	return b
 }
 
-// holders has for each sequence hash the slots that hold it. A hash without a holder is
+// holderSets has for each sequence hash the slots that hold it. A hash without a holder is
 // not in the map.
-type holders map[sequenceHash]bitSet
+type holderSets map[sequenceHash]bitSet
 
-func (h holders) add(q sequenceHash, s Slot) { h[q] = h[q].with(uint32(s)) }
+func (h holderSets) add(q sequenceHash, s Slot) { h[q] = h[q].with(uint32(s)) }
 
-func (h holders) drop(q sequenceHash, s Slot) {
+func (h holderSets) drop(q sequenceHash, s Slot) {
 	if b := h[q].without(s); len(b) > 0 {
 		h[q] = b
 	} else {
@@ -62,7 +62,7 @@ func (h holders) drop(q sequenceHash, s Slot) {
 
 // overlap follows the chain as long as some slot holds every block of it. When a slot
 // does not hold the next block, it writes the slot's count.
-func (h holders) overlap(chain []LocalHash, n int, dst *Overlap) {
+func (h holderSets) overlap(chain []LocalHash, n int, dst *Overlap) {
 	dst.reset(n)
 	if len(chain) == 0 {
 		return

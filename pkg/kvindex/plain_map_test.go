@@ -18,7 +18,7 @@ type plainMap struct {
 	// mu guards the fields below. It is taken before Slots.mu, never after it.
 	mu      sync.RWMutex
 	ranks   map[worker.Rank]*rankBlocks
-	holders holders // by the slots of all views. Invariant: I4, I5
+	holders holderSets // by the slots of all views. Invariant: I4, I5
 
 	// Scratch of Store, guarded by mu.
 	seqs []sequenceHash
@@ -63,7 +63,7 @@ func newPlainMapOf(slots *Slots, c RouteConfig) *plainMap {
 		route: c.withDefaults(), tooMany: minStrangers,
 		slots:   slots,
 		ranks:   make(map[worker.Rank]*rankBlocks),
-		holders: make(holders),
+		holders: make(holderSets),
 		seen:    make(map[EngineHash]struct{}),
 	}
 }

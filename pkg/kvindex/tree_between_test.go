@@ -232,7 +232,7 @@ func letIn(t *testing.T, w world, c change, after int, was, is []uint32) bool {
 	require.NoError(t, err)
 	w.build(tr)
 	n, done := 0, false
-	tr.between = func() {
+	tr.trie.kids.between = func() {
 		if n++; n == after+1 {
 			done = true
 			c.do(tr)
@@ -240,7 +240,7 @@ func letIn(t *testing.T, w world, c change, after int, was, is []uint32) bool {
 	}
 	var dst Overlap
 	tr.Overlap(w.chain, &dst)
-	tr.between = nil
+	tr.trie.kids.between = nil
 	for slot, got := range dst.Blocks {
 		old := uint32(0)
 		if slot < len(was) {

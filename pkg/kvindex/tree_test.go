@@ -233,7 +233,7 @@ func TestTreeEqualsMapUnderRandomOperations(t *testing.T) {
 				s.tree.Detach(r)
 			}
 			require.NoError(t, s.tree.Check())
-			require.Zero(t, s.tree.nodeIDs.used()+s.tree.blocks.used+s.tree.unitsUsed+s.tree.names.segs.used(), "something is left of nothing")
+			require.Zero(t, s.tree.trie.ids.used()+s.tree.trie.blocks.used+s.tree.trie.holders.used+s.tree.ledger.names.segs.used(), "something is left of nothing")
 		})
 	}
 }
