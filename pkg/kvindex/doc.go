@@ -111,8 +111,6 @@
 //	Tree → eviction → ledger → prompts → trie → kids, holders, runs
 //	       eviction → budget, which only reads trie and nameStore
 //
-// The type adding belongs to the trie: it takes new blocks from the ledger and from prompts.
-//
 // # Memory
 //
 // A block costs 16 bytes, and its share of the room in which its run may grow. An engine

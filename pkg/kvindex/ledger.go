@@ -82,8 +82,7 @@ func (l *ledger) store(rk *treeRank, parent blockID, e Stored) error {
 		parent = l.planned[i]
 	}
 	if known < len(e.Blocks) {
-		a := adding{trie: l.trie, gain: l.gains(rk, e.Tier), ledger: l, rk: rk, tier: e.Tier}
-		a.extend(parent, e.Blocks[known:])
+		l.trie.extend(&adding{gain: l.gains(rk, e.Tier), ledger: l, rk: rk, tier: e.Tier}, parent, e.Blocks[known:])
 	}
 	return nil
 }
@@ -177,8 +176,9 @@ func (l *ledger) distinct(e Stored) bool {
 
 // keep notes that the rank has the block b of the tree, under the name h, on the tier.
 func (l *ledger) keep(rk *treeRank, h EngineHash, b blockID, tier Tier) {
+	tr := l.trie
 	rk.lastName, rk.lastBlock = h, b
-	l.trie.renew(l.trie.blocks.node(b))
+	tr.renew(tr.blocks.node(b))
 	v, found := l.names.put(&rk.names, h)
 	had := uint8(0)
 	if found {
@@ -189,7 +189,7 @@ func (l *ledger) keep(rk *treeRank, h EngineHash, b blockID, tier Tier) {
 		*v |= 1 << tier
 	} else {
 		*v = nameOf(b, 1<<tier)
-		l.trie.blocks.ref(b)
+		tr.blocks.ref(b)
 		rk.stats.Blocks++
 	}
 	rk.stats.TierBlocks[tier]++
@@ -203,9 +203,10 @@ func (l *ledger) keep(rk *treeRank, h EngineHash, b blockID, tier Tier) {
 
 // hold counts one more name of block b in the view.
 func (l *ledger) hold(w *treeView, b blockID) {
-	id := l.trie.blocks.node(b)
-	n := &l.trie.nodes[id]
-	pos, cut := uint32(b-n.start()), l.trie.holders.cut(n, w.slot)
+	tr := l.trie
+	id := tr.blocks.node(b)
+	n := &tr.nodes[id]
+	pos, cut := uint32(b-n.start()), tr.holders.cut(n, w.slot)
 	switch {
 	case pos < cut:
 		if w.extra == nil {
@@ -214,10 +215,10 @@ func (l *ledger) hold(w *treeView, b blockID) {
 		w.extra[b]++
 		return
 	case pos > cut: // the rank does not hold the block before it: let a node begin here
-		l.trie.split(id, pos)
+		tr.split(id, pos)
 		pos = 0
 	}
-	l.trie.holders.set(n, w.slot, pos+1)
+	tr.holders.set(n, w.slot, pos+1)
 }
 
 // addView adds a view with nothing entered so far. It returns nil if there is no slot

@@ -3,6 +3,7 @@ package kvindex
 // takeSome removes names of the rank from a tier. It finds all names first and then
 // their blocks, so that the cache misses of each step overlap.
 func (l *ledger) takeSome(rk *treeRank, hashes []EngineHash, tier Tier) {
+	tr := l.trie
 	var at [ahead]spot
 	if rk.names.n > 0 {
 		for _, h := range hashes {
@@ -11,7 +12,7 @@ func (l *ledger) takeSome(rk *treeRank, hashes []EngineHash, tier Tier) {
 	}
 	for i, h := range hashes {
 		if at[i] = l.names.find(&rk.names, h); at[i].b != nil {
-			l.touched += l.trie.nodes[l.trie.blocks.node(at[i].val().block())].room
+			l.touched += tr.nodes[tr.blocks.node(at[i].val().block())].room
 		}
 	}
 	for i, h := range hashes {
@@ -24,7 +25,7 @@ func (l *ledger) takeSome(rk *treeRank, hashes []EngineHash, tier Tier) {
 			continue
 		}
 		if tier == Device {
-			rk.gone.note(LocalHash(l.trie.blocks.local[p.val().block()].Load()), l.removed())
+			rk.gone.note(LocalHash(tr.blocks.local[p.val().block()].Load()), l.removed())
 		}
 		if !l.takeLast(rk, h, p, tier) {
 			l.take(rk, h, p, tier)
@@ -51,6 +52,7 @@ func (l *ledger) takeLast(rk *treeRank, h EngineHash, at spot, tier Tier) bool {
 // take removes the name h from a tier that it has. The spot is where the table has the
 // name.
 func (l *ledger) take(rk *treeRank, h EngineHash, at spot, tier Tier) {
+	tr := l.trie
 	v := at.val()
 	b := v.block()
 	rk.stats.Removed++
@@ -59,7 +61,7 @@ func (l *ledger) take(rk *treeRank, h EngineHash, at spot, tier Tier) {
 	for i := range rk.views {
 		if w := &rk.views[i]; w.view.counts(tier) && v.tiers()&tiersOf[w.view] == 0 {
 			l.letGo(w, b)
-			if w.view == OnDevice && l.trie.holders.cut(&l.trie.nodes[l.trie.blocks.node(b)], w.slot) <= l.trie.pos(b) {
+			if w.view == OnDevice && tr.holders.cut(&tr.nodes[tr.blocks.node(b)], w.slot) <= tr.pos(b) {
 				l.prompts.disprove(rk, b)
 			}
 		}
@@ -70,16 +72,17 @@ func (l *ledger) take(rk *treeRank, h EngineHash, at spot, tier Tier) {
 	l.names.erase(&rk.names, h, at)
 	rk.stats.Blocks--
 	rk.forget(h)
-	l.trie.blocks.unref(b, 1)
-	id := l.trie.blocks.node(b)
-	n := &l.trie.nodes[id]
-	if l.trie.blocks.refs(b) == 0 && b+1 == n.start()+blockID(n.load().length()) {
-		l.trie.trim(id)
+	tr.blocks.unref(b, 1)
+	id := tr.blocks.node(b)
+	n := &tr.nodes[id]
+	if tr.blocks.refs(b) == 0 && b+1 == n.start()+blockID(n.load().length()) {
+		tr.trim(id)
 	}
 }
 
 // letGo counts one name of block b less in the view; it undoes hold.
 func (l *ledger) letGo(w *treeView, b blockID) {
+	tr := l.trie
 	if x := w.extra[b]; x > 1 {
 		w.extra[b] = x - 1
 		return
@@ -87,46 +90,47 @@ func (l *ledger) letGo(w *treeView, b blockID) {
 		delete(w.extra, b)
 		return
 	}
-	id := l.trie.blocks.node(b)
-	n := &l.trie.nodes[id]
-	pos, cut := uint32(b-n.start()), l.trie.holders.cut(n, w.slot)
+	id := tr.blocks.node(b)
+	n := &tr.nodes[id]
+	pos, cut := uint32(b-n.start()), tr.holders.cut(n, w.slot)
 	if pos >= cut { // the view is being filled and has not come to this node
 		return
 	}
 	if pos+1 < cut { // the blocks after b are held too: let them begin a node
-		n = &l.trie.nodes[l.trie.split(id, pos+1)]
+		n = &tr.nodes[tr.split(id, pos+1)]
 	}
-	l.trie.holders.set(n, w.slot, pos)
+	tr.holders.set(n, w.slot, pos)
 }
 
 // release removes the rank from the nodes of the sorted blocks, and one name from each
 // block.
 func (l *ledger) release(rk *treeRank, blocks []blockID) {
+	tr := l.trie
 	seen := 0
 	for i := 0; i < len(blocks); {
 		if seen <= i { // read ahead several blocks, so that their cache misses overlap
 			some := blocks[i:min(i+ahead, len(blocks))]
 			seen = i + len(some)
 			for _, b := range some {
-				l.touched += uint32(l.trie.blocks.meta[b])
+				l.touched += uint32(tr.blocks.meta[b])
 			}
 			for _, b := range some {
-				l.touched += l.trie.nodes[l.trie.blocks.node(b)].room
+				l.touched += tr.nodes[tr.blocks.node(b)].room
 			}
 		}
-		id := l.trie.blocks.node(blocks[i])
-		n := &l.trie.nodes[id]
+		id := tr.blocks.node(blocks[i])
+		n := &tr.nodes[id]
 		end := n.start() + blockID(n.load().length())
 		for _, w := range rk.views {
-			if l.trie.holders.cut(n, w.slot) > 0 {
-				l.trie.holders.set(n, w.slot, 0)
+			if tr.holders.cut(n, w.slot) > 0 {
+				tr.holders.set(n, w.slot, 0)
 			}
 		}
 		for ; i < len(blocks) && blocks[i] < end; i++ {
-			l.trie.blocks.unref(blocks[i], 1)
+			tr.blocks.unref(blocks[i], 1)
 		}
-		if l.trie.blocks.refs(end-1) == 0 {
-			l.trie.trim(id)
+		if tr.blocks.refs(end-1) == 0 {
+			tr.trim(id)
 		}
 	}
 }

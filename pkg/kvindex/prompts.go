@@ -157,18 +157,19 @@ func (p *prompts) over() int {
 // lead makes the view hold every block of the chain. It returns the last block, and
 // whether that block was not held before.
 func (p *prompts) lead(rk *treeRank, chain []LocalHash) (last blockID, grown bool) {
+	tr := p.trie
 	var id nodeID
 	var fork blockID // the last block of the chain that was held before; 0: none, or all were
 	i := 0
 	for i < len(chain) {
-		kid, _ := p.trie.kids.find(id, uint64(chain[i]))
+		kid, _ := tr.kids.find(id, uint64(chain[i]))
 		if kid == 0 {
 			break
 		}
-		n := &p.trie.nodes[kid]
+		n := &tr.nodes[kid]
 		start, length := n.start(), int(n.load().length())
-		m := uint32(p.trie.match(start, min(length, len(chain)-i), chain[i:]))
-		if cut := p.trie.holders.cut(n, rk.sent.slot); cut < m {
+		m := uint32(tr.match(start, min(length, len(chain)-i), chain[i:]))
+		if cut := tr.holders.cut(n, rk.sent.slot); cut < m {
 			if !grown {
 				fork, grown = last, true
 				if cut > 0 {
@@ -176,9 +177,9 @@ func (p *prompts) lead(rk *treeRank, chain []LocalHash) (last blockID, grown boo
 				}
 			}
 			for b := start + blockID(cut); b < start+blockID(m); b++ {
-				p.trie.blocks.ref(b)
+				tr.blocks.ref(b)
 			}
-			p.trie.holders.set(n, rk.sent.slot, m)
+			tr.holders.set(n, rk.sent.slot, m)
 			p.count(rk, int(m-cut))
 		}
 		last, id, i = start+blockID(m)-1, kid, i+int(m)
@@ -190,8 +191,7 @@ func (p *prompts) lead(rk *treeRank, chain []LocalHash) (last blockID, grown boo
 		if !grown {
 			fork, grown = last, true
 		}
-		a := adding{trie: p.trie, gain: append(p.gain[:0], rk.sent.slot)}
-		last = a.extend(last, p.unnamed(rest))
+		last = tr.extend(&adding{gain: append(p.gain[:0], rk.sent.slot)}, last, p.unnamed(rest))
 		p.count(rk, len(rest))
 	}
 	if grown && fork != 0 {

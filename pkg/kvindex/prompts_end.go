@@ -89,6 +89,7 @@ func (p *prompts) end(e int32) {
 // unend takes the end off the mark of b. If no held block follows b, it removes b from
 // the view, and the blocks above it up to the next mark.
 func (p *prompts) unend(rk *treeRank, b blockID) {
+	tr := p.trie
 	m, _ := p.markOf(rk, b)
 	m.end = 0
 	if m.kids > 0 {
@@ -97,21 +98,21 @@ func (p *prompts) unend(rk *treeRank, b blockID) {
 	}
 	delete(rk.sent.marks, b)
 	for b != 0 {
-		id := p.trie.blocks.node(b)
-		n := &p.trie.nodes[id]
+		id := tr.blocks.node(b)
+		n := &tr.nodes[id]
 		start, end := n.start(), n.start()+blockID(n.load().length())
 		first := b
 		for first > start && !p.isMarked(rk, first-1) {
 			first--
 		}
-		up := p.trie.before(first)
+		up := tr.before(first)
 		for x := first; x <= b; x++ {
-			p.trie.blocks.unref(x, 1)
+			tr.blocks.unref(x, 1)
 		}
-		p.trie.holders.set(n, rk.sent.slot, uint32(first-start))
+		tr.holders.set(n, rk.sent.slot, uint32(first-start))
 		p.count(rk, -int(b-first)-1)
 		if b+1 == end {
-			p.trie.trim(id)
+			tr.trim(id)
 		}
 		if b = up; b == 0 {
 			return
