@@ -1,42 +1,46 @@
-package kvindex
+package oracle
 
 import (
+	"maps"
+	"slices"
 	"sync"
+	"time"
 
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// plainMap is a plain implementation of [Index], but for Copy and Reserve: Go maps behind
-// one RWMutex. It is simple enough to be obviously correct, so tests compare [Tree] with it.
-// Readers share the lock; a writer holds it for one event.
-type plainMap struct {
-	Index // nil
+// Map implements [kvindex.Index], apart from Copy, Reserve, Removals and Kept, which
+// panic. Safe for concurrent use: readers share the lock; a writer holds it for one call.
+type Map struct {
+	kvindex.Index // nil
 
-	slots *Slots
-	route RouteConfig // read-only
+	route kvindex.RouteConfig // read-only
 
-	// mu guards the fields below. It is taken before Slots.mu, never after it.
+	// mu guards the fields below.
 	mu      sync.RWMutex
+	slots   Numbers
 	ranks   map[worker.Rank]*rankBlocks
-	holders holderSets // by the slots of all views. Invariant: I4, I5
+	holders holders // by the slots of all views. Invariant: I4, I5
 
 	// Scratch of Store, guarded by mu.
 	seqs []sequenceHash
-	seen map[EngineHash]struct{}
+	seen map[kvindex.EngineHash]struct{}
 
-	time      timeline
-	seq       uint64 // counts calls of Route
-	strangers int    // ranks that are known but not attached
-	tooMany   int    // as many strangers make adoptLocked look for those with nothing left
+	epoch     time.Time     // the first time that a caller has told
+	now       time.Duration // the latest one, counted from the first
+	seq       uint64        // counts calls of Route
+	strangers int           // ranks that are known but not attached
+	tooMany   int           // as many strangers make adoptLocked look for those with nothing left
 }
 
 // rankBlocks is the state of one rank.
 type rankBlocks struct {
 	rank   worker.Rank
-	slot   Slot
-	blocks map[EngineHash]heldBlock
+	slot   kvindex.Slot
+	blocks map[kvindex.EngineHash]heldBlock
 	views  [numViews]mapView
-	stats  Stats // Invariant: I6
+	stats  kvindex.Stats // Invariant: I6
 
 	attached bool // false: only Route has named the rank
 	sent     map[sequenceHash]*mapSending
@@ -45,7 +49,7 @@ type rankBlocks struct {
 // mapView counts how many blocks of the rank have each sequence hash and are in the
 // view.
 type mapView struct {
-	slot   Slot
+	slot   kvindex.Slot
 	counts map[sequenceHash]uint32 // nil: the rank has not needed the view. Invariant: I3
 }
 
@@ -54,22 +58,25 @@ type heldBlock struct {
 	tiers uint8 // bit per Tier. Invariant: I2, never 0
 }
 
-var _ Index = (*plainMap)(nil)
+var _ kvindex.Index = (*Map)(nil)
 
-func newPlainMap(slots *Slots) *plainMap { return newPlainMapOf(slots, RouteConfig{}) }
-
-func newPlainMapOf(slots *Slots, c RouteConfig) *plainMap {
-	return &plainMap{
-		route: c.withDefaults(), tooMany: minStrangers,
-		slots:   slots,
+// New returns an empty Map. Every field of the limits must be set, unless nothing is
+// routed.
+func New(c kvindex.RouteConfig) *Map {
+	return &Map{
+		route: c, tooMany: minStrangers,
+		slots:   newNumbers(),
 		ranks:   make(map[worker.Rank]*rankBlocks),
-		holders: make(holderSets),
-		seen:    make(map[EngineHash]struct{}),
+		holders: make(holders),
+		seen:    make(map[kvindex.EngineHash]struct{}),
 	}
 }
 
-// Attach implements [Index].
-func (m *plainMap) Attach(r worker.Rank) Slot {
+// Numbers returns the slots of the ranks. They change with the Map.
+func (m *Map) Numbers() *Numbers { return &m.slots }
+
+// Attach implements [kvindex.Index].
+func (m *Map) Attach(r worker.Rank) kvindex.Slot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	rb := m.ranks[r]
@@ -82,28 +89,28 @@ func (m *plainMap) Attach(r worker.Rank) Slot {
 	return rb.slot
 }
 
-func (m *plainMap) newRankLocked(r worker.Rank) *rankBlocks {
+func (m *Map) newRankLocked(r worker.Rank) *rankBlocks {
 	rb := &rankBlocks{
 		rank:   r,
 		slot:   m.slots.acquire(r),
-		blocks: make(map[EngineHash]heldBlock),
+		blocks: make(map[kvindex.EngineHash]heldBlock),
 		sent:   make(map[sequenceHash]*mapSending),
 	}
-	rb.views[OnDevice] = mapView{rb.slot, make(map[sequenceHash]uint32)}
+	rb.views[kvindex.OnDevice] = mapView{rb.slot, make(map[sequenceHash]uint32)}
 	m.ranks[r] = rb
 	return rb
 }
 
 // rankLocked returns an attached rank, or nil if r is not attached.
-func (m *plainMap) rankLocked(r worker.Rank) *rankBlocks {
+func (m *Map) rankLocked(r worker.Rank) *rankBlocks {
 	if rb := m.ranks[r]; rb != nil && rb.attached {
 		return rb
 	}
 	return nil
 }
 
-// Detach implements [Index].
-func (m *plainMap) Detach(r worker.Rank) {
+// Detach implements [kvindex.Index].
+func (m *Map) Detach(r worker.Rank) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if rb := m.ranks[r]; rb != nil {
@@ -111,17 +118,17 @@ func (m *plainMap) Detach(r worker.Rank) {
 	}
 }
 
-func (m *plainMap) loseLocked(rb *rankBlocks) {
+func (m *Map) loseLocked(rb *rankBlocks) {
 	m.clearLocked(rb)
 	delete(m.ranks, rb.rank)
-	m.slots.release(rb.slot)
+	m.slots.release(rb.rank)
 	if !rb.attached {
 		m.strangers--
 	}
 }
 
-// Slot implements [Index].
-func (m *plainMap) Slot(r worker.Rank) (Slot, bool) {
+// Slot implements [kvindex.Index].
+func (m *Map) Slot(r worker.Rank) (kvindex.Slot, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	rb := m.rankLocked(r)
@@ -131,26 +138,26 @@ func (m *plainMap) Slot(r worker.Rank) (Slot, bool) {
 	return rb.slot, true
 }
 
-// Store implements [Index].
-func (m *plainMap) Store(r worker.Rank, e Stored) error {
+// Store implements [kvindex.Index].
+func (m *Map) Store(r worker.Rank, e kvindex.Stored) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	rb := m.rankLocked(r)
 	if rb == nil {
-		return ErrUnknownRank
+		return kvindex.ErrUnknownRank
 	}
 	var parent sequenceHash
 	if e.HasParent {
 		p, ok := rb.blocks[e.Parent]
 		if !ok {
 			rb.stats.UnknownParents++
-			return ErrUnknownParent
+			return kvindex.ErrUnknownParent
 		}
 		parent = p.seq
 	}
 	if !m.planLocked(rb, parent, e) {
 		rb.stats.Conflicts++
-		return ErrConflict
+		return kvindex.ErrConflict
 	}
 	for i, b := range e.Blocks {
 		m.addLocked(rb, b.Engine, m.seqs[i], e.Tier)
@@ -161,7 +168,7 @@ func (m *plainMap) Store(r worker.Rank, e Stored) error {
 // planLocked computes the sequence hashes of the event's blocks into m.seqs. It returns
 // false if an engine hash of the event already names another block of the rank, or
 // occurs twice in the event.
-func (m *plainMap) planLocked(rb *rankBlocks, parent sequenceHash, e Stored) bool {
+func (m *Map) planLocked(rb *rankBlocks, parent sequenceHash, e kvindex.Stored) bool {
 	m.seqs = m.seqs[:0]
 	clear(m.seen)
 	if e.HasParent {
@@ -182,7 +189,7 @@ func (m *plainMap) planLocked(rb *rankBlocks, parent sequenceHash, e Stored) boo
 	return true
 }
 
-func (m *plainMap) addLocked(rb *rankBlocks, h EngineHash, q sequenceHash, t Tier) {
+func (m *Map) addLocked(rb *rankBlocks, h kvindex.EngineHash, q sequenceHash, t kvindex.Tier) {
 	m.seeLocked(rb, t)
 	held := rb.blocks[h]
 	if held.tiers&(1<<t) != 0 {
@@ -201,8 +208,8 @@ func (m *plainMap) addLocked(rb *rankBlocks, h EngineHash, q sequenceHash, t Tie
 
 // seeLocked adds and fills the view that blocks on the tier need, if the rank does not
 // have it.
-func (m *plainMap) seeLocked(rb *rankBlocks, t Tier) {
-	v := viewOf(t)
+func (m *Map) seeLocked(rb *rankBlocks, t kvindex.Tier) {
+	v := kvindex.View(t) // the narrowest one in which blocks of the tier count
 	if rb.views[v].counts != nil {
 		return
 	}
@@ -215,7 +222,7 @@ func (m *plainMap) seeLocked(rb *rankBlocks, t Tier) {
 }
 
 // recountLocked changes the counts of the views when the tiers of a block change.
-func (m *plainMap) recountLocked(rb *rankBlocks, q sequenceHash, was, is uint8) {
+func (m *Map) recountLocked(rb *rankBlocks, q sequenceHash, was, is uint8) {
 	for v := range toldViews {
 		w := &rb.views[v]
 		switch counted, counts := was&tiersOf[v] != 0, is&tiersOf[v] != 0; {
@@ -226,7 +233,7 @@ func (m *plainMap) recountLocked(rb *rankBlocks, q sequenceHash, was, is uint8) 
 			if w.counts[q]--; w.counts[q] == 0 {
 				delete(w.counts, q)
 				m.holders.drop(q, w.slot)
-				if v == OnDevice {
+				if v == kvindex.OnDevice {
 					m.disproveLocked(rb, q)
 				}
 			}
@@ -234,19 +241,19 @@ func (m *plainMap) recountLocked(rb *rankBlocks, q sequenceHash, was, is uint8) 
 	}
 }
 
-func (m *plainMap) countLocked(w *mapView, q sequenceHash) {
+func (m *Map) countLocked(w *mapView, q sequenceHash) {
 	if w.counts[q]++; w.counts[q] == 1 {
 		m.holders.add(q, w.slot)
 	}
 }
 
-// Remove implements [Index].
-func (m *plainMap) Remove(r worker.Rank, e Removed) error {
+// Remove implements [kvindex.Index].
+func (m *Map) Remove(r worker.Rank, e kvindex.Removed) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	rb := m.rankLocked(r)
 	if rb == nil {
-		return ErrUnknownRank
+		return kvindex.ErrUnknownRank
 	}
 	for _, h := range e.Blocks {
 		m.takeLocked(rb, h, e.Tier)
@@ -254,7 +261,7 @@ func (m *plainMap) Remove(r worker.Rank, e Removed) error {
 	return nil
 }
 
-func (m *plainMap) takeLocked(rb *rankBlocks, h EngineHash, t Tier) {
+func (m *Map) takeLocked(rb *rankBlocks, h kvindex.EngineHash, t kvindex.Tier) {
 	held := rb.blocks[h]
 	if held.tiers&(1<<t) == 0 {
 		rb.stats.UnknownRemoves++
@@ -272,20 +279,20 @@ func (m *plainMap) takeLocked(rb *rankBlocks, h EngineHash, t Tier) {
 	m.recountLocked(rb, held.seq, was, held.tiers)
 }
 
-// Clear implements [Index].
-func (m *plainMap) Clear(r worker.Rank) error {
+// Clear implements [kvindex.Index].
+func (m *Map) Clear(r worker.Rank) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	rb := m.rankLocked(r)
 	if rb == nil {
-		return ErrUnknownRank
+		return kvindex.ErrUnknownRank
 	}
 	m.clearLocked(rb)
 	rb.stats.Clears++
 	return nil
 }
 
-func (m *plainMap) clearLocked(rb *rankBlocks) {
+func (m *Map) clearLocked(rb *rankBlocks) {
 	for v := range toldViews {
 		for q := range rb.views[v].counts {
 			m.holders.drop(q, rb.views[v].slot)
@@ -300,20 +307,65 @@ func (m *plainMap) clearLocked(rb *rankBlocks) {
 	rb.stats.TierBlocks = [numTiers]int{}
 }
 
-// Overlap implements [Index].
-func (m *plainMap) Overlap(chain []LocalHash, dst *Overlap) {
+// Overlap implements [kvindex.Index].
+func (m *Map) Overlap(chain []kvindex.LocalHash, dst *kvindex.Overlap) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	m.holders.overlap(chain, m.slots.Len(), dst)
 }
 
-// Stats implements [Index].
-func (m *plainMap) Stats(r worker.Rank) (Stats, bool) {
+// Names returns the engine hashes of a rank, in no order.
+func (m *Map) Names(r worker.Rank) []kvindex.EngineHash {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	rb := m.rankLocked(r)
+	if rb == nil {
+		return nil
+	}
+	return slices.Collect(maps.Keys(rb.blocks))
+}
+
+// Clone returns a Map in which the attached ranks hold the same blocks. It has nothing that
+// was routed.
+func (m *Map) Clone() *Map {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	out := New(m.route)
+	for r, rb := range m.ranks {
+		if !rb.attached {
+			continue
+		}
+		out.Attach(r)
+		for h, b := range rb.blocks {
+			for tier := range numTiers {
+				if b.tiers>>tier&1 != 0 {
+					out.addLocked(out.ranks[r], h, b.seq, tier)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// Stats implements [kvindex.Index].
+func (m *Map) Stats(r worker.Rank) (kvindex.Stats, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	rb := m.ranks[r]
 	if rb == nil {
-		return Stats{}, false
+		return kvindex.Stats{}, false
 	}
 	return rb.stats, true
+}
+
+// minStrangers is how many ranks that are not attached may be there before those with
+// nothing left go.
+const minStrangers = 64
+
+// tiersOf has for each view that events fill a bit for each tier that counts in the view.
+var tiersOf = [toldViews]uint8{
+	kvindex.OnDevice:   1 << kvindex.Device,
+	kvindex.ToHost:     1<<kvindex.Device | 1<<kvindex.Host,
+	kvindex.ToDisk:     1<<kvindex.Device | 1<<kvindex.Host | 1<<kvindex.Disk,
+	kvindex.OnExternal: 1 << kvindex.External,
 }
