@@ -109,7 +109,8 @@
 // An arrow goes to what a part calls; none goes back:
 //
 //	Tree → eviction → ledger → prompts → trie → kids, holders, runs
-//	       eviction → budget, which only reads trie and nameStore
+//	eviction, ledger → budget, which counts what trie and nameStore have, and gives memory back
+//	eviction → ranks, which it only reads
 //
 // # Memory
 //

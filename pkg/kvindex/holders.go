@@ -1,6 +1,9 @@
 package kvindex
 
-import "sync/atomic"
+import (
+	"iter"
+	"sync/atomic"
+)
 
 // A crowd is the holders of a node that have no place in the node itself. The cuts of
 // 64 consecutive slots make a group: 16 words in one unit. A list has the unit of each
@@ -45,6 +48,18 @@ func (h *holders) groupAt(list, g uint32) *atomic.Uint64 {
 		return nil
 	}
 	return &h.units[list+(g+1)/unitWords][(g+1)%unitWords]
+}
+
+// groups are the groups of a list that have a unit, each with the list's word for it.
+func (h *holders) groups(list uint32) iter.Seq2[uint32, *atomic.Uint64] {
+	return func(yield func(uint32, *atomic.Uint64) bool) {
+		for g := uint32(0); ; g++ {
+			at := h.groupAt(list, g)
+			if at == nil || at.Load() != 0 && !yield(g, at) {
+				return
+			}
+		}
+	}
 }
 
 func (h *holders) crowdCut(n *node, s Slot) uint32 {
@@ -97,8 +112,8 @@ func (h *holders) widen(n *node, s Slot) uint32 {
 		return list
 	}
 	st := n.begin()
-	for g := uint32(0); h.groupAt(old, g) != nil; g++ {
-		h.groupAt(list, g).Store(h.groupAt(old, g).Load())
+	for g, at := range h.groups(old) {
+		h.groupAt(list, g).Store(at.Load())
 	}
 	h.freeUnits(old, uint32(h.units[old][0].Load()))
 	n.crowd.Store(list)
@@ -143,12 +158,8 @@ func (h *holders) copyCrowd(to, from *node, k uint32) {
 		return
 	}
 	list := h.newList(uint32(h.units[old][0].Load()))
-	for g := uint32(0); h.groupAt(old, g) != nil; g++ {
-		src := uint32(h.groupAt(old, g).Load())
-		if src == 0 {
-			continue
-		}
-		dst := h.newUnits(1)
+	for g, at := range h.groups(old) {
+		src, dst := at.Load(), h.newUnits(1)
 		h.groupAt(list, g).Store(uint64(dst))
 		for i := range unitWords {
 			h.units[dst][i].Store(eachLane(h.units[src][i].Load(), func(c uint64) uint64 { return min(c, uint64(k)) }))
@@ -164,12 +175,8 @@ func (h *holders) cutCrowd(n *node, k uint32) {
 	if list == 0 {
 		return
 	}
-	for g := uint32(0); h.groupAt(list, g) != nil; g++ {
-		at := h.groupAt(list, g)
+	for _, at := range h.groups(list) {
 		id := uint32(at.Load())
-		if id == 0 {
-			continue
-		}
 		for i := range unitWords {
 			word := &h.units[id][i]
 			word.Store(eachLane(word.Load(), func(c uint64) uint64 { return c - min(c, uint64(k)) }))
@@ -190,10 +197,8 @@ func (h *holders) dropCrowd(n *node) {
 	if list == 0 {
 		return
 	}
-	for g := uint32(0); h.groupAt(list, g) != nil; g++ {
-		if id := uint32(h.groupAt(list, g).Load()); id != 0 {
-			h.freeUnits(id, 1)
-		}
+	for _, at := range h.groups(list) {
+		h.freeUnits(uint32(at.Load()), 1)
 	}
 	h.dropList(n)
 }
@@ -214,15 +219,10 @@ func (h *holders) emptyUnit(id uint32) bool {
 }
 
 func (h *holders) emptyList(list uint32) bool {
-	for g := uint32(0); ; g++ {
-		at := h.groupAt(list, g)
-		if at == nil {
-			return true
-		}
-		if at.Load() != 0 {
-			return false
-		}
+	for range h.groups(list) {
+		return false
 	}
+	return true
 }
 
 func (h *holders) newList(n uint32) uint32 {

@@ -81,14 +81,17 @@ func (l *ledger) store(rk *treeRank, parent blockID, e Stored) error {
 		l.keep(rk, b.Engine, l.planned[i], e.Tier)
 		parent = l.planned[i]
 	}
-	if known < len(e.Blocks) {
-		l.trie.extend(&adding{gain: l.gains(rk, e.Tier), ledger: l, rk: rk, tier: e.Tier}, parent, e.Blocks[known:])
+	gain := l.gains(rk, e.Tier)
+	for rest := e.Blocks[known:]; len(rest) > 0; {
+		first, k := l.trie.extend(gain, parent, rest)
+		parent = l.enter(rk, first, rest[:k], e.Tier)
+		rest = rest[k:]
 	}
 	return nil
 }
 
-// enter enters the names of new blocks, of which at is the first.
-func (l *ledger) enter(rk *treeRank, at blockID, blocks []Block, tier Tier) {
+// enter enters the names of new blocks, of which at is the first, and returns the last.
+func (l *ledger) enter(rk *treeRank, at blockID, blocks []Block, tier Tier) blockID {
 	for i, b := range blocks {
 		v, _ := l.names.put(&rk.names, b.Engine)
 		*v = nameOf(at+blockID(i), 1<<tier)
@@ -98,6 +101,7 @@ func (l *ledger) enter(rk *treeRank, at blockID, blocks []Block, tier Tier) {
 	rk.stats.Blocks += k
 	rk.stats.TierBlocks[tier] += k
 	rk.stats.Stored += uint64(k)
+	return rk.lastBlock
 }
 
 // plan collects into l.planned the leading blocks of the event that are in the tree

@@ -158,6 +158,7 @@ func (p *prompts) over() int {
 // whether that block was not held before.
 func (p *prompts) lead(rk *treeRank, chain []LocalHash) (last blockID, grown bool) {
 	tr := p.trie
+	p.gain[0] = rk.sent.slot
 	var id nodeID
 	var fork blockID // the last block of the chain that was held before; 0: none, or all were
 	i := 0
@@ -187,12 +188,13 @@ func (p *prompts) lead(rk *treeRank, chain []LocalHash) (last blockID, grown boo
 			break
 		}
 	}
-	if rest := chain[i:]; len(rest) > 0 {
-		if !grown {
-			fork, grown = last, true
-		}
-		last = tr.extend(&adding{gain: append(p.gain[:0], rk.sent.slot)}, last, p.unnamed(rest))
-		p.count(rk, len(rest))
+	if i < len(chain) && !grown {
+		fork, grown = last, true
+	}
+	for rest := p.unnamed(chain[i:]); len(rest) > 0; {
+		first, k := tr.extend(p.gain[:], last, rest)
+		last, rest = first+blockID(k)-1, rest[k:]
+		p.count(rk, k)
 	}
 	if grown && fork != 0 {
 		m, marked := p.markOf(rk, fork)

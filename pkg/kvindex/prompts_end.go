@@ -41,10 +41,7 @@ func (p *prompts) recall(e int32, n int) {
 		return
 	}
 	for range n {
-		if to = p.trie.before(to); to == 0 {
-			break
-		}
-		if _, marked := p.markOf(s.rank, to); marked {
+		if to = p.trie.before(to); to == 0 || p.isMarked(s.rank, to) {
 			break
 		}
 	}

@@ -118,10 +118,7 @@ func (h *holders) all(n *node) (all []holder, units int) {
 		return all, 0
 	}
 	units = int(h.units[list][0].Load())
-	for g := uint32(0); h.groupAt(list, g) != nil; g++ {
-		if h.groupAt(list, g).Load() == 0 {
-			continue
-		}
+	for g := range h.groups(list) {
 		units++
 		for i := range Slot(groupSlots) {
 			slot := Slot(g*groupSlots) + i
