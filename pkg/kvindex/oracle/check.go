@@ -21,7 +21,7 @@ func (m *Map) Check() error {
 	if err != nil {
 		return err
 	}
-	return m.checkHolders(bySlot)
+	return m.holders.check(bySlot)
 }
 
 // checkRanks checks each rank, and returns what each slot counts.
@@ -56,9 +56,9 @@ func (m *Map) checkRanks() (map[kvindex.Slot]map[sequenceHash]uint32, error) {
 	return bySlot, nil
 }
 
-// checkHolders checks that a sequence has the bits of those slots that count it.
-func (m *Map) checkHolders(bySlot map[kvindex.Slot]map[sequenceHash]uint32) error {
-	for q, set := range m.holders {
+// check checks that a sequence has the bits of those slots that count it.
+func (h holders) check(bySlot map[kvindex.Slot]map[sequenceHash]uint32) error {
+	for q, set := range h {
 		if set.count() == 0 {
 			return fmt.Errorf("oracle: I5: sequence %x has no holder", q)
 		}

@@ -216,7 +216,7 @@ func (m *Map) seeLocked(rb *rankBlocks, t kvindex.Tier) {
 	rb.views[v] = mapView{m.slots.needView(rb.slot, v), make(map[sequenceHash]uint32)}
 	for _, b := range rb.blocks {
 		if b.tiers&tiersOf[v] != 0 {
-			m.countLocked(&rb.views[v], b.seq)
+			m.holders.count(&rb.views[v], b.seq)
 		}
 	}
 }
@@ -228,7 +228,7 @@ func (m *Map) recountLocked(rb *rankBlocks, q sequenceHash, was, is uint8) {
 		switch counted, counts := was&tiersOf[v] != 0, is&tiersOf[v] != 0; {
 		case w.counts == nil || counted == counts:
 		case counts:
-			m.countLocked(w, q)
+			m.holders.count(w, q)
 		default:
 			if w.counts[q]--; w.counts[q] == 0 {
 				delete(w.counts, q)
@@ -241,9 +241,10 @@ func (m *Map) recountLocked(rb *rankBlocks, q sequenceHash, was, is uint8) {
 	}
 }
 
-func (m *Map) countLocked(w *mapView, q sequenceHash) {
+// count counts one more block in a view.
+func (h holders) count(w *mapView, q sequenceHash) {
 	if w.counts[q]++; w.counts[q] == 1 {
-		m.holders.add(q, w.slot)
+		h.add(q, w.slot)
 	}
 }
 
@@ -256,27 +257,23 @@ func (m *Map) Remove(r worker.Rank, e kvindex.Removed) error {
 		return kvindex.ErrUnknownRank
 	}
 	for _, h := range e.Blocks {
-		m.takeLocked(rb, h, e.Tier)
+		held := rb.blocks[h]
+		if held.tiers&(1<<e.Tier) == 0 {
+			rb.stats.UnknownRemoves++
+			continue
+		}
+		rb.stats.Removed++
+		rb.stats.TierBlocks[e.Tier]--
+		was := held.tiers
+		if held.tiers &^= 1 << e.Tier; held.tiers == 0 {
+			delete(rb.blocks, h)
+			rb.stats.Blocks--
+		} else {
+			rb.blocks[h] = held
+		}
+		m.recountLocked(rb, held.seq, was, held.tiers)
 	}
 	return nil
-}
-
-func (m *Map) takeLocked(rb *rankBlocks, h kvindex.EngineHash, t kvindex.Tier) {
-	held := rb.blocks[h]
-	if held.tiers&(1<<t) == 0 {
-		rb.stats.UnknownRemoves++
-		return
-	}
-	rb.stats.Removed++
-	rb.stats.TierBlocks[t]--
-	was := held.tiers
-	if held.tiers &^= 1 << t; held.tiers == 0 {
-		delete(rb.blocks, h)
-		rb.stats.Blocks--
-	} else {
-		rb.blocks[h] = held
-	}
-	m.recountLocked(rb, held.seq, was, held.tiers)
 }
 
 // Clear implements [kvindex.Index].

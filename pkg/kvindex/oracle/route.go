@@ -34,7 +34,7 @@ func (m *Map) Route(r worker.Rank, chain []kvindex.LocalHash, g kvindex.Guess, n
 		*w = mapView{m.slots.needView(rb.slot, kvindex.Routed), make(map[sequenceHash]uint32)}
 	}
 	m.seq++
-	s := &mapSending{until: m.now + m.ttl(g), seq: m.seq}
+	s := &mapSending{until: m.now + ttl(m.route, g), seq: m.seq}
 	for i, l := range chain {
 		var before sequenceHash
 		if i > 0 {
@@ -47,19 +47,11 @@ func (m *Map) Route(r worker.Rank, chain []kvindex.LocalHash, g kvindex.Guess, n
 	return m.nextLocked()
 }
 
-func (m *Map) ttl(g kvindex.Guess) time.Duration {
+func ttl(c kvindex.RouteConfig, g kvindex.Guess) time.Duration {
 	if g == kvindex.Predicted {
-		return m.route.PredictedTTL
+		return c.PredictedTTL
 	}
-	return m.route.TTL
-}
-
-// tellLocked tells the time, which never goes back.
-func (m *Map) tellLocked(now time.Time) {
-	if m.epoch.IsZero() {
-		m.epoch = now
-	}
-	m.now = max(m.now, now.Sub(m.epoch))
+	return c.TTL
 }
 
 func (m *Map) adoptLocked(r worker.Rank) *rankBlocks {
@@ -90,7 +82,7 @@ func (m *Map) sendLocked(rb *rankBlocks, s *mapSending) {
 	}
 	rb.sent[leaf] = s
 	for _, q := range s.path {
-		m.countLocked(&rb.views[kvindex.Routed], q)
+		m.holders.count(&rb.views[kvindex.Routed], q)
 	}
 	rb.stats.Routed = len(rb.views[kvindex.Routed].counts)
 }
@@ -126,14 +118,9 @@ func (m *Map) fitLocked() {
 		if blocks <= m.route.MaxBlocks {
 			return
 		}
-		m.cutLocked(of, oldest, len(oldest.path)-1)
+		m.endLocked(of, oldest.path[len(oldest.path)-1])
+		m.sendLocked(of, &mapSending{path: oldest.path[:len(oldest.path)-1], until: oldest.until, seq: oldest.seq})
 	}
-}
-
-// cutLocked makes a sending end after its first n blocks.
-func (m *Map) cutLocked(rb *rankBlocks, s *mapSending, n int) {
-	m.endLocked(rb, s.path[len(s.path)-1])
-	m.sendLocked(rb, &mapSending{path: s.path[:n], until: s.until, seq: s.seq})
 }
 
 // disproveLocked is called when an event takes a block off Device. It removes the block
@@ -166,7 +153,10 @@ func (m *Map) Expire(now time.Time) (next time.Time) {
 }
 
 func (m *Map) expireLocked(now time.Time) {
-	m.tellLocked(now)
+	if m.epoch.IsZero() {
+		m.epoch = now
+	}
+	m.now = max(m.now, now.Sub(m.epoch)) // it never goes back
 	for _, rb := range m.ranks {
 		for leaf, s := range rb.sent {
 			if s.until <= m.now {
