@@ -23,9 +23,7 @@ const (
 var rooms = []string{"internal/extproc", "internal/wire", "internal/leg", "internal/decision", "internal/config", "internal/plugin", "internal/route", "cmd/extproc"}
 
 // manyMethods are types that have more methods than one reader can hold, each with the reason.
-var manyMethods = map[string]string{
-	"pkg/kvindex.Tree": "its parts share one lock; it should be several types all the same",
-}
+var manyMethods = map[string]string{}
 
 // excused are files, or folders, that may be longer, each with its reason. Test
 // files need no excuse.

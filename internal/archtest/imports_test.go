@@ -61,6 +61,11 @@ var bans = []ban{
 		why: "it knows hashes and ranks",
 	},
 	{
+		pkg: "pkg/kvindex/oracle", not: []string{ourPackages, "net", "os", "log", "log/slog"}, own: true,
+		may: []string{"pkg/kvindex", "pkg/worker"},
+		why: "what a tree should answer follows from maps alone",
+	},
+	{
 		pkg: "pkg/kvevents", not: []string{"pkg/picker", "pkg/discovery", "internal/extproc", grpcModule, otelModule},
 		why: "it turns engines' streams into index events and nothing more",
 	},
@@ -326,6 +331,10 @@ type only struct {
 }
 
 var onlys = []only{
+	{
+		what: "pkg/kvindex/oracle", in: []string{"pkg/kvindex/oracle"},
+		why: "tests alone compare the index with it: the product has one index",
+	},
 	{
 		what: envoyModule, in: []string{"internal/wire", "internal/envoytest", "internal/bench", "examples/direct", "examples/gateway-api"},
 		why: "protos must not leak into the core",

@@ -94,7 +94,7 @@ func TestWhatIsLinkedIsTheProduct(t *testing.T) {
 	require.NoError(t, err)
 	for p, kind := range map[string]string{
 		".": product, "cmd/extproc": product, "internal/leg": product, "pkg/openai": product,
-		"cmd/enginesim": tooling, "internal/sizes": tooling, "internal/stack": tooling,
+		"cmd/enginesim": tooling, "internal/sizes": tooling, "internal/stack": tooling, "pkg/kvindex/oracle": tooling,
 	} {
 		require.Positive(t, now[row{kind, p}], p)
 	}

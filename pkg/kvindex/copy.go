@@ -20,7 +20,7 @@ type RankCopy struct {
 
 	// Used until settle. Blocks have the numbers of the source.
 	raw  []rawRun
-	seen bitSet    // blocks that raw has
+	seen marks     // blocks that raw has
 	of   *treeRank // the rank as it was when the copy began, to notice that it was detached
 }
 
@@ -73,7 +73,7 @@ func (c *RankCopy) add(name EngineHash, block uint32, tiers uint8, from chains) 
 		first, parent, c.locals = from.run(block, c.locals)
 		n := uint32(len(c.locals)) - at
 		for b := first; b < first+n; b++ {
-			c.seen = c.seen.with(b)
+			c.seen.add(b)
 		}
 		c.raw = append(c.raw, rawRun{first: first, parent: parent, at: at, n: n})
 		block = parent
@@ -146,7 +146,7 @@ func (c *RankCopy) settle() {
 func (c *RankCopy) unsee() {
 	for _, x := range c.raw {
 		for b := x.first; b < x.first+x.n; b++ {
-			c.seen[b/64] &^= 1 << (b % 64)
+			c.seen.drop(b)
 		}
 	}
 	c.raw = c.raw[:0]

@@ -1,4 +1,4 @@
-package kvindex
+package kvindex_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -35,19 +36,16 @@ import (
 // overlap shows as +r how many routed blocks there are beyond those on Device. Check
 // runs after every verb. Both implementations answer every file.
 func TestScenarios(t *testing.T) {
-	for name, index := range map[string]func(*Slots) checkedIndex{
-		"map": func(s *Slots) checkedIndex { return newPlainMapOf(s, scenarioRoute) },
-		"tree": func(s *Slots) checkedIndex {
-			return newTreeOf(t, s, TreeConfig{MaxBytes: 32 << 20, NoHugePages: true, Route: scenarioRoute})
-		},
+	for name, index := range map[string]func() (checkedIndex, numbers){
+		"map": mapOf(scenarioRoute), "tree": treeOf(t, scenarioRoute),
 	} {
 		t.Run(name, func(t *testing.T) { walkScenarios(t, index) })
 	}
 }
 
-var scenarioRoute = RouteConfig{TTL: 10 * time.Second, PredictedTTL: 2 * time.Second, MaxBlocks: 6}
+var scenarioRoute = kvindex.RouteConfig{TTL: 10 * time.Second, PredictedTTL: 2 * time.Second, MaxBlocks: 6}
 
-func walkScenarios(t *testing.T, index func(*Slots) checkedIndex) {
+func walkScenarios(t *testing.T, index func() (checkedIndex, numbers)) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		if strings.Contains(path, "/fuzz/") {
 			t.Skip("the fuzzer's corpus")
@@ -55,8 +53,8 @@ func walkScenarios(t *testing.T, index func(*Slots) checkedIndex) {
 		if strings.Contains(path, "/vectors/") {
 			t.Skip("not scenarios: read by TestHashesMatchVectorsOfAnotherImplementation")
 		}
-		s := &scenario{slots: NewSlots()}
-		s.m = index(s.slots)
+		s := &scenario{}
+		s.m, s.slots = index()
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			var out strings.Builder
 			for line := range strings.Lines(d.Cmd + " " + args(d) + "\n" + d.Input) {
@@ -85,18 +83,18 @@ func args(d *datadriven.TestData) string {
 }
 
 type scenario struct {
-	slots *Slots
+	slots numbers
 	m     checkedIndex
 	ranks []worker.Rank // all ranks of the file so far, sorted
-	dst   Overlap
+	dst   kvindex.Overlap
 }
 
-func blockOf(name string) Block {
+func blockOf(name string) kvindex.Block {
 	local, engine, ok := strings.Cut(name, "=")
 	if !ok {
 		engine = local
 	}
-	return Block{Engine: EngineHash(nameHash(engine)), Local: LocalHash(nameHash(local))}
+	return kvindex.Block{Engine: kvindex.EngineHash(nameHash(engine)), Local: kvindex.LocalHash(nameHash(local))}
 }
 
 func nameHash(name string) uint64 {
@@ -135,18 +133,18 @@ func (s *scenario) do(t *testing.T, verb string, f []string, out *strings.Builde
 		}
 		return false
 	})
-	tier := Tier(max(0, slices.Index(tierNames[:], opts["tier"])))
+	tier := kvindex.Tier(max(0, slices.Index(kvindex.TierNames(), opts["tier"])))
 	at, _ := time.ParseDuration(opts["at"])
 	now := time.Unix(1000, 0).Add(at)
 	var r worker.Rank
 	if len(f) > 0 && strings.Contains(f[0], "/") {
 		r, f = s.rank(t, f[0]), f[1:]
 	}
-	var blocks []Block
+	var blocks []kvindex.Block
 	for _, a := range f {
 		blocks = append(blocks, blockOf(a))
 	}
-	locals := func(bs []Block) (c []LocalHash) {
+	chain := func(bs []kvindex.Block) (c []kvindex.LocalHash) {
 		for _, b := range bs {
 			c = append(c, b.Local)
 		}
@@ -166,15 +164,15 @@ func (s *scenario) do(t *testing.T, verb string, f []string, out *strings.Builde
 		s.m.Detach(r)
 		report(nil)
 	case "store":
-		e := Stored{Blocks: blocks, Tier: tier}
+		e := kvindex.Stored{Blocks: blocks, Tier: tier}
 		if p := opts["parent"]; p != "" {
-			e.Parent, e.HasParent = EngineHash(nameHash(p)), true
+			e.Parent, e.HasParent = kvindex.EngineHash(nameHash(p)), true
 		}
 		report(s.m.Store(r, e))
 	case "store-run":
-		report(s.m.Store(r, Stored{Blocks: run(t, f[0])}))
+		report(s.m.Store(r, kvindex.Stored{Blocks: run(t, f[0])}))
 	case "remove":
-		e := Removed{Tier: tier}
+		e := kvindex.Removed{Tier: tier}
 		for _, b := range blocks {
 			e.Blocks = append(e.Blocks, b.Engine)
 		}
@@ -185,17 +183,17 @@ func (s *scenario) do(t *testing.T, verb string, f []string, out *strings.Builde
 		if verb == "overlap-run" {
 			blocks = run(t, f[0])
 		}
-		s.m.Overlap(locals(blocks), &s.dst)
+		s.m.Overlap(chain(blocks), &s.dst)
 		s.writeOverlap(out)
 	case "route", "route-run":
-		guess := Estimated
+		guess := kvindex.Estimated
 		if f[0] == "predicted" {
-			guess, blocks = Predicted, blocks[1:]
+			guess, blocks = kvindex.Predicted, blocks[1:]
 		}
 		if verb == "route-run" {
 			blocks = run(t, f[0])
 		}
-		writeNext(out, s.m.Route(r, locals(blocks), guess, now))
+		writeNext(out, s.m.Route(r, chain(blocks), guess, now))
 	case "expire":
 		writeNext(out, s.m.Expire(now))
 	case "stats":
@@ -223,7 +221,7 @@ func (s *scenario) writeOverlap(out *strings.Builder) {
 	for _, r := range s.ranks {
 		n, ok := s.slots.Slot(r)
 		held := s.slots.Held(n, &s.dst)
-		if !ok || held == (Held{}) {
+		if !ok || held == (kvindex.Held{}) {
 			continue
 		}
 		text := fmt.Sprintf("%s:%d", r, held.Device)
@@ -251,13 +249,13 @@ func writeNext(out *strings.Builder, next time.Time) {
 	}
 }
 
-func run(t *testing.T, text string) (out []Block) {
+func run(t *testing.T, text string) (out []kvindex.Block) {
 	n, err := strconv.Atoi(text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range n {
-		out = append(out, Block{Engine: EngineHash(i + 1), Local: LocalHash(i + 1)})
+		out = append(out, kvindex.Block{Engine: kvindex.EngineHash(i + 1), Local: kvindex.LocalHash(i + 1)})
 	}
 	return out
 }

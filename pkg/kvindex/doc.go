@@ -89,6 +89,29 @@
 // was torn 64 times and then takes the lock. A rank that is being cleared or detached
 // is busy to the end: its own events wait.
 //
+// # Parts
+//
+// A Tree has the lock and the order of the work; the rest is done by its parts. Each part
+// is one type, and no other part changes its fields. The parts lie in the Tree by value.
+// Each has a method check, which Tree.Check calls in builds with the tag invariants.
+//
+//   - ranks: which ranks are known, attached, and busy.
+//   - trie: the nodes, and the memory of their blocks (runs). It has two parts of its own:
+//     kids finds the child of a node, and holders says how many of a node's blocks count
+//     for a slot. The trie knows no names, and of ranks only the slots. A query needs
+//     nothing else.
+//   - ledger: what events say: the tables of engine hashes (nameStore), and the views that
+//     events fill.
+//   - prompts: the view Routed.
+//   - budget: how much memory the parts use, and how much is free.
+//   - eviction: which blocks are dropped when memory is short, and when.
+//
+// An arrow goes to what a part calls; none goes back:
+//
+//	Tree → eviction → ledger → prompts → trie → kids, holders, runs
+//	eviction, ledger → budget, which counts what trie and nameStore have, and gives memory back
+//	eviction → ranks, which it only reads
+//
 // # Memory
 //
 // A block costs 16 bytes, and its share of the room in which its run may grow. An engine
@@ -167,6 +190,10 @@
 //   - I11: the table of children has each child of a node of several, once.
 //   - I12: every name is found from its own bucket; no name is beyond a bucket
 //     with a free place; every segment is in one table or free.
+//   - I13: the memory in use is within the budget, and what is kept beside the index is
+//     within its share.
+//   - I14: a sweep is of a rank that is known; the names that it has gathered are a heap
+//     and within their share.
 //
 // # What it does not do
 //

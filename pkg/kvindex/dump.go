@@ -59,7 +59,7 @@ type DumpWriter struct {
 
 	// The blocks written so far: block n has locals[n-1].
 	locals []LocalHash
-	begins bitSet // blocks that begin a run
+	begins marks // blocks that begin a run
 	kids   map[dumpKid]uint32
 
 	// Scratch of Add.
@@ -180,7 +180,7 @@ func (d *DumpWriter) step(at uint32, h LocalHash, written uint32) uint32 {
 	}
 	d.locals = append(d.locals, h)
 	if at != n || at <= written { // otherwise the new block continues the last run
-		d.begins = d.begins.with(n + 1)
+		d.begins.add(n + 1)
 		d.kids[dumpKid{at, h}] = n + 1
 		d.parents = append(d.parents, at)
 	}

@@ -80,97 +80,6 @@ func alike(t testing.TB, want, got Index, ranks []worker.Rank, chains ...[]Local
 	}
 }
 
-// TestADumpGivesBackWhatRanksHold dumps a tree in the middle of random operations,
-// loads the dump, and removes the blocks one by one. Names, tiers, chains and holes
-// must be those of the map that executed every operation.
-func TestADumpGivesBackWhatRanksHold(t *testing.T) {
-	t.Parallel()
-	for name, ranks := range map[string]int{"a few ranks": 6, "many ranks": 80} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			seed := *seedFlag
-			if seed == 0 {
-				seed = uint64(time.Now().UnixNano())
-			}
-			t.Logf("-model.seed=%d", seed)
-			rng := rand.New(rand.NewPCG(seed, 3))
-			s := newScript(t, ranks, rng.IntN)
-			for _, r := range s.ranks {
-				s.tree.Attach(r)
-				s.oracle.Attach(r)
-			}
-			rounds := 40
-			if fewRounds() {
-				rounds = 4
-			}
-			for range rounds {
-				for range 2_000 {
-					s.step()
-				}
-				var there []worker.Rank
-				for _, r := range s.ranks {
-					if _, ok := s.oracle.Slot(r); ok {
-						there = append(there, r)
-					}
-				}
-				dump := dumpOf(t, s.tree, there...)
-				tree, flat := newTree(t, NewSlots()), newPlainMap(NewSlots())
-				loaded(t, dump, tree)
-				loaded(t, dump, flat)
-				s.takeApart(tree, flat, there)
-			}
-		})
-	}
-}
-
-// takeApart removes what the ranks hold, in random order, from both indexes and from a
-// copy of the oracle.
-func (s *script) takeApart(tree *Tree, flat *plainMap, ranks []worker.Rank) {
-	oracle := newPlainMap(NewSlots()) // copied without a dump, since dumps are what is tested
-	for _, r := range ranks {
-		oracle.Attach(r)
-	}
-	for r, rb := range s.oracle.ranks {
-		x := oracle.ranks[r]
-		for h, b := range rb.blocks {
-			for tier := range numTiers {
-				if b.tiers>>tier&1 != 0 {
-					oracle.addLocked(x, h, b.seq, tier)
-				}
-			}
-		}
-	}
-	some := func() (cs [][]LocalHash) {
-		for range 20 {
-			cs = append(cs, s.chain(1+s.choose(10)))
-		}
-		return cs
-	}
-	for _, x := range []checkedIndex{tree, flat} {
-		require.NoError(s.t, x.Check())
-		alike(s.t, oracle, x, ranks, some()...)
-	}
-	for round := range 4 {
-		for _, r := range ranks {
-			for h := range oracle.ranks[r].blocks {
-				if round < 3 && s.choose(3) > 0 {
-					continue
-				}
-				for tier := range numTiers {
-					e := Removed{Blocks: []EngineHash{h}, Tier: tier}
-					for _, x := range []Index{oracle, tree, flat} {
-						require.NoError(s.t, x.Remove(r, e))
-					}
-				}
-			}
-		}
-		require.NoError(s.t, tree.Check())
-		alike(s.t, oracle, tree, ranks, some()...)
-		alike(s.t, oracle, flat, ranks, some()...)
-	}
-	require.Zero(s.t, tree.blocks.used, "something is left of nothing")
-}
-
 // chats stores sequences with common beginnings for a rank. It returns the path of each
 // name.
 func chats(t *testing.T, x Index, r worker.Rank, rng *rand.Rand, blocks int) map[EngineHash][]LocalHash {
@@ -300,7 +209,7 @@ func TestWhatDoesNotFitTheBudgetIsCountedWhenADumpIsLoaded(t *testing.T) {
 	st, _ := small.Stats(r)
 	require.Positive(t, st.Blocks)
 	require.Equal(t, c.Blocks(), st.Blocks+int(st.Shed)+left)
-	require.LessOrEqual(t, small.bytesInUse(), 1<<20)
+	require.LessOrEqual(t, small.budget.inUse(), 1<<20)
 	require.NoError(t, small.Check())
 }
 
@@ -415,7 +324,8 @@ var errDisk = errors.New("disk")
 
 type failing struct{}
 
-func (failing) Read([]byte) (int, error)  { return 0, errDisk }
+func (failing) Read([]byte) (int, error) { return 0, errDisk }
+
 func (failing) Write([]byte) (int, error) { return 0, errDisk }
 
 func TestADumpThatCannotBeWrittenSaysSo(t *testing.T) {
@@ -487,45 +397,4 @@ func TestACopyOfARankThatIsClearedOrLeavesIsGivenUpOrWhole(t *testing.T) {
 	copies.Wait()
 	tr.gaveUp = nil
 	require.NoError(t, tr.Check())
-}
-
-// FuzzReadDump: the tree and the map load every accepted dump alike, and Check of the
-// tree passes.
-func FuzzReadDump(f *testing.F) {
-	whole := smallDump(f)
-	head := len(dumpMagic) + 1 + hashBytes
-	f.Add(whole[head : len(whole)-hashBytes])
-	f.Fuzz(func(t *testing.T, parts []byte) {
-		if _, err := ReadDump(bytes.NewReader(parts)); err != nil {
-			require.ErrorIs(t, err, ErrDump)
-		}
-		d, err := ReadDump(bytes.NewReader(sealed(append(slices.Clone(whole[:head]), parts...))))
-		if err != nil {
-			require.ErrorIs(t, err, ErrDump)
-			return
-		}
-		tr, err := NewTree(TreeConfig{MaxBytes: 1 << 20, NoHugePages: true}, NewSlots())
-		require.NoError(t, err)
-		m := newPlainMap(NewSlots())
-		var c RankCopy
-		var ranks []worker.Rank
-		var chains [][]LocalHash
-		for _, x := range d.Ranks() {
-			require.True(t, d.Copy(x.Rank, &c))
-			ranks = append(ranks, x.Rank)
-			for _, p := range c.paths() {
-				chains = append(chains, p)
-			}
-			for _, into := range []Index{tr, m} {
-				into.Attach(x.Rank)
-				left, err := c.Load(into)
-				require.NoError(t, err)
-				st, _ := into.Stats(x.Rank)
-				require.LessOrEqual(t, st.Blocks, x.Blocks-left)
-			}
-		}
-		require.NoError(t, tr.Check())
-		require.NoError(t, m.Check())
-		alike(t, m, tr, ranks, chains...)
-	})
 }

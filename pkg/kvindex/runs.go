@@ -46,6 +46,12 @@ func (r *runs) refs(b blockID) uint32  { return uint32(r.meta[b] >> 32) }
 func (r *runs) ref(b blockID)          { r.meta[b] += 1 << 32 }
 func (r *runs) unref(b blockID, n int) { r.meta[b] -= uint64(n) << 32 }
 
+// write makes b a block of the node, with one name, where queries do not read yet.
+func (r *runs) write(b blockID, n nodeID, l LocalHash) {
+	set(&r.local[b], uint64(l))
+	r.meta[b] = 1<<32 | uint64(n)
+}
+
 func (r *runs) setNode(b blockID, n nodeID) {
 	r.meta[b] = r.meta[b]>>flagBit<<flagBit | uint64(n)
 }

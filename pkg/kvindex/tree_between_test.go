@@ -1,4 +1,4 @@
-package kvindex
+package kvindex_test
 
 import (
 	"slices"
@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/invariants"
-	"github.com/seed-60ae5743/baton/pkg/worker"
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/kvindex/oracle"
 )
 
 // change is what a writer does in the middle of a query: one event or several. Between
@@ -15,181 +16,161 @@ import (
 // answers before and after.
 type change struct {
 	name string
-	do   func(Index)
+	do   func(kvindex.Index)
 }
 
 // world is a state of the index, a query, and the changes that may happen during the
 // query.
 type world struct {
 	name    string
-	build   func(Index)
-	chain   []LocalHash
+	build   func(kvindex.Index)
+	chain   []kvindex.LocalHash
 	changes []change
 }
 
-func rankOf(i int) worker.Rank { return worker.Rank{ID: worker.ID(i + 1)} }
-
-func store(x Index, rank int, parent EngineHash, blocks ...Block) {
-	_ = x.Store(rankOf(rank), Stored{Parent: parent, HasParent: parent != 0, Blocks: blocks})
-}
-
-func remove(x Index, rank int, names ...EngineHash) {
-	_ = x.Remove(rankOf(rank), Removed{Blocks: names})
-}
-
-func down(from, to int) (out []EngineHash) {
-	for n := from; n >= to; n-- {
-		out = append(out, EngineHash(n))
-	}
-	return out
-}
-
-// other returns a block that no query's chain has.
-func other(n int) Block { return Block{Engine: EngineHash(n), Local: LocalHash(n)} }
-
 func worlds() []world {
-	held := func(ranks, blocks int) func(Index) {
-		return func(x Index) {
+	held := func(ranks, blocks int) func(kvindex.Index) {
+		return func(x kvindex.Index) {
 			for i := range ranks {
-				x.Attach(rankOf(i))
-				store(x, i, 0, seqRun(1, blocks)...)
+				x.Attach(kvindex.RankOf(i))
+				kvindex.StoreIn(x, i, 0, kvindex.SeqRun(1, blocks)...)
 			}
 		}
 	}
-	tail := change{"the tail becomes another", func(x Index) {
-		remove(x, 0, down(20, 11)...)
-		store(x, 0, 10, seqRun(511, 1)...)
-		store(x, 0, 511, seqRun(512, 9)...)
+	tail := change{"the tail becomes another", func(x kvindex.Index) {
+		kvindex.RemoveFrom(x, 0, kvindex.Down(20, 11)...)
+		kvindex.StoreIn(x, 0, 10, kvindex.SeqRun(511, 1)...)
+		kvindex.StoreIn(x, 0, 511, kvindex.SeqRun(512, 9)...)
 	}}
-	moved := change{"the memory serves another sequence", func(x Index) {
-		remove(x, 0, down(20, 1)...)
-		store(x, 0, 0, append(seqRun(701, 10), seqRun(11, 10)...)...)
+	moved := change{"the memory serves another sequence", func(x kvindex.Index) {
+		kvindex.RemoveFrom(x, 0, kvindex.Down(20, 1)...)
+		kvindex.StoreIn(x, 0, 0, append(kvindex.SeqRun(701, 10), kvindex.SeqRun(11, 10)...)...)
 	}}
 	// The query asks for two halves that are never held together: the first is held
 	// before the change, and the second, in the same memory, after it.
-	halves := world{"the first half is there", func(x Index) {
-		x.Attach(rankOf(0))
-		store(x, 0, 0, append(seqRun(1, 10), seqRun(211, 10)...)...)
-	}, locals(seqRun(1, 10), seqRun(611, 10)), []change{
-		{"and then the second", func(x Index) {
-			remove(x, 0, append(down(220, 211), down(10, 1)...)...)
-			store(x, 0, 0, append(seqRun(701, 10), seqRun(611, 10)...)...)
+	halves := world{"the first half is there", func(x kvindex.Index) {
+		x.Attach(kvindex.RankOf(0))
+		kvindex.StoreIn(x, 0, 0, append(kvindex.SeqRun(1, 10), kvindex.SeqRun(211, 10)...)...)
+	}, kvindex.Locals(kvindex.SeqRun(1, 10), kvindex.SeqRun(611, 10)), []change{
+		{"and then the second", func(x kvindex.Index) {
+			kvindex.RemoveFrom(x, 0, append(kvindex.Down(220, 211), kvindex.Down(10, 1)...)...)
+			kvindex.StoreIn(x, 0, 0, append(kvindex.SeqRun(701, 10), kvindex.SeqRun(611, 10)...)...)
 		}},
-		{"and then the second after another tail", func(x Index) {
-			remove(x, 0, down(220, 211)...)
-			store(x, 0, 10, append(seqRun(801, 1), seqRun(612, 9)...)...)
+		{"and then the second after another tail", func(x kvindex.Index) {
+			kvindex.RemoveFrom(x, 0, kvindex.Down(220, 211)...)
+			kvindex.StoreIn(x, 0, 10, append(kvindex.SeqRun(801, 1), kvindex.SeqRun(612, 9)...)...)
 		}},
-		{"and then its end, block by block", func(x Index) {
-			remove(x, 0, down(220, 211)...)
-			store(x, 0, 10, other(801))
-			store(x, 0, 801, seqRun(612, 1)...)
+		{"and then its end, block by block", func(x kvindex.Index) {
+			kvindex.RemoveFrom(x, 0, kvindex.Down(220, 211)...)
+			kvindex.StoreIn(x, 0, 10, kvindex.Other(801))
+			kvindex.StoreIn(x, 0, 801, kvindex.SeqRun(612, 1)...)
 			for n := 613; n < 621; n++ {
-				store(x, 0, EngineHash(n-1), seqRun(n, 1)...)
+				kvindex.StoreIn(x, 0, kvindex.EngineHash(n-1), kvindex.SeqRun(n, 1)...)
 			}
 		}},
 	}}
 	// A rank that holds little of a node later holds all of another node in the same
 	// memory.
-	heir := world{"a rank holds a part", func(x Index) {
+	heir := world{"a rank holds a part", func(x kvindex.Index) {
 		held(2, 20)(x)
-		remove(x, 0, down(20, 6)...)
-	}, locals(seqRun(1, 20)), []change{
-		{"and then all of another", func(x Index) {
-			_ = x.Clear(rankOf(0))
-			_ = x.Clear(rankOf(1))
-			store(x, 0, 0, seqRun(701, 20)...)
+		kvindex.RemoveFrom(x, 0, kvindex.Down(20, 6)...)
+	}, kvindex.Locals(kvindex.SeqRun(1, 20)), []change{
+		{"and then all of another", func(x kvindex.Index) {
+			_ = x.Clear(kvindex.RankOf(0))
+			_ = x.Clear(kvindex.RankOf(1))
+			kvindex.StoreIn(x, 0, 0, kvindex.SeqRun(701, 20)...)
 		}},
 	}}
-	two := world{"a node and its child", func(x Index) {
+	two := world{"a node and its child", func(x kvindex.Index) {
 		held(1, 10)(x)
-		store(x, 0, 10, seqRun(11, 10)...)
-		store(x, 0, 10, other(800))
-	}, locals(seqRun(1, 10), seqRun(611, 10)), []change{
-		{"the child serves another parent", func(x Index) {
-			remove(x, 0, down(20, 11)...)
-			remove(x, 0, 800)
-			remove(x, 0, down(10, 1)...)
-			store(x, 0, 0, seqRun(701, 10)...)
-			store(x, 0, 710, seqRun(611, 10)...)
-			store(x, 0, 710, other(800))
+		kvindex.StoreIn(x, 0, 10, kvindex.SeqRun(11, 10)...)
+		kvindex.StoreIn(x, 0, 10, kvindex.Other(800))
+	}, kvindex.Locals(kvindex.SeqRun(1, 10), kvindex.SeqRun(611, 10)), []change{
+		{"the child serves another parent", func(x kvindex.Index) {
+			kvindex.RemoveFrom(x, 0, kvindex.Down(20, 11)...)
+			kvindex.RemoveFrom(x, 0, 800)
+			kvindex.RemoveFrom(x, 0, kvindex.Down(10, 1)...)
+			kvindex.StoreIn(x, 0, 0, kvindex.SeqRun(701, 10)...)
+			kvindex.StoreIn(x, 0, 710, kvindex.SeqRun(611, 10)...)
+			kvindex.StoreIn(x, 0, 710, kvindex.Other(800))
 		}},
 	}}
 	// The tail of one rank becomes the tail of another: it must not count for the first
 	// rank.
-	tails := func(name string, asked []LocalHash) world {
-		return world{name, func(x Index) {
+	tails := func(name string, asked []kvindex.LocalHash) world {
+		return world{name, func(x kvindex.Index) {
 			held(2, 10)(x)
-			store(x, 0, 10, seqRun(211, 12)...)
+			kvindex.StoreIn(x, 0, 10, kvindex.SeqRun(211, 12)...)
 		}, asked, []change{
-			{"and another rank goes on in its place", func(x Index) {
-				remove(x, 0, down(222, 211)...)
-				store(x, 1, 10, seqRun(611, 12)...)
+			{"and another rank goes on in its place", func(x kvindex.Index) {
+				kvindex.RemoveFrom(x, 0, kvindex.Down(222, 211)...)
+				kvindex.StoreIn(x, 1, 10, kvindex.SeqRun(611, 12)...)
 			}},
-			{"and another rank does, after a third had it", func(x Index) {
-				x.Attach(rankOf(2))
-				store(x, 2, 0, append(seqRun(1, 10), seqRun(211, 12)...)...)
-				remove(x, 0, down(222, 211)...)
-				remove(x, 2, down(222, 211)...)
-				store(x, 1, 10, seqRun(611, 12)...)
+			{"and another rank does, after a third had it", func(x kvindex.Index) {
+				x.Attach(kvindex.RankOf(2))
+				kvindex.StoreIn(x, 2, 0, append(kvindex.SeqRun(1, 10), kvindex.SeqRun(211, 12)...)...)
+				kvindex.RemoveFrom(x, 0, kvindex.Down(222, 211)...)
+				kvindex.RemoveFrom(x, 2, kvindex.Down(222, 211)...)
+				kvindex.StoreIn(x, 1, 10, kvindex.SeqRun(611, 12)...)
 			}},
 		}}
 	}
 	return []world{
 		halves, heir, two,
-		tails("a tail, asked for in part", locals(seqRun(1, 10), seqRun(611, 10))),
-		tails("a tail, asked for as a whole", locals(seqRun(1, 10), seqRun(611, 12))),
-		tails("a tail, asked for beyond its end", locals(seqRun(1, 10), seqRun(611, 14))),
-		{"one rank holds a run", held(1, 20), locals(seqRun(1, 20), seqRun(21, 5)), []change{
+		tails("a tail, asked for in part", kvindex.Locals(kvindex.SeqRun(1, 10), kvindex.SeqRun(611, 10))),
+		tails("a tail, asked for as a whole", kvindex.Locals(kvindex.SeqRun(1, 10), kvindex.SeqRun(611, 12))),
+		tails("a tail, asked for beyond its end", kvindex.Locals(kvindex.SeqRun(1, 10), kvindex.SeqRun(611, 14))),
+		{"one rank holds a run", held(1, 20), kvindex.Locals(kvindex.SeqRun(1, 20), kvindex.SeqRun(21, 5)), []change{
 			tail, moved,
-			{"it is cut in two", func(x Index) { store(x, 0, 7, other(900)) }},
-			{"it grows", func(x Index) { store(x, 0, 20, seqRun(21, 2)...) }},
-			{"it grows and has a child like the next of the question", func(x Index) {
+			{"it is cut in two", func(x kvindex.Index) { kvindex.StoreIn(x, 0, 7, kvindex.Other(900)) }},
+			{"it grows", func(x kvindex.Index) { kvindex.StoreIn(x, 0, 20, kvindex.SeqRun(21, 2)...) }},
+			{"it grows and has a child like the next of the question", func(x kvindex.Index) {
 				// A rank that does not hold the run on Device makes a child of it.
-				store(x, 0, 20, other(900))
-				x.Attach(rankOf(1))
-				_ = x.Store(rankOf(1), Stored{Blocks: append(seqRun(1, 20), other(900)), Tier: Host})
-				store(x, 1, 900, seqRun(21, 1)...)
-				store(x, 0, 900, seqRun(21, 1)...)
+				kvindex.StoreIn(x, 0, 20, kvindex.Other(900))
+				x.Attach(kvindex.RankOf(1))
+				_ = x.Store(kvindex.RankOf(1), kvindex.Stored{Blocks: append(kvindex.SeqRun(1, 20), kvindex.Other(900)), Tier: kvindex.Host})
+				kvindex.StoreIn(x, 1, 900, kvindex.SeqRun(21, 1)...)
+				kvindex.StoreIn(x, 0, 900, kvindex.SeqRun(21, 1)...)
 			}},
-			{"it is cleared", func(x Index) { _ = x.Clear(rankOf(0)) }},
-			{"a block in the middle goes", func(x Index) { remove(x, 0, 9) }},
-			{"the first goes and comes back", func(x Index) { remove(x, 0, 1); store(x, 0, 0, seqRun(1, 1)...) }},
-			{"another rank comes", func(x Index) { x.Attach(rankOf(1)); store(x, 1, 0, seqRun(1, 12)...) }},
+			{"it is cleared", func(x kvindex.Index) { _ = x.Clear(kvindex.RankOf(0)) }},
+			{"a block in the middle goes", func(x kvindex.Index) { kvindex.RemoveFrom(x, 0, 9) }},
+			{"the first goes and comes back", func(x kvindex.Index) { kvindex.RemoveFrom(x, 0, 1); kvindex.StoreIn(x, 0, 0, kvindex.SeqRun(1, 1)...) }},
+			{"another rank comes", func(x kvindex.Index) { x.Attach(kvindex.RankOf(1)); kvindex.StoreIn(x, 1, 0, kvindex.SeqRun(1, 12)...) }},
 		}},
-		{"a tree of three nodes", func(x Index) {
+		{"a tree of three nodes", func(x kvindex.Index) {
 			held(2, 20)(x)
-			store(x, 0, 5, other(801))
-			store(x, 1, 12, other(802), other(803))
-		}, locals(seqRun(1, 20)), []change{
+			kvindex.StoreIn(x, 0, 5, kvindex.Other(801))
+			kvindex.StoreIn(x, 1, 12, kvindex.Other(802), kvindex.Other(803))
+		}, kvindex.Locals(kvindex.SeqRun(1, 20)), []change{
 			tail, moved,
-			{"a middle node is cut in two", func(x Index) { store(x, 0, 9, other(900)) }},
-			{"a branch goes", func(x Index) { remove(x, 0, 801); remove(x, 1, 803, 802) }},
-			{"both are cleared", func(x Index) { _ = x.Clear(rankOf(0)); _ = x.Clear(rankOf(1)) }},
-			{"one leaves and another takes its slot", func(x Index) {
-				x.Detach(rankOf(0))
-				x.Attach(rankOf(9))
-				store(x, 9, 0, seqRun(1, 3)...)
+			{"a middle node is cut in two", func(x kvindex.Index) { kvindex.StoreIn(x, 0, 9, kvindex.Other(900)) }},
+			{"a branch goes", func(x kvindex.Index) { kvindex.RemoveFrom(x, 0, 801); kvindex.RemoveFrom(x, 1, 803, 802) }},
+			{"both are cleared", func(x kvindex.Index) { _ = x.Clear(kvindex.RankOf(0)); _ = x.Clear(kvindex.RankOf(1)) }},
+			{"one leaves and another takes its slot", func(x kvindex.Index) {
+				x.Detach(kvindex.RankOf(0))
+				x.Attach(kvindex.RankOf(9))
+				kvindex.StoreIn(x, 9, 0, kvindex.SeqRun(1, 3)...)
 			}},
-			{"many children come", func(x Index) {
+			{"many children come", func(x kvindex.Index) {
 				for i := range 40 {
-					store(x, 0, 5, other(2000+i))
+					kvindex.StoreIn(x, 0, 5, kvindex.Other(2000+i))
 				}
 			}},
 		}},
-		{"a crowd", held(90, 20), locals(seqRun(1, 20)), []change{
-			{"it is cut in two", func(x Index) { store(x, 70, 7, other(900)) }},
-			{"all but one leave", func(x Index) {
+		{"a crowd", held(90, 20), kvindex.Locals(kvindex.SeqRun(1, 20)), []change{
+			{"it is cut in two", func(x kvindex.Index) { kvindex.StoreIn(x, 70, 7, kvindex.Other(900)) }},
+			{"all but one leave", func(x kvindex.Index) {
 				for i := range 89 {
-					_ = x.Clear(rankOf(i))
+					_ = x.Clear(kvindex.RankOf(i))
 				}
 			}},
-			{"the last of a group leaves", func(x Index) {
+			{"the last of a group leaves", func(x kvindex.Index) {
 				for i := 64; i < 90; i++ {
-					remove(x, i, down(20, 1)...)
+					kvindex.RemoveFrom(x, i, kvindex.Down(20, 1)...)
 				}
 			}},
-			{"it grows", func(x Index) { store(x, 80, 20, other(900)) }},
-			{"a hole", func(x Index) { remove(x, 77, 6) }},
+			{"it grows", func(x kvindex.Index) { kvindex.StoreIn(x, 80, 20, kvindex.Other(900)) }},
+			{"a hole", func(x kvindex.Index) { kvindex.RemoveFrom(x, 77, 6) }},
 		}},
 	}
 }
@@ -213,14 +194,14 @@ func TestAWriterBetweenAnyTwoReadsOfAQuery(t *testing.T) {
 	}
 }
 
-// answers returns the answers of a plainMap, with the change or, if that is nil, without.
-func answers(w world, change func(Index)) []uint32 {
-	m := newPlainMap(NewSlots())
+// answers returns the answers of the oracle, with the change or, if that is nil, without.
+func answers(w world, change func(kvindex.Index)) []uint32 {
+	m := oracle.New(kvindex.RouteConfig{})
 	w.build(m)
 	if change != nil {
 		change(m)
 	}
-	var dst Overlap
+	var dst kvindex.Overlap
 	m.Overlap(w.chain, &dst)
 	return slices.Clone(dst.Blocks)
 }
@@ -228,19 +209,19 @@ func answers(w world, change func(Index)) []uint32 {
 // letIn makes the change after so many steps of a query. False means that the query had
 // fewer steps.
 func letIn(t *testing.T, w world, c change, after int, was, is []uint32) bool {
-	tr, err := NewTree(TreeConfig{MaxBytes: 2 << 20, NoHugePages: true}, NewSlots())
+	tr, err := kvindex.NewTree(kvindex.TreeConfig{MaxBytes: 2 << 20, NoHugePages: true}, kvindex.NewSlots())
 	require.NoError(t, err)
 	w.build(tr)
 	n, done := 0, false
-	tr.between = func() {
+	tr.SetBetween(func() {
 		if n++; n == after+1 {
 			done = true
 			c.do(tr)
 		}
-	}
-	var dst Overlap
+	})
+	var dst kvindex.Overlap
 	tr.Overlap(w.chain, &dst)
-	tr.between = nil
+	tr.SetBetween(nil)
 	for slot, got := range dst.Blocks {
 		old := uint32(0)
 		if slot < len(was) {

@@ -30,7 +30,7 @@ func TestARankThatHoldsMostLosesItsOldestWhenTheBudgetIsReached(t *testing.T) {
 	storeChats(t, tr, small, 0, 50)
 	storeChats(t, tr, big, 1000, 20_000)
 	require.NoError(t, tr.Check())
-	require.LessOrEqual(t, tr.bytesInUse(), 2<<20)
+	require.LessOrEqual(t, tr.budget.inUse(), 2<<20)
 
 	st, _ := tr.Stats(big)
 	require.NotZero(t, st.Shed)
@@ -271,7 +271,7 @@ func TestMemoryServesWhatItIsNeededFor(t *testing.T) {
 	most := 0
 	store := func(i int, blocks []Block) {
 		require.NoError(t, tr.Store(rankOf(i), Stored{Blocks: blocks}))
-		most = max(most, tr.bytesTaken())
+		most = max(most, tr.budget.taken())
 	}
 	for round := range 2 {
 		for n := range 15_000 {
@@ -284,17 +284,17 @@ func TestMemoryServesWhatItIsNeededFor(t *testing.T) {
 			}
 		}
 		require.NoError(t, tr.Check(), "round %d, long ones", round)
-		require.NotZero(t, tr.blocks.cold.n)
-		require.Less(t, tr.bytesTaken(), 4<<20*17/16)
+		require.NotZero(t, tr.trie.blocks.cold.n)
+		require.Less(t, tr.budget.taken(), 4<<20*17/16)
 	}
 	require.Less(t, most, 4<<20*9/8)
 	for i := range 16 {
 		require.NoError(t, tr.Clear(rankOf(i)))
 	}
-	tr.stuck = 0
-	for tr.names.giveBack(giveBackStep)+tr.blocks.giveBack(giveBackStep) > 0 {
+	tr.budget.stuck = 0
+	for tr.ledger.names.giveBack(giveBackStep)+tr.trie.blocks.giveBack(giveBackStep) > 0 {
 	}
-	require.Less(t, tr.names.bytes()+tr.blocks.bytes(), 100<<10, "all of what is free can be given back")
+	require.Less(t, tr.ledger.names.bytes()+tr.trie.blocks.bytes(), 100<<10, "all of what is free can be given back")
 	require.NoError(t, tr.Check())
 	storeChats(t, tr, rankOf(0), 1, 5000) // and the memory can be taken again
 	require.NoError(t, tr.Check())

@@ -32,24 +32,29 @@ func (t *Tree) Copy(r worker.Rank, c *RankCopy) error {
 func (t *Tree) copySome(r worker.Rank, from uint64, c *RankCopy) (next uint64, more bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	rk := t.idle(r)
+	rk := t.ranks.idle(r)
 	if from == 0 {
 		c.of = rk
 	}
 	if rk == nil || rk != c.of { // the rank was detached, and possibly attached again
 		return 0, false, ErrUnknownRank
 	}
-	n := &rk.names
+	next, more = t.ledger.copySome(&rk.names, from, c)
+	return next, more, nil
+}
+
+// copySome copies the names of some segments, as Tree.copySome says.
+func (l *ledger) copySome(n *names, from uint64, c *RankCopy) (next uint64, more bool) {
 	if len(n.dir) == 0 {
-		return 0, false, nil
+		return 0, false
 	}
 	for done := len(c.held) + len(c.locals); len(c.held)+len(c.locals)-done < copySlice; {
-		seg := t.names.segment(n.at(from))
+		seg := l.names.segment(n.at(from))
 		for i := range seg {
 			b := &seg[i]
 			for j, v := range b.val {
-				if h := b.key[j]; v != 0 && t.names.mix(h) >= from {
-					c.add(h, uint32(v.block()), v.tiers(), t)
+				if h := b.key[j]; v != 0 && l.names.mix(h) >= from {
+					c.add(h, uint32(v.block()), v.tiers(), l.trie)
 				}
 			}
 		}
@@ -58,22 +63,8 @@ func (t *Tree) copySome(r worker.Rank, from uint64, c *RankCopy) (next uint64, m
 		width := uint64(1) << (64 - depth)
 		var wrapped uint64
 		if from, wrapped = bits.Add64(from&-width, width, 0); depth == 0 || wrapped != 0 {
-			return 0, false, nil
+			return 0, false
 		}
 	}
-	return from, true, nil
-}
-
-// run implements the interface chains. The caller holds mu.
-func (t *Tree) run(block uint32, dst []LocalHash) (first, parent uint32, _ []LocalHash) {
-	n := &t.nodes[t.blocks.node(blockID(block))]
-	start := n.start()
-	for b := start; b < start+blockID(n.load().length()); b++ {
-		dst = append(dst, LocalHash(t.blocks.local[b].Load()))
-	}
-	if p := n.parent(); p != 0 {
-		x := &t.nodes[p]
-		parent = uint32(x.start()) + x.load().length() - 1
-	}
-	return uint32(start), parent, dst
+	return from, true
 }

@@ -6,7 +6,7 @@ import "github.com/seed-60ae5743/baton/pkg/worker"
 // one number, and then both count as gone: what is said to be kept has never left.
 const goneSlots = 1 << 12
 
-// gone says of a rank's blocks when they last left Device, counted in Tree.removals.
+// gone says of a rank's blocks when they last left Device, counted in ledger.removals.
 type gone struct {
 	at  []uint32 // by block; 0: never. nil: no block has left
 	all uint32   // when all blocks left at once
@@ -25,22 +25,14 @@ func (g *gone) since(b LocalHash, count uint32) bool {
 	return after(g.all) || g.at != nil && after(g.at[b%goneSlots])
 }
 
-// removed counts a removal from Device. The caller holds mu.
-func (t *Tree) removed() uint32 {
-	if n := uint32(t.removals.Add(1)); n != 0 {
-		return n
-	}
-	return uint32(t.removals.Add(1)) // 0 stands for never
-}
-
 // Removals implements [Index].
-func (t *Tree) Removals() uint64 { return t.removals.Load() }
+func (t *Tree) Removals() uint64 { return t.ledger.removals.Load() }
 
 // Kept implements [Index].
 func (t *Tree) Kept(r worker.Rank, chain []LocalHash, since uint64) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	rk := t.ranks[r]
+	rk := t.ranks.all[r]
 	if rk == nil {
 		return 0
 	}

@@ -43,7 +43,7 @@ func TestWhatHasLeftARankIsKnownAlsoOnceItIsBack(t *testing.T) {
 	require.NoError(t, tree.Store(a, stored))
 	require.Zero(t, tree.Kept(a, chain, since))
 	require.Equal(t, 40, tree.Kept(a, chain, tree.Removals()))
-	tree.removals.Store(1<<32 - 1) // the count goes round
+	tree.ledger.removals.Store(1<<32 - 1) // the count goes round
 	since = tree.Removals()
 	require.NoError(t, tree.Remove(b, Removed{Blocks: []EngineHash{3}}))
 	require.Equal(t, 2, tree.Kept(b, chain, since))

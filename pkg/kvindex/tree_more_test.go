@@ -93,7 +93,7 @@ func TestALongSequenceIsHeldAsFarAsItIsAsked(t *testing.T) {
 		tr.Overlap(chain[:n], &dst)
 		require.Equal(t, uint32(n), dst.At(0))
 	}
-	require.Less(t, tr.nodeIDs.used(), 20, "a growing sequence takes few nodes")
+	require.Less(t, tr.trie.ids.used(), 20, "a growing sequence takes few nodes")
 }
 
 // TestManyNamesGoInAnyOrder: in a full segment, a name that is erased makes other names
@@ -124,42 +124,54 @@ func TestManyNamesGoInAnyOrder(t *testing.T) {
 // TestCheckNamesWhatIsBrokenInTheTree: each case breaks one thing by hand.
 func TestCheckNamesWhatIsBrokenInTheTree(t *testing.T) {
 	rank := worker.Rank{ID: 1}
-	lead := func(tr *Tree) *node { return &tr.nodes[tr.blocks.node(1)] }
+	lead := func(tr *Tree) *node { return &tr.trie.nodes[tr.trie.blocks.node(1)] }
 	for name, c := range map[string]struct {
 		breakIt func(*Tree)
 		want    string
 	}{
-		"a rank with a foreign slot": {func(tr *Tree) { tr.ranks[rank].slot = 7 }, "I1"},
+		"a rank with a foreign slot": {func(tr *Tree) { tr.ranks.all[rank].slot = 7 }, "I1"},
 		"a name on no tier": {func(tr *Tree) {
-			*tr.names.find(&tr.ranks[rank].names, 1).val() &^= 1<<numTiers - 1
+			*tr.ledger.names.find(&tr.ranks.all[rank].names, 1).val() &^= 1<<numTiers - 1
 		}, "I2"},
-		"a further name too many":    {func(tr *Tree) { tr.ranks[rank].views[0].extra = map[blockID]uint32{1: 1} }, "I3"},
-		"a view of another group":    {func(tr *Tree) { tr.ranks[rank].views[1].slot = 128 }, "I1"},
-		"a view lost":                {func(tr *Tree) { tr.ranks[rank].views = tr.ranks[rank].views[:1] }, "I4"},
-		"a holder lost in a view":    {func(tr *Tree) { tr.setCut(lead(tr), 64, 0) }, "I4"},
-		"a holder lost":              {func(tr *Tree) { tr.setCut(lead(tr), 0, 0) }, "I4"},
-		"a holder of too much":       {func(tr *Tree) { tr.setCut(lead(tr), 0, 3) }, "I4"},
-		"a holder without a rank":    {func(tr *Tree) { tr.setCut(lead(tr), 99, 1) }, "I5"},
-		"a holder beyond the run":    {func(tr *Tree) { tr.setCut(lead(tr), 0, 1000) }, "I5"},
+		"a further name too many":    {func(tr *Tree) { tr.ranks.all[rank].views[0].extra = map[blockID]uint32{1: 1} }, "I3"},
+		"a view of another group":    {func(tr *Tree) { tr.ranks.all[rank].views[1].slot = 128 }, "I1"},
+		"a view lost":                {func(tr *Tree) { tr.ranks.all[rank].views = tr.ranks.all[rank].views[:1] }, "I4"},
+		"a holder lost in a view":    {func(tr *Tree) { tr.trie.holders.set(lead(tr), 64, 0) }, "I4"},
+		"a holder lost":              {func(tr *Tree) { tr.trie.holders.set(lead(tr), 0, 0) }, "I4"},
+		"a holder of too much":       {func(tr *Tree) { tr.trie.holders.set(lead(tr), 0, 3) }, "I4"},
+		"a holder without a rank":    {func(tr *Tree) { tr.trie.holders.set(lead(tr), 99, 1) }, "I5"},
+		"a holder beyond the run":    {func(tr *Tree) { tr.trie.holders.set(lead(tr), 0, 1000) }, "I5"},
 		"a holder twice":             {func(tr *Tree) { lead(tr).more[0].Store(uint32(holderOf(0, 1))) }, "I5"},
-		"units lost":                 {func(tr *Tree) { tr.unitsUsed++ }, "I5"},
-		"block counts that are off":  {func(tr *Tree) { tr.ranks[rank].stats.Blocks++ }, "I6"},
-		"a block of another node":    {func(tr *Tree) { tr.blocks.setNode(2, 77) }, "I8"},
+		"units lost":                 {func(tr *Tree) { tr.trie.holders.used++ }, "I5"},
+		"block counts that are off":  {func(tr *Tree) { tr.ranks.all[rank].stats.Blocks++ }, "I6"},
+		"a block of another node":    {func(tr *Tree) { tr.trie.blocks.setNode(2, 77) }, "I8"},
 		"a node that is not counted": {func(tr *Tree) { lead(tr).kids.Store(5 << 32) }, "I8"},
 		"a run without room":         {func(tr *Tree) { lead(tr).room = 1 }, "I8"},
 		"a node lost to its parent": {func(tr *Tree) {
-			tr.nodes[0].kids.Store(tr.nodes[0].kids.Load() - 1<<32)
+			tr.trie.nodes[0].kids.Store(tr.trie.nodes[0].kids.Load() - 1<<32)
 			lead(tr).place.Store(place(1, 1))
 		}, "I8"},
-		"a count of names that is off": {func(tr *Tree) { tr.blocks.ref(1) }, "I9"},
-		"a free run that is not":       {func(tr *Tree) { tr.blocks.next += 5 }, "I10"},
-		"a list without its mark":      {func(tr *Tree) { tr.blocks.some[3] |= 1 }, "I10"},
-		"a child counted twice":        {func(tr *Tree) { tr.kidShards[5].live++ }, "I11"},
+		"a count of names that is off": {func(tr *Tree) { tr.trie.blocks.ref(1) }, "I9"},
+		"a free run that is not":       {func(tr *Tree) { tr.trie.blocks.next += 5 }, "I10"},
+		"a list without its mark":      {func(tr *Tree) { tr.trie.blocks.some[3] |= 1 }, "I10"},
+		"a child counted twice":        {func(tr *Tree) { tr.trie.kids.shards[5].live++ }, "I11"},
 		"a name out of reach": {func(tr *Tree) {
-			p := tr.names.find(&tr.ranks[rank].names, 1)
+			p := tr.ledger.names.find(&tr.ranks.all[rank].names, 1)
 			p.b.key[p.j] = 123456
 		}, "I12"},
-		"a segment lost": {func(tr *Tree) { tr.names.newSegment() }, "I12"},
+		"a stranger too many":           {func(tr *Tree) { tr.ranks.strangers++ }, "I1"},
+		"a last rank that is not there": {func(tr *Tree) { tr.ranks.last = &treeRank{attached: true} }, "I1"},
+		"a table larger than it is":     {func(tr *Tree) { tr.trie.kids.bytes++ }, "I11"},
+		"a byte given back twice":       {func(tr *Tree) { tr.budget.beside-- }, "I13"},
+		"more in use than there is":     {func(tr *Tree) { tr.budget.max = 1 << 10 }, "I13"},
+		"a sweep of nobody":             {func(tr *Tree) { tr.eviction.sweep.phase = (*eviction).mergeSome }, "I14"},
+		"a sweep of who is gone": {func(tr *Tree) {
+			tr.eviction.sweep = sweep{rank: &treeRank{}, phase: (*eviction).mergeSome}
+		}, "I14"},
+		"gathered names out of order": {func(tr *Tree) {
+			tr.eviction.sweep = sweep{rank: tr.ranks.all[rank], phase: (*eviction).dropSome, doomed: doomed{{depth: 1}, {depth: 2}}}
+		}, "I14"},
+		"a segment lost": {func(tr *Tree) { tr.ledger.names.newSegment() }, "I12"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr, _ := filledTree(t, 1, 1)
@@ -199,7 +211,7 @@ func TestQueriesBesideWritersGiveNoImpossibleAnswer(t *testing.T) {
 		rounds = 600
 	}
 	tr, _ := filledTree(t, 0, 1)
-	tr.cfg.Route.PredictedTTL = 2 * time.Second
+	tr.prompts.cfg.PredictedTTL = 2 * time.Second
 	common, left, right := seqRun(1, 40), seqRun(1001, 30), seqRun(2001, 30)
 	// Enough ranks that do not change to make a crowd.
 	const still = 10
@@ -313,7 +325,7 @@ func TestAQueryThatMeetsNothingButChangesTakesItsTurn(t *testing.T) {
 	tr, chain := filledTree(t, 1, 5)
 	require.NoError(t, tr.Store(worker.Rank{ID: 1}, Stored{Blocks: seqRun(1, 5)}))
 	tr.mu.Lock()
-	n := &tr.nodes[tr.blocks.node(1)]
+	n := &tr.trie.nodes[tr.trie.blocks.node(1)]
 	s := n.begin()
 	got := make(chan uint32)
 	go func() {
@@ -341,91 +353,8 @@ func TestACrowdCarriesTheQueryOn(t *testing.T) {
 		store(tr, i, 0, seqRun(1, 10)...)
 		store(tr, i, 10, other(100+i%2))
 	}
-	require.NotZero(t, tr.nodes[tr.blocks.node(1)].crowd.Load())
+	require.NotZero(t, tr.trie.nodes[tr.trie.blocks.node(1)].crowd.Load())
 	var dst Overlap
 	tr.Overlap(append(locals(seqRun(1, 10)), 100), &dst)
 	require.Equal(t, []uint32{5, 5, 5, 5, 5, 5, 5, 5, 11, 10, 11, 10, 11, 10, 11, 10}, dst.Blocks)
-}
-
-// TestRanksThatOnlyRoutingNamesComeAndGo: a rank that only Route has named keeps its
-// slot while it has something, and loses it when others come later. Attached ranks
-// stay.
-func TestRanksThatOnlyRoutingNamesComeAndGo(t *testing.T) {
-	for name, index := range map[string]func(*Slots) checkedIndex{
-		"map":  func(s *Slots) checkedIndex { return newPlainMap(s) },
-		"tree": func(s *Slots) checkedIndex { return newTree(t, s) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			slots := NewSlots()
-			x := index(slots)
-			for i := range 10 {
-				x.Attach(rankOf(i))
-			}
-			now := time.Unix(1000, 0)
-			for i := 10; i < 3000; i++ {
-				x.Route(rankOf(i), []LocalHash{1, 2}, Estimated, now)
-				now = now.Add(10 * time.Second) // twelve ranks have something at any time
-				_, kept := slots.Slot(rankOf(max(i-11, 0)))
-				require.True(t, kept)
-				if i%100 == 0 {
-					require.NoError(t, x.Check())
-				}
-			}
-			require.LessOrEqual(t, slots.Len(), 4*groupSlots)
-			for i := range 10 {
-				_, ok := x.Slot(rankOf(i))
-				require.True(t, ok)
-			}
-			var dst Overlap
-			x.Overlap([]LocalHash{1, 2}, &dst)
-			for i := 2988; i < 3000; i++ {
-				s, ok := slots.Slot(rankOf(i))
-				require.True(t, ok)
-				require.Equal(t, Held{Routed: 2}, slots.Held(s, &dst))
-			}
-			_, ok := slots.Slot(rankOf(11))
-			require.False(t, ok)
-
-			// A rank that is attached afterwards is like any other.
-			s := x.Attach(rankOf(2999))
-			x.Expire(now.Add(time.Hour))
-			require.NoError(t, x.Store(rankOf(2999), Stored{Blocks: seqRun(1, 1)}))
-			x.Overlap([]LocalHash{1, 2}, &dst)
-			require.Equal(t, Held{Device: 1}, slots.Held(s, &dst))
-			require.NoError(t, x.Check())
-		})
-	}
-}
-
-// FuzzTreeEqualsMap makes the choices of the model test from the input's bytes.
-func FuzzTreeEqualsMap(f *testing.F) {
-	f.Add([]byte("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"))
-	f.Add([]byte{0, 0, 1, 0, 0, 1, 0, 5, 60, 0, 1, 3, 1, 0, 1, 0, 1, 60, 0, 1, 3, 2, 0, 0, 0, 120, 1, 0, 0, 190, 3})
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if len(data) > 1<<12 {
-			return
-		}
-		// Trees are freed only by the garbage collector, so they are small.
-		small, err := NewTree(TreeConfig{MaxBytes: LeastBytes, NoHugePages: true, Route: twinRoute}, NewSlots())
-		require.NoError(t, err)
-		s := newScript(t, 4, func(n int) int {
-			if len(data) == 0 {
-				return 0
-			}
-			c := int(data[0])
-			data = data[1:]
-			return c % n
-		})
-		small.seed, small.names.seed = 1, 1 // otherwise coverage would differ from run to run
-		s.tree = small
-		for _, r := range s.ranks {
-			s.tree.Attach(r)
-			s.oracle.Attach(r)
-		}
-		for len(data) > 0 {
-			s.step()
-		}
-		require.NoError(t, s.tree.Check())
-		s.compareStats()
-	})
 }

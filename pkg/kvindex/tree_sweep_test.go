@@ -24,8 +24,8 @@ func shedOf(tr *Tree, r worker.Rank) uint64 {
 
 // endSweeps runs the present sweep to its end.
 func endSweeps(tr *Tree) {
-	for tr.sweep.rank != nil {
-		tr.shedStep()
+	for tr.eviction.sweep.rank != nil {
+		tr.eviction.step()
 	}
 }
 
@@ -33,7 +33,7 @@ func TestAnEventThatShedsTakesLittleOfALargeRank(t *testing.T) {
 	tr := smallTree(t, 16)
 	// With one of some sixty seeds the names are spread so that one event finds no room
 	// at all and has to shed, in several holds of the lock, until there is room.
-	tr.seed, tr.names.seed = 1, 1
+	tr.trie.kids.seed, tr.ledger.names.seed = 1, 1
 	r := rankOf(0)
 	tr.Attach(r)
 	most, was := uint64(0), uint64(0)
@@ -135,13 +135,13 @@ func TestWhatIsLeftCanBeReached(t *testing.T) {
 		if tr.Store(rankOf(i), e) == nil && len(to.chain) < 400 {
 			ends[i] = append(ends[i], to)
 		}
-		if was := sweeping; was && tr.sweep.rank == nil {
+		if was := sweeping; was && tr.eviction.sweep.rank == nil {
 			checks++
 			for j := range ranks {
 				requireWhole(t, tr, rankOf(j))
 			}
 		}
-		sweeping = tr.sweep.rank != nil
+		sweeping = tr.eviction.sweep.rank != nil
 	}
 	require.Greater(t, checks, 5)
 	require.NoError(t, tr.Check())
@@ -150,15 +150,15 @@ func TestWhatIsLeftCanBeReached(t *testing.T) {
 // requireWhole requires that for each block that the rank holds it holds all nodes
 // above.
 func requireWhole(t *testing.T, tr *Tree, r worker.Rank) {
-	rk := tr.ranks[r]
-	tr.names.each(&rk.names, func(h EngineHash, v *named) {
-		n := &tr.nodes[tr.blocks.node(v.block())]
-		if uint32(v.block()-n.start()) >= tr.cutOf(n, rk.slot) {
+	rk := tr.ranks.all[r]
+	tr.ledger.names.each(&rk.names, func(h EngineHash, v *named) {
+		n := &tr.trie.nodes[tr.trie.blocks.node(v.block())]
+		if uint32(v.block()-n.start()) >= tr.trie.holders.cut(n, rk.slot) {
 			require.Fail(t, "a block that is not held", "%x", h)
 		}
 		if n.parent() != 0 {
-			up := &tr.nodes[n.parent()]
-			if up.load().length() != tr.cutOf(up, rk.slot) {
+			up := &tr.trie.nodes[n.parent()]
+			if up.load().length() != tr.trie.holders.cut(up, rk.slot) {
 				require.Fail(t, "what a block follows is not held", "%x", h)
 			}
 		}
@@ -178,9 +178,9 @@ func TestATableThatHasBecomeEmptyMakesRoom(t *testing.T) {
 	for n := 1; n <= 3000; n++ {
 		require.NoError(t, tr.Remove(a, Removed{Blocks: down(10*n+5, 10*n+1)}))
 	}
-	require.Greater(t, tr.names.segs.used(), 30)
+	require.Greater(t, tr.ledger.names.segs.used(), 30)
 	storeChats(t, tr, b, 10_000, 2100)
-	require.Less(t, tr.ranks[a].names.segs, 3)
+	require.Less(t, tr.ranks.all[a].names.segs, 3)
 	if !slow { // the race detector's arenas cannot give memory back, so some blocks are shed for it
 		require.Zero(t, shedOf(tr, b))
 	}
@@ -191,7 +191,7 @@ func TestSegmentsAreJoinedAndNothingIsLost(t *testing.T) {
 	tr := smallTree(t, 2)
 	r := rankOf(0)
 	tr.Attach(r)
-	rk := tr.ranks[r]
+	rk := tr.ranks.all[r]
 	storeChats(t, tr, r, 0, 3000)
 	segs := rk.names.segs
 	for n := range 3000 {
@@ -200,8 +200,8 @@ func TestSegmentsAreJoinedAndNothingIsLost(t *testing.T) {
 		}
 	}
 	for m := uint64(0); ; {
-		tr.names.merge(&rk.names, m)
-		if _, m = tr.names.segmentAt(&rk.names, m); m == 0 {
+		tr.ledger.names.merge(&rk.names, m)
+		if _, m = tr.ledger.names.segmentAt(&rk.names, m); m == 0 {
 			break
 		}
 	}

@@ -71,7 +71,7 @@ func TestViewsKeepToTheBudget(t *testing.T) {
 		tr.Attach(rankOf(i))
 	}
 	n := 0
-	for ; tr.spare() > 2<<20>>lowWater+80<<10; n++ {
+	for ; tr.budget.spare() > 2<<20>>lowWater+80<<10; n++ {
 		for i := range nodeSlots {
 			require.NoError(t, tr.Store(rankOf(i), Stored{Blocks: seqRun(n+1, 1)}))
 		}
@@ -80,7 +80,7 @@ func TestViewsKeepToTheBudget(t *testing.T) {
 	shed := uint64(0)
 	for i := range nodeSlots {
 		require.NoError(t, tr.Store(rankOf(i), Stored{Tier: Host, Blocks: seqRun(1_000_000, 1)}))
-		require.LessOrEqual(t, tr.bytesInUse(), 2<<20)
+		require.LessOrEqual(t, tr.budget.inUse(), 2<<20)
 		require.NoError(t, tr.Check())
 	}
 	for i := range nodeSlots {
@@ -109,7 +109,7 @@ func TestAViewForWhichThereIsNoRoomIsMadeLater(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoRoom)
 	on := Stored{Tier: Host, Parent: EngineHash(n - 1), HasParent: true, Blocks: seqRun(n, 1)}
 	require.ErrorIs(t, tr.Store(r, on), ErrNoRoom)
-	require.True(t, tr.ranks[r].views[1].making)
+	require.True(t, tr.ranks.all[r].views[1].making)
 	require.NoError(t, tr.Check())
 	require.ErrorIs(t, tr.Store(r, Stored{Parent: EngineHash(n - 1), HasParent: true, Blocks: seqRun(n, 1)}), ErrNoRoom)
 	require.NoError(t, tr.Check())

@@ -11,15 +11,14 @@ import (
 func TestHashesMatchVectorsOfAnotherImplementation(t *testing.T) {
 	vectors, err := hashvectors.Read("testdata/vectors/hashes.txt")
 	require.NoError(t, err)
-	var seeds, locals, sequences, eagle int
+	var seeds, locals, all, eagle int
 	for _, v := range vectors {
 		t.Run(v.Name, func(t *testing.T) {
 			seed := Salt{LoRA: v.LoRA, CacheSalt: v.CacheSalt}.Seed()
 			require.Equal(t, v.Seed, seed)
 			seeds++
 			want := hashes[LocalHash](v.Local)
-			require.Equal(t, hashes[sequenceHash](v.Sequence), appendSequenceHashes(nil, want))
-			sequences += len(want)
+			all += len(want)
 			if v.Objects != nil {
 				return // pkg/kvevents makes the local hashes over objects
 			}
@@ -33,7 +32,7 @@ func TestHashesMatchVectorsOfAnotherImplementation(t *testing.T) {
 		})
 	}
 	require.GreaterOrEqual(t, seeds, 25)
-	require.Greater(t, sequences, locals)
+	require.Greater(t, all, locals)
 	require.Greater(t, locals, eagle)
 	require.Positive(t, eagle)
 }

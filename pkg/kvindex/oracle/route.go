@@ -1,9 +1,12 @@
-package kvindex
+package oracle
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"time"
 
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -11,11 +14,11 @@ import (
 type mapSending struct {
 	path  []sequenceHash // the sequence hashes of its blocks
 	until time.Duration
-	seq   uint64 // the value of plainMap.seq at its Route call; a higher one is later
+	seq   uint64 // the value of Map.seq at its Route call; a higher one is later
 }
 
-// Route implements [Index].
-func (m *plainMap) Route(r worker.Rank, chain []LocalHash, g Guess, now time.Time) (next time.Time) {
+// Route implements [kvindex.Index].
+func (m *Map) Route(r worker.Rank, chain []kvindex.LocalHash, g kvindex.Guess, now time.Time) (next time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.expireLocked(now)
@@ -27,11 +30,11 @@ func (m *plainMap) Route(r worker.Rank, chain []LocalHash, g Guess, now time.Tim
 	if rb == nil {
 		rb = m.adoptLocked(r)
 	}
-	if w := &rb.views[Routed]; w.counts == nil {
-		*w = mapView{m.slots.needView(rb.slot, Routed), make(map[sequenceHash]uint32)}
+	if w := &rb.views[kvindex.Routed]; w.counts == nil {
+		*w = mapView{m.slots.needView(rb.slot, kvindex.Routed), make(map[sequenceHash]uint32)}
 	}
 	m.seq++
-	s := &mapSending{until: m.time.now + m.route.ttl(g), seq: m.seq}
+	s := &mapSending{until: m.now + ttl(m.route, g), seq: m.seq}
 	for i, l := range chain {
 		var before sequenceHash
 		if i > 0 {
@@ -44,9 +47,16 @@ func (m *plainMap) Route(r worker.Rank, chain []LocalHash, g Guess, now time.Tim
 	return m.nextLocked()
 }
 
-func (m *plainMap) adoptLocked(r worker.Rank) *rankBlocks {
+func ttl(c kvindex.RouteConfig, g kvindex.Guess) time.Duration {
+	if g == kvindex.Predicted {
+		return c.PredictedTTL
+	}
+	return c.TTL
+}
+
+func (m *Map) adoptLocked(r worker.Rank) *rankBlocks {
 	if m.strangers >= m.tooMany {
-		for _, rb := range inOrder(m.ranks, func(rb *rankBlocks) Slot { return rb.slot }) {
+		for _, rb := range slices.SortedFunc(maps.Values(m.ranks), func(a, b *rankBlocks) int { return cmp.Compare(a.slot, b.slot) }) {
 			if !rb.attached && len(rb.sent) == 0 {
 				m.loseLocked(rb)
 			}
@@ -59,7 +69,7 @@ func (m *plainMap) adoptLocked(r worker.Rank) *rankBlocks {
 
 // sendLocked adds a sending. If a sending that ends at the same block was routed later,
 // it keeps that one instead.
-func (m *plainMap) sendLocked(rb *rankBlocks, s *mapSending) {
+func (m *Map) sendLocked(rb *rankBlocks, s *mapSending) {
 	if len(s.path) == 0 {
 		return
 	}
@@ -72,13 +82,13 @@ func (m *plainMap) sendLocked(rb *rankBlocks, s *mapSending) {
 	}
 	rb.sent[leaf] = s
 	for _, q := range s.path {
-		m.countLocked(&rb.views[Routed], q)
+		m.holders.count(&rb.views[kvindex.Routed], q)
 	}
-	rb.stats.Routed = len(rb.views[Routed].counts)
+	rb.stats.Routed = len(rb.views[kvindex.Routed].counts)
 }
 
-func (m *plainMap) endLocked(rb *rankBlocks, leaf sequenceHash) *mapSending {
-	s, w := rb.sent[leaf], &rb.views[Routed]
+func (m *Map) endLocked(rb *rankBlocks, leaf sequenceHash) *mapSending {
+	s, w := rb.sent[leaf], &rb.views[kvindex.Routed]
 	delete(rb.sent, leaf)
 	for _, q := range s.path {
 		if w.counts[q]--; w.counts[q] == 0 {
@@ -92,7 +102,7 @@ func (m *plainMap) endLocked(rb *rankBlocks, leaf sequenceHash) *mapSending {
 
 // fitLocked shortens the sendings that were routed longest ago, from their ends, until
 // no more than MaxBlocks blocks are routed.
-func (m *plainMap) fitLocked() {
+func (m *Map) fitLocked() {
 	for {
 		var oldest *mapSending
 		var of *rankBlocks
@@ -108,20 +118,15 @@ func (m *plainMap) fitLocked() {
 		if blocks <= m.route.MaxBlocks {
 			return
 		}
-		m.cutLocked(of, oldest, len(oldest.path)-1)
+		m.endLocked(of, oldest.path[len(oldest.path)-1])
+		m.sendLocked(of, &mapSending{path: oldest.path[:len(oldest.path)-1], until: oldest.until, seq: oldest.seq})
 	}
-}
-
-// cutLocked makes a sending end after its first n blocks.
-func (m *plainMap) cutLocked(rb *rankBlocks, s *mapSending, n int) {
-	m.endLocked(rb, s.path[len(s.path)-1])
-	m.sendLocked(rb, &mapSending{path: s.path[:n], until: s.until, seq: s.seq})
 }
 
 // disproveLocked is called when an event takes a block off Device. It removes the block
 // and those that follow it from the view Routed. Of the sendings that have the block,
 // the one routed last is shortened to end before it; the others end.
-func (m *plainMap) disproveLocked(rb *rankBlocks, gone sequenceHash) {
+func (m *Map) disproveLocked(rb *rankBlocks, gone sequenceHash) {
 	var latest *mapSending
 	at := 0
 	for leaf, s := range rb.sent {
@@ -139,29 +144,32 @@ func (m *plainMap) disproveLocked(rb *rankBlocks, gone sequenceHash) {
 	}
 }
 
-// Expire implements [Index].
-func (m *plainMap) Expire(now time.Time) (next time.Time) {
+// Expire implements [kvindex.Index].
+func (m *Map) Expire(now time.Time) (next time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.expireLocked(now)
 	return m.nextLocked()
 }
 
-func (m *plainMap) expireLocked(now time.Time) {
-	m.time.tell(now)
+func (m *Map) expireLocked(now time.Time) {
+	if m.epoch.IsZero() {
+		m.epoch = now
+	}
+	m.now = max(m.now, now.Sub(m.epoch)) // it never goes back
 	for _, rb := range m.ranks {
 		for leaf, s := range rb.sent {
-			if s.until <= m.time.now {
+			if s.until <= m.now {
 				m.endLocked(rb, leaf)
 			}
 		}
 	}
 }
 
-func (m *plainMap) nextLocked() (next time.Time) {
+func (m *Map) nextLocked() (next time.Time) {
 	for _, rb := range m.ranks {
 		for _, s := range rb.sent {
-			if at := m.time.at(s.until); next.IsZero() || at.Before(next) {
+			if at := m.epoch.Add(s.until); next.IsZero() || at.Before(next) {
 				next = at
 			}
 		}

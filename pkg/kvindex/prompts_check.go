@@ -8,21 +8,13 @@ import (
 )
 
 // checkRouted walks from the end of every sending of a rank to the root.
-func (c *treeCheck) checkRouted(rk *treeRank) error {
-	t, slot := c.t, rk.sent.slot
-	if rk.sent.marks == nil {
-		return nil
-	}
-	if s, ok := t.slots.View(rk.slot, Routed); !ok || s != slot {
-		return fmt.Errorf("kvindex: I1: counts what was routed at slot %d, which is at %d (%t)", slot, s, ok)
-	}
-	c.bySlot[slot] = rk
+func (p *prompts) checkRank(rk *treeRank, w *truth) error {
 	all := make(map[blockID]mark) // of every routed block
 	for b, m := range rk.sent.marks {
 		if m.end == 0 {
 			continue
 		}
-		if s := &t.sent.all[m.end]; s.rank != rk || s.block != b || !t.blocks.flagged(b) {
+		if s := &p.sent.all[m.end]; s.rank != rk || s.block != b || !p.trie.blocks.flagged(b) {
 			return fmt.Errorf("kvindex: I7: sending %d ends at block %d, is marked at block %d", m.end, s.block, b)
 		}
 		held := all[b]
@@ -30,9 +22,9 @@ func (c *treeCheck) checkRouted(rk *treeRank) error {
 		held.end = m.end
 		all[b] = held
 		for x := b; x != 0 && !follows; {
-			c.refs[x]++
-			c.counted[heldBy{slot, x}] = true
-			if x = t.before(x); x != 0 {
+			w.refs[x]++
+			w.counted[heldBy{rk.sent.slot, x}] = true
+			if x = p.trie.before(x); x != 0 {
 				held, follows = all[x]
 				held.kids++
 				all[x] = held
@@ -49,9 +41,9 @@ func (c *treeCheck) checkRouted(rk *treeRank) error {
 	return nil
 }
 
-// checkSendings walks the lists of sendings.
-func (c *treeCheck) checkSendings() error {
-	s, listed, marked, blocks, strangers := &c.t.sent, 0, 0, 0, 0
+// check walks the lists of sendings.
+func (p *prompts) check(rs *ranks) error {
+	s, listed, marked, blocks := &p.sent, 0, 0, 0
 	for head := range firstSending {
 		last := head
 		for e := s.all[head].next; e != head; last, e = e, s.all[e].next {
@@ -65,25 +57,19 @@ func (c *treeCheck) checkSendings() error {
 			listed++
 		}
 	}
-	for _, rk := range c.t.ranks {
+	for _, rk := range rs.all {
 		blocks += rk.sent.blocks
 		for _, m := range rk.sent.marks {
 			if m.end != 0 {
 				marked++
 			}
 		}
-		if !rk.attached {
-			strangers++
-		}
 	}
 	if listed != marked || listed != s.count() {
 		return fmt.Errorf("kvindex: I7: %d sendings listed, %d marked, %d free of %d", listed, marked, len(s.free), len(s.all))
 	}
-	if over := c.t.overRouted(); blocks != s.blocks || over > 0 {
+	if over := p.over(); blocks != s.blocks || over > 0 {
 		return fmt.Errorf("kvindex: I7: ranks have %d routed blocks, %d are counted, too many by %d", blocks, s.blocks, over)
-	}
-	if strangers != c.t.strangers {
-		return fmt.Errorf("kvindex: I1: %d ranks are not attached, %d are counted", strangers, c.t.strangers)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package kvindex
+package oracle
 
 import (
 	"flag"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -21,25 +22,25 @@ var (
 type lists map[worker.Rank][]listed
 
 type listed struct {
-	engine EngineHash
-	path   []LocalHash
+	engine kvindex.EngineHash
+	path   []kvindex.LocalHash
 	tiers  [numTiers]bool
 }
 
-func (l lists) find(r worker.Rank, h EngineHash) int {
+func (l lists) find(r worker.Rank, h kvindex.EngineHash) int {
 	return slices.IndexFunc(l[r], func(b listed) bool { return b.engine == h })
 }
 
-func (l lists) store(r worker.Rank, e Stored) error {
+func (l lists) store(r worker.Rank, e kvindex.Stored) error {
 	if _, ok := l[r]; !ok {
-		return ErrUnknownRank
+		return kvindex.ErrUnknownRank
 	}
-	var path []LocalHash
-	used := []EngineHash{}
+	var path []kvindex.LocalHash
+	used := []kvindex.EngineHash{}
 	if e.HasParent {
 		i := l.find(r, e.Parent)
 		if i < 0 {
-			return ErrUnknownParent
+			return kvindex.ErrUnknownParent
 		}
 		path = l[r][i].path
 		used = append(used, e.Parent)
@@ -48,11 +49,11 @@ func (l lists) store(r worker.Rank, e Stored) error {
 	for _, b := range e.Blocks {
 		path = append(slices.Clone(path), b.Local)
 		if slices.Contains(used, b.Engine) {
-			return ErrConflict
+			return kvindex.ErrConflict
 		}
 		used = append(used, b.Engine)
 		if i := l.find(r, b.Engine); i >= 0 && !slices.Equal(l[r][i].path, path) {
-			return ErrConflict
+			return kvindex.ErrConflict
 		}
 		add = append(add, listed{engine: b.Engine, path: path})
 	}
@@ -67,9 +68,9 @@ func (l lists) store(r worker.Rank, e Stored) error {
 	return nil
 }
 
-func (l lists) remove(r worker.Rank, e Removed) error {
+func (l lists) remove(r worker.Rank, e kvindex.Removed) error {
 	if _, ok := l[r]; !ok {
-		return ErrUnknownRank
+		return kvindex.ErrUnknownRank
 	}
 	for _, h := range e.Blocks {
 		if i := l.find(r, h); i >= 0 {
@@ -84,7 +85,7 @@ func (l lists) remove(r worker.Rank, e Removed) error {
 
 // overlap returns how many leading blocks the rank has on any of the tiers from <= tier
 // < to.
-func (l lists) overlap(r worker.Rank, chain []LocalHash, from, to Tier) uint32 {
+func (l lists) overlap(r worker.Rank, chain []kvindex.LocalHash, from, to kvindex.Tier) uint32 {
 	for n := 1; n <= len(chain); n++ {
 		if !slices.ContainsFunc(l[r], func(b listed) bool {
 			return slices.Contains(b.tiers[from:to], true) && slices.Equal(b.path, chain[:n])
@@ -95,12 +96,12 @@ func (l lists) overlap(r worker.Rank, chain []LocalHash, from, to Tier) uint32 {
 	return uint32(len(chain))
 }
 
-func (l lists) held(r worker.Rank, chain []LocalHash) Held {
-	d, h, k := l.overlap(r, chain, 0, Host), l.overlap(r, chain, 0, Disk), l.overlap(r, chain, 0, External)
-	return Held{Device: d, Host: h - d, Disk: k - h, External: l.overlap(r, chain, External, numTiers)}
+func (l lists) held(r worker.Rank, chain []kvindex.LocalHash) kvindex.Held {
+	d, h, k := l.overlap(r, chain, 0, kvindex.Host), l.overlap(r, chain, 0, kvindex.Disk), l.overlap(r, chain, 0, kvindex.External)
+	return kvindex.Held{Device: d, Host: h - d, Disk: k - h, External: l.overlap(r, chain, kvindex.External, numTiers)}
 }
 
-// TestMapEqualsListsUnderRandomOperations runs the same random operations on plainMap and on
+// TestMapEqualsListsUnderRandomOperations runs the same random operations on Map and on
 // lists, and compares everything that can be observed.
 func TestMapEqualsListsUnderRandomOperations(t *testing.T) {
 	seed := *seedFlag
@@ -109,40 +110,40 @@ func TestMapEqualsListsUnderRandomOperations(t *testing.T) {
 	}
 	t.Logf("-model.seed=%d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	slots := NewSlots()
-	m, l := newPlainMap(slots), lists{}
+	m, l := New(kvindex.RouteConfig{}), lists{}
+	slots := m.Numbers()
 	var ranks []worker.Rank
 	for id := range 5 {
 		ranks = append(ranks, worker.Rank{ID: worker.ID(id + 1)}, worker.Rank{ID: worker.ID(id + 1), DPRank: 1})
 	}
 	// There are few local hashes and few engine hashes, so that prefixes are shared,
 	// parents exist and names collide.
-	engine := func(path []LocalHash) EngineHash {
-		h := EngineHash(len(path))
+	engine := func(path []kvindex.LocalHash) kvindex.EngineHash {
+		h := kvindex.EngineHash(len(path))
 		for _, p := range path {
-			h = h*3 + EngineHash(p)
+			h = h*3 + kvindex.EngineHash(p)
 		}
 		if rng.IntN(50) == 0 {
 			h++
 		}
 		return h
 	}
-	chain := func(n int) (c []LocalHash) {
+	chain := func(n int) (c []kvindex.LocalHash) {
 		for range n {
-			c = append(c, LocalHash(1+rng.IntN(2)))
+			c = append(c, kvindex.LocalHash(1+rng.IntN(2)))
 		}
 		return c
 	}
-	var dst Overlap
+	var dst kvindex.Overlap
 	ops := *opsFlag
-	if fewRounds() {
+	if kvindex.MostBytes < 1<<28 || testing.Short() { // the race detector's build, or make test-unit
 		ops /= 5
 	}
 	for op := range ops {
 		r := ranks[rng.IntN(len(ranks))]
-		tier := Tier(0)
+		tier := kvindex.Tier(0)
 		if rng.IntN(4) == 0 {
-			tier = Tier(rng.IntN(int(numTiers)))
+			tier = kvindex.Tier(rng.IntN(int(numTiers)))
 		}
 		switch k := rng.IntN(100); {
 		case k < 5:
@@ -159,11 +160,11 @@ func TestMapEqualsListsUnderRandomOperations(t *testing.T) {
 				require.NoError(t, err)
 				l[r] = []listed{}
 			} else {
-				require.ErrorIs(t, err, ErrUnknownRank)
+				require.ErrorIs(t, err, kvindex.ErrUnknownRank)
 			}
 		case k < 55:
 			path := chain(rng.IntN(6))
-			e := Stored{Tier: tier}
+			e := kvindex.Stored{Tier: tier}
 			if held := l[r]; len(path) > 0 || len(held) > 0 && rng.IntN(2) == 0 {
 				e.HasParent, e.Parent = true, engine(path)
 				if len(held) > 0 && rng.IntN(5) > 0 {
@@ -173,12 +174,12 @@ func TestMapEqualsListsUnderRandomOperations(t *testing.T) {
 			}
 			for range rng.IntN(4) {
 				path = append(path, chain(1)...)
-				e.Blocks = append(e.Blocks, Block{Engine: engine(path), Local: path[len(path)-1]})
+				e.Blocks = append(e.Blocks, kvindex.Block{Engine: engine(path), Local: path[len(path)-1]})
 			}
 			want, got := l.store(r, e), m.Store(r, e)
 			require.ErrorIs(t, got, want, "operation %d: store %s %+v: want %v, got %v", op, r, e, want, got)
 		case k < 80:
-			e := Removed{Tier: tier, Blocks: []EngineHash{engine(chain(1 + rng.IntN(6)))}}
+			e := kvindex.Removed{Tier: tier, Blocks: []kvindex.EngineHash{engine(chain(1 + rng.IntN(6)))}}
 			for range rng.IntN(3) {
 				if held := l[r]; len(held) > 0 {
 					e.Blocks = append(e.Blocks, held[rng.IntN(len(held))].engine)
