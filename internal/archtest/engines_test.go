@@ -45,7 +45,6 @@ var engineRooms = []string{
 	"internal/enginesim", "cmd/enginesim", // the simulator of the engines
 	"internal/stack", "internal/real", "internal/node/demo", "internal/soak", "internal/bench", // which start engines
 	"internal/route/routetest", // made-up workers of tests
-	"prototype",
 }
 
 // engineNamed are the places where a file that is no engine's names an engine, by a constant
