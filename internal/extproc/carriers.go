@@ -47,7 +47,7 @@ func (p *peers) meet(owner string) {
 // guests are the prefill legs of other replicas' requests that run here, by their
 // tokens. The zero value is ready. Safe for concurrent use.
 type guests struct {
-	mu sync.Mutex
+	mu sync.Mutex // guards m
 	m  map[string]*prefillStream
 }
 

@@ -19,7 +19,7 @@ import (
 // for a token, and how long pairs take to hand a prompt over. They tell the load book. Safe for concurrent
 // use.
 type Paces struct {
-	mu     sync.Mutex
+	mu     sync.Mutex // guards the fields below
 	fleets map[paced]*fleetPace
 	pairs  map[worker.Key]*pairPace
 	kept   time.Time // until then nobody is forgotten: workers that were known may still join

@@ -16,7 +16,7 @@ const registryShards = 64
 // from its booking until both of its legs are over. Safe for concurrent use.
 type registry struct {
 	shards [registryShards]struct {
-		mu sync.RWMutex
+		mu sync.RWMutex // guards m
 		m  map[uint64]*mainStream
 	}
 }
@@ -142,7 +142,7 @@ func nameOf(requestID string, attempt int) attemptName {
 // no other main leg has had the same name since the attempt came, or shortly before. Safe
 // for concurrent use.
 type unrouted struct {
-	mu sync.Mutex
+	mu sync.Mutex              // guards the fields below
 	m  map[attemptName]bearers // of the main legs that are here
 	// Names of main legs that have left, and whose access log may still come.
 	late recent.Map[attemptName, struct{}]

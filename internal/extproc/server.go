@@ -265,13 +265,17 @@ func (srv *Server) blind() bool { return srv.rules.Replicas && !srv.cfg.Board.Lo
 // misled returns the status that refuses a stream whose filter is configured wrongly. It
 // logs each fault once, since Envoy's log does not name the cause.
 func (srv *Server) misled(err error) error {
+	text := err.Error()
 	srv.mu.Lock()
-	defer srv.mu.Unlock()
-	if text := err.Error(); len(srv.complaints) < 64 && !slices.Contains(srv.complaints, text) {
+	news := len(srv.complaints) < 64 && !slices.Contains(srv.complaints, text)
+	if news {
 		srv.complaints = append(srv.complaints, text)
+	}
+	srv.mu.Unlock()
+	if news {
 		srv.log.Error("a filter's streams are refused; this is said once", logkey.Err, err)
 	}
-	return status.Error(codes.InvalidArgument, err.Error())
+	return status.Error(codes.InvalidArgument, text)
 }
 
 // processMain serves a main leg, whose stream the plugin may leave before Envoy ends it. The
