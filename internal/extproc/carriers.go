@@ -96,9 +96,7 @@ func (srv *Server) carriedBy(s *mainStream, at carrier) {
 	if at.addr == "" {
 		return
 	}
-	s.mu.Lock()
-	s.carrier = at
-	s.mu.Unlock()
+	s.far.carriedBy(at)
 	c := &srv.carriers
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,11 +169,9 @@ func (srv *Server) unwatch(at carrier) bool {
 // at lists the attempts whose prefill leg runs at the replica.
 func (srv *Server) at(at carrier) (out []*mainStream) {
 	for _, s := range srv.attempts.all() {
-		s.mu.Lock()
-		if s.carrier == at {
+		if s.far.at() == at {
 			out = append(out, s)
 		}
-		s.mu.Unlock()
 	}
 	return out
 }

@@ -86,7 +86,7 @@ func (s *firstStream) begin(ev *notice) {
 		s.owner = s.srv.attempts.find(sealed.Nonce)
 	}
 	if s.owner != nil {
-		s.owner.looked.Store(true)
+		s.owner.answered.looked.Store(true)
 	}
 	if ev.Headers.Encoded || s.owner == nil && (sealed.Owner == s.srv.owner || !s.srv.peers.reachable(sealed.Owner)) {
 		s.leave() // the answer cannot be read, or there is no owner that could begin another attempt

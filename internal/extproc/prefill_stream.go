@@ -132,7 +132,7 @@ func (s *prefillStream) admit(ev *notice) *leg.Ticket {
 		srv.cfg.Telemetry.Leg("refused", "gone")
 	case sealed.Owner == srv.owner:
 		s.owner = srv.attempts.find(sealed.Nonce)
-		if s.owner == nil || !s.owner.attach(s) {
+		if s.owner == nil || !s.owner.far.attach(s) {
 			srv.cfg.Telemetry.Leg("late", "")
 			t.Fail = &leg.FailLegLate
 			s.owner = nil

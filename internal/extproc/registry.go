@@ -57,9 +57,7 @@ func (r *registry) find(nonce uint64) *mainStream {
 func (r *registry) lostBefore(q *leg.Request) (n int, by worker.Rank) {
 	for _, s := range r.all() {
 		if of := s.m.Request(); of.Attempt == q.Attempt-1 && of.Headers.Start == q.Headers.Start && of.Headers.RequestID == q.Headers.RequestID {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return int(s.losing.Load()), s.picked[1]
+			return int(s.decided.losing.Load()), s.decided.ranks()[1]
 		}
 	}
 	return 0, worker.Rank{}
@@ -114,7 +112,7 @@ func (r *registry) away(kind leg.EventKind, rank worker.Rank, ownPort bool) {
 // function returns true.
 func (r *registry) tell(ev leg.Event, of func(worker.Rank) bool) {
 	for _, s := range r.all() {
-		for _, rank := range s.ranks() {
+		for _, rank := range s.decided.ranks() {
 			if of(rank) {
 				e := ev
 				e.Rank = rank

@@ -285,7 +285,7 @@ func (srv *Server) processMain(g *wire.Stream, md metadata.MD, plain bool) error
 	if err != nil {
 		return srv.misled(err)
 	}
-	s := &mainStream{stream: newStream(srv, g), began: time.Now(), filter: filter, m: leg.NewMain(srv.rules, filter.Way)}
+	s := &mainStream{stream: newStream(srv, g), asked: asked{began: time.Now()}, filter: filter, m: leg.NewMain(srv.rules, filter.Way)}
 	s.act.handle = s.handle
 	if !srv.enter(s) { // Envoy tries another replica, and leaves this one alone for a while
 		return status.Error(codes.Unavailable, "this process is about to end")
