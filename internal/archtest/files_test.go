@@ -52,7 +52,6 @@ var manyMethods = map[string]excuse{
 	"pkg/tokens.Resolver":            {"2026-12-31", "the ways to count a prompt's tokens should be types of their own"},
 	"pkg/tokens/jinja.parser":        {"2026-12-31", "a method for each production of the grammar"},
 	"pkg/tokens/jinja.run":           {"2026-12-31", "a method for each node of the tree"},
-	"internal/extproc.Server":        {"2026-12-31", "it is being divided"},
 }
 
 // excused are files, or folders, that may be longer. Test files need no excuse.

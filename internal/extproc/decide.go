@@ -155,10 +155,7 @@ func (a *asking) settle(p tokens.Prompt) {
 		b.again = d.Again
 	}
 	if a.filter.Plain() && b.again != nil {
-		srv.retries.Do(func() {
-			srv.log.Warn("hand-offs go to decode through a gateway with one leg: if the gateway itself retries a request that a worker has had, it repeats a used hand-off, " +
-				"and decode may answer with another prompt's KV; see docs/gateway-api.md, the gateway's own retries")
-		})
+		srv.said.handedByGateway()
 	}
 	srv.lately.Booked(d.Answer.Key)
 	if d.Apart && (a.filter.Sends || d.Kind.PrefillFirst()) && srv.legClient.full() {
@@ -195,7 +192,7 @@ func (a *asking) picks(pl *leg.Plan, b *booked) {
 // waits has the request wait if a worker may be there soon, and returns whether it does.
 func (a *asking) waits(r *route.Refusal, now time.Time) bool {
 	srv := a.srv
-	if !r.Returning || a.instead != nil || now.Sub(a.m.WaitsSince(now)) >= srv.cfg.MaxWait || srv.reached(stageDraining) ||
+	if !r.Returning || a.instead != nil || now.Sub(a.m.WaitsSince(now)) >= srv.cfg.MaxWait || srv.door.reached(stageDraining) ||
 		!a.asked.wait(&srv.waiting, int64(len(a.m.Request().Body)), srv.bodies.Limit()/waitingShare) {
 		return false
 	}

@@ -149,16 +149,3 @@ func (srv *Server) subsetOf(ev *notice, gateway bool) *subset.Set {
 	}
 	return set
 }
-
-// tellUnheeded tells the log, once for each header of wire.Unheeded, that clients send it.
-func (srv *Server) tellUnheeded(seen uint8) {
-	if seen == 0 {
-		return
-	}
-	fresh := uint32(seen) &^ srv.unheeded.Or(uint32(seen))
-	for i, name := range wire.Unheeded {
-		if fresh>>i&1 == 1 {
-			srv.log.Info("clients send a header on which nothing here acts; it goes to workers as it is", logkey.Header, name)
-		}
-	}
-}

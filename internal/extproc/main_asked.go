@@ -33,7 +33,7 @@ type asked struct {
 // begin takes the request's headers, and adds to the event what the machine needs beside them.
 func (q *asked) begin(s *mainStream, ev *notice) {
 	q.began = time.Now()
-	s.srv.tellUnheeded(ev.Headers.Unheeded)
+	s.srv.said.sent(ev.Headers.Unheeded)
 	q.subset = s.srv.subsetOf(ev, s.filter.Gateway())
 	ev.Received = s.srv.receipt(s.grpc.Context(), ev.Headers, !s.filter.Gateway(), q.began)
 	if ev.Headers.RequestID == "" {

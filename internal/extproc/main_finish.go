@@ -88,7 +88,7 @@ func (s *mainStream) finish(now time.Time, e *leg.Effect) {
 	shaped(s, now, e)
 	switch e.Outcome {
 	case blame.Retried:
-		s.srv.again.told(now)
+		s.srv.door.again.told(now)
 		learned, picked := s.m.Learned()
 		if e.Fail == nil { // Envoy begins the next attempt by itself; decide counts it
 			s.srv.avoid.lost(s.m.Request(), learned.Lost, s.m.Plan().Decode, now)

@@ -139,8 +139,8 @@ func (s *mainStream) beforeHead(ev *notice) {
 	if !s.m.Awaits(leg.EventResponseHeaders) {
 		return
 	}
-	if s.m.Plan().Looks && !s.answered.looked.Load() {
-		s.srv.unread(ev.Headers)
+	if s.m.Plan().Looks && !s.answered.looked.Load() && !s.srv.rules.Replicas { // else another replica may have the stream
+		s.srv.said.unreadHead(ev.Headers)
 	}
 	if decode, ok := s.m.DecodeMate(); ok && ev.Headers.LocalReply == "" {
 		ev.Odd = odd(s.srv.cfg.Health, decode, leg.StatusOf(ev.Headers.Status))

@@ -42,7 +42,7 @@ func (s *prefillStream) handle(ev *notice) {
 		}
 	}()
 	if ev.Kind == leg.EventClosed {
-		s.deaf, ev.Ending = true, s.srv.reached(stageEnding)
+		s.deaf, ev.Ending = true, s.srv.door.reached(stageEnding)
 		if s.guest {
 			s.guest = false
 			s.srv.guests.remove(s.token)

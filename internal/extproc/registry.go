@@ -88,6 +88,16 @@ func (r *registry) len() int {
 	return n
 }
 
+// at lists the attempts whose prefill leg runs at the replica.
+func (r *registry) at(at carrier) (out []*mainStream) {
+	for _, s := range r.all() {
+		if s.far.at() == at {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // gone tells each attempt that has one of these workers that the worker has left discovery. Those
 // that have moved serve what they have.
 func (r *registry) gone(ids, moved []worker.ID) {
