@@ -23,7 +23,7 @@ type Transport struct {
 	Next   http.RoundTripper
 	Log    *slog.Logger
 
-	mu   sync.Mutex
+	mu   sync.Mutex           // guards told
 	told map[string]time.Time // when it was last, by what
 }
 

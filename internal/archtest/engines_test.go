@@ -47,7 +47,6 @@ var engineRooms = []string{
 	"internal/enginesim/capture", "cmd/enginesim",
 	"internal/stack", "internal/real", "internal/node/demo", "internal/soak", "internal/bench", // which start engines
 	"internal/route/routetest", // made-up workers of tests
-	"prototype",
 }
 
 // engineNamed are the places where a file that is no engine's names an engine, by a constant

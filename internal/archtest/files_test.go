@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -15,19 +16,43 @@ import (
 const (
 	maxFileLines = 600
 	maxFuncLines = 60
-	maxMethods   = 40
+	maxMethods   = 30
 )
 
+// excuse lets something break a law until a day, and not after it.
+type excuse struct {
+	until string // the last day, as 2026-12-31
+	why   string
+}
+
+// expired reports whether the excuse is over, or never was one.
+func (e excuse) expired(now time.Time) bool {
+	last, err := time.Parse(time.DateOnly, e.until)
+	return err != nil || e.why == "" || !now.Before(last.AddDate(0, 0, 1))
+}
+
 // rooms are those of the map in ARCHITECTURE.md that a request goes through, with the process
-// and its settings: types with few methods, functions that show what they change.
+// and its settings: functions that show what they change.
 var rooms = []string{"internal/extproc", "internal/wire", "internal/leg", "internal/decision", "internal/config", "internal/plugin", "internal/route", "cmd/extproc"}
 
-// manyMethods are types that have more methods than one reader can hold, each with the reason.
-var manyMethods = map[string]string{}
+// manyMethods are types that have more methods than one reader can hold.
+var manyMethods = map[string]excuse{
+	"internal/health.Tracker":        {"2026-12-31", "who is judged, who is probed and who slows down share one lock"},
+	"internal/leg.Main":              {"2026-12-31", "its phases are methods: a table of them would be read with a finger"},
+	"internal/leg.attempt":           {"2026-12-31", "the same"},
+	"internal/leg.pairing":           {"2026-12-31", "the same"},
+	"internal/load.Book":             {"2026-12-31", "a pick and its booking share one lock with what is learned of ranks"},
+	"internal/node.Node":             {"2026-12-31", "a tool that goes to a module of its own first"},
+	"internal/plugin.plugin":         {"2026-12-31", "it makes and connects the parts, a method each"},
+	"internal/soak.world":            {"2026-12-31", "a tool that goes to a module of its own first"},
+	"internal/telemetry.Instruments": {"2026-12-31", "a method for each thing that is counted"},
+	"pkg/tokens.Resolver":            {"2026-12-31", "the ways to count a prompt's tokens should be types of their own"},
+	"pkg/tokens/jinja.parser":        {"2026-12-31", "a method for each production of the grammar"},
+	"pkg/tokens/jinja.run":           {"2026-12-31", "a method for each node of the tree"},
+}
 
-// excused are files, or folders, that may be longer, each with its reason. Test
-// files need no excuse.
-var excused = map[string]string{}
+// excused are files, or folders, that may be longer. Test files need no excuse.
+var excused = map[string]excuse{}
 
 // small are rooms that stay small, by the most lines that they may have without tests.
 var small = map[string]int{"cmd/extproc": 1000}
@@ -187,7 +212,7 @@ func undocumented(t *tree) []string {
 	return out
 }
 
-func tooLong(t *tree, excused map[string]string) []string {
+func tooLong(t *tree, excused map[string]excuse) []string {
 	var out []string
 	used := map[string]bool{}
 	note := func(p, text string) {
@@ -246,27 +271,28 @@ func tooLarge(t *tree, small map[string]int) []string {
 	return out
 }
 
-// tooHandy returns the types of the rooms with more methods than one reader can hold.
-func tooHandy(t *tree, rooms []string, excused map[string]string) []string {
+// tooHandy returns the types with more methods than one reader can hold.
+func tooHandy(t *tree, excused map[string]excuse) []string {
 	methods := map[string]int{}
 	t.files(func(s *source) {
-		pkg := path.Dir(s.path)
-		if s.test || !underAny(pkg, rooms) {
+		if s.test {
 			return
 		}
 		for _, d := range s.ast.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil {
-				methods[pkg+"."+receiver(f.Recv.List[0].Type)]++
+				methods[path.Dir(s.path)+"."+receiver(f.Recv.List[0].Type)]++
 			}
 		}
 	})
 	var out []string
 	for name, n := range methods {
-		switch {
-		case n > maxMethods && excused[name] == "":
+		if _, is := excused[name]; n > maxMethods && !is {
 			out = append(out, fmt.Sprintf("%s has %d methods; at most %d, else it is several types", name, n, maxMethods))
-		case n <= maxMethods && excused[name] != "":
-			out = append(out, fmt.Sprintf("%s: excused for its methods and has few: strike the excuse", name))
+		}
+	}
+	for name := range excused {
+		if methods[name] <= maxMethods {
+			out = append(out, name+": excused for its methods and has few: strike the excuse")
 		}
 	}
 	slices.Sort(out)
@@ -327,23 +353,19 @@ func TestOnlyTheEdgesReadTheEnvironment(t *testing.T) { obey(t, environment(hous
 func TestPackagesThatAreToldTheTimeReadNoClock(t *testing.T) {
 	obey(t, clocks(house(t), clockless))
 }
-func TestPackagesThatStartNothing(t *testing.T)  { obey(t, starts(house(t), idle)) }
-func TestADecisionHasOneShape(t *testing.T)      { obey(t, shapes(house(t))) }
-func TestEveryPackageIsDocumented(t *testing.T)  { obey(t, undocumented(house(t))) }
-func TestFilesAndFunctionsAreShort(t *testing.T) { obey(t, tooLong(house(t), excused)) }
-func TestSmallRoomsStaySmall(t *testing.T)       { obey(t, tooLarge(house(t), small)) }
-func TestTypesOfARoomHaveFewMethods(t *testing.T) {
-	obey(t, tooHandy(house(t), append([]string{"pkg/kvindex"}, rooms...), manyMethods))
-}
-func TestNothingIsHiddenInTheHeadOfAnIf(t *testing.T) {
-	obey(t, hidden(house(t), rooms))
-}
-func TestEveryExcuseHasAReason(t *testing.T) {
-	for e, why := range excused {
-		require.NotEmpty(t, why, e)
-	}
-	for e, why := range manyMethods {
-		require.NotEmpty(t, why, e)
+func TestPackagesThatStartNothing(t *testing.T)       { obey(t, starts(house(t), idle)) }
+func TestADecisionHasOneShape(t *testing.T)           { obey(t, shapes(house(t))) }
+func TestEveryPackageIsDocumented(t *testing.T)       { obey(t, undocumented(house(t))) }
+func TestFilesAndFunctionsAreShort(t *testing.T)      { obey(t, tooLong(house(t), excused)) }
+func TestSmallRoomsStaySmall(t *testing.T)            { obey(t, tooLarge(house(t), small)) }
+func TestTypesHaveFewMethods(t *testing.T)            { obey(t, tooHandy(house(t), manyMethods)) }
+func TestNothingIsHiddenInTheHeadOfAnIf(t *testing.T) { obey(t, hidden(house(t), rooms)) }
+
+func TestEveryExcuseHasAReasonAndADay(t *testing.T) {
+	for _, list := range []map[string]excuse{excused, manyMethods, unguarded} {
+		for name, e := range list {
+			require.False(t, e.expired(time.Now()), "%s: excused until %q, for %q: mend it", name, e.until, e.why)
+		}
 	}
 }
 
@@ -378,12 +400,20 @@ func TestFileLawsAreSeenToFail(t *testing.T) {
 	require.Equal(t, []string{"pkg/a/a.go:3: a shape of its own of a decision, with left_out: read decision.Record, which there is one of"}, shapes(madeUp(t, map[string]string{
 		"pkg/a/a.go": own("left_out,omitempty"), "pkg/a/a_test.go": own("left_out"), "pkg/b/b.go": own("left_outside"), "internal/decision/a.go": own("left_out"),
 	})))
-	require.Equal(t, []string{"pkg/a.T has 41 methods; at most 40, else it is several types"}, tooHandy(tr, []string{"pkg/a"}, nil))
-	require.Empty(t, tooHandy(tr, []string{"pkg/b"}, nil))
-	require.Empty(t, tooHandy(tr, []string{"pkg/a"}, map[string]string{"pkg/a.T": "for the test"}))
-	require.Equal(t, []string{"pkg/b.U: excused for its methods and has few: strike the excuse"}, tooHandy(madeUp(t, map[string]string{
+	forTheTest := excuse{"2026-12-31", "for the test"}
+	require.Equal(t, []string{"pkg/a.T has 31 methods; at most 30, else it is several types"}, tooHandy(tr, nil))
+	require.Empty(t, tooHandy(tr, map[string]excuse{"pkg/a.T": forTheTest}))
+	require.Equal(t, []string{
+		"pkg/b.U: excused for its methods and has few: strike the excuse",
+		"pkg/b.V: excused for its methods and has few: strike the excuse",
+	}, tooHandy(madeUp(t, map[string]string{
 		"pkg/b/b.go": "package b\nfunc (U) F() {}",
-	}), []string{"pkg/b"}, map[string]string{"pkg/b.U": "for the test"}))
+	}), map[string]excuse{"pkg/b.U": forTheTest, "pkg/b.V": forTheTest}))
+	lastDay := time.Date(2026, 12, 31, 23, 59, 0, 0, time.UTC)
+	require.False(t, forTheTest.expired(lastDay))
+	require.True(t, forTheTest.expired(lastDay.Add(time.Minute)))
+	require.True(t, excuse{until: "2026-12-31"}.expired(lastDay))
+	require.True(t, excuse{until: "soon", why: "for the test"}.expired(lastDay))
 	require.Equal(t, []string{"pkg/c has 1 lines; at most 0: move what it does besides its purpose"}, tooLarge(tr, map[string]int{"pkg/c": 0, "pkg/d": 0}))
 	require.Equal(t, []string{
 		"pkg/a/a.go:3: assigns in the head of an if or switch: give it a line of its own",
@@ -399,9 +429,9 @@ func TestFileLawsAreSeenToFail(t *testing.T) {
 	require.Equal(t, []string{
 		"pkg/a/long.go:2: F is 61 lines; at most 60, to be seen at once",
 		"pkg/c: excused for its length and not long: strike the excuse",
-	}, tooLong(tr, map[string]string{"pkg/b/b.go": "for the test", "pkg/c": "for the test"}))
+	}, tooLong(tr, map[string]excuse{"pkg/b/b.go": forTheTest, "pkg/c": forTheTest}))
 	require.Equal(t, []string{
 		"pkg/b/b.go: 728 lines; at most 600, to be read in one sitting",
 		"pkg/b/b.go:4: F is 61 lines; at most 60, to be seen at once",
-	}, tooLong(tr, map[string]string{"pkg/a/long.go": "for the test"}))
+	}, tooLong(tr, map[string]excuse{"pkg/a/long.go": forTheTest}))
 }

@@ -340,7 +340,7 @@ var onlys = []only{
 		why: "protos must not leak into the core",
 	},
 	{
-		what: protoFields, in: []string{"internal/wire", "prototype"},
+		what: protoFields, in: []string{"internal/wire"},
 		why: "the numbers of a message's fields are known in one place",
 	},
 	{
@@ -560,7 +560,7 @@ func TestImportLawsAreSeenToFail(t *testing.T) {
 	require.Equal(t, []string{"pkg/picker imports context (pkg/picker → context): for the test"}, breachesOfBans(tr, direct))
 	require.Equal(t, []string{
 		"main.go imports testing, which only internal/envoytest, internal/archtest, internal/invariants, internal/stack, internal/kubetest may: what ships does not link the test framework",
-		"internal/extproc/a.go imports google.golang.org/protobuf/encoding/protowire, which only internal/wire, prototype may: the numbers of a message's fields are known in one place",
+		"internal/extproc/a.go imports google.golang.org/protobuf/encoding/protowire, which only internal/wire may: the numbers of a message's fields are known in one place",
 		"pkg/journal/a.go imports github.com/envoyproxy/go-control-plane/envoy/x, which only internal/wire, internal/envoytest, internal/bench, examples/direct, examples/gateway-api may: protos must not leak into the core",
 		"pkg/journal/a.go imports testing, which only internal/envoytest, internal/archtest, internal/invariants, internal/stack, internal/kubetest may: what ships does not link the test framework",
 	}, breachesOfOnlys(tr, onlys))

@@ -55,7 +55,7 @@ func (a *accessLog) serve(logs *wire.Logs) error {
 	select {
 	case err := <-read:
 		return err
-	case <-a.srv.drained:
+	case <-a.srv.door.drained:
 		return nil // gRPC then ends the read
 	}
 }
@@ -99,7 +99,7 @@ func (a *accessLog) read(logs *wire.Logs) error {
 // could not be known whether an answer is over.
 func (a *accessLog) broke(host string) {
 	srv := a.srv
-	if srv.reached(stageEnding) {
+	if srv.door.reached(stageEnding) {
 		return
 	}
 	srv.cfg.Telemetry.LogBroke()

@@ -23,11 +23,11 @@ func (srv *Server) Wrote(w *worker.Worker, told load.Written) {
 // learn notes the length and the times of an answer that was served. It skips a request for
 // several generations, since an engine tells only the sum of their tokens, and a request
 // that is passed on unread, since nothing is known of its tokens.
-func (s *mainStream) learn(t *telemetry.Served) {
-	if t.Error != "" || s.asked.Parallel != 1 || s.m.Request().Passes() {
+func learn(s *mainStream, t *telemetry.Served) {
+	if t.Error != "" || s.decided.answer.Parallel != 1 || s.m.Request().Passes() {
 		return
 	}
-	s.srv.lately.Heard(s.asked.Key, outlen.Answer{
-		MaxTokens: s.asked.MaxTokens, Tokens: s.counts.usage.Output, First: max(0, min(t.FirstToken, t.Whole)), Whole: max(t.Whole, time.Nanosecond),
+	s.srv.lately.Heard(s.decided.answer.Key, outlen.Answer{
+		MaxTokens: s.decided.answer.MaxTokens, Tokens: s.answered.counts.usage.Output, First: max(0, min(t.FirstToken, t.Whole)), Whole: max(t.Whole, time.Nanosecond),
 	})
 }

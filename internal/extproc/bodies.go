@@ -24,59 +24,20 @@ func (srv *Server) BodiesTight() bool { return srv.bodies.Tight() }
 // bodies at once would leave no room.
 const unseen = 256
 
-// admit counts a request's body when the request's headers come. It returns false if there
-// is no room for the body.
-func (s *mainStream) admit(ev *notice) bool {
-	b, most := s.srv.bodies, int64(s.srv.cfg.MaxBodyBytes)
-	length := ev.Headers.Length
-	switch {
-	case ev.EndOfStream, length.N > most: // no body, or one that is refused for its size
-		return true
-	case length.Said:
-		return s.body.Admit(b, length.N)
-	case ev.FullDuplex: // grow counts the pieces as they come
-		return true
-	default:
-		return s.body.AdmitUnseen(b, min(most, b.Limit()/unseen))
-	}
-}
-
-// grow counts the n bytes that have come of a request's body. It returns false if there is
-// no room for them. For a fresh attempt there always is, since Envoy holds the body already.
-func (s *mainStream) grow(n int64, whole bool) bool {
-	b, most := s.srv.bodies, int64(s.srv.cfg.MaxBodyBytes)
-	if whole { // no more will come
-		most = n
-	}
-	switch {
-	case s.letIn:
-		s.body.Set(b, max(n, s.body.Size()))
-		return true
-	case !s.body.Grow(b, n, most):
-		return false
-	case whole: // the size that the body has, in place of an estimate
-		s.body.Set(b, n)
-	}
-	return true
-}
-
 // hold counts the bodies that the event brings, and sets ev.Full if there is no room for a
-// request's body. The body of a fresh attempt always has room, since Envoy holds it already.
+// request's body.
 func (s *mainStream) hold(ev *notice) {
+	most := int64(s.srv.cfg.MaxBodyBytes)
 	switch {
 	case ev.Kind == leg.EventRequestHeaders && s.m.Awaits(leg.EventRequestHeaders):
-		if !s.filter.Plain() && ev.Headers.Attempt() > 1 {
-			s.letIn = true
-			s.body.Set(s.srv.bodies, ev.Headers.Length.N)
-			return
-		}
-		ev.Full = !s.admit(ev)
+		fresh := !s.filter.Plain() && ev.Headers.Attempt() > 1
+		ev.Full = !s.asked.admit(s.srv.bodies, ev, fresh, most)
 	case ev.Kind == leg.EventRequestBody && s.m.Awaits(leg.EventRequestBody):
-		ev.Full = !s.grow(int64(s.m.Request().Gathered()+len(ev.Body)), ev.EndOfStream || !s.fullDuplex)
+		ev.Full = !s.asked.grow(s.srv.bodies, int64(s.m.Request().Gathered()+len(ev.Body)), most, ev.EndOfStream || !s.fullDuplex)
 	case ev.Kind == leg.EventPrefilled:
-		s.own.Set(s.srv.bodies, int64(len(ev.Answer.Body)))
+		s.far.body.Set(s.srv.bodies, int64(len(ev.Answer.Body)))
 	case ev.Kind == leg.EventCollected:
-		s.own.Set(s.srv.bodies, 0)
+		s.far.body.Set(s.srv.bodies, 0)
 	}
 }
 
@@ -84,10 +45,10 @@ func (s *mainStream) hold(ev *notice) {
 // bodies of the plugin's own legs once the attempt is over.
 func (s *mainStream) let() {
 	if s.m.Over() {
-		s.own.Set(s.srv.bodies, 0)
+		s.far.body.Set(s.srv.bodies, 0)
 	}
 	if s.m.AnswerOver() {
-		s.body.Set(s.srv.bodies, 0)
+		s.asked.body.Set(s.srv.bodies, 0)
 	}
 }
 

@@ -47,7 +47,7 @@ func (p *peers) meet(owner string) {
 // guests are the prefill legs of other replicas' requests that run here, by their
 // tokens. The zero value is ready. Safe for concurrent use.
 type guests struct {
-	mu sync.Mutex
+	mu sync.Mutex // guards m
 	m  map[string]*prefillStream
 }
 
@@ -92,14 +92,11 @@ type carriers struct {
 }
 
 // carriedBy notes at which replica the attempt's leg runs, and begins to watch that replica.
-func (srv *Server) carriedBy(s *mainStream, at carrier) {
+func (c *carriers) carriedBy(s *mainStream, at carrier) {
 	if at.addr == "" {
 		return
 	}
-	s.mu.Lock()
-	s.carrier = at
-	s.mu.Unlock()
-	c := &srv.carriers
+	s.far.carriedBy(at)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.watched[at] {
@@ -108,13 +105,13 @@ func (srv *Server) carriedBy(s *mainStream, at carrier) {
 	if c.watched == nil {
 		c.watched = make(map[carrier]bool)
 	}
-	c.watched[at] = srv.engines.runOnce(func() { srv.watch(at) })
+	c.watched[at] = s.srv.engines.runOnce(func() { c.watch(s.srv, at) })
 }
 
 // watch asks a replica again and again whether it is alive, until no leg of our attempts
 // runs there. If the replica has died, watch tells the attempts that their legs have failed
 // and ended.
-func (srv *Server) watch(at carrier) {
+func (c *carriers) watch(srv *Server, at carrier) {
 	tick := time.NewTicker(carrierEvery)
 	defer tick.Stop()
 	misses := 0
@@ -124,7 +121,7 @@ func (srv *Server) watch(at carrier) {
 			return
 		case <-tick.C:
 		}
-		if srv.unwatch(at) {
+		if c.unwatch(srv.attempts, at) {
 			return
 		}
 		switch srv.peers.pulse(srv.legs, at) {
@@ -137,7 +134,7 @@ func (srv *Server) watch(at carrier) {
 		}
 		if misses >= carrierMisses {
 			misses = 0
-			for _, s := range srv.at(at) {
+			for _, s := range srv.attempts.at(at) {
 				s.post(just(leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Failed, Reason: blame.CarrierLost}}))
 				s.post(just(leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Ended, Reason: blame.CarrierLost}}))
 			}
@@ -148,11 +145,10 @@ func (srv *Server) watch(at carrier) {
 // unwatch reports whether the watch of a replica has to end, since no leg of our attempts
 // runs there any more. For a leg that comes meanwhile, either this watch goes on, or another
 // has been started.
-func (srv *Server) unwatch(at carrier) bool {
-	if len(srv.at(at)) > 0 {
+func (c *carriers) unwatch(all *registry, at carrier) bool {
+	if len(all.at(at)) > 0 {
 		return false
 	}
-	c := &srv.carriers
 	set := func(watched bool) (was bool) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -165,19 +161,7 @@ func (srv *Server) unwatch(at carrier) bool {
 		return was
 	}
 	set(false)
-	return len(srv.at(at)) == 0 || set(true)
-}
-
-// at lists the attempts whose prefill leg runs at the replica.
-func (srv *Server) at(at carrier) (out []*mainStream) {
-	for _, s := range srv.attempts.all() {
-		s.mu.Lock()
-		if s.carrier == at {
-			out = append(out, s)
-		}
-		s.mu.Unlock()
-	}
-	return out
+	return len(all.at(at)) == 0 || set(true)
 }
 
 // pulse is the outcome of the question whether a replica is alive.

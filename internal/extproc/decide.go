@@ -11,7 +11,6 @@ import (
 	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // This file asks internal/route for decisions. It turns what a stream knows into a
@@ -45,7 +44,7 @@ func (s *mainStream) decide(instead *leg.Failure) {
 	a := asking{mainStream: s, before: before.Lesson, instead: instead}
 	var refused *route.Refusal
 	a.question, refused = srv.router.Ask(a.request(&before))
-	held := a.heldBack(time.Now())
+	held := s.asked.heldBack(a.question, srv.shapes, time.Now())
 	if before.Lost >= blame.MostLost {
 		held = &leg.FailDecodesLost
 	}
@@ -98,7 +97,7 @@ func (a *asking) request(before *avoided) route.Request {
 	r := route.Request{
 		Now: time.Now(), Scan: q.Scan, Body: q.Body,
 		Trust: a.filter.trust, HeadersOnly: a.filter.headersOnly,
-		Subset: a.subset, OneLeg: a.filter.Plain(), Sends: a.filter.Sends, Sidecar: a.filter.Plain() && a.srv.cfg.Sidecar,
+		Subset: a.asked.subset, OneLeg: a.filter.Plain(), Sends: a.filter.Sends, Sidecar: a.filter.Plain() && a.srv.cfg.Sidecar,
 		Target: q.Target(),
 		Failed: before.Avoid, Keep: before.Keep, Admitted: q.Attempt > 1,
 	}
@@ -156,10 +155,7 @@ func (a *asking) settle(p tokens.Prompt) {
 		b.again = d.Again
 	}
 	if a.filter.Plain() && b.again != nil {
-		srv.retries.Do(func() {
-			srv.log.Warn("hand-offs go to decode through a gateway with one leg: if the gateway itself retries a request that a worker has had, it repeats a used hand-off, " +
-				"and decode may answer with another prompt's KV; see docs/gateway-api.md, the gateway's own retries")
-		})
+		srv.said.handedByGateway()
 	}
 	srv.lately.Booked(d.Answer.Key)
 	if d.Apart && (a.filter.Sends || d.Kind.PrefillFirst()) && srv.legClient.full() {
@@ -167,17 +163,16 @@ func (a *asking) settle(p tokens.Prompt) {
 		a.refuse(&leg.FailLegsFull)
 		return
 	}
-	pl, err := a.plan(&d)
+	pl, limits, err := a.plan(&d)
 	if err != nil {
 		d.Cancel(time.Now())
 		srv.log.Error("a leg token could not be sealed, and the request gets internal_error: a fault of Baton's; please report it", logkey.Err, err)
 		a.refuse(&leg.FailInternal)
 		return
 	}
+	b.limits = limits
 	a.tell(d.Record, pl, b)
-	a.mu.Lock()
-	a.picked = [2]worker.Rank{pl.Prefill, pl.Decode}
-	a.mu.Unlock()
+	a.decided.pick(pl.Prefill, pl.Decode)
 	a.picks(pl, b)
 }
 
@@ -196,10 +191,12 @@ func (a *asking) picks(pl *leg.Plan, b *booked) {
 
 // waits has the request wait if a worker may be there soon, and returns whether it does.
 func (a *asking) waits(r *route.Refusal, now time.Time) bool {
-	if !r.Returning || a.instead != nil || !a.srv.waiting.take(a.mainStream, now) {
+	srv := a.srv
+	if !r.Returning || a.instead != nil || now.Sub(a.m.WaitsSince(now)) >= srv.cfg.MaxWait || srv.door.reached(stageDraining) ||
+		!a.asked.wait(&srv.waiting, int64(len(a.m.Request().Body)), srv.bodies.Limit()/waitingShare) {
 		return false
 	}
-	a.post(just(leg.Event{Kind: leg.EventRefused, Failure: a.srv.failureOf(r), Wait: true}))
+	a.post(just(leg.Event{Kind: leg.EventRefused, Failure: srv.failureOf(r), Wait: true}))
 	return true
 }
 

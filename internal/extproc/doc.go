@@ -33,6 +33,18 @@
 // request, which therefore ends with one error (docs/behaviour.md#first-prefill-fails,
 // #fresh-attempt).
 //
+// # The parts of a main leg
+//
+// The runner of a main leg (mainStream) holds four parts beside its machine. Only the methods of a
+// part write its fields (internal/archtest); the runner passes events to them, and reads them:
+//
+//	asked     the request: since when, the room of its body, its turn if it waits
+//	decided   who serves it: bookings, the decision's record, the limits of its legs
+//	far       its prefill leg: how to end it, and at which replica it runs
+//	answered  its answer: the first events, the counts of its tokens, its end
+//
+// What an attempt came to is told at its end, out of all four (main_finish.go, measure.go).
+//
 // # The way of a prefill leg
 //
 // The legs that the plugin sends itself, prefill legs and collecting ones, go through a

@@ -86,7 +86,7 @@ func (s *firstStream) begin(ev *notice) {
 		s.owner = s.srv.attempts.find(sealed.Nonce)
 	}
 	if s.owner != nil {
-		s.owner.looked.Store(true)
+		s.owner.answered.looked.Store(true)
 	}
 	if ev.Headers.Encoded || s.owner == nil && (sealed.Owner == s.srv.owner || !s.srv.peers.reachable(sealed.Owner)) {
 		s.leave() // the answer cannot be read, or there is no owner that could begin another attempt
@@ -104,18 +104,6 @@ func (s *firstStream) begin(ev *notice) {
 // notices a plugin that hangs.
 func (s *firstStream) wait() {
 	s.send(wire.Extend(leg.Extension(time.Until(s.leg.Deadline))))
-}
-
-// unread logs once that Envoy has opened no stream for the first events of an answer: its
-// configuration is older, or not Baton's. With several replicas unread logs nothing, since
-// another replica may have that stream.
-func (srv *Server) unread(head *wire.Headers) {
-	if !srv.rules.Replicas && head.LocalReply == "" && leg.StatusOf(head.Status)/100 == 2 && leg.IsEventStream(head.ContentType) {
-		srv.saidUnread.Do(func() {
-			srv.log.Warn("Envoy's main leg has no filter baton.first_token, or not on the route of x-baton-first-token: " +
-				"an error in a streamed answer is not seen (docs/decisions/0011-first-token.md); answer.first_token: off ends this line")
-		})
-	}
 }
 
 // piece reads a piece of the answer. Envoy keeps the pieces to which the plugin does not

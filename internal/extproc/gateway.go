@@ -62,14 +62,12 @@ func (s *mainStream) answererOf(ev *notice) *leg.Answerer {
 	if ev.hints == nil || p == nil {
 		return nil
 	}
-	s.told = ev.hints.Served
-	at := cmp.Or(s.told, ev.hints.Upstream)
-	s.servedBy = at
+	at := s.answered.by(ev.hints)
 	first, _, _ := strings.Cut(p.DecodeAddr, ",")
 	if at == "" || at == first {
 		return nil
 	}
-	for _, o := range s.others {
+	for _, o := range s.decided.others {
 		if o.Address == at {
 			return &leg.Answerer{Rank: o.Rank, Known: true}
 		}
@@ -92,16 +90,16 @@ func (s *mainStream) answererOf(ev *notice) *leg.Answerer {
 // An ID of 0 means that the worker is not known: the booking then stays.
 func (s *mainStream) served(now time.Time, by worker.Rank) {
 	where := "unknown"
-	if by.ID != 0 && s.decodeBooking.Move(by, now) == nil { // an error: the worker has left
+	if by.ID != 0 && s.decided.decode.Move(by, now) == nil { // an error: the worker has left
 		where = "other"
 	}
-	s.srv.cfg.Journal.Update(s.note, func(r *decision.Record) {
+	s.srv.cfg.Journal.Update(s.decided.note, func(r *decision.Record) {
 		c := &r.Decode
 		c.Replaced = "in place of " + c.Rank.String() + ", by the gateway's word"
 		if where == "other" {
 			c.Rank = by
 		}
-		c.Endpoint = s.servedBy
+		c.Endpoint = s.answered.servedBy
 	})
 	s.srv.cfg.Telemetry.ServedElsewhere(where)
 	s.srv.log.Debug("another endpoint has answered than was picked", logkey.RequestID, s.m.Request().Headers.RequestID, logkey.By, by.String())
@@ -112,7 +110,7 @@ func (s *mainStream) conform(set []wire.Header) []wire.Header {
 	if !s.srv.cfg.Gateway.SelectionHeader || !s.filter.Gateway() {
 		return set
 	}
-	return append(set, wire.Header{Name: "x-conformance-test-served-endpoint", Value: cmp.Or(s.told, "fail: missing destination endpoint served metadata")})
+	return append(set, wire.Header{Name: "x-conformance-test-served-endpoint", Value: cmp.Or(s.answered.told, "fail: missing destination endpoint served metadata")})
 }
 
 // strangeIn lists the headers of a worker's answer that name workers or attempts. They are
@@ -150,17 +148,4 @@ func (srv *Server) subsetOf(ev *notice, gateway bool) *subset.Set {
 		srv.log.Debug("a subset hint is not as the protocol has it", logkey.Fault, fault.String())
 	}
 	return set
-}
-
-// tellUnheeded tells the log, once for each header of wire.Unheeded, that clients send it.
-func (srv *Server) tellUnheeded(seen uint8) {
-	if seen == 0 {
-		return
-	}
-	fresh := uint32(seen) &^ srv.unheeded.Or(uint32(seen))
-	for i, name := range wire.Unheeded {
-		if fresh>>i&1 == 1 {
-			srv.log.Info("clients send a header on which nothing here acts; it goes to workers as it is", logkey.Header, name)
-		}
-	}
 }

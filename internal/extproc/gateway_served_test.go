@@ -60,10 +60,8 @@ func TestWhoHasAnsweredIsReadOfTheAddress(t *testing.T) {
 	ws := aggregated(routetest.Workers())
 	ws[1].DPSize, ws[2].DPSize, ws[3].DPSize, ws[3].PortPerRank = 4, 2, 3, true // 40001; 40002; 40003 to 40005
 	r := newReplicaOf(t, "a", ws, enabled)
-	s := &mainStream{
-		stream: stream{srv: r.srv},
-		others: []route.Destination{{Address: "127.0.0.1:40000", Rank: worker.Rank{ID: 1}}},
-	}
+	s := &mainStream{stream: stream{srv: r.srv}}
+	s.decided.take(&booked{others: []route.Destination{{Address: "127.0.0.1:40000", Rank: worker.Rank{ID: 1}}}}, 0)
 	s.m = *routedBy(&leg.Plan{Decode: worker.Rank{ID: 2, DPRank: 3}, DecodeAddr: "127.0.0.1:40001,127.0.0.1:40000", Several: true})
 	for at, want := range map[string]*leg.Answerer{
 		"":                nil,
@@ -75,7 +73,7 @@ func TestWhoHasAnsweredIsReadOfTheAddress(t *testing.T) {
 		"127.0.0.1:40009": {},
 	} {
 		require.Equal(t, want, s.answererOf(&notice{hints: &wire.Hints{Upstream: at}}), at)
-		require.Equal(t, at, s.servedBy)
+		require.Equal(t, at, s.answered.servedBy)
 	}
 	s.m.Plan().Decode.DPRank = 1 // the worker has this rank behind its port, and the header names the rank
 	require.Equal(t, &leg.Answerer{Rank: worker.Rank{ID: 3, DPRank: 1}, Known: true}, s.answererOf(&notice{hints: &wire.Hints{Upstream: "127.0.0.1:40002"}}))

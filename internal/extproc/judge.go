@@ -32,7 +32,7 @@ func (s *mainStream) judge(now time.Time, e *leg.Effect) {
 		return
 	}
 	if repays(e) {
-		s.srv.patience.Repaid(s.decodeLimit.subject.Pool)
+		s.srv.patience.Repaid(s.decided.limits.decode.subject.Pool)
 	}
 	countCharge(s.srv.cfg.Telemetry, e)
 	tell(s.srv.cfg.Health, e, maphash.String(requestSeed, avoidKey(&s.m.Request().Headers)), s.m.PickedAt(), now)
@@ -67,7 +67,7 @@ func countCharge(t *telemetry.Instruments, e *leg.Effect) {
 }
 
 // countWorker counts the attempt and its outcome for the worker that was to answer.
-func (s *mainStream) countWorker(o leg.Outcome) {
+func countWorker(s *mainStream, o leg.Outcome) {
 	p := s.m.Plan()
 	if p == nil {
 		return

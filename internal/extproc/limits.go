@@ -31,6 +31,13 @@ type limited struct {
 	from      time.Time
 }
 
+// legLimits are the limits of a plan's legs: how long prefill takes to start and to end, decode to
+// answer, and its answer to stand still.
+type legLimits struct{ start, prefill, decode, gap limited }
+
+// begin notes when the leg begins.
+func (l *limited) begin(now time.Time) { l.from = now }
+
 // Members of a request that cause work which its prompt tokens do not show: their names
 // after the first quote, or how these begin.
 var (
@@ -71,16 +78,16 @@ func beginsWith(body []byte, names []string) bool {
 	return false
 }
 
-// limit sets in the plan how long its legs may take. The argument pool is the key of the
+// limit sets in the plan how long its legs may take, and returns the limits. The argument pool is the key of the
 // workers, and body that of the request. For a request that is passed on unread there are no
 // limits.
-func (a *asking) limit(p *leg.Plan, pool worker.Key, body []byte, now time.Time) {
+func (a *asking) limit(p *leg.Plan, pool worker.Key, body []byte, now time.Time) (l legLimits) {
 	q := a.m.Request()
 	if q.Passes() {
-		return
+		return l
 	}
 	srv, kind := a.srv, kindOf(body)
-	a.decodeLimit = limited{
+	l.decode = limited{
 		subject:   patience.Subject{Worker: p.Decode.ID, Pool: pool, Leg: patience.Stream, Kind: kind},
 		allowance: srv.cfg.AnswerBase,
 	}
@@ -89,32 +96,33 @@ func (a *asking) limit(p *leg.Plan, pool worker.Key, body []byte, now time.Time)
 		if tokens < 0 {
 			tokens = unsaidMaxTokens
 		}
-		a.decodeLimit.subject.Leg = patience.Whole
-		a.decodeLimit.allowance += time.Duration(min(tokens, 1<<24)) * decodePerToken
+		l.decode.subject.Leg = patience.Whole
+		l.decode.allowance += time.Duration(min(tokens, 1<<24)) * decodePerToken
 	}
-	p.AnswerWithin = srv.patience.Limit(a.decodeLimit.subject, a.decodeLimit.allowance)
+	p.AnswerWithin = srv.patience.Limit(l.decode.subject, l.decode.allowance)
 	if q.Scan.Stream {
 		gap := patience.Subject{Worker: p.Decode.ID, Pool: pool, Leg: patience.Gap, Kind: kind}
-		a.still.limit = limited{subject: gap, allowance: gapBases * srv.cfg.AnswerBase}
-		p.GapWithin = srv.patience.Limit(gap, a.still.limit.allowance)
+		l.gap = limited{subject: gap, allowance: gapBases * srv.cfg.AnswerBase}
+		p.GapWithin = srv.patience.Limit(gap, l.gap.allowance)
 	}
 	if !p.Disaggregated || p.Kind.ByOthers() {
-		return
+		return l
 	}
 	p.Failing = srv.cfg.Health.HandoffFailing(p.Prefill, p.Decode, now)
-	a.startLimit = limited{
+	l.start = limited{
 		subject: patience.Subject{Worker: p.Prefill.ID, Pool: pool, Leg: patience.Start},
 		allowance: srv.cfg.StartTimeout + time.Duration(len(body))*time.Second/startBytesPerSec +
 			time.Duration(srv.attempts.len())*startPerRequest,
 		from: now,
 	}
-	p.StartWithin = srv.patience.Limit(a.startLimit.subject, a.startLimit.allowance)
+	p.StartWithin = srv.patience.Limit(l.start.subject, l.start.allowance)
 	queued := srv.cfg.Book.LoadOfAll(p.Prefill)
-	a.prefillLimit = limited{
+	l.prefill = limited{
 		subject:   patience.Subject{Worker: p.Prefill.ID, Pool: pool, Leg: patience.Prefill, Kind: kind},
 		allowance: srv.cfg.overdueAfter(queued.PrefillTokens), from: now,
 	}
-	p.OverdueAfter = min(srv.patience.Limit(a.prefillLimit.subject, a.prefillLimit.allowance), srv.cfg.PrefillTimeout)
+	p.OverdueAfter = min(srv.patience.Limit(l.prefill.subject, l.prefill.allowance), srv.cfg.PrefillTimeout)
+	return l
 }
 
 // repays reports whether the effect says that a fresh attempt has served sooner than a leg that

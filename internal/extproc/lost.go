@@ -70,38 +70,38 @@ func (b *belief) conclude(srv *Server, delivered int64) {
 
 // hearCounts stores what the event says about tokens.
 func hearCounts(s *mainStream, ev *notice) {
-	if s.counts.hear(ev) {
-		s.belief.conclude(s.srv, s.counts.cached)
+	if s.answered.counts.hear(ev) {
+		s.decided.belief.conclude(s.srv, s.answered.counts.cached)
 	}
 }
 
 // lose counts what was lost of a prompt that was served, and judges its rank.
 func lose(s *mainStream, now time.Time) {
-	b := &s.belief
+	b := &s.decided.belief
 	if at := computing(s.m.Plan()); at != b.rank || at.ID == 0 {
 		return // who has computed the prompt is not known
 	}
-	if s.counts.known {
-		b.conclude(s.srv, s.counts.cached)
+	if s.answered.counts.known {
+		b.conclude(s.srv, s.answered.counts.cached)
 	}
 	lost := hitloss.Split(&b.known)
 	for c, n := range lost {
 		if n > 0 {
-			s.srv.cfg.Telemetry.OverlapLost(s.prompt.Model, hitloss.Cause(c).String(), n) //nolint:gosec // there are a few causes
+			s.srv.cfg.Telemetry.OverlapLost(s.decided.prompt.Model, hitloss.Cause(c).String(), n) //nolint:gosec // there are a few causes
 		}
 	}
-	if text := lost.Text(s.prompt.Prompt); text != "" {
-		s.srv.cfg.Journal.Update(s.note, func(r *decision.Record) { r.Loss = text })
+	if text := lost.Text(s.decided.prompt.Prompt); text != "" {
+		s.srv.cfg.Journal.Update(s.decided.note, func(r *decision.Record) { r.Loss = text })
 	}
-	if !s.counts.known || b.known.Silent || b.known.Barred || !b.events {
+	if !s.answered.counts.known || b.known.Silent || b.known.Barred || !b.events {
 		return
 	}
 	most := hitloss.Deliverable(&b.known)
 	told := min(b.told, most, mostKept*b.known.BlockSize)
 	if b.known.Kept >= told && hitloss.Judgeable(told, b.known.BlockSize) {
-		s.srv.liars.judge(s.srv, b.rank, func(j *hitloss.Judge) hitloss.Verdict { return j.Add(b.rank, told, s.counts.cached, now) })
+		s.srv.liars.judge(s.srv, b.rank, func(j *hitloss.Judge) hitloss.Verdict { return j.Add(b.rank, told, s.answered.counts.cached, now) })
 	}
-	if most-s.counts.cached < max(b.known.BlockSize, 1) || s.srv.cfg.Events == nil {
+	if most-s.answered.counts.cached < max(b.known.BlockSize, 1) || s.srv.cfg.Events == nil {
 		return
 	}
 	if n, whole := s.srv.cfg.Events(b.rank); whole {

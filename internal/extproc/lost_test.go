@@ -208,7 +208,7 @@ func TestTheBlocksThatAreKeptOfAPromptAreBounded(t *testing.T) {
 	f.warm(body, true)
 	f.known(1, mostKept+100)
 	r := f.route(body)
-	require.Len(t, f.srv.attempts.find(r.nonce).belief.chain, mostKept)
+	require.Len(t, f.srv.attempts.find(r.nonce).decided.belief.chain, mostKept)
 	require.NoError(t, f.sim(1).Lie(enginesim.Lie{Forget: true}))
 	got := lostOf(t, f.answer(r))
 	require.Equal(t, map[string]int{"stale_index": mostKept * lossPage, "evicted": 100 * lossPage}, got)

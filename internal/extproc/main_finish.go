@@ -22,28 +22,28 @@ import (
 func (s *mainStream) mark(now time.Time, r leg.Report) {
 	j := s.srv.cfg.Journal
 	if r.Proof != "" {
-		s.srv.doubts.proved(s.prompt.Model, s.m.Plan().Expected.Tokens, &r, now)
+		s.srv.doubts.proved(s.decided.prompt.Model, s.m.Plan().Expected.Tokens, &r, now)
 	}
-	s.legSpan.hear(&r)
+	s.far.span.hear(&r)
 	switch r.State {
 	case leg.Started:
-		j.Mark(s.note, decision.PrefillStarted, now)
-		s.startLimit.learn(&s.srv.patience, now)
+		j.Mark(s.decided.note, decision.PrefillStarted, now)
+		s.decided.limits.start.learn(&s.srv.patience, now)
 	case leg.Well:
-		j.Mark(s.note, decision.PrefillWell, now)
-		s.srv.cfg.Telemetry.WorkerAttempt(s.prefillLimit.subject.Worker, worker.Prefill, r.State.String())
-		s.wellAt = now
-		s.srv.Paces.prompt(s, worker.Prefill, s.m.Plan().Prefill, s.prefillBooking, now)
-		s.prefillLimit.learn(&s.srv.patience, now)
-		s.decodeLimit.from = now
+		j.Mark(s.decided.note, decision.PrefillWell, now)
+		s.srv.cfg.Telemetry.WorkerAttempt(s.decided.limits.prefill.subject.Worker, worker.Prefill, r.State.String())
+		s.far.well(now)
+		s.srv.Paces.prompt(s, worker.Prefill, s.m.Plan().Prefill, s.decided.prefill, now)
+		s.decided.limits.prefill.learn(&s.srv.patience, now)
+		s.decided.limits.decode.begin(now)
 	case leg.Failed:
-		j.LegEnd(s.note, decision.LegFailed, string(r.Reason), now)
-		met(j, s.note, "", r.Said)
+		j.LegEnd(s.decided.note, decision.LegFailed, string(r.Reason), now)
+		met(j, s.decided.note, "", r.Said)
 		s.srv.cfg.Telemetry.Leg("owner_failed", string(r.Reason))
-		s.srv.cfg.Telemetry.WorkerAttempt(s.prefillLimit.subject.Worker, worker.Prefill, r.State.String())
+		s.srv.cfg.Telemetry.WorkerAttempt(s.decided.limits.prefill.subject.Worker, worker.Prefill, r.State.String())
 	case leg.Ended:
-		j.Mark(s.note, decision.PrefillEnded, now)
-		met(j, s.note, "", r.Said)
+		j.Mark(s.decided.note, decision.PrefillEnded, now)
+		met(j, s.decided.note, "", r.Said)
 	}
 }
 
@@ -68,29 +68,27 @@ func (s *mainStream) turnPage(now time.Time) {
 	code := failed.Code
 	s.srv.cfg.Telemetry.AttemptEnded(string(blame.Retried))
 	s.srv.cfg.Telemetry.FreshPick(code)
-	met(s.srv.cfg.Journal, s.note, failed.Said, "")
-	s.srv.cfg.Journal.End(s.note, decision.Retried, code, 0, now)
-	telemetry.End(s.decodeSpan, now, code, attribute.String(telemetry.AttrOutcome, string(blame.Retried)))
+	met(s.srv.cfg.Journal, s.decided.note, failed.Said, "")
+	s.srv.cfg.Journal.End(s.decided.note, decision.Retried, code, 0, now)
+	telemetry.End(s.decided.span, now, code, attribute.String(telemetry.AttrOutcome, string(blame.Retried)))
 }
 
 // finish records how the attempt ended, once.
 func (s *mainStream) finish(now time.Time, e *leg.Effect) {
 	t := s.srv.cfg.Telemetry
-	if !s.endedAt.IsZero() {
-		now = s.endedAt // the access log comes later
-	}
+	now = s.answered.end(now)
 	code, status, detail, said := string(e.Outcome), 0, "", ""
 	if e.Fail != nil {
 		code, status, detail, said = e.Fail.Code, e.Fail.Status, e.Fail.Code, e.Fail.Said
 	}
 	t.AttemptEnded(string(e.Outcome))
-	s.countWorker(e.Outcome)
+	countWorker(s, e.Outcome)
 	s.measure(now, e)
 	recordEnd(s, now, e.Outcome)
 	shaped(s, now, e)
 	switch e.Outcome {
 	case blame.Retried:
-		s.srv.again.told(now)
+		s.srv.door.again.told(now)
 		learned, picked := s.m.Learned()
 		if e.Fail == nil { // Envoy begins the next attempt by itself; decide counts it
 			s.srv.avoid.lost(s.m.Request(), learned.Lost, s.m.Plan().Decode, now)
@@ -106,11 +104,9 @@ func (s *mainStream) finish(now time.Time, e *leg.Effect) {
 	default:
 		t.RequestEnded(string(e.Outcome), code)
 	}
-	if s.note.IsZero() {
-		s.note = s.srv.noteRefusal(s, e)
-	}
-	met(s.srv.cfg.Journal, s.note, said, "")
-	s.srv.cfg.Journal.End(s.note, journalOutcome[e.Outcome], detail, status, now)
+	s.decided.refused(s, e)
+	met(s.srv.cfg.Journal, s.decided.note, said, "")
+	s.srv.cfg.Journal.End(s.decided.note, journalOutcome[e.Outcome], detail, status, now)
 	s.logFinish(e, detail, said)
 	s.endSpans(now, e.Outcome, detail, said, status)
 }
@@ -118,7 +114,7 @@ func (s *mainStream) finish(now time.Time, e *leg.Effect) {
 // endSpans ends the attempt's span and that of its decode leg. If status is 0, they get the
 // status of the worker's answer.
 func (s *mainStream) endSpans(now time.Time, o leg.Outcome, detail, said string, status int) {
-	if s.span == nil || !s.span.IsRecording() {
+	if s.asked.span == nil || !s.asked.span.IsRecording() {
 		return
 	}
 	ends := []attribute.KeyValue{attribute.String(telemetry.AttrOutcome, string(o))}
@@ -136,11 +132,11 @@ func (s *mainStream) endSpans(now time.Time, o leg.Outcome, detail, said string,
 	of := append(slices.Clone(ends), attribute.String(telemetry.AttrRequestID, bounded(q.Headers.RequestID)),
 		attribute.Int(telemetry.AttrAttempt, q.Attempt), attribute.String(telemetry.AttrPath, short(q.Headers.Path)))
 	if p := s.m.Plan(); p != nil {
-		telemetry.End(s.decodeSpan, now, detail, append(ends, attribute.String(telemetry.AttrDecode, p.Decode.String()),
+		telemetry.End(s.decided.span, now, detail, append(ends, attribute.String(telemetry.AttrDecode, p.Decode.String()),
 			attribute.String(telemetry.AttrEndpoint, p.DecodeAddr))...)
-		of = append(of, attribute.String(telemetry.AttrModel, s.prompt.Model))
+		of = append(of, attribute.String(telemetry.AttrModel, s.decided.prompt.Model))
 	}
-	telemetry.End(s.span, now, detail, of...)
+	telemetry.End(s.asked.span, now, detail, of...)
 }
 
 // logFinish writes the attempt's one line, at debug level.
@@ -153,7 +149,7 @@ func (s *mainStream) logFinish(e *leg.Effect, detail, said string) {
 	attrs := []slog.Attr{
 		slog.String(logkey.RequestID, s.m.Request().Headers.RequestID), slog.Int(logkey.Attempt, s.m.Request().Attempt),
 		slog.String(logkey.Outcome, string(e.Outcome)), slog.String(logkey.Reason, detail),
-		slog.Duration(logkey.Took, time.Since(s.began)),
+		slog.Duration(logkey.Took, time.Since(s.asked.began)),
 	}
 	if said != "" {
 		attrs = append(attrs, slog.String(logkey.Err, said))

@@ -30,7 +30,8 @@ func (c *tokenCounts) hear(ev *notice) (computed bool) {
 	switch ev.Kind {
 	case leg.EventLeg:
 		if ev.Leg.State == leg.Well && ev.Leg.Counted {
-			c.cached, c.known, computed = ev.Leg.Cached, true, true
+			c.computed(ev.Leg.Cached)
+			computed = true
 		}
 		if ev.Leg.Told.Reading == leg.ReadUsage {
 			c.prompt = ev.Leg.Told.Prompt
@@ -39,7 +40,8 @@ func (c *tokenCounts) hear(ev *notice) (computed bool) {
 		if u, ok := openai.FindUsage(ev.Answer.Body); ok {
 			c.prompt = u.Prompt
 			if u.HasCached {
-				c.cached, c.known, computed = u.Cached, true, true
+				c.computed(u.Cached)
+				computed = true
 			}
 		}
 	case leg.EventResponseBody:
@@ -54,6 +56,9 @@ func (c *tokenCounts) hear(ev *notice) (computed bool) {
 	return computed
 }
 
+// computed takes how many tokens of the prompt the worker that computed it had cached.
+func (c *tokenCounts) computed(cached int64) { c.cached, c.known = cached, true }
+
 // measure records the times and tokens of a request for which workers were picked. It skips
 // an attempt that another one follows, and a request that only asks who would serve it.
 func (s *mainStream) measure(now time.Time, e *leg.Effect) {
@@ -61,7 +66,7 @@ func (s *mainStream) measure(now time.Time, e *leg.Effect) {
 	if p == nil || e.Outcome == blame.Retried || e.Outcome == leg.Answered {
 		return
 	}
-	t := telemetry.Served{Model: s.prompt.Model, Operation: operation(s.m.Request().Path), Target: s.asked.Target, Late: s.asked.Late}
+	t := telemetry.Served{Model: s.decided.prompt.Model, Operation: operation(s.m.Request().Path), Target: s.decided.answer.Target, Late: s.decided.answer.Late}
 	if e.Outcome != blame.OK {
 		t.Error = string(e.Outcome)
 		if e.Fail != nil {
@@ -69,28 +74,27 @@ func (s *mainStream) measure(now time.Time, e *leg.Effect) {
 		}
 	}
 	s.clock(&t, now, s.m.Began())
-	if n := s.counts.usage.Output; n > 1 && t.FirstToken > 0 && t.Error == "" {
+	if n := s.answered.counts.usage.Output; n > 1 && t.FirstToken > 0 && t.Error == "" {
 		t.PerToken = (t.Whole - t.FirstToken) / time.Duration(n-1)
 	}
 	s.srv.cfg.Telemetry.Took(&t)
 	if t.FirstToken > 0 {
-		s.srv.cfg.Journal.Mark(s.note, decision.FirstToken, s.m.Request().Start.Add(t.FirstToken))
+		s.srv.cfg.Journal.Mark(s.decided.note, decision.FirstToken, s.m.Request().Start.Add(t.FirstToken))
 	}
-	s.learn(&t)
+	learn(s, &t)
 	if answers, _ := leg.PrefillAnswers(&s.m); t.Error == "" && !answers {
 		s.srv.Paces.answer(s, &t, now)
 	}
-	if t.Error != "" || s.prompt.Prompt == 0 {
+	if t.Error != "" || s.decided.prompt.Prompt == 0 {
 		return
 	}
-	if n := cmp.Or(s.counts.prompt, s.counts.usage.Prompt); n > 0 {
-		s.claim.Counted(int(n))
+	if n := cmp.Or(s.answered.counts.prompt, s.answered.counts.usage.Prompt); n > 0 {
+		s.decided.claim.Counted(int(n))
 	}
-	if u := &s.counts.usage; !p.Disaggregated && u.HasCached {
-		s.counts.cached, s.counts.known = u.Cached, true
+	if u := &s.answered.counts.usage; !p.Disaggregated && u.HasCached {
+		s.answered.counts.computed(u.Cached)
 	}
-	s.prompt.Delivered, s.prompt.Told = s.counts.cached, s.counts.known
-	s.srv.cfg.Telemetry.Prompt(&s.prompt)
+	s.srv.cfg.Telemetry.Prompt(s.decided.delivered(&s.answered.counts))
 	lose(s, now)
 }
 
@@ -113,10 +117,10 @@ func (s *mainStream) clock(t *telemetry.Served, now time.Time, began bool) {
 	start := s.m.Request().Start
 	var first time.Time
 	switch {
-	case s.sent.last > 0:
-		now = s.sent.start.Add(s.sent.last)
-		if s.sent.first > 0 {
-			first = s.sent.start.Add(s.sent.first)
+	case s.answered.sent.last > 0:
+		now = s.answered.sent.start.Add(s.answered.sent.last)
+		if s.answered.sent.first > 0 {
+			first = s.answered.sent.start.Add(s.answered.sent.first)
 		}
 	default: // there is no access log, or it has not come yet
 		first = s.m.Answer().Relayed
@@ -134,9 +138,9 @@ func (s *mainStream) clock(t *telemetry.Served, now time.Time, began bool) {
 	}
 	t.FirstByte = first.Sub(start)
 	switch {
-	case !s.tokenAt.IsZero():
-		t.FirstToken = max(s.tokenAt.Sub(start), t.FirstByte)
-	case s.m.Plan().Looks && s.srv.cfg.FirstToken == FirstTokenHold && (s.looked.Load() || s.srv.rules.Replicas):
+	case !s.answered.tokenAt.IsZero():
+		t.FirstToken = max(s.answered.tokenAt.Sub(start), t.FirstByte)
+	case s.m.Plan().Looks && s.srv.cfg.FirstToken == FirstTokenHold && (s.answered.looked.Load() || s.srv.rules.Replicas):
 		t.FirstToken = t.FirstByte // the head has waited for the first token
 	}
 	if p := s.m.Plan(); p.Disaggregated && p.Kind.PrefillFirst() && !p.Prefilled.IsZero() {

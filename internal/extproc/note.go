@@ -53,7 +53,7 @@ func sourceLabel(s tokens.Source) string {
 // describe adds to the record of a decision what the stream knows of its request.
 func (a *asking) describe(r *decision.Record) {
 	q := a.m.Request()
-	r.Time, r.RequestID, r.Attempt = a.began, q.Headers.RequestID, q.Attempt
+	r.Time, r.RequestID, r.Attempt = a.asked.began, q.Headers.RequestID, q.Attempt
 	r.Path = q.Path.String()
 	if q.Passes() {
 		r.Path = short(q.Headers.Path)
@@ -66,7 +66,7 @@ func (a *asking) describe(r *decision.Record) {
 func (a *asking) tell(r *decision.Record, p *leg.Plan, b *booked) {
 	srv := a.srv
 	b.note = srv.cfg.Journal.Keep(r)
-	if a.span != nil && srv.cfg.Tracer.Enabled() {
+	if a.asked.span != nil && srv.cfg.Tracer.Enabled() {
 		p.Traceparent = a.traceDecision(r, b)
 	}
 	if srv.cfg.DebugHeader && a.m.Request().Headers.Debug != "" {
@@ -81,7 +81,7 @@ func (srv *Server) noteRefusal(s *mainStream, e *leg.Effect) journal.Handle {
 	}
 	return srv.cfg.Journal.Add(func(r *decision.Record) {
 		q := s.m.Request()
-		r.Time, r.RequestID, r.Attempt = s.began, q.Headers.RequestID, q.Attempt
+		r.Time, r.RequestID, r.Attempt = s.asked.began, q.Headers.RequestID, q.Attempt
 		r.Path = short(q.Headers.Path)
 		r.BodyBytes = q.Headers.Length.N
 		if q.Scan != nil {
@@ -130,10 +130,10 @@ func decisionAttributes(r *decision.Record) []attribute.KeyValue {
 // spans of both legs children of the attempt's span.
 func (a *asking) traceDecision(r *decision.Record, b *booked) string {
 	srv, now := a.srv, time.Now()
-	sp := srv.cfg.Tracer.Start(a.span.SpanContext(), telemetry.SpanDecision, now.Add(-r.DecisionIn), decisionAttributes(r)...)
+	sp := srv.cfg.Tracer.Start(a.asked.span.SpanContext(), telemetry.SpanDecision, now.Add(-r.DecisionIn), decisionAttributes(r)...)
 	telemetry.End(sp, now, "")
-	b.span = srv.cfg.Tracer.Start(a.span.SpanContext(), telemetry.SpanDecodeLeg, now)
-	return telemetry.Traceparent(a.span.SpanContext())
+	b.span = srv.cfg.Tracer.Start(a.asked.span.SpanContext(), telemetry.SpanDecodeLeg, now)
+	return telemetry.Traceparent(a.asked.span.SpanContext())
 }
 
 // Explain decides a request without routing it: nothing is booked and no cursor moves. It

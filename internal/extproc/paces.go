@@ -19,7 +19,7 @@ import (
 // for a token, and how long pairs take to hand a prompt over. They tell the load book. Safe for concurrent
 // use.
 type Paces struct {
-	mu     sync.Mutex
+	mu     sync.Mutex // guards the fields below
 	fleets map[paced]*fleetPace
 	pairs  map[worker.Key]*pairPace
 	kept   time.Time // until then nobody is forgotten: workers that were known may still join
@@ -103,15 +103,15 @@ func setPace(book *load.Book, role worker.Role, f *pace.Fleet[worker.Rank], r wo
 
 // prompt tells of the prompt of a request, which a rank has computed as it was booked.
 func (p *Paces) prompt(s *mainStream, role worker.Role, at worker.Rank, booked *load.Reservation, now time.Time) {
-	if at.ID == 0 || s.asked.Parallel != 1 {
+	if at.ID == 0 || s.decided.answer.Parallel != 1 {
 		return
 	}
-	cached := s.prompt.Predicted
-	if s.counts.known {
-		cached = s.counts.cached
+	cached := s.decided.prompt.Predicted
+	if s.answered.counts.known {
+		cached = s.answered.counts.cached
 	}
 	took := booked.Prompt(now)
-	p.took(&s.srv.cfg, paced{s.asked.Key, role}, at, took.Spent, now, s.prompt.Prompt-cached)
+	p.took(&s.srv.cfg, paced{s.decided.answer.Key, role}, at, took.Spent, now, s.decided.prompt.Prompt-cached)
 	if took.Expected > 0 {
 		s.srv.cfg.Telemetry.Expected(role.String(), took.Whole.Seconds()/took.Expected)
 	}
@@ -120,16 +120,16 @@ func (p *Paces) prompt(s *mainStream, role worker.Role, at worker.Rank, booked *
 // answer tells of the answer of a pair that served, and of its hand-off.
 func (p *Paces) answer(s *mainStream, t *telemetry.Served, now time.Time) {
 	plan, c := s.m.Plan(), &s.srv.cfg
-	if !plan.Disaggregated || s.asked.Parallel != 1 {
+	if !plan.Disaggregated || s.decided.answer.Parallel != 1 {
 		return
 	}
-	if s.heldBlocks > 0 && t.PerToken > 0 {
-		p.took(c, paced{s.asked.Key, worker.Decode}, plan.Decode, t.PerToken, now, s.heldBlocks)
+	if s.answered.heldBlocks > 0 && t.PerToken > 0 {
+		p.took(c, paced{s.decided.answer.Key, worker.Decode}, plan.Decode, t.PerToken, now, s.answered.heldBlocks)
 	}
 	// The hand-off's own time is of no use: engines tell it in whole seconds.
-	took := s.m.Request().Start.Add(t.FirstToken).Sub(s.wellAt) - t.PerToken
-	if plan.Kind.PrefillFirst() && t.FirstToken > 0 && !s.wellAt.IsZero() && took > 0 {
-		p.handedOver(c, s.asked.Key, legRanks{plan.Prefill, plan.Decode}, took, now, s.prompt.Prompt)
+	took := s.m.Request().Start.Add(t.FirstToken).Sub(s.far.wellAt) - t.PerToken
+	if plan.Kind.PrefillFirst() && t.FirstToken > 0 && !s.far.wellAt.IsZero() && took > 0 {
+		p.handedOver(c, s.decided.answer.Key, legRanks{plan.Prefill, plan.Decode}, took, now, s.decided.prompt.Prompt)
 	}
 }
 

@@ -418,7 +418,7 @@ func (in inbox) report(body []byte) error {
 	case r.State <= leg.Dispatched || r.State > leg.Ended:
 		return status.Error(codes.InvalidArgument, "expected the state of a leg")
 	case r.State == leg.Started:
-		in.srv.carriedBy(s, carrier{r.From, r.Life})
+		in.srv.carriers.carriedBy(s, carrier{r.From, r.Life})
 	}
 	s.post(just(leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: r.State, Reason: r.Reason, Status: r.Status, RetryAfter: r.Retry, Location: r.Moved, Cached: r.Cached, Counted: r.Counted, Said: r.Said, Told: r.Told}}))
 	return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// plan turns a decision into the machine's plan.
-func (a *asking) plan(d *route.Decision) (*leg.Plan, error) {
+// plan turns a decision into the machine's plan, with the limits of its legs.
+func (a *asking) plan(d *route.Decision) (*leg.Plan, legLimits, error) {
 	srv := a.srv
 	p := &leg.Plan{
 		Nonce: newNonce(), Disaggregated: d.Apart,
@@ -33,19 +33,19 @@ func (a *asking) plan(d *route.Decision) (*leg.Plan, error) {
 			Kind: prefill.AnswerLeg, Owner: srv.owner, Nonce: p.Nonce, Prefill: p.Decode, Deadline: a.m.Request().Deadline,
 		})
 		if err != nil {
-			return nil, err
+			return nil, legLimits{}, err
 		}
 	}
 	p.NamesResponse = a.m.Request().Path == openai.Responses && engines.Of(d.Decode.Worker.Engine).NamesResponses
 	body := a.question.Query().Body
-	a.limit(p, d.Key, body, time.Now())
+	limits := a.limit(p, d.Key, body, time.Now())
 	if !d.Apart {
-		return p, nil
+		return p, limits, nil
 	}
 	w := d.Prefill.Worker
 	p.PrefillAddr = d.Prefill.Address()
 	if p.Kind.ByOthers() {
-		return p, nil
+		return p, limits, nil
 	}
 	leg := prefill.Leg{Owner: srv.owner, Nonce: p.Nonce, Prefill: p.Prefill, Deadline: a.m.Request().Deadline}
 	p.SentBeside = a.filter.Sends && !p.Kind.PrefillFirst()
@@ -66,5 +66,5 @@ func (a *asking) plan(d *route.Decision) (*leg.Plan, error) {
 		leg.Room = p.Room
 	}
 	p.Token, err = srv.sealer.Seal(leg)
-	return p, err
+	return p, limits, err
 }

@@ -42,7 +42,7 @@ func (s *prefillStream) handle(ev *notice) {
 		}
 	}()
 	if ev.Kind == leg.EventClosed {
-		s.deaf, ev.Ending = true, s.srv.reached(stageEnding)
+		s.deaf, ev.Ending = true, s.srv.door.reached(stageEnding)
 		if s.guest {
 			s.guest = false
 			s.srv.guests.remove(s.token)
@@ -132,7 +132,7 @@ func (s *prefillStream) admit(ev *notice) *leg.Ticket {
 		srv.cfg.Telemetry.Leg("refused", "gone")
 	case sealed.Owner == srv.owner:
 		s.owner = srv.attempts.find(sealed.Nonce)
-		if s.owner == nil || !s.owner.attach(s) {
+		if s.owner == nil || !s.owner.far.attach(s) {
 			srv.cfg.Telemetry.Leg("late", "")
 			t.Fail = &leg.FailLegLate
 			s.owner = nil

@@ -26,14 +26,14 @@ func (a *asking) observe(d *route.Decision, refused *route.Refusal) (recorded ui
 func (a *asking) recordDecision(d *route.Decision, refused *route.Refusal) uint64 {
 	return a.srv.cfg.Recorder.Decided(func(x *record.Decision) {
 		r := d.Record
-		x.At, x.Attempt = cmp.Or(a.began, time.Now()), a.m.Request().Attempt
+		x.At, x.Attempt = cmp.Or(a.asked.began, time.Now()), a.m.Request().Attempt
 		x.Model, x.Source, x.Tokens = d.Key.Model, string(r.TokenSource), d.Prompt.ISLTokens
 		x.BlockTokens = d.BlockSize * max(d.Prompt.BlocksPerHash, 1)
 		for _, h := range d.Prompt.Hashes {
 			x.Chain = append(x.Chain, uint64(h))
 		}
 		x.MaxTokens, x.Target = d.Answer.MaxTokens, d.Answer.Target
-		x.Bound = a.subset != nil || d.Prefill.Named || d.Decode.Named
+		x.Bound = a.asked.subset != nil || d.Prefill.Named || d.Decode.Named
 		if refused != nil {
 			x.Refused = string(refused.Reason)
 		}
@@ -59,19 +59,18 @@ func pickOf(c *decision.Choice) record.Pick {
 
 // recordEnd records what became of the stream's last decision, once.
 func recordEnd(s *mainStream, now time.Time, o leg.Outcome) {
-	if s.recorded == 0 {
+	e := record.End{Number: s.decided.recording(), Outcome: string(o), Cached: -1}
+	if e.Number == 0 {
 		return
 	}
-	e := record.End{Number: s.recorded, Outcome: string(o), Cached: -1}
-	s.recorded = 0
 	if p := s.m.Plan(); p != nil && o != blame.Retried {
 		var t telemetry.Served
 		s.clock(&t, now, s.m.Began())
-		e.First, e.Whole, e.Output = t.FirstToken, t.Whole, s.counts.usage.Output
-		if u := &s.counts.usage; !p.Disaggregated && u.HasCached {
+		e.First, e.Whole, e.Output = t.FirstToken, t.Whole, s.answered.counts.usage.Output
+		if u := &s.answered.counts.usage; !p.Disaggregated && u.HasCached {
 			e.Cached = u.Cached
-		} else if s.counts.known {
-			e.Cached = s.counts.cached
+		} else if s.answered.counts.known {
+			e.Cached = s.answered.counts.cached
 		}
 	}
 	s.srv.cfg.Recorder.Ended(&e)

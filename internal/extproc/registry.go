@@ -16,7 +16,7 @@ const registryShards = 64
 // from its booking until both of its legs are over. Safe for concurrent use.
 type registry struct {
 	shards [registryShards]struct {
-		mu sync.RWMutex
+		mu sync.RWMutex // guards m
 		m  map[uint64]*mainStream
 	}
 }
@@ -57,9 +57,7 @@ func (r *registry) find(nonce uint64) *mainStream {
 func (r *registry) lostBefore(q *leg.Request) (n int, by worker.Rank) {
 	for _, s := range r.all() {
 		if of := s.m.Request(); of.Attempt == q.Attempt-1 && of.Headers.Start == q.Headers.Start && of.Headers.RequestID == q.Headers.RequestID {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return int(s.losing.Load()), s.picked[1]
+			return int(s.decided.losing.Load()), s.decided.ranks()[1]
 		}
 	}
 	return 0, worker.Rank{}
@@ -90,6 +88,16 @@ func (r *registry) len() int {
 	return n
 }
 
+// at lists the attempts whose prefill leg runs at the replica.
+func (r *registry) at(at carrier) (out []*mainStream) {
+	for _, s := range r.all() {
+		if s.far.at() == at {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // gone tells each attempt that has one of these workers that the worker has left discovery. Those
 // that have moved serve what they have.
 func (r *registry) gone(ids, moved []worker.ID) {
@@ -114,7 +122,7 @@ func (r *registry) away(kind leg.EventKind, rank worker.Rank, ownPort bool) {
 // function returns true.
 func (r *registry) tell(ev leg.Event, of func(worker.Rank) bool) {
 	for _, s := range r.all() {
-		for _, rank := range s.ranks() {
+		for _, rank := range s.decided.ranks() {
 			if of(rank) {
 				e := ev
 				e.Rank = rank
@@ -142,7 +150,7 @@ func nameOf(requestID string, attempt int) attemptName {
 // no other main leg has had the same name since the attempt came, or shortly before. Safe
 // for concurrent use.
 type unrouted struct {
-	mu sync.Mutex
+	mu sync.Mutex              // guards the fields below
 	m  map[attemptName]bearers // of the main legs that are here
 	// Names of main legs that have left, and whose access log may still come.
 	late recent.Map[attemptName, struct{}]

@@ -4,13 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -91,8 +89,7 @@ type Server struct {
 	liars    liars
 	pairs    pairs
 	shapes   *shapes
-	unheeded atomic.Uint32 // headers of wire.Unheeded of which the log was told, a bit for each
-	retries  sync.Once     // the log was told what a gateway's own retries do
+	said     said
 	clocks   clocks
 	tellers  tellers
 	patience patience.Limits
@@ -113,31 +110,10 @@ type Server struct {
 	senders   tasks // the plugin's own legs that are on their way
 	guests    guests
 
-	saidUnread, saidUnweighed sync.Once
-
 	unheard bool // owned by OnChange: a known worker needs PrefillListener, which is not set
 
-	mu    sync.Mutex
-	live  map[*mainStream]struct{} // guarded by mu: main legs whose stream is open
-	stage stage                    // guarded by mu
-
-	complaints []string // guarded by mu: faults of filters that were logged
-
-	drained chan struct{} // closes at stageEnding
-
-	again comeback
+	door door
 }
-
-// comeback is until when a request may come again that this process has told to: a drain ends no
-// sooner, and takes it. Safe for concurrent use.
-type comeback struct{ until atomic.Int64 } // ns of Unix time
-
-// comebackWithin is longer than Envoy takes to begin a fresh attempt.
-const comebackWithin = time.Second
-
-func (c *comeback) told(now time.Time) { c.until.Store(now.Add(comebackWithin).UnixNano()) }
-
-func (c *comeback) due(now time.Time) bool { return now.UnixNano() < c.until.Load() }
 
 // New returns a server.
 func New(cfg Config) (*Server, error) {
@@ -152,7 +128,7 @@ func New(cfg Config) (*Server, error) {
 	srv := &Server{
 		cfg: cfg, log: cfg.Logger, rules: cfg.rules(), sealer: sealer, view: cfg.View,
 		owner: cfg.Instance, attempts: newRegistry(), unrouted: newUnrouted(), avoid: newAvoidList(cfg.MaxTimeout), leavers: newLeavers(), shapes: newShapes(), doubts: newDoubts(cfg.Telemetry, cfg.Logger), pairs: pairs{counts: cfg.Telemetry, log: cfg.Logger},
-		bodies: budget.New(cfg.MaxBodiesBytes), live: make(map[*mainStream]struct{}), drained: make(chan struct{}),
+		bodies: budget.New(cfg.MaxBodiesBytes), door: newDoor(), said: said{log: cfg.Logger},
 	}
 	srv.replies = wire.NewWriter(srv.rules.Buffers)
 	srv.legs, srv.stopLegs = context.WithCancel(context.Background())
@@ -207,16 +183,6 @@ func (srv *Server) Register(g *grpc.Server) {
 	g.RegisterService(legsDesc(srv), srv)
 }
 
-// stage is how far the end of the process has come. It never goes back.
-type stage uint8
-
-const (
-	stageServing  stage = iota
-	stageDraining       // streams that are no longer needed are left
-	stageRefusing       // also, new requests are refused
-	stageEnding         // also, streams that would not end by themselves are ended
-)
-
 // process serves one stream, which is one leg of one attempt.
 func (srv *Server) process(g *wire.Stream) error {
 	md, _ := metadata.FromIncomingContext(g.Context()) // a copy, so it is made once
@@ -226,12 +192,12 @@ func (srv *Server) process(g *wire.Stream) error {
 	case plain:
 		said = filterMain
 	case said != filterMain && said != filterPrefill && said != filterSync && said != filterFirst:
-		return srv.misled(fmt.Errorf(
+		return srv.said.misled(fmt.Errorf(
 			"initial metadata %s is %q: expected %s, %s, %s or %s; set it on the ext_proc filter's grpc_service, or gateway.enabled here for one of a Gateway API implementation",
 			filterKey, said, filterMain, filterPrefill, filterSync, filterFirst))
 	}
 	if err := strangeKey(md); err != nil {
-		return srv.misled(err)
+		return srv.said.misled(err)
 	}
 	if srv.blind() {
 		return status.Error(codes.Unavailable, "this replica does not know its workers yet")
@@ -262,31 +228,19 @@ func (srv *Server) process(g *wire.Stream) error {
 // process without other replicas answers requests with not_ready instead.
 func (srv *Server) blind() bool { return srv.rules.Replicas && !srv.cfg.Board.Load().Ready() }
 
-// misled returns the status that refuses a stream whose filter is configured wrongly. It
-// logs each fault once, since Envoy's log does not name the cause.
-func (srv *Server) misled(err error) error {
-	srv.mu.Lock()
-	defer srv.mu.Unlock()
-	if text := err.Error(); len(srv.complaints) < 64 && !slices.Contains(srv.complaints, text) {
-		srv.complaints = append(srv.complaints, text)
-		srv.log.Error("a filter's streams are refused; this is said once", logkey.Err, err)
-	}
-	return status.Error(codes.InvalidArgument, err.Error())
-}
-
 // processMain serves a main leg, whose stream the plugin may leave before Envoy ends it. The
 // argument plain is true if the filter has no metadata of Baton's; see Gateway.Enabled.
 func (srv *Server) processMain(g *wire.Stream, md metadata.MD, plain bool) error {
 	filter, err := filterOf(md, plain)
 	if err != nil {
-		return srv.misled(err)
+		return srv.said.misled(err)
 	}
-	s := &mainStream{stream: newStream(srv, g), began: time.Now(), filter: filter, m: leg.NewMain(srv.rules, filter.Way)}
+	s := &mainStream{stream: newStream(srv, g), asked: asked{began: time.Now()}, filter: filter, m: leg.NewMain(srv.rules, filter.Way)}
 	s.act.handle = s.handle
-	if !srv.enter(s) { // Envoy tries another replica, and leaves this one alone for a while
+	if !srv.door.enter(s) { // Envoy tries another replica, and leaves this one alone for a while
 		return status.Error(codes.Unavailable, "this process is about to end")
 	}
-	defer srv.leave(s)
+	defer srv.door.leave(s)
 	return s.readAside()
 }
 
@@ -297,47 +251,6 @@ func newStream(srv *Server, g *wire.Stream) stream {
 // initial reads a value of the stream's initial metadata.
 func initial(md metadata.MD, key string) string {
 	return strings.Join(md.Get(key), ",") // several, joined, are no value that is known
-}
-
-// enter notes that a main leg is here, so that a drain waits for the leg. It returns false
-// if new requests are refused. Who comes while a request is to come again is taken, since only
-// its headers, which come later, could tell the two apart.
-func (srv *Server) enter(s *mainStream) bool {
-	srv.mu.Lock()
-	now := srv.stage
-	takes := now < stageRefusing || now == stageRefusing && srv.again.due(time.Now())
-	if takes {
-		srv.live[s] = struct{}{}
-	}
-	srv.mu.Unlock()
-	if takes && now >= stageDraining {
-		s.post(just(leg.Event{Kind: leg.EventDrain}))
-	}
-	return takes
-}
-
-func (srv *Server) leave(s *mainStream) {
-	srv.mu.Lock()
-	defer srv.mu.Unlock()
-	delete(srv.live, s)
-}
-
-// reached reports whether the end of the process has come to the stage s.
-func (srv *Server) reached(s stage) bool {
-	srv.mu.Lock()
-	defer srv.mu.Unlock()
-	return srv.stage >= s
-}
-
-// enterStage goes on to the stage s, and returns the main legs whose stream is open.
-func (srv *Server) enterStage(s stage) []*mainStream {
-	srv.mu.Lock()
-	defer srv.mu.Unlock()
-	if s == stageEnding && srv.stage < s {
-		close(srv.drained)
-	}
-	srv.stage = max(srv.stage, s)
-	return slices.Collect(maps.Keys(srv.live))
 }
 
 // OnChange must be called for each change of the view, one call at a time. It tells attempts
@@ -381,12 +294,7 @@ func (srv *Server) routing() route.Config {
 		Conditional: c.Conditional, Overrides: c.Overrides, MaxQueuedISLTokens: c.MaxQueuedISLTokens,
 		PassUnknown: c.Gateway.PassUnknown,
 		HandedOver:  func(member string) bool { return slices.Contains(c.HandedOver, member) },
-		Unweighed: func() {
-			srv.saidUnweighed.Do(func() {
-				srv.log.Warn("a request would weigh its own picks, and is picked for like others: its nvext.router_config_override " +
-					"is not read while routing.request_overrides is off; logged once")
-			})
-		},
+		Unweighed:   srv.said.weighed,
 	}
 }
 
@@ -420,22 +328,18 @@ func newerOf(board *activation.Board, view *discovery.View) func(than *activatio
 // have held KV to collect, or when ctx ends. So it waits for the legs whose KV may have to be
 // collected, also if the client has gone, and not for others that outlive their client.
 func (srv *Server) Drain(ctx context.Context, serve time.Duration) error {
-	old := srv.enterStage(stageDraining)
+	old := srv.door.goOn(stageDraining)
 	for _, s := range append(srv.attempts.all(), old...) { // some are told twice, which does no harm
 		s.post(just(leg.Event{Kind: leg.EventDrain}))
 	}
 	serving, cancel := context.WithTimeout(ctx, serve)
 	defer cancel()
-	_ = await(serving, func() bool {
-		srv.mu.Lock()
-		defer srv.mu.Unlock()
-		return !slices.ContainsFunc(old, func(s *mainStream) bool { _, open := srv.live[s]; return open })
-	})
-	open := srv.enterStage(stageRefusing)
+	_ = await(serving, func() bool { return !slices.ContainsFunc(old, srv.door.holds) })
+	open := srv.door.goOn(stageRefusing)
 	srv.log.Info("new requests are refused", logkey.Streams, len(open), logkey.LegsOfOthers, srv.guests.len())
-	defer srv.enterStage(stageEnding)
+	defer srv.door.goOn(stageEnding)
 	return await(ctx, func() bool {
-		return srv.Streams() == 0 && !srv.again.due(time.Now()) && srv.guests.len() == 0 &&
+		return srv.Streams() == 0 && !srv.door.again.due(time.Now()) && srv.guests.len() == 0 &&
 			!slices.ContainsFunc(srv.attempts.all(), func(s *mainStream) bool { return s.owes.Load() })
 	})
 }
@@ -455,11 +359,7 @@ func await(ctx context.Context, ok func() bool) error {
 }
 
 // Streams returns the number of open main legs.
-func (srv *Server) Streams() int {
-	srv.mu.Lock()
-	defer srv.mu.Unlock()
-	return len(srv.live)
-}
+func (srv *Server) Streams() int { return srv.door.len() }
 
 // Attempts returns the number of attempts that are not over: a leg still runs, perhaps one
 // whose stream the plugin has left.

@@ -622,10 +622,7 @@ func TestALegWhoseEndWasNotReportedIsAskedFor(t *testing.T) {
 	leg.recv()
 	carried := func() bool {
 		for _, s := range owner.srv.attempts.all() {
-			s.mu.Lock()
-			known := s.carrier.addr != ""
-			s.mu.Unlock()
-			if known {
+			if s.far.at().addr != "" {
 				return true
 			}
 		}

@@ -121,38 +121,24 @@ func (h heldShape) words(now time.Time) string {
 	return "while one of them is tried"
 }
 
-// heldBack notes the shape of the request, and returns why it is held back, or nil.
-func (a *asking) heldBack(now time.Time) (why *leg.Failure) {
-	if a.question == nil || a.question.Asks() || a.tries {
-		return nil
-	}
-	a.shape = shapeOf(a.question.Shape())
-	if a.shape == (shape{}) {
-		return nil
-	}
-	why, a.tries = a.srv.shapes.ask(a.shape, now)
-	return why
-}
-
 // shaped notes what the end of an attempt says of the request's shape.
 func shaped(s *mainStream, now time.Time, e *leg.Effect) {
-	l := s.srv.shapes
+	l, tried := s.srv.shapes, s.asked.tried()
 	switch {
-	case s.shape == shape{}:
+	case s.asked.shape == shape{}:
 	case e.Outcome == blame.OK:
-		if l.served(s.shape, s.m.Answer().Relayed, now) {
+		if l.served(s.asked.shape, s.m.Answer().Relayed, now) {
 			s.srv.log.Info("a request was served with the members under which two workers were lost: such requests are held back no longer",
-				logkey.Model, s.shape.model, logkey.Members, s.shape.words())
+				logkey.Model, s.asked.shape.model, logkey.Members, s.asked.shape.words())
 		}
 	case e.Fail != nil && e.Fail.Code == leg.FailDecodesLost.Code:
-		if l.lost(s.shape, now) {
+		if l.lost(s.asked.shape, now) {
 			s.srv.log.Warn("two workers were lost under a request with members that are in no list of what their engine takes: such requests are held back until one is served",
-				logkey.Model, s.shape.model, logkey.Members, s.shape.words(), logkey.RequestID, s.m.Request().Headers.RequestID)
+				logkey.Model, s.asked.shape.model, logkey.Members, s.asked.shape.words(), logkey.RequestID, s.m.Request().Headers.RequestID)
 		}
-	case s.tries:
-		l.ended(s.shape, now)
+	case tried:
+		l.ended(s.asked.shape, now)
 	}
-	s.tries = false
 }
 
 // HeldBack describes the shapes of requests that srv holds back. Safe for concurrent use.

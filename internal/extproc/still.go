@@ -32,7 +32,6 @@ const gapBases = 3
 // still is what is known of one answer's gaps. Owned by the goroutine that handles an event, but
 // for the count, which is the server's.
 type still struct {
-	limit   limited
 	bytes   uint64
 	since   time.Time     // when the bytes were first seen to be so many; zero: no entry has come
 	longest time.Duration // of the gaps that were seen
@@ -71,10 +70,10 @@ func (s *still) cut(now time.Time, limit time.Duration) {
 }
 
 // over learns from an answer that has ended. Of a short one no gap is known.
-func (s *still) over(l *patience.Limits) {
+func (s *still) over(l *patience.Limits, of limited) {
 	s.leave()
 	if !s.since.IsZero() {
-		l.Took(s.limit.subject, s.limit.allowance, s.longest)
+		l.Took(of.subject, of.allowance, s.longest)
 		s.since = time.Time{}
 	}
 }

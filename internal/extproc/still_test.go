@@ -27,32 +27,33 @@ func TestHowLongAnAnswerMayStandStillIsLearned(t *testing.T) {
 	limit := func() time.Duration { return l.Limit(subject, 30*time.Second) }
 	require.Equal(t, 90*time.Second, limit(), "nothing is known")
 	start := time.Unix(1000, 0)
+	of := limited{subject: subject, allowance: 30 * time.Second}
 	answer := func(bytes ...uint64) *still {
-		s := &still{limit: limited{subject: subject, allowance: 30 * time.Second}}
+		s := new(still)
 		for i, n := range bytes {
 			s.sees(n, start.Add(time.Duration(i)*5*time.Second), &count)
 		}
 		return s
 	}
 	s := answer()
-	s.over(&l)
+	s.over(&l, of)
 	require.Equal(t, 90*time.Second, limit(), "of a short answer no gap is known")
 
 	s = answer(10, 20, 20, 20)
 	require.EqualValues(t, 1, count.Load(), "it stands still")
 	s.sees(30, start.Add(20*time.Second), &count)
 	require.Zero(t, count.Load(), "it goes on")
-	s.over(&l)
+	s.over(&l, of)
 	require.Equal(t, 30*time.Second, limit(), "ten seconds are within the allowance")
 
 	s = answer(10, 10, 10, 10, 10, 10)
 	require.EqualValues(t, 1, count.Load())
-	s.over(&l)
+	s.over(&l, of)
 	require.Zero(t, count.Load())
 	require.Equal(t, 50*time.Second, limit(), "twice the longest")
 
 	s = answer()
 	s.cut(start, limit())
-	s.over(&l)
+	s.over(&l, of)
 	require.Equal(t, 100*time.Second, limit(), "it grows where it has ended an answer")
 }

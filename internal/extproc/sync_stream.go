@@ -79,7 +79,7 @@ func (s *syncStream) wanted(sealed prefill.Leg) bool {
 		return true
 	}
 	owner := s.srv.attempts.find(sealed.Nonce)
-	return owner != nil && owner.admitSync()
+	return owner != nil && owner.far.admit()
 }
 
 // collects returns false if this collecting leg of this process has come before: a token is
@@ -96,37 +96,24 @@ func (s *syncStream) refuse(f *leg.Failure, label string) {
 	s.sendImmediate(im)
 }
 
-// admitSync notes that the attempt's own prefill leg has come. It returns false if the
-// attempt wants no leg any more, or a leg has come before: a token is good for one.
-func (s *mainStream) admitSync() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.begun {
-		return false
-	}
-	s.begun = true
-	return true
-}
-
 // askPrefill sends the prefill leg, and posts that it has begun and what its answer is. A leg
 // has begun once Envoy has taken the whole request: from then on it is a worker that is slow.
 // Nothing is sent if the stream has ended: nobody waits for the leg.
 func (s *mainStream) askPrefill(e *leg.Effect, ended bool) {
 	ctx, stop := context.WithCancelCause(s.srv.legs)
 	ctx, cancel := context.WithTimeout(ctx, e.Wait)
-	s.mu.Lock()
-	s.stopSync = stop
-	s.mu.Unlock()
 	q := s.m.Request()
 	path, set, body, limit := q.Path.String(), carried(e.Set, q.Headers.All), e.Body, legAnswerLimit
 	if e.Unread {
 		limit = legAnswerRead
 	}
-	s.own.Set(s.srv.bodies, int64(len(body)))
+	s.far.body.Set(s.srv.bodies, int64(len(body)))
+	var span legSpan
 	if s.srv.cfg.Tracer.Enabled() {
 		p := s.m.Plan()
-		s.legSpan = legSpan{span: s.srv.cfg.Tracer.Start(s.span.SpanContext(), telemetry.SpanPrefillLeg, time.Now()), prefill: p.Prefill, endpoint: p.PrefillAddr}
+		span = legSpan{span: s.srv.cfg.Tracer.Start(s.asked.span.SpanContext(), telemetry.SpanPrefillLeg, time.Now()), prefill: p.Prefill, endpoint: p.PrefillAddr}
 	}
+	s.far.send(stop, span)
 	end := func(a *leg.OwnAnswer) { s.post(just(leg.Event{Kind: leg.EventPrefilled, Answer: a})) }
 	begun := func() {
 		s.srv.cfg.Telemetry.Leg(leg.Started.String(), "")
@@ -169,7 +156,7 @@ func (s *mainStream) survive(where string, post func()) {
 // set aside or cannot be reached, and the request has not named it, collect asks others:
 // collectTries workers at most, the booked one included.
 func (s *mainStream) collect(e *leg.Effect) {
-	p, again, path, body, until := *s.m.Plan(), s.again, e.Path.String(), e.Body, e.Until
+	p, again, path, body, until := *s.m.Plan(), s.decided.again, e.Path.String(), e.Body, e.Until
 	took := func(w *worker.Worker, dp worker.DPRank) bool {
 		ctx, cancel := context.WithTimeout(s.srv.legs, collectTimeout)
 		defer cancel()
@@ -193,7 +180,7 @@ func (s *mainStream) collect(e *leg.Effect) {
 		outcome := failed
 		w, dp := s.srv.view.Load().Worker(p.Decode.ID), p.Decode.DPRank
 		for tried := []worker.ID{p.Decode.ID}; len(tried) <= collectTries; {
-			if w != nil && s.subset.Allows(w.EndpointOf(dp).AddrPort()) && (p.DecodeNamed || !s.srv.cfg.Health.Aside(worker.Rank{ID: w.ID, DPRank: dp})) && took(w, dp) {
+			if w != nil && s.asked.subset.Allows(w.EndpointOf(dp).AddrPort()) && (p.DecodeNamed || !s.srv.cfg.Health.Aside(worker.Rank{ID: w.ID, DPRank: dp})) && took(w, dp) {
 				outcome = "collected"
 				break
 			}
@@ -225,27 +212,21 @@ const (
 // round-robin pool does not move.
 func (s *mainStream) keepDecode(a *leg.OwnAnswer) *leg.Seat {
 	p, srv := s.m.Plan(), s.srv
-	if p == nil || p.DecodeNamed || !s.m.GoesOn(a) || s.again == nil {
+	if p == nil || p.DecodeNamed || !s.m.GoesOn(a) || s.decided.again == nil {
 		return nil
 	}
 	now := time.Now()
-	d, why := srv.router.DecodeAgain(s.again, p.Prefill, p.Decode, now)
+	d, why := srv.router.DecodeAgain(s.decided.again, p.Prefill, p.Decode, now)
 	if !d.Made() {
 		return nil
 	}
-	s.decodeBooking.Release(now)
-	s.decodeBooking = d.Booking
+	s.decided.replace(&d, now)
 	why = "in place of " + p.Decode.String() + ", which " + why + " while prefill ran"
 	at := d.Address()
-	srv.cfg.Journal.Update(s.note, func(r *decision.Record) {
+	srv.cfg.Journal.Update(s.decided.note, func(r *decision.Record) {
 		c := &r.Decode
 		c.Rank, c.Endpoint, c.Reason, c.Cost, c.Replaced = d.Rank, at, d.Reason.String(), d.Cost, why
 	})
-	s.decodeLimit.subject.Worker = d.Rank.ID
-	s.mu.Lock()
-	s.picked[1] = d.Rank
-	s.mu.Unlock()
-	s.others = nil
 	srv.cfg.Telemetry.FreshPick("decode_left")
 	return &leg.Seat{Rank: d.Rank, Addr: at, DPSize: d.Worker.RanksPerPort(), Alone: d.Alone}
 }

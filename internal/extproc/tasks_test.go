@@ -108,7 +108,7 @@ func leftAlone(t *testing.T, l *slowPrefill) *replica {
 // awaitStage waits until a drain has come to the stage s.
 func (r *replica) awaitStage(s stage) {
 	r.t.Helper()
-	require.Eventually(r.t, func() bool { return r.srv.reached(s) }, 20*time.Second, time.Millisecond)
+	require.Eventually(r.t, func() bool { return r.srv.door.reached(s) }, 20*time.Second, time.Millisecond)
 }
 
 // docs/behaviour.md#client-leaves while the process drains.

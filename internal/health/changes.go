@@ -16,7 +16,7 @@ const kept = 4096
 type changes struct {
 	version atomic.Uint64 // one more than the changes that were noted; written under mu
 
-	mu   sync.Mutex
+	mu   sync.Mutex      // guards ring
 	ring [kept]worker.ID // the change that made version v is at v % kept
 }
 

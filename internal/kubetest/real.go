@@ -30,7 +30,7 @@ const Real = true
 // Clusters gives the tests of a package their clusters. The zero value is ready.
 type Clusters struct {
 	busy sync.Mutex // held by the test that has the cluster
-	mu   sync.Mutex
+	mu   sync.Mutex // guards the fields below
 	at   *control
 }
 

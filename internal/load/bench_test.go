@@ -18,7 +18,7 @@ func BenchmarkPickAndReserve(b *testing.B) {
 			req.Explain, req.Filter = new(Explanation), new(denyList)
 			rng := newRand(1)
 			for range req.Ranks {
-				req.Overlaps = append(req.Overlaps, uint32(rng.IntN(20)))
+				req.Overlap = append(req.Overlap, uint32(rng.IntN(20)))
 			}
 			var r Reservation
 			b.ReportAllocs()

@@ -80,7 +80,7 @@ func TestIdenticalRequestsAtOnceSpreadAsOneByOneOverUnequalRanks(t *testing.T) {
 			p.Mode = mode
 			request := func() *Request {
 				return &Request{
-					Key: key, Ranks: ranks, Params: p, Overlaps: []uint32{0, 3, 17, 5, 0, 9, 1, 12},
+					Key: key, Ranks: ranks, Params: p, Cached: picker.Cached{Overlap: []uint32{0, 3, 17, 5, 0, 9, 1, 12}},
 					Pick: picker.Request{Role: role, ISLTokens: 320, RequestBlocks: 20, NewBlocks: 20},
 				}
 			}
@@ -162,7 +162,7 @@ func TestTheExplanationShowsWhatThePickSaw(t *testing.T) {
 	var first, second Reservation
 	x := new(Explanation)
 	req := prefillRequest(s, 160, params())
-	req.Overlaps, req.Estimated, req.Explain = []uint32{0, 4, 8}, picker.Bits{2}, x
+	req.Overlap, req.Estimated, req.Explain = []uint32{0, 4, 8}, picker.Bits{2}, x
 	d, err := b.PickAndReserve(req, &first)
 	require.NoError(t, err)
 	require.Equal(t, worker.Rank{ID: 3}, d.Rank)
@@ -195,9 +195,9 @@ func TestOfManyRanksTheExplanationKeepsThePickedAndTheCheapest(t *testing.T) {
 	b.Update(s)
 	req := prefillRequest(s, 160, params())
 	req.Params.Temperature = 50 // at this temperature the picked rank is hardly ever among the cheapest
-	req.Overlaps, req.Explain, req.Filter = make([]uint32, 320), new(Explanation), &denyList{3, 4, 5}
+	req.Overlap, req.Explain, req.Filter = make([]uint32, 320), new(Explanation), &denyList{3, 4, 5}
 	for i := range 100 {
-		req.Overlaps[319-i] = uint32(i % 10)
+		req.Overlap[319-i] = uint32(i % 10)
 	}
 	for range 20 {
 		var r Reservation
@@ -353,7 +353,7 @@ func TestPickAndReserveAllocatesNothing(t *testing.T) {
 		p := params()
 		p.Mode, p.PrefillTokensThreshold = m, 10000
 		req := prefillRequest(s, 320, p)
-		req.Overlaps, req.Explain, req.Filter, req.Exclude = overlaps, x, &denyList{3}, []worker.Rank{{ID: 5}}
+		req.Overlap, req.Explain, req.Filter, req.Exclude = overlaps, x, &denyList{3}, []worker.Rank{{ID: 5}}
 		var r Reservation
 		once := func() {
 			req.Now = req.Now.Add(time.Second)

@@ -199,7 +199,7 @@ func (s *scenario) pick(d *datadriven.TestData, arg func(string) string, num fun
 		for f := range strings.SplitSeq(o, ",") {
 			n, err := strconv.Atoi(f)
 			require.NoError(s.t, err)
-			req.Overlaps = append(req.Overlaps, uint32(n))
+			req.Overlap = append(req.Overlap, uint32(n))
 		}
 	}
 	if x := arg("exclude"); x != "" {

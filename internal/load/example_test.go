@@ -25,7 +25,7 @@ func ExampleBook_PickAndReserve() {
 	key, p := worker.Key{Model: "m"}, picker.DefaultParams()
 	var booking load.Reservation // part of the stream's struct
 	d, err := book.PickAndReserve(&load.Request{
-		Key: key, Ranks: s.Pool(key).PrefillRanks, Overlaps: []uint32{4}, Params: &p,
+		Key: key, Ranks: s.Pool(key).PrefillRanks, Cached: picker.Cached{Overlap: []uint32{4}}, Params: &p,
 		Pick: picker.Request{Role: worker.Prefill, ISLTokens: 80, RequestBlocks: 5}, Now: time.Now(),
 	}, &booking)
 	fmt.Println(d.Rank, booking.Load().PrefillTokens, err)

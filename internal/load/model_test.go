@@ -153,7 +153,7 @@ func (b *slowBook) pick(t *testing.T, fast *Book, rng *rand.Rand) {
 	}
 	req := &Request{Key: key, Ranks: pool.Ranks(role), Params: p, Now: b.now, Pick: picker.Request{Role: role, ISLTokens: rng.IntN(200)}}
 	for range req.Ranks {
-		req.Overlaps = append(req.Overlaps, uint32(rng.IntN(6)))
+		req.Overlap = append(req.Overlap, uint32(rng.IntN(6)))
 	}
 	r := new(Reservation)
 	d, err := fast.PickAndReserve(req, r)
@@ -165,7 +165,7 @@ func (b *slowBook) pick(t *testing.T, fast *Book, rng *rand.Rand) {
 	require.Equal(t, req.Ranks[d.Index], d.Rank)
 	require.True(t, b.known(world, d.Rank))
 	isl := int64(req.Pick.ISLTokens)
-	uncached, blocks := max(0, isl-16*int64(req.Overlaps[d.Index])), (isl+15)/16
+	uncached, blocks := max(0, isl-16*int64(req.Overlap[d.Index])), (isl+15)/16
 	want := map[worker.Role]Load{
 		worker.Prefill:    {PrefillTokens: uncached, PrefillBlocks: blocks, PrefillRequests: 1},
 		worker.Decode:     {DecodeBlocks: blocks, DecodeRequests: 1},

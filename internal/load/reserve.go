@@ -34,14 +34,9 @@ type Request struct {
 	Key worker.Key
 
 	// Ranks are the candidates. They should be the very slice of a Pool: any other slice
-	// costs a map lookup for each rank. The next five fields, if not nil, have an element
-	// for each of Ranks.
-	Ranks     []worker.Rank
-	Overlaps  []uint32    // leading blocks of the prompt on the rank's device
-	Predicted []uint32    // how many of those are predicted: shown, not weighed
-	Host      []uint32    // further blocks in host memory
-	Disk      []uint32    // further blocks on disk
-	Estimated picker.Bits // whether the overlap of the rank is an estimate
+	// costs a map lookup for each rank.
+	Ranks []worker.Rank
+	picker.Cached
 
 	Pick   picker.Request
 	Params *picker.Params
@@ -172,7 +167,7 @@ func (b *Book) pickOfLocked(req *Request, wide bool) (picker.Decision, error) {
 	t.refresh(b.now)
 	t.bar(b, req, wide)
 	c := &t.cols
-	c.Overlap, c.Host, c.Disk = column(req.Overlaps, n), column(req.Host, n), column(req.Disk, n)
+	c.Overlap, c.Host, c.Disk = column(req.Overlap, n), column(req.Host, n), column(req.Disk, n)
 	if c.Overlap == nil {
 		c.Overlap = t.zeros
 	}

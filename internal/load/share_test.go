@@ -52,7 +52,7 @@ func (f *fetchers) serve(prompt []int) *Reservation {
 		return n
 	}
 	for _, r := range req.Ranks {
-		req.Overlaps = append(req.Overlaps, held(r))
+		req.Overlap = append(req.Overlap, held(r))
 	}
 	into := new(Reservation)
 	d, err := f.b.PickAndReserve(req, into)

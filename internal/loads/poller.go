@@ -63,7 +63,7 @@ type Poller struct {
 	slots  chan struct{} // one for each question that runs
 	wake   chan struct{} // has room for one
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards agenda
 	agenda agenda
 }
 

@@ -67,7 +67,7 @@ const (
 type Hub struct {
 	cfg Config
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards this group
 	roster  *replicas.Roster
 	links   map[string]*link
 	version uint64
@@ -86,7 +86,7 @@ type Hub struct {
 
 // notes are what is to be told beside the book. Its lock is taken last, and by callers that hold others.
 type notes struct {
-	sync.Mutex
+	sync.Mutex // guards the fields below
 
 	alone  bool // there is nobody to be told
 	routed []replicas.Routed
@@ -267,27 +267,29 @@ func (h *Hub) list(ctx context.Context, of string, list Lister) {
 
 func (h *Hub) took(ctx context.Context, of string, addrs []string, err error) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	before := h.faults[of]
 	if err != nil {
-		if h.faults[of] = err.Error(); before == "" {
-			h.cfg.Log.Warn("replicas cannot be listed: those that are known stay known; logged once", logkey.Source, of, logkey.Err, err)
-		}
+		h.faults[of] = err.Error()
 		if h.listed[of] == nil {
 			h.listed[of] = []string{}
 		}
-		return
+	} else {
+		delete(h.faults, of)
+		h.listed[of] = append([]string{}, addrs...)
+		var all []string
+		for _, some := range h.listed {
+			all = append(all, some...)
+		}
+		h.roster.List(all, time.Now())
+		h.linkLocked(ctx)
 	}
-	if delete(h.faults, of); before != "" {
+	h.mu.Unlock()
+	switch {
+	case err != nil && before == "":
+		h.cfg.Log.Warn("replicas cannot be listed: those that are known stay known; logged once", logkey.Source, of, logkey.Err, err)
+	case err == nil && before != "":
 		h.cfg.Log.Info("replicas are listed again", logkey.Source, of)
 	}
-	h.listed[of] = append([]string{}, addrs...)
-	var all []string
-	for _, some := range h.listed {
-		all = append(all, some...)
-	}
-	h.roster.List(all, time.Now())
-	h.linkLocked(ctx)
 }
 
 // linkLocked makes a link to each replica that is known, and ends the others.

@@ -15,7 +15,7 @@ type undoubted struct {
 // Told returns of how many leading blocks events told that the rank at a position holds them,
 // whether or not all of them count. 0: the count is a guess, or the prompt is estimated.
 func (a *Answer) Told(i int) uint32 {
-	if i >= len(a.Blocks) || a.Guessed.Has(i) {
+	if i >= len(a.Overlap) || a.Estimated.Has(i) {
 		return 0
 	}
 	for _, u := range a.undoubted {
@@ -24,9 +24,9 @@ func (a *Answer) Told(i int) uint32 {
 		}
 	}
 	if a.Predicted != nil {
-		return a.Blocks[i] - a.Predicted[i]
+		return a.Overlap[i] - a.Predicted[i]
 	}
-	return a.Blocks[i]
+	return a.Overlap[i]
 }
 
 // discount lets only a part count of what events told of the ranks that are doubted.
@@ -36,12 +36,12 @@ func (a *Answer) discount(ranks []worker.Rank, parts map[worker.Rank]float64) {
 		if !found { // workers whose models are not known come last in a list
 			i = slices.Index(ranks, r)
 		}
-		if i < 0 || a.Guessed.Has(i) {
+		if i < 0 || a.Estimated.Has(i) {
 			continue
 		}
 		told := a.Told(i)
 		a.undoubted = append(a.undoubted, undoubted{i, told})
-		a.Blocks[i] -= told - uint32(part*float64(told))
+		a.Overlap[i] -= told - uint32(part*float64(told))
 		for _, lower := range [...][]uint32{a.Host, a.Disk} {
 			if lower != nil {
 				lower[i] = uint32(part * float64(lower[i]))

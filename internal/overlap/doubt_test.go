@@ -39,23 +39,23 @@ func TestOfARankThatIsDoubtedAPartCounts(t *testing.T) {
 		return out
 	}
 	a := of()
-	require.Equal(t, []uint32{8, 12, 8, 8}, a.Blocks)
+	require.Equal(t, []uint32{8, 12, 8, 8}, a.Overlap)
 	require.Equal(t, []uint32{8, 8, 0, 8}, told(&a))
 	require.Equal(t, []uint32{2, 0, 0, 2}, a.Host)
 	l.Doubt(map[worker.Rank]float64{ranks[0]: 0.5, ranks[1]: 0.25, ranks[2]: 0.1, {ID: 99}: 0})
 	for range 2 { // what is in a.undoubted is of one question
 		a = of()
-		require.Equal(t, []uint32{4, 6, 8, 8}, a.Blocks, "nothing that rank 2 holds is of events")
+		require.Equal(t, []uint32{4, 6, 8, 8}, a.Overlap, "nothing that rank 2 holds is of events")
 		require.Equal(t, []uint32{8, 8, 0, 8}, told(&a))
 		require.Equal(t, []uint32{1, 0, 0, 2}, a.Host)
 	}
 	l.Of(s, ranks, Prompt{Hashes: chain, Estimated: true}, &a)
-	require.Equal(t, []uint32{0, 12, 8, 0}, a.Blocks, "an estimate is no event's")
+	require.Equal(t, []uint32{0, 12, 8, 0}, a.Overlap, "an estimate is no event's")
 	l.Of(s, ranks, Prompt{}, &a)
 	require.Zero(t, a.Told(0))
 	l.Doubt(nil)
 	a = of()
-	require.Equal(t, []uint32{8, 12, 8, 8}, a.Blocks)
+	require.Equal(t, []uint32{8, 12, 8, 8}, a.Overlap)
 	l.Doubt(map[worker.Rank]float64{ranks[0]: 0.5})
 	require.Zero(t, testing.AllocsPerRun(100, func() { l.Of(s, ranks, Prompt{Hashes: chain}, &a) }))
 }

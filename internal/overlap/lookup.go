@@ -76,24 +76,21 @@ type Prompt struct {
 // Answer says what the ranks hold. The caller owns it and uses it again. The zero value
 // is ready. Not safe for concurrent use.
 type Answer struct {
-	// Blocks runs parallel to the ranks; nil: no rank holds any. It may be memory of the
-	// index's answer, and is valid until the next question.
-	Blocks []uint32
-	// Predicted is how many of Blocks come from no event: they were routed there lately,
-	// or are guessed for a prompt that is known in part. nil: none. Ranks in Guessed have
-	// none, and an estimated prompt has none.
-	Predicted []uint32
-	// Host and Disk say what the ranks hold in host memory beyond Blocks, and on disk
-	// beyond both. nil: no rank holds any, or the prompt is estimated.
-	Host, Disk []uint32
+	// Cached runs parallel to the ranks, and is valid until the next question. Its columns
+	// are nil if no rank holds any, those beside Overlap also if the prompt is estimated.
+	// Overlap may be memory of the index's answer.
+	//
+	// Predicted is how many of Overlap come from no event: they were routed there lately,
+	// or are guessed for a prompt that is known in part. Ranks in Estimated have none.
+	//
+	// Estimated marks the ranks whose count is what was routed to them, not what events
+	// told. It is shared and must not be written to. For an estimated prompt every count is
+	// a guess, and no rank is marked.
+	picker.Cached
 	// Shared is how many leading blocks of the prompt are in the cache outside of the
 	// workers: the most that any of the ranks has written there. 0 for an estimated
 	// prompt.
 	Shared uint32
-	// Guessed marks the ranks whose count is what was routed to them, not what events
-	// told; nil: none. It is shared and must not be written to. For an estimated prompt
-	// every count is a guess, and no rank is marked.
-	Guessed picker.Bits
 	// Outside is the most blocks that events told of a rank which is not in the list, though
 	// its worker serves the prompt's key in its role: it drains, as Drains says, or it is none
 	// of those to pick from. 0 for an estimated prompt.
@@ -113,7 +110,7 @@ const maxReads = 3
 // Of writes to dst what each of ranks, a list of the snapshot's pools, holds of the
 // prompt. Of its arguments it keeps only the snapshot.
 func (l *Lookup) Of(snap *worker.Snapshot, ranks []worker.Rank, p Prompt, dst *Answer) {
-	dst.Blocks, dst.Predicted, dst.Host, dst.Disk, dst.Guessed, dst.Shared = nil, nil, nil, nil, nil, 0
+	dst.Cached, dst.Shared = picker.Cached{}, 0
 	if len(p.Hashes) == 0 || len(ranks) == 0 {
 		dst.Outside, dst.Drains, dst.undoubted = 0, false, dst.undoubted[:0]
 		return
@@ -138,10 +135,10 @@ func (l *Lookup) Of(snap *worker.Snapshot, ranks []worker.Rank, p Prompt, dst *A
 	}
 }
 
-// read fills in Blocks: what events told, and, for ranks without events, what was routed
+// read fills in Overlap: what events told, and, for ranks without events, what was routed
 // to them.
 func (a *Answer) read(at *layout, p *Prompt) {
-	a.Guessed = nil
+	a.Estimated = nil
 	guesses := at.guesses
 	if p.Estimated {
 		guesses = at.n
@@ -150,14 +147,14 @@ func (a *Answer) read(at *layout, p *Prompt) {
 	all := a.held.Blocks
 	switch {
 	case guesses == 0:
-		a.Blocks = whole(at.told, at.n, all)
+		a.Overlap = whole(at.told, at.n, all)
 	case guesses == at.n && factor == 1:
-		a.Blocks = whole(at.routed, at.n, all)
+		a.Overlap = whole(at.routed, at.n, all)
 	}
 	if guesses > 0 && !p.Estimated {
-		a.Guessed = at.guess
+		a.Estimated = at.guess
 	}
-	if a.Blocks != nil {
+	if a.Overlap != nil {
 		return
 	}
 	a.copied = sized(a.copied, at.n)
@@ -168,7 +165,7 @@ func (a *Answer) read(at *layout, p *Prompt) {
 		gather(a.copied, at.told, all, 1)
 		gather(a.copied, at.guessed, all, factor)
 	}
-	a.Blocks = a.copied
+	a.Overlap = a.copied
 }
 
 // readPredicted adds what was lately routed to ranks with events, beyond what these told.
@@ -177,14 +174,14 @@ func (a *Answer) readPredicted(at *layout, weight float64) {
 		return
 	}
 	a.predicted = sized(a.predicted, at.n)
-	if !beyond(a.predicted, a.Blocks, at.predicted, a.held.Blocks) {
+	if !beyond(a.predicted, a.Overlap, at.predicted, a.held.Blocks) {
 		return
 	}
 	for i, n := range a.predicted {
 		if n > 0 {
 			n = uint32(weight * float64(n))
 			a.predicted[i] = n
-			a.Blocks[i] += n
+			a.Overlap[i] += n
 		}
 	}
 	a.Predicted = a.predicted
@@ -192,7 +189,7 @@ func (a *Answer) readPredicted(at *layout, weight float64) {
 
 // readTiers fills in the blocks in host memory and on disk.
 func (a *Answer) readTiers(at *layout) {
-	counted := a.Blocks
+	counted := a.Overlap
 	if len(at.host) > 0 {
 		a.host = sized(a.host, at.n)
 		if beyond(a.host, counted, at.host, a.held.Blocks) {
@@ -221,29 +218,29 @@ func (a *Answer) readTiers(at *layout) {
 // rank with events each guessed block counts as much as weight says. The argument most
 // bounds the blocks of a rank.
 func (a *Answer) Beyond(known int, guess *Answer, weight float64, most int) {
-	if a.Blocks == nil && known > 0 || guess.Blocks == nil {
+	if a.Overlap == nil && known > 0 || guess.Overlap == nil {
 		return
 	}
-	if a.Blocks == nil {
-		a.copied = sized(a.copied, len(guess.Blocks))
+	if a.Overlap == nil {
+		a.copied = sized(a.copied, len(guess.Overlap))
 		clear(a.copied)
-		a.Blocks = a.copied
+		a.Overlap = a.copied
 	}
 	if a.Predicted == nil {
-		a.predicted = sized(a.predicted, len(a.Blocks))
+		a.predicted = sized(a.predicted, len(a.Overlap))
 		clear(a.predicted)
 	}
-	for i, held := range a.Blocks {
-		g := min(guess.Blocks[i], uint32(max(most, 0))) //nolint:gosec // blocks of a prompt
+	for i, held := range a.Overlap {
+		g := min(guess.Overlap[i], uint32(max(most, 0))) //nolint:gosec // blocks of a prompt
 		if int(held) < known || g <= held {
 			continue
 		}
-		if a.Guessed.Has(i) {
-			a.Blocks[i] = g
+		if a.Estimated.Has(i) {
+			a.Overlap[i] = g
 			continue
 		}
 		if more := uint32(weight * float64(g-held)); more > 0 {
-			a.Blocks[i] += more
+			a.Overlap[i] += more
 			a.predicted[i] += more
 			a.Predicted = a.predicted
 		}

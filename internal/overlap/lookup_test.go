@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -137,13 +138,13 @@ func TestTheAnswerIsThatOfEachRankWhateverTheNumbering(t *testing.T) {
 			p := Prompt{Hashes: chain, Estimated: rng.IntN(3) == 0, BlocksPerHash: rng.IntN(4)}
 			l.Of(s, ranks, p, &a)
 			want := slowly(cfg, s, ranks, p)
-			require.Equal(t, want.blocks, a.Blocks, "seed %d", seed)
+			require.Equal(t, want.blocks, a.Overlap, "seed %d", seed)
 			require.Equal(t, column(want.predicted), column(a.Predicted), "seed %d: predicted", seed)
 			require.Equal(t, column(want.host), a.Host, "seed %d: host", seed)
 			require.Equal(t, column(want.disk), a.Disk, "seed %d: disk", seed)
 			require.Equal(t, want.shared, a.Shared, "seed %d: shared", seed)
 			for i := range want.guessed {
-				require.Equal(t, want.guessed[i], a.Guessed.Has(i), "seed %d", seed)
+				require.Equal(t, want.guessed[i], a.Estimated.Has(i), "seed %d", seed)
 			}
 			if r := ranks[rng.IntN(len(ranks))]; rng.IntN(2) == 0 { // another numbering
 				cfg.Index.Detach(r)
@@ -165,8 +166,8 @@ func TestRanksInARowAreNotCopied(t *testing.T) {
 	}
 	var a Answer
 	l.Of(s, ranksOf(s), Prompt{Hashes: []kvindex.LocalHash{1}}, &a)
-	require.Len(t, a.Blocks, 80)
-	require.Same(t, &a.held.Blocks[0], &a.Blocks[0])
+	require.Len(t, a.Overlap, 80)
+	require.Same(t, &a.held.Blocks[0], &a.Overlap[0])
 	require.Nil(t, a.copied)
 }
 
@@ -183,11 +184,11 @@ func TestAnAnswerThatIsTooShortIsNotTakenAsItIs(t *testing.T) {
 func TestNothingIsAskedWithoutHashes(t *testing.T) {
 	_, l := parts(t)
 	s := fleet(t, func(int) bool { return true }, 2, 1)
-	a := Answer{Blocks: []uint32{1}}
+	a := Answer{Cached: picker.Cached{Overlap: []uint32{1}}}
 	l.Of(s, ranksOf(s), Prompt{}, &a)
-	require.Nil(t, a.Blocks)
+	require.Nil(t, a.Overlap)
 	l.Of(s, nil, Prompt{Hashes: []kvindex.LocalHash{1}}, &a)
-	require.Nil(t, a.Blocks)
+	require.Nil(t, a.Overlap)
 }
 
 func TestALookupAllocatesNothing(t *testing.T) {
@@ -241,7 +242,7 @@ func TestAnswersFitThePoolWhileTheNumberingChanges(t *testing.T) {
 			var a Answer
 			for range 3000 {
 				l.Of(s, ranks, Prompt{Hashes: chain}, &a)
-				if len(a.Blocks) != len(ranks) {
+				if len(a.Overlap) != len(ranks) {
 					t.Error("an answer of another length")
 				}
 			}
@@ -284,15 +285,15 @@ func TestWhatIsGuessedBeyondTheKnownIsOfRanksThatHoldAllOfThat(t *testing.T) {
 		return a
 	}
 	a := beyond(known, 1, 9)
-	require.Equal(t, []uint32{8, 1, 2, 8, 0}, a.Blocks)
+	require.Equal(t, []uint32{8, 1, 2, 8, 0}, a.Overlap)
 	require.Equal(t, []uint32{6, 0, 0, 0, 0}, a.Predicted)
-	require.True(t, a.Guessed.Has(3))
+	require.True(t, a.Estimated.Has(3))
 	a = beyond(known, 0.5, 7)
-	require.Equal(t, []uint32{4, 1, 2, 7, 0}, a.Blocks)
+	require.Equal(t, []uint32{4, 1, 2, 7, 0}, a.Overlap)
 	require.Equal(t, []uint32{2, 0, 0, 0, 0}, a.Predicted)
 	a = beyond(known, 0, 9)
 	require.Nil(t, a.Predicted)
-	require.Equal(t, []uint32{2, 1, 2, 8, 0}, a.Blocks)
-	require.Equal(t, []uint32{8, 8, 0, 8, 0}, beyond(nil, 1, 9).Blocks, "where nothing is known all is guessed")
+	require.Equal(t, []uint32{2, 1, 2, 8, 0}, a.Overlap)
+	require.Equal(t, []uint32{8, 8, 0, 8, 0}, beyond(nil, 1, 9).Overlap, "where nothing is known all is guessed")
 	require.Nil(t, beyond([]kvindex.LocalHash{77}, 1, 9).Predicted, "nobody holds what is known")
 }

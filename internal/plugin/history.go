@@ -13,7 +13,7 @@ import (
 
 // history keeps the latest changes of state, for the page. Safe for concurrent use.
 type history struct {
-	mu   sync.Mutex
+	mu   sync.Mutex         // guards the fields below
 	last []admin.Transition // newest first
 
 	lately []admin.Lately // who came and went, newest first

@@ -18,7 +18,7 @@ type pools struct {
 	all    int  // the number of pools that are watched
 	beside bool // other sources of workers are set
 
-	mu     sync.Mutex
+	mu     sync.Mutex        // guards absent
 	absent map[string]string // why there is no pool of the name
 }
 

@@ -162,25 +162,37 @@ func newKeyPair(cert, key string, log *slog.Logger) (*keyPair, error) {
 // at returns the certificate in the files. If the files do not match, as while they are
 // being written, it returns the last one that could be read.
 func (k *keyPair) at(now time.Time) *tls.Certificate {
+	cert, again, err := k.look(now)
+	switch {
+	case err != nil:
+		k.log.Warn("the TLS certificate cannot be read again, and the one before is shown: see that tls.cert and tls.key belong together and that this user may read them", logkey.Err, err)
+	case again:
+		k.log.Info("the TLS certificate was read again", logkey.Cert, k.files[0])
+	}
+	return cert
+}
+
+// look is at without its log. The error is of files that cannot be read, unless it was returned before.
+func (k *keyPair) look(now time.Time) (cert *tls.Certificate, again bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if now.Sub(k.looked) < lookEvery {
-		return k.cert
+		return k.cert, false, nil
 	}
 	k.looked = now
-	if !k.changed() {
-		k.fault = ""
-		return k.cert
+	if k.changed() {
+		err = k.load()
+		again = err == nil
 	}
-	switch err := k.load(); {
-	case err == nil:
-		k.fault = ""
-		k.log.Info("the TLS certificate was read again", logkey.Cert, k.files[0])
-	case err.Error() != k.fault:
+	before := k.fault
+	k.fault = ""
+	if err != nil {
 		k.fault = err.Error()
-		k.log.Warn("the TLS certificate cannot be read again, and the one before is shown: see that tls.cert and tls.key belong together and that this user may read them", logkey.Err, err)
 	}
-	return k.cert
+	if k.fault == before {
+		err = nil
+	}
+	return k.cert, again, err
 }
 
 // wrong says why the files cannot be read again; "": they can.

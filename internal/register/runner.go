@@ -52,9 +52,9 @@ type Runner struct {
 
 	metrics *metrics
 
-	mu      sync.Mutex
-	state   State  // a copy of m's state after its last step
-	trouble string // the registry's last error; "" once it holds what it was given
+	mu      sync.Mutex // guards the fields below
+	state   State      // a copy of m's state after its last step
+	trouble string     // the registry's last error; "" once it holds what it was given
 }
 
 // New returns a Runner for the engine of cfg. It asks no questions yet.

@@ -32,12 +32,12 @@ type home struct {
 // model that no worker is known to serve. If it is not set, such a model may get a worker
 // as soon as the workers tell theirs: that is no unknown model. The home has no pool if
 // there is a refusal.
-func (rt *Router) homeOf(q *Question) (home, *Refusal) {
+func (m *models) homeOf(q *Question) (home, *Refusal) {
 	r, world, now := &q.req, q.world, q.now
-	key, untold := rt.keyOf(q)
+	key, untold := m.keyOf(q)
 	switch {
 	case untold:
-		return home{pool: rt.untold(world)}, nil
+		return home{pool: m.untold(world)}, nil
 	case key.Model == "":
 		return home{}, badMember(openai.Error{Kind: openai.MissingField, Field: "model"})
 	}
@@ -56,10 +56,10 @@ func (rt *Router) homeOf(q *Question) (home, *Refusal) {
 		}
 	}
 	if h.pool == nil {
-		h.pool = rt.byDefault(q, key.Model)
+		h.pool = m.byDefault(q, key.Model)
 	}
-	others := rt.untold(world)
-	if h.pool == nil && rt.cfg.PassUnknown {
+	others := m.untold(world)
+	if h.pool == nil && m.passUnknown {
 		h.pool = others
 	}
 	switch {
@@ -87,8 +87,8 @@ func (rt *Router) homeOf(q *Question) (home, *Refusal) {
 }
 
 // byDefault returns the pool of the only model if all its engines know it by that name, too.
-func (rt *Router) byDefault(q *Question, name string) *worker.Pool {
-	only := q.world.Pool(rt.onlyModel(q.world, q.now))
+func (m *models) byDefault(q *Question, name string) *worker.Pool {
+	only := q.world.Pool(m.onlyModel(q.world, q.now))
 	if only == nil || !every(only, func(w *worker.Worker) bool { return engines.Of(w.Engine).DefaultModel == name }) {
 		return nil
 	}
@@ -99,15 +99,15 @@ func (rt *Router) byDefault(q *Question, name string) *worker.Pool {
 // one if it names none, as a request on /generate; zero if there are several. It returns
 // true if the request is for the workers whose models are not known, since it names one of
 // them, or since it names no model and none is known.
-func (rt *Router) keyOf(q *Question) (key worker.Key, untold bool) {
-	some := rt.untold(q.world) != nil
+func (m *models) keyOf(q *Question) (key worker.Key, untold bool) {
+	some := m.untold(q.world) != nil
 	if some && q.wish.namesUntold(q.world) {
 		return key, true
 	}
-	key = worker.Key{Model: string(q.req.Scan.Model), Namespace: rt.cfg.Policy.Namespace}
+	key = worker.Key{Model: string(q.req.Scan.Model), Namespace: m.namespace}
 	if key.Model == "" {
-		key = rt.onlyModel(q.world, q.now)
-		untold = key.Model == "" && some && rt.cfg.PassUnknown && rt.noneTold(q.world)
+		key = m.onlyModel(q.world, q.now)
+		untold = key.Model == "" && some && m.passUnknown && m.noneTold(q.world)
 	}
 	return key, untold
 }

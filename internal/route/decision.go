@@ -115,7 +115,7 @@ func (rt *Router) Decide(q *Question, p tokens.Prompt, sc *Scratch, now time.Tim
 	if d.v.fail == nil {
 		d.fill(&out)
 	}
-	out.Record = d.record()
+	out.Record = recording{&d}.record()
 	decided = true
 	return out, d.v.fail
 }
@@ -136,7 +136,7 @@ func (d *decider) fill(out *Decision) {
 	out.Apart, out.Answer, out.Alone = q.apart, q.answer(), v.split.reason
 	out.Answer.Late = v.prefill.decision.Late || v.decode.decision.Late
 	out.Decode = d.picked(&v.decode)
-	out.Destination, out.Others = q.destinations(&v.decode)
+	out.Destination, out.Others = destinations(q.world, &v.decode), v.decode.others
 	if out.Apart {
 		out.Prefill = d.picked(&v.prefill)
 		out.Kind = engines.HandOff(out.Prefill.Worker.Engine)

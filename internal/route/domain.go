@@ -3,6 +3,7 @@ package route
 import (
 	"slices"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -50,7 +51,7 @@ type reach struct {
 }
 
 func (d *decider) reachOf(w *worker.Worker) reach {
-	at := reach{fit: w.Fit(), domain: d.q.domain(w)}
+	at := reach{fit: w.Fit(), domain: domain(d.q.world, w)}
 	if d.sides != nil {
 		at.from = w.ID
 	}
@@ -63,7 +64,7 @@ func (d *decider) reachOf(w *worker.Worker) reach {
 func (d *decider) strand() bool {
 	q, v := d.q, &d.v
 	from := q.world.Worker(v.prefill.decision.Rank.ID)
-	if from == nil || q.places.Prefill != nil || q.domain(from) == "" && len(q.pool.PrefillFits) < 2 && d.sides == nil {
+	if from == nil || q.places.Prefill != nil || domain(q.world, from) == "" && len(q.pool.PrefillFits) < 2 && d.sides == nil {
 		return false
 	}
 	served := map[reach]bool{d.reachOf(from): false}
@@ -84,11 +85,11 @@ func (d *decider) strand() bool {
 
 // domain returns the taint that a decode worker must carry to get the KV of w, "" for
 // none.
-func (q *Question) domain(w *worker.Worker) string {
+func domain(world *activation.World, w *worker.Worker) string {
 	if w == nil || w.KVTransfer.Domain == "" || w.KVTransfer.Enforcement == worker.Preferred {
 		return ""
 	}
-	return q.world.TransferTaint(w.ID)
+	return world.TransferTaint(w.ID)
 }
 
 // decodes reports whether there is a decode worker within the reach that could be picked.

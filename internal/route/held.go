@@ -30,7 +30,7 @@ func (q *Question) Barred() bool {
 	if q.req.Scan == nil {
 		return false
 	}
-	for k := range q.kinds() {
+	for k := range kinds(q.pool) {
 		if handoff.Hindrance(k, q.req.Body, q.req.Scan, nil) != (handoff.Obstacle{}) {
 			return true
 		}
@@ -51,7 +51,7 @@ func (d *decider) held(c *choice, at int, narrowed bool) Held {
 		picked := &x.Rows[0]
 		h.Silent = picked.Degraded && !picked.Estimated
 		h.Guessed = picked.PredictedBlocks
-		h.Events = !estimated && d.told(d.q.world.Worker(picked.Rank.ID), picked.Rank)
+		h.Events = !estimated && d.cfg.told(d.q.world.Worker(picked.Rank.ID), picked.Rank)
 		if estimated || picked.Estimated {
 			h.Guessed = c.decision.OverlapBlocks
 		}
@@ -70,8 +70,8 @@ func (d *decider) held(c *choice, at int, narrowed bool) Held {
 	if x.Held > 0 {
 		more(x.Held, c.whyOut(&x.Holder))
 	}
-	if narrowed && len(a.Blocks) > 0 {
-		more(slices.Max(a.Blocks), hitloss.Constraint)
+	if narrowed && len(a.Overlap) > 0 {
+		more(slices.Max(a.Overlap), hitloss.Constraint)
 	}
 	if a.Drains {
 		more(a.Outside, hitloss.Aside)

@@ -3,6 +3,7 @@ package route
 import (
 	"iter"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
@@ -21,14 +22,21 @@ func Keys(world *activation.World, namespace string) iter.Seq[worker.Key] {
 	}
 }
 
+// models finds the pool that a request is for, by the model that it names. Safe for concurrent use.
+type models struct {
+	namespace   string // read-only, as the next
+	passUnknown bool   // see Config.PassUnknown
+	everyone    atomic.Pointer[everyone]
+}
+
 // untold returns the pool of the workers whose models are not known, nil if there are none.
-func (rt *Router) untold(world *activation.World) *worker.Pool {
-	return world.Pool(worker.Key{Model: worker.NoModel, Namespace: rt.cfg.Policy.Namespace})
+func (m *models) untold(world *activation.World) *worker.Pool {
+	return world.Pool(worker.Key{Model: worker.NoModel, Namespace: m.namespace})
 }
 
 // noneTold reports whether no model of the namespace is known.
-func (rt *Router) noneTold(world *activation.World) bool {
-	for range Keys(world, rt.cfg.Policy.Namespace) {
+func (m *models) noneTold(world *activation.World) bool {
+	for range Keys(world, m.namespace) {
 		return false
 	}
 	return true
@@ -37,17 +45,17 @@ func (rt *Router) noneTold(world *activation.World) bool {
 // onlyModel returns the only model of the namespace, adapters aside: several names of the
 // same workers are one model, whose first name it returns. It returns the zero Key if there
 // are several models or none.
-func (rt *Router) onlyModel(world *activation.World, now time.Time) worker.Key {
+func (m *models) onlyModel(world *activation.World, now time.Time) worker.Key {
 	only := worker.Key{}
 	for _, k := range world.DepartedKeys(now) { // a model whose workers have all left counts: it may come back
-		if k.Namespace == rt.cfg.Policy.Namespace {
+		if k.Namespace == m.namespace {
 			if only.Model != "" {
 				return worker.Key{}
 			}
 			only = k
 		}
 	}
-	for k := range Keys(world, rt.cfg.Policy.Namespace) {
+	for k := range Keys(world, m.namespace) {
 		p := world.Pool(k)
 		if adapterAlone(p) {
 			continue // the pool of its base model counts instead
@@ -59,12 +67,12 @@ func (rt *Router) onlyModel(world *activation.World, now time.Time) worker.Key {
 			only = k
 		}
 	}
-	return rt.firstName(world, only)
+	return m.firstName(world, only)
 }
 
 // firstName returns the name that the first worker of the key's pool has first, of the names,
 // adapters aside, of the same workers.
-func (rt *Router) firstName(world *activation.World, k worker.Key) worker.Key {
+func (m *models) firstName(world *activation.World, k worker.Key) worker.Key {
 	p := world.Pool(k)
 	if p == nil {
 		return k
@@ -73,9 +81,9 @@ func (rt *Router) firstName(world *activation.World, k worker.Key) worker.Key {
 		if len(ws) == 0 {
 			continue
 		}
-		for _, m := range ws[0].Models {
-			named := worker.Key{Model: m, Namespace: k.Namespace}
-			if !slices.Contains(ws[0].Adapters, m) && sameWorkers(world.Pool(named), p) {
+		for _, name := range ws[0].Models {
+			named := worker.Key{Model: name, Namespace: k.Namespace}
+			if !slices.Contains(ws[0].Adapters, name) && sameWorkers(world.Pool(named), p) {
 				return named
 			}
 		}
@@ -97,14 +105,14 @@ type everyone struct {
 
 // everybody returns the pool of all workers of the namespace that serve alone or decode; nil
 // if it has no worker.
-func (rt *Router) everybody(world *activation.World) *worker.Pool {
-	if e := rt.everyone.Load(); e != nil && e.world == world {
+func (m *models) everybody(world *activation.World) *worker.Pool {
+	if e := m.everyone.Load(); e != nil && e.world == world {
 		return e.pool
 	}
 	e := &everyone{world: world}
-	p := &worker.Pool{Key: worker.Key{Model: worker.NoModel, Namespace: rt.cfg.Policy.Namespace}}
+	p := &worker.Pool{Key: worker.Key{Model: worker.NoModel, Namespace: m.namespace}}
 	for _, w := range world.Workers() {
-		if w.Namespace != rt.cfg.Policy.Namespace {
+		if w.Namespace != m.namespace {
 			continue
 		}
 		e.pool = p
@@ -115,6 +123,6 @@ func (rt *Router) everybody(world *activation.World) *worker.Pool {
 			p.Decode, p.DecodeRanks = append(p.Decode, w), appendRanks(p.DecodeRanks, w)
 		}
 	}
-	rt.everyone.Store(e)
+	m.everyone.Store(e)
 	return e.pool
 }

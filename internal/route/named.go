@@ -91,21 +91,7 @@ func narrow(r *load.Request, at *pin.Place, p *picker.Params) {
 		n = int(at.Worker.DPSize)
 	}
 	n = min(n, len(r.Ranks)-from)
-	guessed := r.Estimated
-	r.Estimated = nil
-	for i := range n {
-		if guessed.Has(from + i) {
-			if r.Estimated == nil {
-				r.Estimated = picker.NewBits(n)
-			}
-			r.Estimated.Set(i)
-		}
-	}
-	for _, column := range []*[]uint32{&r.Overlaps, &r.Predicted, &r.Host, &r.Disk} {
-		if len(*column) >= from+n {
-			*column = (*column)[from : from+n]
-		}
-	}
+	r.Cached = r.Part(from, n)
 	r.Ranks = r.Ranks[from : from+n : from+n]
 	r.Filter, r.Exclude, r.MaxQueuedISLTokens = anybody{r.Filter}, nil, 0
 	p.ServeOverloaded = true

@@ -32,7 +32,7 @@ func TestANamedWorkerKeepsWhatIsKnownOfItsRanks(t *testing.T) {
 			guessed := picker.NewBits(5)
 			guessed.Set(2)
 			r := load.Request{
-				Ranks: ranks, Overlaps: column(10), Predicted: column(20), Host: column(30), Disk: column(40), Estimated: guessed,
+				Ranks: ranks, Cached: picker.Cached{Overlap: column(10), Predicted: column(20), Host: column(30), Disk: column(40), Estimated: guessed},
 				Exclude: row.want[:1], MaxQueuedISLTokens: 7,
 			}
 			p := picker.Params{Mode: picker.RoundRobin}
@@ -40,7 +40,7 @@ func TestANamedWorkerKeepsWhatIsKnownOfItsRanks(t *testing.T) {
 			require.Equal(t, row.want, r.Ranks)
 			for i := range row.want {
 				at := row.from + uint32(i)
-				require.Equal(t, []uint32{10 + at, 20 + at, 30 + at, 40 + at}, []uint32{r.Overlaps[i], r.Predicted[i], r.Host[i], r.Disk[i]})
+				require.Equal(t, []uint32{10 + at, 20 + at, 30 + at, 40 + at}, []uint32{r.Overlap[i], r.Predicted[i], r.Host[i], r.Disk[i]})
 			}
 			require.Len(t, r.Disk, len(row.want))
 			var estimated []int

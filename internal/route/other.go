@@ -3,6 +3,7 @@ package route
 import (
 	"slices"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/pin"
@@ -20,7 +21,7 @@ func (rt *Router) askPassing(q *Question) *Refusal {
 	q.query.Request, q.query.Body = r.Scan, r.Body
 	anyPart := r.Scan == nil || engines.OfAnyRole.Serves(r.Passing)
 	kept := openai.ResponseAt(r.Passing)
-	if w := q.keeper(kept); w != nil && len(w.Models) > 0 {
+	if w := keeper(q.world, kept); w != nil && len(w.Models) > 0 {
 		q.pool = q.world.Pool(worker.Key{Model: w.Models[0], Namespace: w.Namespace})
 	}
 	if q.pool == nil {
@@ -38,11 +39,11 @@ func (rt *Router) askPassing(q *Question) *Refusal {
 	if of := rt.cfg.Policy.RulesOf(q.pool); of.Enforced && !of.NeverSplit && !anyPart {
 		return q.noneAlone(false)
 	}
-	q.decodeOnly = anyPart && !q.offers(q.pool.AggregatedRanks) && (q.offers(q.pool.DecodeRanks) || len(q.pool.AggregatedRanks) == 0 && !q.offers(q.pool.PrefillRanks))
-	q.atPrefill = !q.offers(q.pool.AggregatedRanks) && !q.decodeOnly && q.offers(q.pool.PrefillRanks) && (anyPart || q.servesAtPrefill())
+	q.decodeOnly = anyPart && !offers(q, q.pool.AggregatedRanks) && (offers(q, q.pool.DecodeRanks) || len(q.pool.AggregatedRanks) == 0 && !offers(q, q.pool.PrefillRanks))
+	q.atPrefill = !offers(q, q.pool.AggregatedRanks) && !q.decodeOnly && offers(q, q.pool.PrefillRanks) && (anyPart || q.servesAtPrefill())
 	lead := q.lead()
 	switch {
-	case len(lead) == 0 && (anyPart || rt.untold(q.world) != nil): // a worker that decodes will do, or one of which nothing is known yet
+	case len(lead) == 0 && (anyPart || rt.models.untold(q.world) != nil): // a worker that decodes will do, or one of which nothing is known yet
 		return refuse(NoAggregated)
 	case len(lead) == 0:
 		return q.noneAlone(true)
@@ -55,7 +56,7 @@ func (rt *Router) askPassing(q *Question) *Refusal {
 // that the request names, or of the only model. If the request names neither and there are
 // several models, it is the pool of all workers; for a body only if PassUnknown is set.
 func (rt *Router) passingPool(q *Question) *Refusal {
-	r, only, untold := q.req.Scan, worker.Key{}, rt.untold(q.world)
+	r, only, untold := q.req.Scan, worker.Key{}, rt.models.untold(q.world)
 	named := q.wish.pins.Decode.Worker(q.world.Snapshot)
 	switch {
 	case untold != nil && q.wish.namesUntold(q.world):
@@ -66,7 +67,7 @@ func (rt *Router) passingPool(q *Question) *Refusal {
 	case named != nil && len(named.Models) > 0:
 		only = worker.Key{Model: named.Models[0], Namespace: rt.cfg.Policy.Namespace}
 	case r != nil || untold == nil:
-		only = rt.onlyModel(q.world, q.now)
+		only = rt.models.onlyModel(q.world, q.now)
 	}
 	switch {
 	case only.Model != "" && (r == nil || named != nil):
@@ -74,7 +75,7 @@ func (rt *Router) passingPool(q *Question) *Refusal {
 	case only.Model != "", r != nil && !rt.cfg.PassUnknown:
 		return rt.passHome(q)
 	default:
-		q.pool = rt.everybody(q.world)
+		q.pool = rt.models.everybody(q.world)
 	}
 	if q.pool == nil {
 		return refuse(NoWorker)
@@ -83,15 +84,15 @@ func (rt *Router) passingPool(q *Question) *Refusal {
 }
 
 // keeper returns the worker that a response's id names; nil: it names none that is known.
-func (q *Question) keeper(id string) *worker.Worker {
+func keeper(world *activation.World, id string) *worker.Worker {
 	n, _ := openai.KeeperOf(id)
-	return q.world.Worker(worker.ID(n))
+	return world.Worker(worker.ID(n))
 }
 
 // placeKeeper has the worker that keeps a response serve the request, which only that one can. An id
 // that names no worker is an engine's own: it is the only worker's, if there is one alone.
 func (q *Question) placeKeeper(id string) *Refusal {
-	w := q.keeper(id)
+	w := keeper(q.world, id)
 	if _, named := openai.KeeperOf(id); w == nil && !named && len(q.pool.Aggregated) == 1 {
 		w = q.pool.Aggregated[0]
 	}
@@ -104,13 +105,13 @@ func (q *Question) placeKeeper(id string) *Refusal {
 }
 
 // offers reports whether the data plane allows one of the ranks.
-func (q *Question) offers(ranks []worker.Rank) bool {
+func offers(q *Question, ranks []worker.Rank) bool {
 	_, some := within(q.world.Snapshot, q.req.Subset, ranks)
 	return some && len(ranks) > 0
 }
 
 func (rt *Router) passHome(q *Question) *Refusal {
-	home, f := rt.homeOf(q)
+	home, f := rt.models.homeOf(q)
 	q.pool = home.pool
 	return f
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/overlap"
@@ -22,7 +23,7 @@ type choice struct {
 	made     bool
 	growth   load.Growth            // of decode's answer
 	most     float64                // with such a cost the pick is declined; 0: no limit
-	others   []worker.Rank          // to try after the picked one, best first
+	others   []Destination          // to try after the picked one, best first
 	missing  string                 // the required taint that is shown in place of noTaint
 	without  string                 // why a rank was not among those to pick from
 	stranded []worker.Rank          // left out, since no decode worker is in their domain, or the two would be kept apart (internal/sides)
@@ -164,7 +165,7 @@ func (d *decider) pick(c *choice, r *load.Request, into *load.Reservation) error
 		return err
 	}
 	exclude := r.Exclude
-	mates := q.portMates()
+	mates := portMates(q.world, q.req.Failed)
 	if len(mates) > 0 {
 		r.Exclude = slices.Concat(exclude, mates)
 	}
@@ -183,12 +184,12 @@ func (d *decider) pick(c *choice, r *load.Request, into *load.Reservation) error
 	return err
 }
 
-// portMates are the other ranks of workers that have failed the request, if each rank has
+// portMates are the other ranks of workers that have failed a request, if each rank has
 // a port of its own. They may be dead with the failed rank, and the probe that finds out
 // takes its time.
-func (q *Question) portMates() (mates []worker.Rank) {
-	for _, r := range q.req.Failed {
-		if w := q.world.Worker(r.ID); w != nil && w.Ports() > 1 {
+func portMates(world *activation.World, failed []worker.Rank) (mates []worker.Rank) {
+	for _, r := range failed {
+		if w := world.Worker(r.ID); w != nil && w.Ports() > 1 {
 			mates = appendRanks(mates, w)
 		}
 	}
@@ -223,7 +224,7 @@ func (d *decider) offer(c *choice) load.Request {
 	} else {
 		c.explain, r.Pick.NewBlocks = &sc.explain[1], v.newBlocks()
 		asked := q.answer()
-		c.growth = d.growth(&asked, v.size)
+		c.growth = d.cfg.growth(&asked, v.size)
 		r.Growth = c.growth
 	}
 	c.stranded = slices.Concat(c.stranded, d.keptApart(role, r.Ranks))
@@ -242,8 +243,7 @@ func (d *decider) offer(c *choice) load.Request {
 		d.overlaps.Of(q.world.Snapshot, r.Ranks, d.blocksOf(&v.rest, role), &sc.beyond)
 		sc.overlap.Beyond(len(v.prompt.Hashes), &sc.beyond, c.params.EstimatedOverlapWeight, v.blocks)
 	}
-	r.Overlaps, r.Estimated = sc.overlap.Blocks, sc.overlap.Guessed
-	r.Predicted, r.Host, r.Disk = sc.overlap.Predicted, sc.overlap.Host, sc.overlap.Disk
+	r.Cached = sc.overlap.Cached
 	r.Pick.SharedBlocks = int(sc.overlap.Shared)
 	return r
 }

@@ -97,7 +97,7 @@ func (rt *Router) askIn(world *activation.World, now time.Time, r *Request, w wi
 // askRead is Ask for a request on a path that Baton reads.
 func (rt *Router) askRead(q *Question) *Refusal {
 	r := &q.req
-	home, f := rt.homeOf(q)
+	home, f := rt.models.homeOf(q)
 	if f != nil {
 		return f
 	}
@@ -136,7 +136,7 @@ func (rt *Router) askRead(q *Question) *Refusal {
 
 // endsBy returns the row of the member by which an engine of the pool would end, or nil. Workers of one role are of one engine, but while a pool changes over.
 func endsBy(q *Question) *capability.Row {
-	for k := range q.kinds() {
+	for k := range kinds(q.pool) {
 		if row := k.Takes.Ends(q.req.Body, q.req.Scan); row != nil {
 			return row
 		}
@@ -144,10 +144,10 @@ func endsBy(q *Question) *capability.Row {
 	return nil
 }
 
-// kinds yields the hand-off of each role's engine in the pool.
-func (q *Question) kinds() iter.Seq[handoff.Kind] {
+// kinds yields the hand-off of each role's engine in a pool.
+func kinds(p *worker.Pool) iter.Seq[handoff.Kind] {
 	return func(yield func(handoff.Kind) bool) {
-		for _, ws := range [...][]*worker.Worker{q.pool.Prefill, q.pool.Decode, q.pool.Aggregated} {
+		for _, ws := range [...][]*worker.Worker{p.Prefill, p.Decode, p.Aggregated} {
 			if len(ws) == 0 {
 				continue
 			}
@@ -170,7 +170,7 @@ func (q *Question) Shape() (model string, unlisted []string) {
 	if q.req.Passing != "" {
 		return "", nil
 	}
-	for k := range q.kinds() {
+	for k := range kinds(q.pool) {
 		unlisted = k.Takes.Unlisted(q.req.Body, q.req.Scan)
 		if len(unlisted) > 0 {
 			break

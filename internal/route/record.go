@@ -14,8 +14,11 @@ import (
 // This file writes the record of a decision, with its reasons in words. No prompt text
 // passes through it.
 
+// recording is a decision while its record is written, out of what it was made of.
+type recording struct{ *decider }
+
 // record fills in the record of the decision, in the scratch's memory.
-func (d *decider) record() *decision.Record {
+func (d recording) record() *decision.Record {
 	q, v, r := d.q, &d.v, &d.sc.record
 	*r = decision.Record{}
 	r.BodyBytes = int64(len(q.req.Body))
@@ -38,7 +41,7 @@ func (d *decider) record() *decision.Record {
 	return r
 }
 
-func (d *decider) fillChoice(out *decision.Choice, c *choice) {
+func (d recording) fillChoice(out *decision.Choice, c *choice) {
 	q := d.q
 	if c.explain == nil {
 		return
@@ -80,7 +83,7 @@ func queueNote(e *picker.SaturatedError) string {
 		strconv.FormatInt(e.MaxQueuedISLTokens, 10)
 }
 
-func (d *decider) strandedNote(role worker.Role) string {
+func (d recording) strandedNote(role worker.Role) string {
 	switch {
 	case role != worker.Prefill || d.q.places.Decode != nil:
 		return "counts the tokens of prompts otherwise than the other worker"
@@ -92,7 +95,7 @@ func (d *decider) strandedNote(role worker.Role) string {
 }
 
 // fillOut adds the ranks that could not be picked, each with the reason.
-func (d *decider) fillOut(out *decision.Choice, c *choice) {
+func (d recording) fillOut(out *decision.Choice, c *choice) {
 	q := d.q
 	x := c.explain
 	for i := range x.Out {
@@ -122,7 +125,7 @@ func (d *decider) fillOut(out *decision.Choice, c *choice) {
 	}
 }
 
-func (d *decider) asideNote(r worker.Rank) string {
+func (d recording) asideNote(r worker.Rank) string {
 	if h, known := d.cfg.Health.Lookup(r); known && h.State != health.Healthy {
 		return h.State.String() + ": " + string(h.Reason)
 	}

@@ -7,8 +7,8 @@ import (
 )
 
 // told reports whether KV events tell which blocks the rank holds.
-func (rt *Router) told(w *worker.Worker, r worker.Rank) bool {
-	return !w.KVEvents.IsZero() || rt.cfg.Overlap.Tells != nil && rt.cfg.Overlap.Tells(r)
+func (c *Config) told(w *worker.Worker, r worker.Rank) bool {
+	return !w.KVEvents.IsZero() || c.Overlap.Tells != nil && c.Overlap.Tells(r)
 }
 
 // remember notes to which rank the prompt was routed. If events tell of the rank's
@@ -23,7 +23,7 @@ func (d *decider) remember() {
 	}
 	switch {
 	case len(p.Hashes) == 0: // a prompt with a picture may have no whole block before it
-	case p.Estimated || !d.told(q.world.Worker(rank.ID), rank):
+	case p.Estimated || !d.cfg.told(q.world.Worker(rank.ID), rank):
 		d.cfg.Routes.Note(rank, p.Hashes, kvindex.Estimated, now)
 	case d.cfg.Overlap.PredictedWeight > 0:
 		d.cfg.Routes.Note(rank, p.Hashes, kvindex.Predicted, now)

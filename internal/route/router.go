@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
@@ -84,7 +83,7 @@ type Router struct {
 	overlaps *overlap.Lookup
 	taints   taintSets
 	scratch  sync.Pool // of *Scratch
-	everyone atomic.Pointer[everyone]
+	models   models
 }
 
 // New returns a Router.
@@ -93,7 +92,7 @@ func New(cfg Config) (*Router, error) {
 	if err != nil {
 		return nil, fmt.Errorf("route: %w", err)
 	}
-	rt := &Router{cfg: cfg, overlaps: overlaps}
+	rt := &Router{cfg: cfg, overlaps: overlaps, models: models{namespace: cfg.Policy.Namespace, passUnknown: cfg.PassUnknown}}
 	rt.scratch.New = func() any { return NewScratch() }
 	return rt, nil
 }

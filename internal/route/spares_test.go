@@ -88,5 +88,5 @@ func TestARankWithAPortOfItsOwnIsSomebodyElse(t *testing.T) {
 	require.True(t, spares())
 	q.req.Failed = []worker.Rank{{ID: 3}}
 	require.False(t, spares(), "the third has failed the request before")
-	require.ElementsMatch(t, []worker.Rank{{ID: 3}, {ID: 3, DPRank: 1}, {ID: 3, DPRank: 2}}, q.portMates(), "they are rather not tried")
+	require.ElementsMatch(t, []worker.Rank{{ID: 3}, {ID: 3, DPRank: 1}, {ID: 3, DPRank: 2}}, portMates(q.world, q.req.Failed), "they are rather not tried")
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/subset"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -62,9 +63,18 @@ func (d *decider) others(c *choice, r load.Request) {
 		// The request has one header that names the rank: it must be right at each
 		// destination.
 		if w := q.world.Worker(last.ID); w.RanksPerPort() == first.RanksPerPort() {
-			c.others = append(c.others, last)
+			c.then(w, last)
 		}
 	}
+}
+
+// then adds a rank of w to those that are to be tried after the picked one. Where the ranks of a worker
+// share a port, the header names the picked one's number, and that rank of w serves.
+func (c *choice) then(w *worker.Worker, r worker.Rank) {
+	if w.RanksPerPort() > 1 {
+		r.DPRank = c.decision.Rank.DPRank
+	}
+	c.others = append(c.others, Destination{w.EndpointOf(r.DPRank).String(), r})
 }
 
 // samePort lists the ranks of w that have the same endpoint as r.
@@ -83,19 +93,12 @@ func appendRanks(dst []worker.Rank, w *worker.Worker) []worker.Rank {
 	return dst
 }
 
-// destinations returns the addresses where the request may go, with the picked one first,
-// and the others with the rank behind each.
-func (q *Question) destinations(c *choice) (list string, others []Destination) {
+// destinations returns the addresses where the request may go, with the picked one first.
+func destinations(world *activation.World, c *choice) string {
 	rank := c.decision.Rank
-	list = q.world.Worker(rank.ID).EndpointOf(rank.DPRank).String()
-	for _, r := range c.others {
-		w := q.world.Worker(r.ID)
-		if w.RanksPerPort() > 1 {
-			r.DPRank = rank.DPRank
-		}
-		at := w.EndpointOf(r.DPRank).String()
-		list += "," + at
-		others = append(others, Destination{at, r})
+	list := world.Worker(rank.ID).EndpointOf(rank.DPRank).String()
+	for i := range c.others {
+		list += "," + c.others[i].Address
 	}
-	return list, others
+	return list
 }

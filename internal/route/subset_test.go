@@ -80,10 +80,12 @@ func TestAListSaysWhichRankServesAtEachAddress(t *testing.T) {
 			w.PortPerRank = ported
 		}
 		r := newRig(t, routetest.Aggregated(ws), nil)
-		q := &Question{world: r.cfg.Board.Load()}
-		c := &choice{others: []worker.Rank{{ID: 4, DPRank: 2}, {ID: 2}}}
+		world, c := r.cfg.Board.Load(), new(choice)
 		c.decision.Rank = worker.Rank{ID: 1, DPRank: 1}
-		list, others := q.destinations(c)
+		for _, to := range []worker.Rank{{ID: 4, DPRank: 2}, {ID: 2}} {
+			c.then(world.Worker(to.ID), to)
+		}
+		list, others := destinations(world, c), c.others
 		if ported {
 			require.Equal(t, "127.0.0.1:40101,127.0.0.1:40402,127.0.0.1:40200", list)
 			require.Equal(t, []Destination{{"127.0.0.1:40402", worker.Rank{ID: 4, DPRank: 2}}, {"127.0.0.1:40200", worker.Rank{ID: 2}}}, others)

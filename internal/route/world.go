@@ -45,20 +45,20 @@ func (rt *Router) outlook(q *Question) (apart, fallback bool, why Reason) {
 	q.undivided = rules.NeverSplit
 	why = reasonOf(o)
 	if why == NoCommon {
-		why = q.noCommon()
+		why = noCommon(q.world, q.pool)
 	}
 	return o.Way == activation.Apart || o.Reason == activation.NoListener, o.Fallback, why
 }
 
 // noCommon says why no two workers of the pool hand KV over to each other: one that could
 // drains, so that its successor may come, or none is known.
-func (q *Question) noCommon() Reason {
-	for _, w := range q.world.Workers() {
+func noCommon(world *activation.World, p *worker.Pool) Reason {
+	for _, w := range world.Workers() {
 		switch {
-		case !w.Draining || w.Namespace != q.pool.Key.Namespace || !w.Answers(q.pool.Key.Model):
-		case w.Role == worker.Prefill && len(q.pool.DecodeRanksOf(w.Fit())) > 0:
+		case !w.Draining || w.Namespace != p.Key.Namespace || !w.Answers(p.Key.Model):
+		case w.Role == worker.Prefill && len(p.DecodeRanksOf(w.Fit())) > 0:
 			return NoPrefill
-		case w.Role == worker.Decode && len(q.pool.PrefillRanksOf(w.Fit())) > 0:
+		case w.Role == worker.Decode && len(p.PrefillRanksOf(w.Fit())) > 0:
 			return NoDecode
 		}
 	}

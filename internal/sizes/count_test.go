@@ -35,7 +35,7 @@ func TestWhatIsNoPackageOfTheModuleIsNotCounted(t *testing.T) {
 		"go.mod": file("module a"), "a.go": file("package a"), "pkg/b/b.go": file("package b\nvar x = 1"), "pkg/b/b_test.go": file("package b"),
 		"pkg/b/check.go": file("//go:build invariants\n\npackage b\nvar y = 1"), "pkg/b/arena.go": file("//go:build !invariants || linux\n\npackage b"),
 		"pkg/b/b.c": file("int x;"), "pkg/b/testdata/c.go": file("no Go"), ".tools/d.go": file("package d"), "_old/e.go": file("package e"),
-		"prototype/go.mod": file("module f"), "prototype/f.go": file("package f"),
+		"other/go.mod": file("module f"), "other/f.go": file("package f"),
 	}
 	files, err := count(fsys)
 	require.NoError(t, err)

@@ -31,5 +31,5 @@
 // # What it does not do
 //
 // It says not how large a package may be, and counts no other language, no other module
-// (prototype, internal/kubeparts) and nothing in testdata.
+// (below internal/kubeparts) and nothing in testdata.
 package main

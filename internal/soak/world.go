@@ -49,7 +49,7 @@ type world struct {
 	etcdChange             sync.Mutex  // held by who stops or starts it
 
 	nextID atomic.Uint64
-	fileMu sync.Mutex
+	fileMu sync.Mutex // held by who writes the file of workers
 	events *record
 }
 

@@ -224,7 +224,7 @@ func (p *Process) Stop(grace time.Duration) error {
 
 // tail keeps the last bytes written to it. Safe for concurrent use.
 type tail struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards the fields below
 	buf   bytes.Buffer
 	limit int
 	lost  bool

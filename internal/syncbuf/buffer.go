@@ -9,7 +9,7 @@ import (
 
 // Buffer keeps what is written to it. The zero value is empty. Safe for concurrent use.
 type Buffer struct {
-	mu sync.Mutex
+	mu sync.Mutex // guards b
 	b  bytes.Buffer
 }
 

@@ -22,7 +22,7 @@ type step struct {
 	count string // as 3/9, or empty
 	begun time.Time
 
-	mu   sync.Mutex
+	mu   sync.Mutex // guards the fields below
 	w    io.Writer
 	last time.Time     // when something was printed
 	far  func() string // how far it is; called with mu held

@@ -269,7 +269,7 @@ func (p *Plugin) Choose(now time.Duration, number int, r *replay.Request) (repla
 		delete(p.flights, number)
 		return replay.Choice{}, refusal(err)
 	}
-	p.overlap = slices.Clone(p.answer.Blocks)
+	p.overlap = slices.Clone(p.answer.Overlap)
 	switch {
 	case p.cfg.Estimated:
 		f.by.index.Route(d.Rank, chain, kvindex.Estimated, clock(now))
@@ -323,11 +323,11 @@ func (p *Plugin) pick(now time.Duration, f *flight, r *replay.Request, l *leg) (
 	if l.role == worker.Prefill {
 		req.MaxQueuedISLTokens = p.cfg.MostQueued
 	}
-	p.answer.Blocks = nil
+	p.answer.Overlap = nil
 	if l.overlaps && l.params.Mode == picker.KV {
 		by.index.Expire(req.Now)
 		by.lookup.Of(p.snap, l.ranks, overlap.Prompt{Hashes: p.chain, Estimated: p.cfg.Estimated}, &p.answer)
-		req.Overlaps, req.Estimated, req.Predicted = p.answer.Blocks, p.answer.Guessed, p.answer.Predicted
+		req.Overlap, req.Estimated, req.Predicted = p.answer.Overlap, p.answer.Estimated, p.answer.Predicted
 	}
 	return by.book.PickAndReserve(&req, l.into)
 }

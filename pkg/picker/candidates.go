@@ -93,6 +93,37 @@ type Candidate struct {
 	Starved     bool // see Candidates.Starved
 }
 
+// Cached are the columns of what candidates hold of a prompt. Each has an element for each of the
+// ranks, or is nil, which stands for zeros.
+type Cached struct {
+	Overlap   []uint32 // leading blocks of the prompt on the rank's device
+	Predicted []uint32 // how many of those are predicted: shown, not weighed
+	Host      []uint32 // further blocks in host memory
+	Disk      []uint32 // further blocks on disk
+	Estimated Bits     // whether the overlap of the rank is an estimate
+}
+
+// Part returns the columns of n ranks from the given one on. The columns are shared, but for
+// Estimated.
+func (c *Cached) Part(from, n int) Cached {
+	part := func(column []uint32) []uint32 {
+		if len(column) < from+n {
+			return nil
+		}
+		return column[from : from+n]
+	}
+	out := Cached{Overlap: part(c.Overlap), Predicted: part(c.Predicted), Host: part(c.Host), Disk: part(c.Disk)}
+	for i := range n {
+		if c.Estimated.Has(from + i) {
+			if out.Estimated == nil {
+				out.Estimated = NewBits(n)
+			}
+			out.Estimated.Set(i)
+		}
+	}
+	return out
+}
+
 // Candidates are the ranks of one pick as columns. Every column has an element for each
 // of Ranks, in the same order, or is nil, which stands for zeros. The numbers are
 // whole; they are floating-point so that a pick need not convert them. Columns make a
@@ -105,8 +136,8 @@ type Candidates struct {
 	Ranks []worker.Rank
 	Out   Bits // candidates that may not be picked
 
-	Overlap, Host, Disk       []uint32 // see Candidate
-	Predicted                 []uint32
+	Cached
+
 	Prefill, Decode, Requests []float64 // never nil, unless Ranks is empty
 	Capacity                  []float64
 	Taint                     []float32
@@ -119,7 +150,7 @@ type Candidates struct {
 	// the Writing, [UnlearnedWriting] if nothing is known.
 	PerStep, PerBlock, Growing, Farther []float64
 
-	Estimated, Degraded, LoadUnknown Bits
+	Degraded, LoadUnknown Bits
 
 	// Starved has the candidates that were lately picked far less often than others.
 	// When decode fetches the blocks that it lacks, a starved candidate counts as if it
@@ -138,7 +169,7 @@ type Candidates struct {
 func NewCandidates(rows ...Candidate) *Candidates {
 	n := len(rows)
 	c := &Candidates{
-		Ranks: make([]worker.Rank, n), Overlap: make([]uint32, n),
+		Ranks: make([]worker.Rank, n), Cached: Cached{Overlap: make([]uint32, n)},
 		Prefill: make([]float64, n), Decode: make([]float64, n), Requests: make([]float64, n), Capacity: make([]float64, n),
 		PerToken: make([]float64, n), PerRequest: make([]float64, n), PerStep: make([]float64, n), PerBlock: make([]float64, n), Growing: make([]float64, n),
 	}

@@ -25,7 +25,7 @@ type conversion struct {
 // conversions says of each conversion whether a count of the engine's has shown it right. Safe for
 // concurrent use.
 type conversions struct {
-	mu    sync.Mutex
+	mu    sync.Mutex          // guards right
 	right map[conversion]bool // absent: not compared yet
 }
 

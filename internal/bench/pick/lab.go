@@ -185,7 +185,7 @@ func (l *lab) decide(chain []kvindex.LocalHash, into *load.Reservation) error {
 // pickPrefill is the part of it that follows the look-up.
 func (l *lab) pickPrefill(into *load.Reservation) error {
 	r := l.request(worker.Prefill, l.prefill, &l.params, time.Now())
-	r.Overlaps, r.Estimated = l.answer.Blocks, l.answer.Guessed
+	r.Overlap, r.Estimated = l.answer.Overlap, l.answer.Estimated
 	r.Host, r.Disk = l.answer.Host, l.answer.Disk
 	_, err := l.book.PickAndReserve(&r, into)
 	return err
@@ -206,7 +206,7 @@ func (l *lab) columns() *picker.Candidates {
 	for i, r := range l.prefill {
 		booked, _ := l.book.Load(r)
 		rows[i] = picker.Candidate{
-			Rank: r, OverlapBlocks: l.answer.Blocks[i], ActivePrefillTokens: booked.PrefillTokens, ActiveRequests: booked.PrefillRequests,
+			Rank: r, OverlapBlocks: l.answer.Overlap[i], ActivePrefillTokens: booked.PrefillTokens, ActiveRequests: booked.PrefillRequests,
 		}
 	}
 	return picker.NewCandidates(rows...)

@@ -17,7 +17,7 @@ import (
 type Server struct {
 	Addr string // where others reach it
 
-	mu   sync.Mutex
+	mu   sync.Mutex // guards the fields below
 	kept map[uint64]string
 	made int // answers
 }

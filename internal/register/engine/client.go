@@ -127,9 +127,9 @@ type Client struct {
 	health *http.Client // has one kept connection; see Lost
 	watch  *watch
 
-	mu   sync.Mutex
-	kind Kind // by which facts are asked for: what Auto has found last, or Auto
-	last Kind // by which requests are counted: the same, and kept while facts cannot be read
+	mu   sync.Mutex // guards the fields below
+	kind Kind       // by which facts are asked for: what Auto has found last, or Auto
+	last Kind       // by which requests are counted: the same, and kept while facts cannot be read
 }
 
 // New returns a client. It opens no connection.

@@ -44,7 +44,7 @@ type writer struct {
 	log     *slog.Logger
 	replace func(ws []*worker.Worker) error // writes the file; tests replace it
 
-	mu      sync.Mutex
+	mu      sync.Mutex       // guards this group
 	next    []*worker.Worker // the latest set, not yet taken by the goroutine; nil: none
 	busy    bool             // the goroutine runs
 	idle    chan struct{}    // closed when the goroutine has ended

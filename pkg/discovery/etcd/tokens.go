@@ -49,7 +49,7 @@ type tokens struct {
 	ask      func(ctx context.Context, user, password string) (token string, err error)
 	ctx      context.Context //nolint:containedctx // of all questions: it ends with the client
 
-	mu        sync.Mutex
+	mu        sync.Mutex // guards the fields below
 	token     string
 	known     bool // there is a token; it is empty if etcd asks for no user
 	since     time.Time
