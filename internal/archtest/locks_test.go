@@ -10,10 +10,7 @@ import (
 )
 
 // unguarded are packages whose mutexes need not say what they guard.
-var unguarded = map[string]excuse{
-	"internal/enginesim":         {"2026-12-31", "it is being divided, and its mutexes with it"},
-	"internal/enginesim/sidecar": {"2026-12-31", "the same"},
-}
+var unguarded = map[string]excuse{}
 
 // unguarding returns the mutexes of which no comment says what they guard: neither their own, nor
 // that of a field beside them, nor that of their struct.

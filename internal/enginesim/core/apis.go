@@ -158,7 +158,7 @@ type responseStore struct {
 	members     []string // of requests, see Engine.Members
 	on, refuses bool     // refuses: a request that would need it; else none is known
 
-	mu   sync.Mutex
+	mu   sync.Mutex // guards kept
 	kept map[string]*keptAnswer
 }
 

@@ -144,7 +144,7 @@ func (f Fault) Validate() error {
 
 // faultBox holds the present fault. Safe for concurrent use.
 type faultBox struct {
-	mu      sync.Mutex
+	mu      sync.Mutex // guards the fields below
 	fault   Fault
 	left    int // strikes left if fault.Count > 0
 	until   time.Time

@@ -126,7 +126,7 @@ func acceptLoop(ctx context.Context, ln net.Listener, serve func(context.Context
 
 // gate counts running handlers, so that Run can wait for them.
 type gate struct {
-	mu     sync.Mutex
+	mu     sync.Mutex // guards closed, and that wg grows only while it is false
 	closed bool
 	wg     sync.WaitGroup
 }

@@ -9,7 +9,7 @@ import (
 // Outbox is an unbounded queue of wire messages for one connection, so that a peer that
 // does not read stops no other. Safe for concurrent use.
 type Outbox struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards Queue
 	Queue net.Buffers
 	wake  chan struct{} // one element: the queue is not empty
 }

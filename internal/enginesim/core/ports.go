@@ -17,7 +17,7 @@ type apiPorts struct {
 	server *http.Server
 	addrs  []string // they stay the same while ports are closed
 
-	mu    sync.Mutex
+	mu    sync.Mutex     // guards the fields below
 	ports []net.Listener // parallel to addrs; nil while the fault "refuse" closes the port
 	conns map[net.Conn]http.ConnState
 }

@@ -32,11 +32,11 @@ type publisher struct {
 	replay net.Listener // nil: no replay
 	encode encoder
 
-	mu      sync.Mutex
-	seq     uint64   // of the next batch
-	batches [][]byte // a ring of the payloads of the last len(batches) sequence numbers
-	drop    int      // batches that will still be kept from the PUB socket
-	mute    bool     // all are kept back, and no replay is answered; see Lie
+	mu      sync.Mutex // guards the fields below
+	seq     uint64     // of the next batch
+	batches [][]byte   // a ring of the payloads of the last len(batches) sequence numbers
+	drop    int        // batches that will still be kept from the PUB socket
+	mute    bool       // all are kept back, and no replay is answered; see Lie
 	subs    map[*subscriber]struct{}
 }
 
@@ -44,7 +44,7 @@ type publisher struct {
 type subscriber struct {
 	out Outbox
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards topics
 	topics [][]byte
 }
 

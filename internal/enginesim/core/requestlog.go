@@ -63,7 +63,7 @@ type outcome struct {
 type requestLog struct {
 	keep, bodyBytes, totalBytes int
 
-	mu        sync.Mutex
+	mu        sync.Mutex // guards the fields below
 	seq       uint64
 	ring      []*record // request number n is at (n-1) % keep
 	hidden    uint64    // reset has hidden requests up to this one

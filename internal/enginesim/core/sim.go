@@ -44,7 +44,7 @@ type Sim struct {
 	paged    atomic.Int64 // tokens of a block
 	handlers gate
 
-	violationsMu sync.Mutex
+	violationsMu sync.Mutex // guards violations
 	violations   []Violation
 }
 

@@ -28,7 +28,7 @@ type link struct {
 	all  *links
 	addr string
 
-	mu      sync.Mutex
+	mu      sync.Mutex         // guards the fields below
 	waiting map[uint64]*waiter // by Call
 	conn    net.Conn           // nil if there is none
 	dpSize  int                // of the prefill worker, known once conn was set

@@ -11,7 +11,7 @@ import (
 // the decode requests that have asked for them. Safe for concurrent use. mu is held for
 // map operations only; callbacks run without it.
 type rooms struct {
-	mu      sync.Mutex
+	mu      sync.Mutex // guards prefill and decode
 	prefill map[int64]*prefillHalf
 	decode  map[int64]*decodeHalf
 	violate func(core.Violation)

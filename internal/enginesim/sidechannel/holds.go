@@ -46,7 +46,7 @@ type held struct {
 type holds struct {
 	lease time.Duration
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards the fields below
 	live   map[string]*held
 	past   map[string]fate
 	order  []string                 // ids of past, oldest first

@@ -87,7 +87,7 @@ func foreignFields() []string {
 
 // idSet remembers the last ids. Safe for concurrent use.
 type idSet struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards the fields below
 	ids   map[int64]struct{}
 	order []int64
 }
