@@ -87,6 +87,7 @@ type peers struct {
 
 	mu    sync.Mutex
 	conns map[string]*peerConn // guarded by mu; by address
+	ends  bool                 // guarded by mu: no call begins any more
 
 	met func(addr string) // guarded by mu; see AsReplica.OnOther
 
@@ -128,16 +129,11 @@ func (p *peers) report(owner, token string, r leg.Report, over func(), before <-
 		close(done)
 		return done
 	}
-	if !p.begin() {
-		close(done)
-		return done
-	}
-	p.wg.Go(func() {
+	began := p.run(p.calls, func() {
 		defer close(done)
 		if before != nil {
 			<-before
 		}
-		defer func() { <-p.calls }()
 		body, err := json.Marshal(peerReport{From: p.self, Life: p.life, Token: token, State: r.State, Reason: r.Reason, Status: r.Status, Retry: r.RetryAfter, Moved: r.Location, Cached: r.Cached, Counted: r.Counted, Said: r.Said, Told: r.Told})
 		if err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
@@ -153,6 +149,9 @@ func (p *peers) report(owner, token string, r leg.Report, over func(), before <-
 			p.lost()
 		}
 	})
+	if !began {
+		close(done)
+	}
 	return done
 }
 
@@ -160,7 +159,7 @@ func (p *peers) report(owner, token string, r leg.Report, over func(), before <-
 // last argument once the owner lets the answer go on, the owner could not be told, or ctx has
 // ended.
 func (p *peers) found(ctx context.Context, owner string, r peerReport, then func()) {
-	p.wg.Go(func() {
+	began := p.run(nil, func() {
 		conn, err := p.conn(addressOf(owner))
 		if err == nil {
 			body, _ := json.Marshal(r) // cannot fail: JSON has a form for each field
@@ -172,6 +171,9 @@ func (p *peers) found(ctx context.Context, owner string, r peerReport, then func
 		}
 		then()
 	})
+	if !began {
+		then()
+	}
 }
 
 // peerEntry is an entry of Envoy's access log, as it is sent to the owner of the attempt.
@@ -188,11 +190,7 @@ type peerEntry struct {
 
 // logged tells the owner how answers of its attempts have ended.
 func (p *peers) logged(owner string, entries []peerEntry) {
-	if !p.begin() {
-		return
-	}
-	p.wg.Go(func() {
-		defer func() { <-p.calls }()
+	p.run(p.calls, func() {
 		conn, err := p.conn(addressOf(owner))
 		if err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
@@ -210,11 +208,7 @@ func (p *peers) logged(owner string, entries []peerEntry) {
 // abort asks the replica at addr to end a leg of one of our attempts that runs there. It calls over if that
 // answers that the leg has ended: its report of that was lost.
 func (p *peers) abort(addr, token string, over func()) {
-	if !p.begin() {
-		return
-	}
-	p.wg.Go(func() {
-		defer func() { <-p.calls }()
+	p.run(p.calls, func() {
 		conn, err := p.conn(addr)
 		if err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
@@ -267,10 +261,24 @@ func (p *peers) forgetLocked(now time.Time) {
 	}
 }
 
-// begin takes a place for a call, which gives it back. It returns false if there is none.
-func (p *peers) begin() bool {
+// run makes a call, which takes a place meanwhile unless places is nil. It returns false if there is
+// none, or if this process ends.
+func (p *peers) run(places chan struct{}, call func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ends {
+		return false
+	}
+	if places == nil {
+		p.wg.Go(call)
+		return true
+	}
 	select {
-	case p.calls <- struct{}{}:
+	case places <- struct{}{}:
+		p.wg.Go(func() {
+			defer func() { <-places }()
+			call()
+		})
 		return true
 	default:
 		p.lost()
@@ -280,6 +288,9 @@ func (p *peers) begin() bool {
 
 // close waits a while for the calls on their way, and closes the connections, which ends the calls.
 func (p *peers) close() {
+	p.mu.Lock()
+	p.ends = true
+	p.mu.Unlock()
 	ended := make(chan struct{})
 	go func() {
 		p.wg.Wait()
