@@ -271,7 +271,7 @@ func (h *Hub) took(ctx context.Context, of string, addrs []string, err error) {
 	before := h.faults[of]
 	if err != nil {
 		if h.faults[of] = err.Error(); before == "" {
-			h.cfg.Log.Warn("replicas cannot be listed: those that are known stay known; logged once", logkey.Source, of, logkey.Err, err)
+			h.cfg.Log.Warn("replicas cannot be listed, so the known ones stay in use; logged once", logkey.Source, of, logkey.Err, err)
 		}
 		if h.listed[of] == nil {
 			h.listed[of] = []string{}
@@ -330,10 +330,10 @@ func (h *Hub) do(ctx context.Context, actions []replicas.Action, now time.Time) 
 			if h.forget(a.Life, now) {
 				continue // it has come back meanwhile
 			}
-			h.cfg.Log.Info("a replica has ended: what it had booked is over", logkey.Replica, a.Address)
+			h.cfg.Log.Info("a replica has ended, and its bookings with it", logkey.Replica, a.Address)
 		case replicas.Fade:
 			if a.Begins {
-				h.cfg.Log.Warn("a replica is not heard: what it has booked counts less and less", logkey.Replica, a.Address)
+				h.cfg.Log.Warn("a replica sends nothing, so its bookings count less and less: see whether it hangs or is cut off", logkey.Replica, a.Address)
 			}
 			h.cfg.Book.Fade(a.Life, a.For, now)
 		case replicas.Check:
