@@ -54,7 +54,7 @@ func checkCommand(args []string, stdout, stderr io.Writer) error {
 }
 
 // errNothingServed means that the listed workers can serve no model.
-var errNothingServed = errors.New("no model can be served by the workers that are listed: see above why")
+var errNothingServed = errors.New("the listed workers can serve no model: the lines above say why")
 
 // checkModels reads the workers as serve would, and prints for each model whether and how
 // it can be served. The lines are comments in the printed configuration. A missing file

@@ -123,7 +123,7 @@ func adminHost(at string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("explain: --admin %q: expected host:port", at)
 	case u.Scheme != "http":
-		return "", fmt.Errorf("explain: --admin %s: the status page speaks http alone: expected host:port, or http://host:port", at)
+		return "", fmt.Errorf("explain: --admin %s: the status page speaks only http: expected host:port, or http://host:port", at)
 	case !config.HostPort(u.Host):
 		return "", fmt.Errorf("explain: --admin %q: expected host:port, with a port of 0 to 65535", at)
 	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "":
@@ -139,7 +139,7 @@ func notReached(ctx context.Context, at, host string, err error) error {
 	case errors.As(err, &op) && op.Op == "dial":
 		return fmt.Errorf("explain: --admin %s: nothing answers there (%w): expected the address of a running plugin's status page, admin.listen", at, op.Err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("explain: --admin %s: a server accepts connections there and does not answer: %s", at, statusPage)
+		return fmt.Errorf("explain: --admin %s: the server there accepts connections but does not answer: %s", at, statusPage)
 	case speaksGRPC(ctx, host):
 		return fmt.Errorf("explain: --admin %s: the server there speaks gRPC, as the plugin does at listen and at probes.listen: %s", at, statusPage)
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):

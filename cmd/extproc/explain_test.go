@@ -78,8 +78,8 @@ func TestExplainSaysWhatIsWrongWithAnAddress(t *testing.T) {
 	body := filepath.Join(t.TempDir(), "body.json")
 	require.NoError(t, os.WriteFile(body, []byte("{}"), 0o600))
 	for admin, want := range map[string]string{
-		"https://127.0.0.1:9902":      "the status page speaks http alone",
-		"unix:///run/x.sock":          "the status page speaks http alone",
+		"https://127.0.0.1:9902":      "the status page speaks only http",
+		"unix:///run/x.sock":          "the status page speaks only http",
 		"127.0.0.1":                   "expected host:port",
 		"9902":                        "expected host:port",
 		"":                            "expected host:port",

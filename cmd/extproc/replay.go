@@ -74,9 +74,9 @@ func replayable(o *whatif.Options, files int) error {
 	case files == 0:
 		return errors.New("replay: expected files of a record or of a trace: extproc replay --config other.yaml FILE…")
 	case !(o.Rate > 0) || !(o.Speed > 0) || o.Cache < 1 || o.Seeds < 1 || o.Seeds > 100:
-		return errors.New("replay: --rate, --speed, --cache and --seeds (to 100): expected above 0")
+		return errors.New("replay: --rate, --speed, --cache and --seeds: expected numbers above 0 (--seeds: at most 100)")
 	case !(o.Warm >= 0 && o.Warm < 1), min(o.PerPrompt, o.Step, o.Transfer) < 0:
-		return errors.New("replay: --warm: expected 0 to below 1; --per-prompt, --step and --transfer: not below 0")
+		return errors.New("replay: --warm: expected a number from 0 to below 1; --per-prompt, --step and --transfer: expected none below 0")
 	}
 	return nil
 }

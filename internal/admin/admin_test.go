@@ -43,7 +43,7 @@ func nightState() State {
 		Troubles: []trouble.Trouble{
 			{Kind: trouble.ModelUnserved, Subject: "qwen3-8b", Since: ago(95 * time.Second), What: `Model <script>alert("m")</script> cannot be served: all its decode workers (2) are set aside: connect-failed`},
 			{Kind: trouble.QueueFull, What: "The prefill workers of model llama-3.1-70b have 12480 prompt tokens queued, the limit is 12000"},
-			{Kind: trouble.ViewStale, Since: ago(190 * time.Second), What: "The view of the workers, revision 418, is not confirmed any more (the file cannot be read)"},
+			{Kind: trouble.ViewStale, Since: ago(190 * time.Second), What: "The view of the workers, revision 418, is no longer confirmed (the file cannot be read)"},
 			{Kind: trouble.KVEventsLost, Count: 3, What: "KV events of 3 of 6 workers are degraded: 10.0.1.3:8000 (<b>x</b>)", Do: "See <b>it</b>"},
 		},
 		View: View{Revision: 418, Source: "file /etc/baton/workers.yaml", Age: 190 * time.Second, Stale: true, StaleReason: "the file cannot be read"},
@@ -253,7 +253,7 @@ func TestThePageSaysWhatIsWrong(t *testing.T) {
 	for _, want := range []string{ // in this order: the worst first
 		"<title>STALE · Baton</title>",
 		"Model &lt;script&gt;alert(&#34;m&#34;)&lt;/script&gt; cannot be served: all its decode workers (2) are set aside: connect-failed. Its requests are refused or wait. <span class=\"quiet\" title=\"since 2025-03-09T03:11:10Z\">For 1 min 35 s.</span>",
-		"<strong>STALE</strong> The view of the workers, revision 418, is not confirmed any more (the file cannot be read). Requests go on with the workers that were known.",
+		"<strong>STALE</strong> The view of the workers, revision 418, is no longer confirmed (the file cannot be read). The last known workers serve.",
 		"KV events of 3 of 6 workers are degraded: 10.0.1.3:8000 (&lt;b&gt;x&lt;/b&gt;). Their overlap may be wrong. See &lt;b&gt;it&lt;/b&gt;.</li>",
 		`<b>prefill</b> llama-3.1-70b</span>`, `<span class="bad">1 aside</span>`, `<tr class="w-aside">`, `<b>decode</b> llama-3.1-70b</span>`, `<tr class="w-recovering">`,
 		`<span class="warn">1 in trouble</span>`, `<tr class="w-healthy">`, `50,000 <span class="warn">1,234 dropped</span>`,

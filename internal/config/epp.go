@@ -141,7 +141,7 @@ func (g *eppGiven) applyPool(c *Config) error {
 		switch {
 		case !given || !f.pool || v == "":
 		case g.unused && strings.HasPrefix(f.name, "endpoint-"):
-			errs = append(errs, fmt.Errorf("--%s is refused: other workers are set, by --workers, --etcd-endpoints or --baton-config, and would serve", f.name))
+			errs = append(errs, fmt.Errorf("--%s is refused: --workers, --etcd-endpoints or --baton-config set other workers, which would serve, too", f.name))
 		case !g.unused:
 			if err := f.set(c, v); err != nil {
 				errs = append(errs, fmt.Errorf("--%s %q: %w", f.name, v, err))
@@ -156,7 +156,7 @@ func (g *eppGiven) applyPool(c *Config) error {
 func (g *eppGiven) applyRoles(d *sources.Config) error {
 	rules := g.scheduler.Roles()
 	if len(rules) > 0 && (g.unused || len(d.Kubernetes) == 0) {
-		return fmt.Errorf("--%s is refused: it selects workers by the labels of pods, and the workers that are set have none: remove its filters by labels, and list only who may serve", g.schedulerFlag)
+		return fmt.Errorf("--%s is refused: it selects workers by the labels of pods, but the workers that are set have no labels: remove its filters by labels, and list only the workers that may serve", g.schedulerFlag)
 	}
 	for i := range d.Kubernetes {
 		var roles []sources.RoleConfig

@@ -25,7 +25,7 @@ func TestFiltersByLabelsOfASchedulerAreRulesOfThePool(t *testing.T) {
 func TestFiltersByLabelsAreRefusedWhereWorkersHaveNone(t *testing.T) {
 	for _, args := range [][]string{{"--workers", "w.yaml"}, {"--workers", "w.yaml", "--pool-name", "p"}} {
 		_, _, err := EPP(NewFlagSet("epp", "", t.Output()), append(args, "--config-text", byTier))
-		require.ErrorContains(t, err, "--config-text is refused: it selects workers by the labels of pods, and the workers that are set have none: remove its filters by labels, and list only who may serve")
+		require.ErrorContains(t, err, "--config-text is refused: it selects workers by the labels of pods, but the workers that are set have no labels: remove its filters by labels, and list only the workers that may serve")
 	}
 }
 

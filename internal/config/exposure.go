@@ -31,7 +31,7 @@ func (c *Config) exposed() exposure {
 func (x exposure) warning(listen string) string {
 	switch {
 	case x.beyond:
-		return fmt.Sprintf("listen %s has no tls.client_ca: whoever can connect, from other machines as well, may have requests decided and read which workers there are", listen)
+		return fmt.Sprintf("listen %s has no tls.client_ca: any process that can connect, also from other machines, may ask for decisions and read the list of workers", listen)
 	case x.open:
 		return fmt.Sprintf("listen %s has no tls.client_ca: every process of this machine may have requests decided and read which workers there are", listen)
 	}
@@ -43,7 +43,7 @@ func (c *Config) Warning() string { return c.exposed().warning(c.Listen) }
 
 func (c *Config) validateExposure() error {
 	if c.exposed().beyond && !c.InsecureListen {
-		return fmt.Errorf("listen %q: whoever can connect may have requests decided and read which workers there are: "+
+		return fmt.Errorf("listen %q: any process that can connect may ask for decisions and read the list of workers: "+
 			"set tls.client_ca, listen on a unix socket or on loopback, or accept it with insecure_listen (--insecure-listen)", c.Listen)
 	}
 	return nil

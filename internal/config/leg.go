@@ -46,7 +46,7 @@ func (c *LegConfig) checkReplicas() (errs []error) {
 		errs = append(errs, fmt.Errorf("leg.replicas_service %q: expected the name of a Service, or namespace/name", c.ReplicasService))
 	}
 	if (len(c.Replicas) > 0 || c.ReplicasService != "") && (c.Advertise == "" || c.KeyFile == "") {
-		errs = append(errs, errors.New("leg.replicas and leg.replicas_service: expected leg.advertise (--leg-advertise) and leg.key_file, too: replicas call each other there, and know each other by that key"))
+		errs = append(errs, errors.New("leg.replicas and leg.replicas_service: expected leg.advertise (--leg-advertise) and leg.key_file, too: replicas call each other at that address, and prove by that key that they are replicas"))
 	}
 	return errs
 }

@@ -110,7 +110,7 @@ func (c *Config) addressesTwice() (errs []error) {
 		for _, other := range open {
 			h, p, _ := net.SplitHostPort(other.at)
 			if p == port && (h == host || anyHost(h) || anyHost(host)) {
-				errs = append(errs, fmt.Errorf("%s %q: %s has that port already: expected another", d.key, d.at, other.key))
+				errs = append(errs, fmt.Errorf("%s %q: %s already has that port: expected another port", d.key, d.at, other.key))
 			}
 		}
 		open = append(open, d)

@@ -93,5 +93,5 @@ func TestWhatEnginesLoseIsOnThePage(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, r.status)
 	f.await("the lease to run out", func() bool { return f.ledger().Expired > 0 })
 	f.await("that to be told", func() bool { return f.metric("baton_engine_handoff_losses_total", `reason="expired"`) > 0 })
-	require.Contains(t, strings.Join(f.trouble(), "\n"), "LOST: KV of hand-offs has run out of its lease unfetched: ")
+	require.Contains(t, strings.Join(f.trouble(), "\n"), "LOST: The lease of hand-offs has ended before their KV was fetched: ")
 }

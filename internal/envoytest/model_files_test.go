@@ -38,7 +38,7 @@ func TestFilesBesideAWorkerAreReadAndTried(t *testing.T) {
 
 	requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("some words", 2, false)), "some words", 2)
 	f.await("the trial", func() bool {
-		return strings.Contains(f.plugin.Log(), "a tokenizer's files are not used: engines are asked")
+		return strings.Contains(f.plugin.Log(), "a model's tokenizer files are not used: its engines are asked for the tokens")
 	})
 	require.Contains(t, f.plugin.Log(), "plain text: the engine has ")
 	requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("other words", 2, false)), "other words", 2)

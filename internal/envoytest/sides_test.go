@@ -33,7 +33,7 @@ func (f *fleet) countsOtherwise(id worker.ID, alone string) bool {
 func TestADecodeThatCountsOtherwiseIsNotUsed(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("a long prompt of many words ", 20)
-	alone := func(id worker.ID) string { return "nobody else counts as " + id.String() }
+	alone := func(id worker.ID) string { return "no other worker counts as " + id.String() }
 	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
 		for _, c := range []struct {
 			name, prompt string

@@ -107,7 +107,7 @@ func standStillOfThree(t *testing.T, three [3]*replica, still, all time.Duration
 	a.awaitReplicas(3)
 	for _, r := range others {
 		r.await("the others to show it no more", func() bool { return !slices.ContainsFunc(r.trouble(), silent.named) })
-		for _, said := range []string{"a replica is not heard", "a replica is heard again"} {
+		for _, said := range []string{"a replica sends nothing", "a replica is heard again"} {
 			n := 0
 			for line := range strings.SplitSeq(r.plugin.Log(), "\n") {
 				if strings.Contains(line, said) && silent.named(line) {

@@ -117,7 +117,7 @@ func TestAPluginListensOnceItHasAView(t *testing.T) {
 	require.NoError(t, os.Rename(list, away))
 	f.startUnready()
 	f.await("it to say what it waits for", func() bool {
-		return strings.Contains(f.plugin.Log(), "no requests are taken until there is a view of the workers")
+		return strings.Contains(f.plugin.Log(), "the plugin takes no requests until it has read the list of workers")
 	})
 	_, err := net.Dial("unix", f.plugin.Socket)
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)

@@ -182,7 +182,7 @@ func (c *legClient) reached(err error) {
 			c.log.Info("Envoy's listener for the plugin's own legs is reached again", slog.String(logkey.Address, c.address))
 		}
 	case errors.As(err, &op) && op.Op == "dial" && !errors.Is(err, context.Canceled) && c.down.CompareAndSwap(nil, &down{whyOf(err), time.Now()}):
-		c.log.Warn("Envoy's listener for the plugin's own legs cannot be reached, so requests fail whose engine prefills first: "+
+		c.log.Warn("Envoy's listener for the plugin's own legs cannot be reached, so requests to engines that prefill first fail: "+
 			"compare prefill.listener with the address of sync_leg in Envoy's configuration", slog.String(logkey.Address, c.address), slog.String(logkey.Err, whyOf(err)))
 	}
 }

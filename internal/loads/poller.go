@@ -186,9 +186,9 @@ func (p *Poller) ask(ctx context.Context, x *asked) {
 	who := []any{slog.String(logkey.WorkerID, x.id.String()), slog.String(logkey.Endpoint, x.address), slog.String(logkey.Path, x.page.Path)}
 	switch n {
 	case silent:
-		p.cfg.Log.Warn("an engine does not tell what it runs: what is booked on it is not put right", append(who, slog.Any(logkey.Err, err))...)
+		p.cfg.Log.Warn("an engine does not report its running requests, so its bookings are not corrected", append(who, slog.Any(logkey.Err, err))...)
 	case speaks:
-		p.cfg.Log.Info("an engine tells again what it runs", who...)
+		p.cfg.Log.Info("an engine reports its running requests again", who...)
 	case nothing:
 	}
 }

@@ -286,7 +286,7 @@ func (h *Hub) took(ctx context.Context, of string, addrs []string, err error) {
 	h.mu.Unlock()
 	switch {
 	case err != nil && before == "":
-		h.cfg.Log.Warn("replicas cannot be listed: those that are known stay known; logged once", logkey.Source, of, logkey.Err, err)
+		h.cfg.Log.Warn("replicas cannot be listed, so the known ones stay in use; logged once", logkey.Source, of, logkey.Err, err)
 	case err == nil && before != "":
 		h.cfg.Log.Info("replicas are listed again", logkey.Source, of)
 	}
@@ -332,10 +332,10 @@ func (h *Hub) do(ctx context.Context, actions []replicas.Action, now time.Time) 
 			if h.forget(a.Life, now) {
 				continue // it has come back meanwhile
 			}
-			h.cfg.Log.Info("a replica has ended: what it had booked is over", logkey.Replica, a.Address)
+			h.cfg.Log.Info("a replica has ended, and its bookings with it", logkey.Replica, a.Address)
 		case replicas.Fade:
 			if a.Begins {
-				h.cfg.Log.Warn("a replica is not heard: what it has booked counts less and less", logkey.Replica, a.Address)
+				h.cfg.Log.Warn("a replica sends nothing, so its bookings count less and less: see whether it hangs or is cut off", logkey.Replica, a.Address)
 			}
 			h.cfg.Book.Fade(a.Life, a.For, now)
 		case replicas.Check:

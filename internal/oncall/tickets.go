@@ -29,7 +29,7 @@ func ofWorkersKnown() []Alert {
 				trouble("kv_events_silent", "kv_events_lost", "kv_channel_down"),
 			Because: "an engine that starts opens its port for events late",
 			Summary: "KV events of workers of {{ $labels.job }} do not come",
-			Meaning: "What these workers hold counts for less, so prompts go to workers that have to compute them.",
+			Meaning: "The KV blocks of these workers count for less, so prompts go to workers that have to compute them.",
 			Users:   "A later first token; everything is served.",
 			Look:    each + "The dashboard *Baton*: the hit rate, KV event streams by state.",
 			Do:      "Compare kv_events in discovery with the ports at which the engines publish, and with what the network lets through.",

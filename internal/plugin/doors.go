@@ -179,7 +179,7 @@ func (d *doors) tell(p *plugin) {
 		}
 	}
 	if p.cfg.Gateway.ClientsChoose() {
-		p.log.Warn("gateway.selection_header is on: whoever sends test-epp-endpoint-selection chooses the endpoint; this is for conformance tests alone")
+		p.log.Warn("gateway.selection_header is on: any client that sends test-epp-endpoint-selection chooses the endpoint; turn it off except in conformance tests")
 	}
 }
 

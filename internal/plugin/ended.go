@@ -118,23 +118,23 @@ func (e *ended) troubles() (ts []trouble.Trouble) {
 			latest = ". The latest error: " + strings.TrimSuffix(e.latest, ".")
 		}
 		ts = append(ts, trouble.Trouble{Kind: trouble.RequestsFailing, Count: int64(e.bad), What: fmt.Sprintf(
-			"%d of the %d attempts that ended in the last %s did not end well: %s%s", e.bad, e.all, endedFor, outcomesOf(e.counts), latest)})
+			"%d of the %d attempts that ended in the last %s did not succeed: %s%s", e.bad, e.all, endedFor, outcomesOf(e.counts), latest)})
 	}
 	if after := e.limit(); after > 0 {
 		ts = append(ts, trouble.Trouble{Kind: trouble.TimeLimit, What: fmt.Sprintf(
-			"The latest %d requests that were given up before their deadline ended after about %s each: a time-out of Envoy's route, of another proxy or of the client's", leftAlike, after.Round(10*time.Millisecond))})
+			"The latest %d requests that ended before their deadline took about %s each: the cause is a time-out of Envoy's route, of another proxy or of the client", leftAlike, after.Round(10*time.Millisecond))})
 	}
 	if e.headers > 0 {
 		ts = append(ts, trouble.Trouble{Kind: trouble.HeaderLimit, Count: int64(e.headers), What: fmt.Sprintf(
-			"The headers of %d of the latest requests were more than a leg's listener takes", e.headers)})
+			"%d of the latest requests had more headers than a leg's listener takes", e.headers)})
 	}
 	if e.unfinished > 0 {
 		ts = append(ts, trouble.Trouble{Kind: trouble.AccessLog, Count: int64(e.unfinished), What: fmt.Sprintf(
-			"Of %d answers no report of Envoy's has told how they ended", e.unfinished)})
+			"For %d answers Envoy has not reported the end", e.unfinished)})
 	}
 	if e.guessed > 0 {
 		ts = append(ts, trouble.Trouble{Kind: trouble.PromptsGuessed, Subject: e.why, Count: int64(e.guessed), What: fmt.Sprintf(
-			"Of %d of the latest %d prompts the tokens are not known: %s", e.guessed, e.picked, e.why)})
+			"For %d of the latest %d prompts the tokens are not known: %s", e.guessed, e.picked, e.why)})
 	}
 	return ts
 }

@@ -58,7 +58,7 @@ func awaitAnswers(ctx context.Context, board *activation.Board, asking []*facts.
 		select {
 		case <-look.C:
 		case <-late.C:
-			log.Warn("ready although engines have not said what they are", logkey.Workers, unanswered(board, asking))
+			log.Warn("the plugin is ready, but some engines have not told their facts", logkey.Workers, unanswered(board, asking))
 			return
 		case <-ctx.Done():
 			return

@@ -22,7 +22,7 @@ func mostLegs(log *slog.Logger) int64 {
 	}
 	most := int64(min(files.Cur, 1<<40) / 2)
 	if files.Cur < fewFiles {
-		log.Warn("this process may open few files: each prefill leg that it sends takes one, and requests beyond half of them get legs_full; raise the limit (LimitNOFILE of systemd, ulimit -n)",
+		log.Warn("this process may open only few files: each prefill leg needs one, and once legs use half of them, requests get legs_full; raise the limit (LimitNOFILE of systemd, ulimit -n)",
 			logkey.MostFiles, files.Cur, logkey.MostLegs, most)
 	}
 	return most

@@ -35,12 +35,12 @@ func (p *plugin) resumeIndex() {
 		return
 	}
 	if err != nil {
-		p.log.Warn("the index begins empty: its dump cannot be used; the next one replaces it, if index.dump can be written", logkey.Path, path, logkey.Err, err)
+		p.log.Warn("the index starts empty, since its dump cannot be used: see that index.dump can be written; the next dump then replaces this one", logkey.Path, path, logkey.Err, err)
 		return
 	}
 	ranks, err := p.events.Resume(d)
 	if err != nil {
-		p.log.Warn("some ranks of the dump cannot be used, and begin empty: nothing has to be done", logkey.Path, path, logkey.Err, err)
+		p.log.Warn("some ranks of the index's dump cannot be used and start empty: nothing has to be done", logkey.Path, path, logkey.Err, err)
 	}
 	p.log.Info("a dump of the index waits for its ranks' streams", logkey.Path, path, logkey.Ranks, ranks, logkey.Of, len(d.Ranks()),
 		logkey.Blocks, d.Blocks())
@@ -58,7 +58,7 @@ func resumePaces(srv *extproc.Server, path string, log *slog.Logger) {
 		err = srv.Paces.Read(f, time.Now())
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		log.Warn("what was learned of how fast workers are cannot be used, and is learned anew: nothing has to be done", logkey.Path, path, logkey.Err, err)
+		log.Warn("the learned speeds of workers cannot be used and are learned anew: nothing has to be done", logkey.Path, path, logkey.Err, err)
 	}
 }
 
@@ -124,7 +124,7 @@ func (p *plugin) saveIndex() (took time.Duration) {
 	if err != nil {
 		p.told.Set(trouble.IndexDump, "", fmt.Sprintf("The index was not dumped to %s: %v", path, err), began)
 		p.tele.Instruments.IndexDump("failed")
-		p.log.Warn("the index was not dumped, so a restart would begin with an older dump or none: see that this user may write to the folder of index.dump, and that there is room", logkey.Path, path, logkey.Err, err)
+		p.log.Warn("the index could not be dumped, so a restart would use an older dump or none: see that this user may write to the folder of index.dump, and that its disk is not full", logkey.Path, path, logkey.Err, err)
 		return took
 	}
 	p.told.Take(trouble.IndexDump, "")

@@ -201,7 +201,7 @@ func TestAfterARestartThePluginKnowsWhatTheEngineHolds(t *testing.T) {
 			second := startPlugin(t, config)
 			second.writeWorkers(e.yaml())
 			s := second.inStep(e)
-			require.Contains(t, second.log.String(), "is learned anew")
+			require.Contains(t, second.log.String(), "are learned anew")
 			if x.mayBeLacking {
 				require.Equal(t, kvevents.StateDegraded, s.State)
 				require.LessOrEqual(t, s.Blocks, e.State(false).Ranks[0].CachedBlocks)
@@ -230,7 +230,7 @@ func TestTheIndexIsDumpedEverySoOftenAndShown(t *testing.T) {
 	r.writeWorkers(e.yaml())
 	e.serve(20)
 	r.inStep(e)
-	require.Contains(t, r.log.String(), "the index begins empty: its dump cannot be used")
+	require.Contains(t, r.log.String(), "the index starts empty, since its dump cannot be used")
 	require.NoFileExists(t, torn, "what a process that was killed has left")
 	require.FileExists(t, others, "another plugin writes index.dump.b here")
 	blocks := e.State(false).Ranks[0].CachedBlocks
@@ -253,7 +253,7 @@ func TestTheIndexIsDumpedEverySoOftenAndShown(t *testing.T) {
 	require.Equal(t, e.State(false).Ranks[0].EventSeq-1, at.Last)
 
 	require.NoError(t, os.Rename(filepath.Dir(path), filepath.Dir(path)+".gone"))
-	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "the index was not dumped") }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "the index could not be dumped") }, 20*time.Second, time.Millisecond)
 	require.Regexp(t, `baton_index_dumps_total\{outcome="failed"\} [1-9]`, r.get("/metrics"))
 }
 

@@ -92,7 +92,7 @@ func (p *plugin) overlaps(c chains, workers []*worker.Worker) ([]admin.IndexOver
 			return rows, nil
 		}
 	}
-	return nil, errors.New("workers join and leave just now: ask again")
+	return nil, errors.New("the list of workers is changing: ask again")
 }
 
 // overlapsOf asks the index for the workers with EAGLE, or for those without.

@@ -166,7 +166,7 @@ func TestTheIndexTakesHalfWhereAddressSpaceIsShort(t *testing.T) {
 			}
 			require.NoError(t, err)
 			require.NotNil(t, index)
-			require.Equal(t, len(tried)-1, strings.Count(text.String(), "less memory than asked for"))
+			require.Equal(t, len(tried)-1, strings.Count(text.String(), "less memory than index.max_bytes"))
 			if len(tried) > 1 {
 				require.Contains(t, text.String(), fmt.Sprintf("max_bytes=%d ", c.tried[len(tried)-1]*mib))
 			}

@@ -14,9 +14,9 @@ var lossMeans = []struct {
 	kind            ask.Loss
 	means, then, do string
 }{
-	{ask.ReadLate, "Decodes have come for KV after its lease", "Their answers, and what they have cached, may be other prompts'",
+	{ask.ReadLate, "Decode workers have fetched KV after its lease", "Their answers and caches may belong to other prompts",
 		"Give the engines a longer lease, with the same prefill.handoff_lease, and start the decode workers anew"},
-	{ask.Expired, "KV of hand-offs has run out of its lease unfetched", "",
+	{ask.Expired, "The lease of hand-offs has ended before their KV was fetched", "",
 		"See why decodes come late or not at all, or give the engines a longer lease, with the same prefill.handoff_lease"},
 	{ask.Failed, "Transfers of KV have failed", "", "See the engines' logs, and the network between them"},
 }

@@ -255,7 +255,7 @@ func newIndex(open openTree, conf kvindex.TreeConfig, slots *kvindex.Slots, log 
 		if !errors.Is(err, syscall.ENOMEM) || conf.MaxBytes < leastIndex {
 			return nil, err
 		}
-		log.Warn("the index gets less memory than asked for: it needs eight times index.max_bytes of address space; raise that limit (ulimit -v), or lower index.max_bytes", logkey.MaxBytes, conf.MaxBytes, logkey.Err, err)
+		log.Warn("the index gets less memory than index.max_bytes, since it needs eight times as much address space: raise that limit (ulimit -v), or lower index.max_bytes", logkey.MaxBytes, conf.MaxBytes, logkey.Err, err)
 	}
 }
 
@@ -421,7 +421,7 @@ func awaitKnown(ctx context.Context, p *plugin) {
 				return
 			}
 			_, why := p.isReady()
-			p.log.Warn("no requests are taken until there is a view of the workers", logkey.Reason, why)
+			p.log.Warn("the plugin takes no requests until it has read the list of workers", logkey.Reason, why)
 		case <-ctx.Done():
 			return
 		}
@@ -454,7 +454,7 @@ func (p *plugin) drain(main *turns) {
 	left := lastWords
 	if err := p.server.Drain(ctx, p.cfg.DrainTimeout/2); err != nil {
 		left = 0
-		p.log.Warn("some requests outlasted the drain, and are cut off: raise drain_timeout, or lower request.max_timeout", logkey.Streams, p.server.Streams())
+		p.log.Warn("some requests took longer than drain_timeout and are cut off: raise drain_timeout, or lower request.max_timeout", logkey.Streams, p.server.Streams())
 	}
 	if p.mesh != nil {
 		p.mesh.Hang()

@@ -245,7 +245,7 @@ func TestADrainThatTakesTooLongIsCutShort(t *testing.T) {
 	r.hold()
 	r.stop()
 	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "drained") }, 20*time.Second, time.Millisecond)
-	require.Contains(t, r.log.String(), "some requests outlasted the drain")
+	require.Contains(t, r.log.String(), "some requests took longer than drain_timeout")
 }
 
 // TestAStreamOfAPluginThatHasDrainedIsRefused: Envoy then fails open, and the

@@ -119,15 +119,15 @@ func replicaTroubles(hub *mesh.Hub, now time.Time) (ts []trouble.Trouble) {
 		}
 		switch {
 		case m.Hearing == replicas.Silent:
-			add(trouble.ReplicaSilent, m.Heard, "What the replica at %s books is not heard", m.Address)
+			add(trouble.ReplicaSilent, m.Heard, "The replica at %s sends no messages", m.Address)
 		case m.Hearing == replicas.Unshared:
-			add(trouble.ReplicaUnshared, m.Since, "The replica at %s is of a version that does not share what it books", m.Address)
+			add(trouble.ReplicaUnshared, m.Since, "The replica at %s has a version that does not share its bookings", m.Address)
 		case m.Hearing == replicas.Unmet && m.Listed && now.Sub(m.Since) > unmetAfter:
-			add(trouble.ReplicaUnmet, m.Since, "The replica at %s is listed, and has not been heard", m.Address)
+			add(trouble.ReplicaUnmet, m.Since, "The replica at %s is listed, but has sent nothing yet", m.Address)
 		case !m.Told && m.Error != "" && m.Hearing == replicas.Sharing:
-			add(trouble.ReplicaUntold, time.Time{}, "The replica at %s does not get what is booked here: %s", m.Address, cut(m.Error))
+			add(trouble.ReplicaUntold, time.Time{}, "The replica at %s does not get the bookings of this one: %s", m.Address, cut(m.Error))
 		case !m.Differs.IsZero() && now.Sub(m.Differs) > differsAfter:
-			add(trouble.ReplicaDiffers, m.Differs, "What is held here of the bookings of the replica at %s differs from what it says", m.Address)
+			add(trouble.ReplicaDiffers, m.Differs, "The bookings of the replica at %s, as known here, differ from its own figures", m.Address)
 		}
 	}
 	for _, why := range hub.Faults() {

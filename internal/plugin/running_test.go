@@ -18,7 +18,7 @@ func TestCheckSaysWhatTheRunningPluginSays(t *testing.T) {
 			t.Errorf("it asks for %s", r.URL.Path)
 		}
 		w.Header().Set("Server", admin.ServerName)
-		_, _ = w.Write([]byte(`{"trouble": ["REPLICA: What the replica\nat 10.0.0.3:9002 books is not heard."], "replicas": [
+		_, _ = w.Write([]byte(`{"trouble": ["REPLICA: The replica\nat 10.0.0.3:9002 sends no messages."], "replicas": [
 			{"address": "10.0.0.2:9002", "state": "sharing", "since": "2026-11-29T12:00:00Z", "late_seconds": 0.0012},
 			{"address": "10.0.0.3:9002", "state": "silent", "since": "2026-11-29T12:00:00Z", "error": "no answer", "differs_since": "2026-11-29T12:01:00Z"}]}`))
 	}))
@@ -32,7 +32,7 @@ func TestCheckSaysWhatTheRunningPluginSays(t *testing.T) {
 		return out.String()
 	}
 	at := web.Listener.Addr().String()
-	const trouble = "# - REPLICA: What the replica at 10.0.0.3:9002 books is not heard.\n"
+	const trouble = "# - REPLICA: The replica at 10.0.0.3:9002 sends no messages.\n"
 	require.Equal(t, "# In trouble, as the plugin at "+at+" says:\n"+trouble+"# Other replicas, as the plugin at "+at+` knows them:
 # - 10.0.0.2:9002: sharing since 2026-11-29T12:00:00Z, answers in 1.2 ms
 # - 10.0.0.3:9002: silent since 2026-11-29T12:00:00Z; it is not told what is booked here: no answer; what is held here of its bookings differs from what it says since 2026-11-29T12:01:00Z

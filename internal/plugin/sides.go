@@ -22,7 +22,7 @@ func differences(snap *worker.Snapshot, ds []sides.Difference) (out []trouble.Tr
 			ours = fmt.Sprintf(" (Baton: %d)", d.Counts.Ours)
 		}
 		if d.Alone != 0 {
-			alone = ", and nobody else counts as " + d.Alone.String()
+			alone = ", and no other worker counts as " + d.Alone.String()
 		}
 		out = append(out, trouble.Trouble{Kind: trouble.PairCounts, Subject: d.Prefill.String() + " " + d.Decode.String(), What: fmt.Sprintf(
 			"Of one prompt worker %s has counted %d tokens and worker %s %d%s%s",

@@ -20,7 +20,7 @@ func TestPairsThatCountOtherwiseAreNamedOnThePage(t *testing.T) {
 	out := differences(snap, ds)
 	require.Len(t, out, 2)
 	require.Equal(t, "PAIR", out[0].Tag())
-	require.Contains(t, out[0].What, "worker 1 (prefill 127.0.0.1:1001) has counted 9 tokens and worker 2 (decode 127.0.0.1:1002) 10 (Baton: 9), and nobody else counts as 2")
+	require.Contains(t, out[0].What, "worker 1 (prefill 127.0.0.1:1001) has counted 9 tokens and worker 2 (decode 127.0.0.1:1002) 10 (Baton: 9), and no other worker counts as 2")
 	require.Contains(t, out[1].Text(), "and worker 3 8. They are no pair")
 	for range mostDifferences {
 		ds = append(ds, ds[1])

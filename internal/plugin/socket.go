@@ -90,7 +90,7 @@ func keepSocket(ctx context.Context, path string, bind func() (net.Listener, err
 		l, err := bind()
 		if err != nil {
 			if !told {
-				log.Error("the socket was deleted, and cannot be made again, so no new connection reaches the plugin: see that its folder is there, and that this user may write to it", logkey.File, path, logkey.Err, err)
+				log.Error("the socket was deleted and cannot be made again, so no new connection reaches the plugin: see that the socket's folder is there, and that this user may write to it", logkey.File, path, logkey.Err, err)
 			}
 			told = true
 			lost(fmt.Sprintf("The socket %s was deleted, and cannot be made again: %v", path, err))
@@ -99,6 +99,6 @@ func keepSocket(ctx context.Context, path string, bind func() (net.Listener, err
 		told = false
 		lost("")
 		to.add(l)
-		log.Warn("the socket was deleted, and has been made again: keep its folder from whatever clears it", logkey.File, path)
+		log.Warn("the socket was deleted and has been made again: see which process clears the socket's folder, and exclude the folder there", logkey.File, path)
 	}
 }

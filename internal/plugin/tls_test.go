@@ -225,7 +225,7 @@ func TestTheFilesOfACertificateAreLookedAtOnceASecond(t *testing.T) {
 	require.NotEqual(t, second, shown(time.Second))
 	require.Equal(t, m.shown(), shown(0))
 	told := log.String()
-	require.Equal(t, 2, strings.Count(told, "cannot be read again"), told)
+	require.Equal(t, 2, strings.Count(told, "the new TLS certificate cannot be read"), told)
 	require.Equal(t, 2, strings.Count(told, "was read again"), told)
 }
 

@@ -93,8 +93,8 @@ func logStanding(log *slog.Logger, s tokens.Standing) {
 	}
 	at := []any{logkey.Model, s.Model, logkey.Prompts, prompts, logkey.Outcome, string(s.State)}
 	if s.State == tokens.Exact {
-		log.Info("a tokenizer's files give the engine's tokens", at...)
+		log.Info("a model's tokenizer files give the same tokens as its engine, and are used", at...)
 		return
 	}
-	log.Warn("a tokenizer's files are not used: engines are asked", append(at, logkey.Reason, s.Why)...)
+	log.Warn("a model's tokenizer files are not used: its engines are asked for the tokens", append(at, logkey.Reason, s.Why)...)
 }

@@ -118,7 +118,7 @@ func served(s *admin.State) (ts []trouble.Trouble) {
 	}
 	if s.BodiesTight {
 		ts = append(ts, trouble.Trouble{Kind: trouble.BodiesFull, What: fmt.Sprintf(
-			"%d MiB of bodies are in flight, and %d MiB may be", s.BodyBytes>>20, s.BodyLimit>>20)})
+			"%d MiB of bodies are in flight, of at most %d MiB", s.BodyBytes>>20, s.BodyLimit>>20)})
 	}
 	return ts
 }
@@ -245,7 +245,7 @@ func workersIn(s *admin.State) []trouble.Trouble {
 func discovered(s *admin.State) (ts []trouble.Trouble) {
 	if s.View.Stale {
 		ts = append(ts, trouble.Trouble{Kind: trouble.ViewStale, Since: s.Now.Add(-s.View.Age), What: fmt.Sprintf(
-			"The view of the workers, revision %d, is not confirmed any more%s", s.View.Revision, trouble.Because(s.View.StaleReason))})
+			"The view of the workers, revision %d, is no longer confirmed%s", s.View.Revision, trouble.Because(s.View.StaleReason))})
 	}
 	for i := range s.Problems {
 		x := &s.Problems[i]
@@ -305,7 +305,7 @@ func eventsOf(s *admin.State) (ts []trouble.Trouble) {
 	}
 	if blocks, ranks := s.Shed(); ranks > 0 {
 		ts = append(ts, trouble.Trouble{Kind: trouble.IndexShed, Count: int64(ranks), What: fmt.Sprintf(
-			"For want of memory the index has dropped %d blocks of %d ranks", blocks, ranks)})
+			"The index has too little memory, and has dropped %d blocks of %d ranks", blocks, ranks)})
 	}
 	return ts
 }
@@ -324,7 +324,7 @@ func parts(p *plugin, s *admin.State) (ts []trouble.Trouble) {
 	for _, d := range extproc.Doubted(p.server, s.Now) {
 		what := fmt.Sprintf("holds less than its KV events say: of %d prompts %d were computed anew, lately %d of %d tokens were cached", d.Prompts, d.Short, d.Delivered, d.Told)
 		if d.Mute {
-			what = "computes prompts, and none of its KV events comes"
+			what = "computes prompts, but sends no KV events"
 		}
 		ts = append(ts, trouble.Trouble{Kind: trouble.OverlapWrong, Subject: d.Rank.String(), Since: d.Since,
 			What: fmt.Sprintf("Rank %d of worker %s %s", d.Rank.DPRank, placed(p.board.Load().Snapshot, d.Rank.ID), what)})
@@ -335,7 +335,7 @@ func parts(p *plugin, s *admin.State) (ts []trouble.Trouble) {
 	}
 	for _, k := range p.certs.pairs {
 		if why := k.wrong(s.Now); why != "" {
-			ts = append(ts, trouble.Trouble{Kind: trouble.Certificate, Subject: k.files[0], What: "The TLS certificate cannot be read again: " + why})
+			ts = append(ts, trouble.Trouble{Kind: trouble.Certificate, Subject: k.files[0], What: "The new TLS certificate cannot be read: " + why})
 		}
 	}
 	for _, why := range p.files.Faults() {

@@ -53,10 +53,10 @@ func TestWhatTheStateShowsIsJudged(t *testing.T) {
 		change func(s *admin.State)
 	}{
 		{"not_ready: NOT READY: Baton is not ready: no worker view yet. Requests are refused.", func(s *admin.State) { s.Ready, s.NotReadyReason = false, "no worker view yet" }},
-		{"no_workers: NO WORKERS: The view has no workers. Requests are refused. See whether engines run, and whether discovery has them.", func(s *admin.State) { s.Workers = nil }},
+		{"no_workers: NO WORKERS: The view has no workers. Requests are refused. See whether engines run, and whether discovery lists them.", func(s *admin.State) { s.Workers = nil }},
 		{"model_unserved: Model m cannot be served: no decode worker. Its requests are refused or wait.", func(s *admin.State) { s.Keys[0].CanServe, s.Keys[0].Reason = false, "no decode worker" }},
 		{"queue_full: FULL: The prefill workers of model m have 12 prompt tokens queued, the limit is 10.", func(s *admin.State) { s.Keys[0].QueuedTokens, s.Keys[0].MaxQueuedTokens = 12, 10 }},
-		{"bodies_full: FULL: 101 MiB of bodies are in flight, and 128 MiB may be.", func(s *admin.State) { s.BodiesTight, s.BodyBytes, s.BodyLimit = true, 101<<20, 128<<20 }},
+		{"bodies_full: FULL: 101 MiB of bodies are in flight, of at most 128 MiB.", func(s *admin.State) { s.BodiesTight, s.BodyBytes, s.BodyLimit = true, 101<<20, 128<<20 }},
 		{"worker_aside: 1 of 1 prefill workers is set aside: 10.0.0.1:8000 (id 1) (connect-failed).", first(func(w *admin.WorkerRow) { w.Health, w.Reason, w.Since = admin.Aside, "connect-failed", at })},
 		{"worker_aside: 1 of 1 prefill workers is set aside: 10.0.0.1:8000 (id 1): rank 1: silent (in part).", first(func(w *admin.WorkerRow) { w.Health, w.Reason = admin.Partly, "rank 1: silent" })},
 		{"worker_recovering: 1 of 1 prefill workers is coming back: 10.0.0.1:8000 (id 1) (probe).", first(func(w *admin.WorkerRow) { w.Health, w.Reason = admin.Recovering, "probe" })},
@@ -66,14 +66,14 @@ func TestWhatTheStateShowsIsJudged(t *testing.T) {
 		{"worker_ineligible: 1 of 1 prefill workers is not used", first(func(w *admin.WorkerRow) { w.Doubt = trouble.WorkerIneligible })},
 		{"worker_stale: 1 of 1 prefill workers is stale", first(func(w *admin.WorkerRow) { w.StaleSince = at })},
 		{"facts_failing: 1 of 1 prefill workers is not telling what they run: 10.0.0.1:8000 (id 1) (EOF).", first(func(w *admin.WorkerRow) { w.Facts = admin.FactsRow{State: "failing", Error: "EOF", Since: at} })},
-		{"view_stale: STALE: The view of the workers, revision 0, is not confirmed any more (the file is gone).", func(s *admin.State) {
+		{"view_stale: STALE: The view of the workers, revision 0, is no longer confirmed (the file is gone).", func(s *admin.State) {
 			s.View = admin.View{Stale: true, Age: time.Minute, StaleReason: "the file is gone"}
 		}},
 		{"discovery_problem: file: bad port.", func(s *admin.State) {
 			s.Problems = []admin.Problem{{Kind: trouble.DiscoveryProblem, Text: "file: bad port"}}
 		}},
 		{"kv_channel_down: No KV events come by nats (refused).", func(s *admin.State) { s.Channels = []admin.ChannelRow{{Name: "nats", Reason: "refused"}} }},
-		{"index_shed: For want of memory the index has dropped 9 blocks of 1 ranks.", first(func(w *admin.WorkerRow) { w.Ranks[0].ShedBlocks = 9 })},
+		{"index_shed: The index has too little memory, and has dropped 9 blocks of 1 ranks.", first(func(w *admin.WorkerRow) { w.Ranks[0].ShedBlocks = 9 })},
 		{"kv_events_lost: KV events of 1 of 2 workers are degraded: 10.0.0.1:8000 (1/0) (some events were lost).", first(func(w *admin.WorkerRow) {
 			w.Ranks[0].Events = admin.EventStream{State: admin.Connected, Degraded: true, Reason: "some events were lost"}
 		})},
@@ -155,7 +155,7 @@ func TestHowRequestsEndIsJudgedForAFewSeconds(t *testing.T) {
 	e := lately(j, now)
 	ts := e.troubles()
 	require.Len(t, ts, 2)
-	require.Equal(t, "2 of the 5 attempts that ended in the last 8s did not end well: failed: prefill_failed, rejected: busy. The latest error: busy", ts[0].What)
+	require.Equal(t, "2 of the 5 attempts that ended in the last 8s did not succeed: failed: prefill_failed, rejected: busy. The latest error: busy", ts[0].What)
 	require.Equal(t, trouble.AccessLog, ts[1].Kind)
 	e = lately(j, now.Add(10*time.Second))
 	require.Empty(t, e.troubles(), "they are over")
@@ -176,6 +176,6 @@ func TestATroubleIsLoggedOnceAndAtItsEnd(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
 	require.Len(t, lines, 2)
-	require.Contains(t, lines[0], `level=WARN msg=trouble kind=kv_events_silent problem="They do not come" effect="What these workers hold counts for less" do="Compare kv_events`)
+	require.Contains(t, lines[0], `level=WARN msg=trouble kind=kv_events_silent problem="They do not come" effect="The KV blocks of these workers count for less" do="Compare kv_events`)
 	require.Contains(t, lines[1], `level=INFO msg="trouble is over" kind=kv_events_silent problem="They do not come" took=12s`)
 }

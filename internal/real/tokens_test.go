@@ -27,7 +27,7 @@ func (s *scene) tried(model string) {
 	s.await("a trial of text and one of messages", func() bool {
 		n++
 		s.ask("/v1/completions", fields{"model": model, "prompt": fmt.Sprint("number ", n), "max_tokens": 2})
-		return strings.Count(s.plugin.Log(), "tokenizer's files") == 2
+		return strings.Count(s.plugin.Log(), "tokenizer files") == 2
 	})
 }
 

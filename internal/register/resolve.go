@@ -38,7 +38,7 @@ func advertised(advertise, engineURL string) (host string, port uint16, err erro
 		return "", 0, fmt.Errorf("advertise %q: port %q: expected host:port with a port from 1 to 65535", advertise, portText)
 	}
 	if a, err := netip.ParseAddr(host); err == nil && a.IsUnspecified() {
-		return "", 0, fmt.Errorf("address %s stands for every address of this machine: expected --advertise with one that others can reach", host)
+		return "", 0, fmt.Errorf("address %s means all addresses of this machine: expected --advertise with one that other machines can reach", host)
 	}
 	if err := worker.CheckHost(unbracketed(host)); err != nil {
 		return "", 0, fmt.Errorf("advertise %w", err)
@@ -77,7 +77,7 @@ func choose(present netip.Addr, answers []netip.Addr, preferIPv6 bool) (netip.Ad
 		}
 	}
 	if !pick.IsValid() {
-		return netip.Addr{}, errors.New("no address that others can reach: expected --advertise with one")
+		return netip.Addr{}, errors.New("no address that other machines can reach: expected --advertise with one")
 	}
 	return pick, nil
 }

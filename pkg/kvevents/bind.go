@@ -116,7 +116,7 @@ func (b *binder) enter(nc net.Conn) {
 	b.refuse(TooManyPeers)
 	b.failed(fmt.Errorf("%w: %s, at most %d may wait", errCrowded, out.RemoteAddr(), most))
 	if log {
-		b.sub.cfg.Logger.Warn("too many peers dial the address of KV events and say nothing: who has waited longest is let go",
+		b.sub.cfg.Logger.Warn("too many peers dial the address of KV events and send nothing: the one that has waited longest is disconnected",
 			slog.String(logkey.Address, b.addr), slog.Int(logkey.Limit, most), slog.String(logkey.Peer, out.RemoteAddr().String()))
 	}
 	_ = out.Close()

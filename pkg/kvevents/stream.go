@@ -477,7 +477,7 @@ func (s *stream) drain() {
 func (s *stream) endless(why error) {
 	s.tracker.Endless()
 	s.fault(why)
-	s.log.Warn("replays of kv events have no end: none is asked for until the publisher is connected anew", slog.Any(logkey.Err, why))
+	s.log.Warn("replays of kv events do not end: no replay is asked for until the publisher is connected anew", slog.Any(logkey.Err, why))
 }
 
 // apply decodes a message and gives its events to the index.
@@ -500,7 +500,7 @@ func (s *stream) apply(m message) {
 	s.refuseAll(&b.Refused)
 	if b.Refused[BlockSizeMismatch]+b.Refused[EagleMismatch] > 0 && !s.warned {
 		s.warned = true
-		s.log.Warn("kv events are of other blocks than the worker is registered with: none can be used",
+		s.log.Warn("kv events have another block size or EAGLE setting than the worker's record, so none can be used: correct the record",
 			slog.Uint64(logkey.BlockSize, uint64(s.src.blockSize)), slog.Bool(logkey.Eagle, s.src.eagle), slog.Uint64(logkey.EventBlockSize, s.decoder.told.BlockSize))
 	}
 	s.mu.Lock()

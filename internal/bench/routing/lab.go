@@ -196,7 +196,7 @@ func (l *lab) try(ctx context.Context, sc scale) error {
 	defer cancel()
 	return stack.Await(ctx, "the plugin to use the files for texts and for messages", func() bool {
 		return !slices.ContainsFunc(l.plugins, func(p *stack.Plugin) bool {
-			return strings.Count(p.Log(), "files give the engine's tokens") != 2
+			return strings.Count(p.Log(), "files give the same tokens as its engine") != 2
 		})
 	})
 }

@@ -176,7 +176,7 @@ func (s *Source) pass(ev discovery.Event, sink discovery.Sink) error {
 	if err := s.mirror.Apply(own); err != nil {
 		// The sink may know more than the mirror does. Only what both accept is certain
 		// to be the source's set.
-		s.cfg.Logger.Warn("not remembered", slog.Any(logkey.Err, err))
+		s.cfg.Logger.Warn("the list of workers could not be saved", slog.Any(logkey.Err, err))
 		return nil
 	}
 	switch own := own.(type) {
@@ -228,7 +228,7 @@ func (s *Source) recall(ctx context.Context, sink discovery.Sink, silence string
 		return
 	}
 	if age := time.Since(at); age > s.cfg.MaxAge {
-		s.cfg.Logger.Warn("what was known before is too old to be served", slog.String(logkey.Path, s.cfg.Path),
+		s.cfg.Logger.Warn("the saved list of workers is too old to be used", slog.String(logkey.Path, s.cfg.Path),
 			slog.Duration(logkey.Age, age.Round(time.Second)), slog.Duration(logkey.MaxAge, s.cfg.MaxAge))
 		return
 	}
@@ -238,7 +238,7 @@ func (s *Source) recall(ctx context.Context, sink discovery.Sink, silence string
 		discovery.Broken{Reason: "the store has not answered " + silence + ": " + serving},
 	} {
 		if err := sink.Send(ev); err != nil {
-			s.cfg.Logger.Warn("the workers that were known before were refused", slog.String(logkey.Path, s.cfg.Path), slog.Any(logkey.Err, err))
+			s.cfg.Logger.Warn("the saved list of workers was refused", slog.String(logkey.Path, s.cfg.Path), slog.Any(logkey.Err, err))
 			return
 		}
 	}

@@ -163,7 +163,7 @@ func TestAWorkerThatTheFileCannotHoldDoesNotCostTheOthers(t *testing.T) {
 		require.Equal(t, 1, strings.Count(log.String(), "some workers cannot be remembered"), log.String())
 		list(entry(1), entry(2))
 		requireFile(t, path, 1, 2)
-		require.Contains(t, log.String(), "all workers are remembered again")
+		require.Contains(t, log.String(), "all workers are saved again")
 		cancel()
 		require.NoError(t, <-done)
 	})

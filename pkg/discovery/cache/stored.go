@@ -64,7 +64,7 @@ func read(path, identity string) ([]discovery.Entry, time.Time, error) {
 		return nil, time.Time{}, fmt.Errorf("cache: %w", err)
 	}
 	if len(ws) == 0 {
-		return nil, time.Time{}, errors.New("cache: no workers in it")
+		return nil, time.Time{}, errors.New("cache: expected a file with workers")
 	}
 	entries := make([]discovery.Entry, len(ws))
 	for i, w := range ws {

@@ -95,7 +95,7 @@ func (w *writer) flush(wait time.Duration) {
 	select {
 	case <-idle:
 	case <-limit.C:
-		w.log.Warn("the disk is slow: it is not waited for", slog.String(logkey.Path, w.path), slog.Duration(logkey.Waited, wait))
+		w.log.Warn("the disk is slow: new workers are used before they are saved", slog.String(logkey.Path, w.path), slog.Duration(logkey.Waited, wait))
 	}
 }
 
@@ -205,7 +205,7 @@ func (w *writer) tell(what string, err error) {
 	}
 	w.told = what
 	if err == nil {
-		w.log.Info("all workers are remembered again", slog.String(logkey.Path, w.path))
+		w.log.Info("all workers are saved again", slog.String(logkey.Path, w.path))
 		return
 	}
 	w.log.Warn(what, slog.String(logkey.Path, w.path), slog.String(logkey.Err, strings.ReplaceAll(err.Error(), "\n", "; ")))

@@ -84,7 +84,7 @@ func Dial(c ClientConfig) (*Client, error) {
 	return &Client{dynamic: dyn, http: web, base: base}, nil
 }
 
-var errNoPod = errors.New("this process runs in no pod (KUBERNETES_SERVICE_HOST is not set): name a kubeconfig")
+var errNoPod = errors.New("this process does not run in a pod (KUBERNETES_SERVICE_HOST is not set): set a kubeconfig")
 
 func (c ClientConfig) rest() (*rest.Config, error) {
 	if c.Kubeconfig == "" {

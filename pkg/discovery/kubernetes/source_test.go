@@ -469,7 +469,7 @@ func TestTheTokenIsThatOfTheFile(t *testing.T) {
 func TestWhatCannotBeReachedAtAllIsToldAtTheStart(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	_, err := Dial(ClientConfig{})
-	require.ErrorContains(t, err, "name a kubeconfig")
+	require.ErrorContains(t, err, "set a kubeconfig")
 	missing := filepath.Join(t.TempDir(), "none")
 	_, err = Dial(ClientConfig{Kubeconfig: missing})
 	require.ErrorContains(t, err, missing)
