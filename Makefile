@@ -45,7 +45,7 @@ REAL          := /internal/envoytest$$|/internal/bench/routing$$|/examples/
 WITH_ENVOY     = $$(go list -tags $(TAGS) $(PKG) | grep -E '$(REAL)' | grep -v /envoytest)
 LONGEST       := ./internal/extproc ./pkg/kvindex ./internal/plugin ./internal/facts
 # Fleets of real processes that run side by side: they mostly wait.
-FLEETS        := 16
+FLEETS        := 18
 RACE          :=
 # Under the race detector a fleet takes three times the CPU.
 RACING        := RACE=-race FLEETS=3
@@ -192,11 +192,11 @@ test-race-envoy: ## of test-race, the examples and the tests through Envoy (RUN=
 # a fourth as often. The packages that take longest begin first; a third beside them uses what
 # they wait, and so do the tests of one package.
 half-unit: $(TOKENIZERS:%=.tools/tokenizers/%/.whole)
-	@GOGC=400 $(GOTEST) -p 3 -parallel 8 $(UNIT_FLAGS) $(LONGEST) $$(go list $(PKG) | grep -vE '$(REAL)') | \
+	@GOGC=400 $(GOTEST) -p 4 -parallel 8 $(UNIT_FLAGS) $(LONGEST) $$(go list $(PKG) | grep -vE '$(REAL)') | \
 	  $(WATCH) -name 'tests without Envoy' -o .run/test/unit.json -tests $(call tests_of,$$(go list $(PKG) | grep -vE '$(REAL)'))
 
 half-examples: tools
-	@$(GOTEST) -count 1 -p 4 $(WITH_ENVOY) | \
+	@$(GOTEST) -count 1 -p 6 $(WITH_ENVOY) | \
 	  $(WATCH) -name examples -o .run/test/examples.json -tests $(call tests_of,$(WITH_ENVOY))
 
 half-envoy: tools

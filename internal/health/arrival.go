@@ -54,6 +54,9 @@ func (e *entry) hears(v verdict) {
 	e.unheard = v
 }
 
+// NotAsked is why nothing of a worker has been heard that is new.
+const NotAsked = "it has not been asked yet"
+
 // silence says why nothing of the worker has been heard yet; "": something has.
 func (e *entry) silence() string {
 	switch {
@@ -66,6 +69,6 @@ func (e *entry) silence() string {
 	case e.unheard == silent:
 		return "it takes connections and does not answer"
 	default:
-		return "it has not been asked yet"
+		return NotAsked
 	}
 }

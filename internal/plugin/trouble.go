@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/admin"
 	"github.com/seed-60ae5743/baton/internal/extproc"
+	"github.com/seed-60ae5743/baton/internal/health"
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -221,7 +222,9 @@ func workersIn(s *admin.State) []trouble.Trouble {
 		case admin.Recovering:
 			add(trouble.WorkerRecovering, w.Reason, w.Since)
 		case admin.Unheard:
-			add(trouble.WorkerUnheard, w.Reason, w.Since)
+			if w.Reason != health.NotAsked { // the look may come within the moment until it is
+				add(trouble.WorkerUnheard, w.Reason, w.Since)
+			}
 		case admin.Healthy, admin.Draining:
 		}
 		switch w.Doubt {
