@@ -196,7 +196,7 @@ half-unit: $(TOKENIZERS:%=.tools/tokenizers/%/.whole)
 	  $(WATCH) -name 'tests without Envoy' -o .run/test/unit.json -tests $(call tests_of,$$(go list $(PKG) | grep -vE '$(REAL)'))
 
 half-examples: tools
-	@$(GOTEST) -count 1 -p 6 $(WITH_ENVOY) | \
+	@$(GOTEST) -count 1 -p 4 $(WITH_ENVOY) | \
 	  $(WATCH) -name examples -o .run/test/examples.json -tests $(call tests_of,$(WITH_ENVOY))
 
 half-envoy: tools

@@ -69,7 +69,7 @@ func Build(dir, tags string, race bool, packages ...string) error {
 	if err != nil {
 		return err
 	}
-	args := []string{"build", "-ldflags=-w", "-tags", tags, fmt.Sprintf("-race=%t", race)} // no debugger reads them
+	args := []string{"build", "-tags", tags, fmt.Sprintf("-race=%t", race)}
 	if strings.Contains(os.Getenv("GOFLAGS"), "-overlay") {                                // an overlay is made for one build (internal/faults), so its binaries are not worth keeping
 		return goBuild(root, dir, args, packages)
 	}
