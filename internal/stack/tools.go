@@ -70,7 +70,7 @@ func Build(dir, tags string, race bool, packages ...string) error {
 		return err
 	}
 	args := []string{"build", "-tags", tags, fmt.Sprintf("-race=%t", race)}
-	if strings.Contains(os.Getenv("GOFLAGS"), "-overlay") {                                // an overlay is made for one build (internal/faults), so its binaries are not worth keeping
+	if strings.Contains(os.Getenv("GOFLAGS"), "-overlay") { // an overlay is made for one build (internal/faults), so its binaries are not worth keeping
 		return goBuild(root, dir, args, packages)
 	}
 	kind := sha256.Sum256([]byte(strings.Join(append(args, os.Getenv("GOFLAGS")), " ")))
