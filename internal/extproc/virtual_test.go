@@ -43,8 +43,7 @@ func TestEnginesOfAnySpeedAreWaitedFor(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %v %t", kind, c.speed, c.stops), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					w := newVirtual(t, kind, c.speed)
-					w.stops = c.stops
+					w := newVirtual(t, kind, c.speed, c.stops)
 					w.load(240, 500*time.Millisecond)
 					require.Empty(t, w.aside, "all are well")
 					w.die(100)
@@ -98,8 +97,8 @@ type virtual struct {
 // virtualLeg is an attempt, and what is to happen to it.
 type virtualLeg struct{ events chan leg.Event }
 
-func newVirtual(t *testing.T, kind handoff.Kind, speed float64) *virtual {
-	w := &virtual{t: t, kind: kind, speed: speed, dead: map[worker.ID]bool{}, attempts: map[*virtualLeg]bool{}}
+func newVirtual(t *testing.T, kind handoff.Kind, speed float64, stops bool) *virtual {
+	w := &virtual{t: t, kind: kind, speed: speed, stops: stops, dead: map[worker.ID]bool{}, attempts: map[*virtualLeg]bool{}}
 	w.cfg = Config{OverdueBase: 2 * time.Second, OverduePerToken: time.Millisecond}.withDefaults()
 	var err error
 	w.tracker, err = health.New(health.Config{Client: &http.Client{Transport: w}, Seed: 1, Hooks: health.Hooks{Transition: w.changed}})
