@@ -2,7 +2,6 @@ package archtest
 
 import (
 	"go/ast"
-	"go/token"
 	"path"
 	"slices"
 	"testing"
@@ -31,19 +30,7 @@ func meddles(t *tree, parts map[string][]string) []string {
 				out = append(out, t.at(to)+": writes a field of a part from outside: give the part a method")
 			}
 		}
-		ast.Inspect(s.ast, func(n ast.Node) bool {
-			switch x := n.(type) {
-			case *ast.AssignStmt:
-				for _, to := range x.Lhs {
-					if x.Tok != token.DEFINE {
-						change(to)
-					}
-				}
-			case *ast.IncDecStmt:
-				change(x.X)
-			}
-			return true
-		})
+		assigned(s.ast, change)
 	})
 	return out
 }

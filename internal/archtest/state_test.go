@@ -61,23 +61,7 @@ func (t *tree) changes(f *ast.FuncDecl, vars map[string]bool) []string {
 			out = append(out, fmt.Sprintf("%s: changes %s, a variable of the package: keep it in a value that is passed on", t.at(to), name))
 		}
 	}
-	ast.Inspect(f.Body, func(n ast.Node) bool {
-		switch x := n.(type) {
-		case *ast.AssignStmt:
-			for _, to := range x.Lhs {
-				if x.Tok != token.DEFINE {
-					change(to)
-				}
-			}
-		case *ast.IncDecStmt:
-			change(x.X)
-		case *ast.RangeStmt:
-			if x.Tok == token.ASSIGN {
-				change(x.Key)
-			}
-		}
-		return true
-	})
+	assigned(f.Body, change)
 	return out
 }
 
@@ -146,4 +130,25 @@ func TestStateIsSeen(t *testing.T) {
 	for i, at := range []string{"pkg/a/a.go:7: changes n", "pkg/a/a.go:8: changes m", "pkg/a/a.go:9: changes s", "pkg/a/a.go:10: changes n"} {
 		require.Contains(t, got[i], at)
 	}
+}
+
+// assigned calls do with all that is assigned to below a node, declarations aside.
+func assigned(in ast.Node, do func(to ast.Expr)) {
+	ast.Inspect(in, func(n ast.Node) bool {
+		switch x := n.(type) {
+		case *ast.AssignStmt:
+			for _, to := range x.Lhs {
+				if x.Tok != token.DEFINE {
+					do(to)
+				}
+			}
+		case *ast.IncDecStmt:
+			do(x.X)
+		case *ast.RangeStmt:
+			if x.Tok == token.ASSIGN {
+				do(x.Key)
+			}
+		}
+		return true
+	})
 }

@@ -35,16 +35,15 @@ func toEngines(c *config.EnginesConfig, workers func() *worker.Snapshot, log *sl
 		return keyed, nil
 	}
 	return func(rt http.RoundTripper) http.RoundTripper {
-		if t, ok := rt.(*http.Transport); ok {
-			t.TLSClientConfig = conf
-		}
-		return keyed(&overTLS{RoundTripper: rt, workers: workers})
+		t := rt.(*http.Transport) // the parts that ask engines have no other
+		t.TLSClientConfig = conf
+		return keyed(&overTLS{Transport: t, workers: workers})
 	}, nil
 }
 
 // overTLS asks workers over HTTPS. A bootstrap server, which is no worker's endpoint, serves HTTP.
 type overTLS struct {
-	http.RoundTripper
+	*http.Transport
 	workers func() *worker.Snapshot
 }
 
@@ -53,7 +52,7 @@ func (x *overTLS) RoundTrip(r *http.Request) (*http.Response, error) {
 		r = r.Clone(r.Context()) // a request is its caller's
 		r.URL.Scheme = "https"
 	}
-	return x.RoundTripper.RoundTrip(r)
+	return x.Transport.RoundTrip(r)
 }
 
 // workerAt returns the worker of which host is an endpoint; nil: of none.

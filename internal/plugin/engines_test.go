@@ -8,9 +8,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -95,6 +97,25 @@ func TestEnginesAreAskedOverTLS(t *testing.T) {
 	}
 	_, err = get(other.file, at.String())
 	require.ErrorContains(t, err, "certificate signed by unknown authority")
+	around, err := toEngines(&config.EnginesConfig{CA: own.file}, func() *worker.Snapshot { return snap }, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	kept := &http.Client{Transport: around(&http.Transport{})}
+	var reused atomic.Bool
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { reused.Store(c.Reused) }})
+	for _, again := range []bool{false, true, false} {
+		if !again {
+			kept.CloseIdleConnections()
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/health", nil)
+		require.NoError(t, err)
+		resp, err := kept.Do(req)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, resp.Body)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, again, reused.Load(), "its connections are kept, and closed when a client says so")
+	}
+	kept.CloseIdleConnections()
 	_, err = (&config.EnginesConfig{CA: filepath.Join(t.TempDir(), "none")}).TLS()
 	require.ErrorContains(t, err, `engines.ca "`)
 	require.ErrorIs(t, err, syscall.ENOENT)
