@@ -181,6 +181,7 @@ func (f *fleet) killedWithinABurst(away time.Duration) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	replies := make([]*reply, n)
+	f.faultAll(f.decode, enginesim.Fault{Mode: enginesim.FaultHold, When: enginesim.Mid}) // else the burst can be over before it is seen
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
@@ -189,6 +190,7 @@ func (f *fleet) killedWithinABurst(away time.Duration) {
 	}
 	f.await("the burst to have reached the workers", func() bool { return f.running(f.decode) > 0 })
 	require.NoError(t, f.plugin.Kill())
+	f.faultAll(f.decode, enginesim.Fault{})
 	if away < time.Hour {
 		<-time.After(away)
 		f.startPlugin()
