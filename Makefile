@@ -11,19 +11,19 @@ ENVOY_VERSIONS := 1.36.4 1.39.3 $(ENVOY_VERSION)
 ENVOY_TESTS    := .
 LINT_VERSION  := v2.15.0
 SBOM_VERSION  := v1.10.0
-# Kubernetes' programs are those of internal/kubeparts/kube/go.mod.
+# Kubernetes' programs are those of test/kubeparts/kube/go.mod.
 KUBE_VERSION  := 1.36.3
 KUBE          := .tools/kube-$(KUBE_VERSION)
 HELM_VERSION  := v4.3.1
-# Istio's control plane is that of internal/kubeparts/istio/go.mod.
+# Istio's control plane is that of test/kubeparts/istio/go.mod.
 ISTIO         := .tools/istio-eed52ebb66ad
-# The inference extension's picker is that of internal/kubeparts/epp/go.mod.
+# The inference extension's picker is that of test/kubeparts/epp/go.mod.
 EPP           := .tools/epp-v1.5.0
-# llm-d's routing sidecar is that of internal/kubeparts/sidecar/go.mod.
+# llm-d's routing sidecar is that of test/kubeparts/sidecar/go.mod.
 SIDECAR       := .tools/pd-sidecar-v0.5.1
-# The suite and its pods' server are those of internal/kubeparts/conformance/go.mod.
+# The suite and its pods' server are those of test/kubeparts/conformance/go.mod.
 CONFORMANCE   := .tools/conformance-v1.6.0
-# containerd, runc and the network plugins are those of internal/kubeparts/node/go.mod. nft,
+# containerd, runc and the network plugins are those of test/kubeparts/node/go.mod. nft,
 # which kube-proxy runs, is Debian's, with the libraries that a small system lacks.
 NODE          := .tools/node-v2.4.2
 NODE_DEBIAN   := nftables libnftables1 libnftnl11 libmnl0 libjansson4 libxtables12 libedit2 libbsd0 libmd0 libgmp10
@@ -41,7 +41,7 @@ PKG           := ./...
 # Of test, test-unit and test-race: the tests to run, as go test's -run has them.
 RUN           :=
 # These start processes, which go's test cache cannot see: they always run, in the second half.
-REAL          := /internal/envoytest$$|/internal/bench/routing$$|/examples/
+REAL          := /test/envoytest$$|/test/bench/routing$$|/examples/
 WITH_ENVOY     = $$(go list -tags $(TAGS) $(PKG) | grep -E '$(REAL)' | grep -v /envoytest)
 LONGEST       := ./internal/extproc ./pkg/kvindex ./internal/plugin ./internal/facts
 # Fleets of real processes that run side by side: they mostly wait.
@@ -54,7 +54,7 @@ GOTEST         = go test -json -vet off $(RACE) -tags $(TAGS) -timeout 20m $(if 
 TALLY         := .run/tally
 CI            ?=
 # Each step of a run prints a line when it begins, with its number of all, and never less than
-# one in 30 s (internal/tally). GOALS are those that told makes, OF is how many.
+# one in 30 s (test/tally). GOALS are those that told makes, OF is how many.
 OF            :=
 GOALS         :=
 COUNTED        = $(if $(OF),-steps .run/test/steps -of $(OF))
@@ -93,7 +93,7 @@ LONG          := test static test-unit test-race test-race-unit test-race-envoy 
   real real-bench real-capture real-long real-templates tokenizers-test fuzz alerts clients test-kube test-kube-api test-kube-istio test-kube-direct \
   bench bench-first-token bench-index bench-kube bench-path-rivals bench-pick bench-peers bench-replay bench-rivals bench-routing bench-shared bench-tokens
 HELD          :=
-BUILD_TALLY   := { [ -n "$(HELD)" ] && [ -x $(TALLY) ]; } || { mkdir -p .run && go build -o $(TALLY).$$$$ ./internal/tally && mv -f $(TALLY).$$$$ $(TALLY); }
+BUILD_TALLY   := { [ -n "$(HELD)" ] && [ -x $(TALLY) ]; } || { mkdir -p .run && go build -o $(TALLY).$$$$ ./test/tally && mv -f $(TALLY).$$$$ $(TALLY); }
 
 ifneq ($(if $(HELD),,$(filter $(LONG),$(MAKECMDGOALS))),)
 
@@ -112,7 +112,7 @@ build: ## compile the commands into bin/
 	go build -o bin/ ./cmd/...
 
 dist: ## what people install into dist/: static binaries and an OCI image for amd64 and arm64, lists of what is in them
-	go run ./internal/dist $${SOURCE_DATE_EPOCH:+-time $$SOURCE_DATE_EPOCH}
+	go run ./test/dist $${SOURCE_DATE_EPOCH:+-time $$SOURCE_DATE_EPOCH}
 	@for p in dist/extproc-*-linux-*; do echo "listing what is in $$p"; \
 	  go run github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$(SBOM_VERSION) bin -json -verbose=false -output $$p.cdx.json $$p; done
 
@@ -141,11 +141,11 @@ tools: ## install what the tests need into .tools/ (Envoy)
 	  chmod +x $@.tmp && mv $@.tmp $@)
 
 # The file of a pin that has not changed is not fetched again.
-.tools/tokenizers/%/.whole: internal/tokenizers/pins.txt
-	$(call step,tokenizer-$*,go run ./internal/tokenizers $* && touch $@)
+.tools/tokenizers/%/.whole: test/tokenizers/pins.txt
+	$(call step,tokenizer-$*,go run ./test/tokenizers $* && touch $@)
 
 tokenizers: ## fetch the published tokenizers of all families into .tools/tokenizers: 190 MB, once
-	@go run ./internal/tokenizers
+	@go run ./test/tokenizers
 
 # tell makes targets, of which one that fails stops no other, and tells all at the end.
 tell = +@rm -rf .run/test && $(MAKE) --no-print-directory told GOALS='modules $(1)'
@@ -200,35 +200,35 @@ half-examples: tools
 	  $(WATCH) -name examples -o .run/test/examples.json -tests $(call tests_of,$(WITH_ENVOY))
 
 half-envoy: tools
-	@$(GOTEST) -count 1 -parallel $(FLEETS) ./internal/envoytest | \
-	  $(WATCH) -name 'tests through Envoy' -o .run/test/envoy.json -tests $(call tests_of,./internal/envoytest)
+	@$(GOTEST) -count 1 -parallel $(FLEETS) ./test/envoytest | \
+	  $(WATCH) -name 'tests through Envoy' -o .run/test/envoy.json -tests $(call tests_of,./test/envoytest)
 
 # What the tests are built from is fetched first, so that go does not tell of it among them.
 modules:
 	$(call step,$@,go list -deps -test -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus$(COMMA)browser$(COMMA)llmd$(COMMA)clients $(PKG))
 
 test-long: tools ## the long tests: minutes
-	@go test -json -tags $(TAGS),long -timeout 60m -count 1 -parallel $(FLEETS) ./internal/envoytest/ ./internal/extproc/ ./internal/soak/ ./pkg/kvevents/ ./pkg/discovery/etcd/ | $(TALLY) -watch -name $@ -o .run/$@.json
+	@go test -json -tags $(TAGS),long -timeout 60m -count 1 -parallel $(FLEETS) ./test/envoytest/ ./internal/extproc/ ./test/soak/ ./pkg/kvevents/ ./pkg/discovery/etcd/ | $(TALLY) -watch -name $@ -o .run/$@.json
 
 test-envoys: $(ENVOY_VERSIONS:%=.tools/envoy-%) ## the tests through Envoy on several versions of it, then a table (ENVOY_VERSIONS, ENVOY_TESTS=TestX)
 	@rm -rf .run/envoys && mkdir -p .run/envoys
 	@for v in $(ENVOY_VERSIONS); do \
-	  ENVOY=$(CURDIR)/.tools/envoy-$$v go test -tags $(TAGS) -timeout 60m -count 1 -p 1 -parallel $(FLEETS) -json -run '$(ENVOY_TESTS)' ./internal/envoytest ./examples/... | \
+	  ENVOY=$(CURDIR)/.tools/envoy-$$v go test -tags $(TAGS) -timeout 60m -count 1 -p 1 -parallel $(FLEETS) -json -run '$(ENVOY_TESTS)' ./test/envoytest ./examples/... | \
 	    $(TALLY) -watch -name "Envoy $$v" -steps .run/envoys/steps -of $(words $(ENVOY_VERSIONS)) -o .run/envoys/$$v.json || true; done
 	@$(TALLY) -title envoy $(ENVOY_VERSIONS:%=.run/envoys/%.json)
 
 reproduce: tools ## Pattern 1, Pattern 2 and the burst sweep, with what was measured
-	@go test -json -tags $(TAGS) -timeout 10m -count 1 -run 'TestPattern|TestBurstSweep' ./internal/envoytest/ $(TESTED)
+	@go test -json -tags $(TAGS) -timeout 10m -count 1 -run 'TestPattern|TestBurstSweep' ./test/envoytest/ $(TESTED)
 
 page: ## the status page in a real Chromium (Debian's chromium): search, fold, sort, keyboard, dark, 390 px; screenshots in .run/page (RUN=Pattern)
 	@go test -json -tags browser -timeout 10m -count 1 -run '$(if $(RUN),$(RUN),.)' ./internal/admin $(TESTED)
 
 soak: tools ## everything goes wrong, judged: three minutes of it (SOAK_ARGS="-seed 7 -for 10m"), then hostile clients, and each way to be sick
-	@{ go build -o .run/soak ./internal/soak && .run/soak $(SOAK_ARGS); } $(FOLLOWED)
-	@go test -json -tags $(TAGS),long -timeout 20m -count 1 -parallel 8 -run 'TestASickWorker|TestHostileClients|TestAMinute' ./internal/envoytest/ $(TESTED)
+	@{ go build -o .run/soak ./test/soak && .run/soak $(SOAK_ARGS); } $(FOLLOWED)
+	@go test -json -tags $(TAGS),long -timeout 20m -count 1 -parallel 8 -run 'TestASickWorker|TestHostileClients|TestAMinute' ./test/envoytest/ $(TESTED)
 
 faults: tools ## change one line of the product at a time: does a test see it? (FAULTS_ARGS="-run REGEXP -v")
-	@{ go build -o .run/faults ./internal/faults && exec .run/faults $(FAULTS_ARGS); } $(FOLLOWED)
+	@{ go build -o .run/faults ./test/faults && exec .run/faults $(FAULTS_ARGS); } $(FOLLOWED)
 
 # A build that was interrupted goes on where it stopped, since Go keeps what it has compiled. What is there
 # by its name is whole: a program gets its name last, and a folder's mark goes first.
@@ -236,9 +236,9 @@ WHOLE = touch $@.half && mv $@.half $@
 
 tools-kube: $(KUBE)/kube $(KUBE)/helm-$(HELM_VERSION) $(KUBE)/crds/.whole ## build Kubernetes' programs and Helm into .tools/: once, ten minutes
 
-$(KUBE)/kube: internal/kubeparts/kube/go.mod internal/kubeparts/kube/main.go
+$(KUBE)/kube: test/kubeparts/kube/go.mod test/kubeparts/kube/main.go
 	@echo "building Kubernetes into $(KUBE), once: some minutes"
-	$(call step,tools-kube,(cd internal/kubeparts/kube && go build -trimpath -ldflags '-s -w \
+	$(call step,tools-kube,(cd test/kubeparts/kube && go build -trimpath -ldflags '-s -w \
 	  -X k8s.io/component-base/version.gitVersion=v$(KUBE_VERSION) -X k8s.io/client-go/pkg/version.gitVersion=v$(KUBE_VERSION)' -o $(CURDIR)/$@.half .) && $(WHOLE))
 
 $(KUBE)/helm-$(HELM_VERSION):
@@ -255,9 +255,9 @@ test-llmd: ## the configurations of llm-d's releases, by the module proxy, again
 
 tools-istio: $(ISTIO)/.whole ## build Istio's control plane, and the agent of its gateways, into .tools/: once, ten minutes
 
-$(ISTIO)/.whole: internal/kubeparts/istio/go.mod
+$(ISTIO)/.whole: test/kubeparts/istio/go.mod
 	@echo "building Istio into $(ISTIO), once: some minutes"
-	$(call step,tools-istio,rm -f $@ && mkdir -p $(ISTIO) && (cd internal/kubeparts/istio && \
+	$(call step,tools-istio,rm -f $@ && mkdir -p $(ISTIO) && (cd test/kubeparts/istio && \
 	  go build -ldflags '-s -w' -o $(CURDIR)/$(ISTIO)/ istio.io/istio/pilot/cmd/pilot-discovery istio.io/istio/pilot/cmd/pilot-agent && \
 	  dir=$$(go list -m -f '{{.Dir}}' istio.io/istio) && rm -rf $(CURDIR)/$(ISTIO)/chart && \
 	  cp -r --no-preserve=mode $$dir/manifests/charts/istio-control/istio-discovery $(CURDIR)/$(ISTIO)/chart && \
@@ -267,90 +267,90 @@ tools-node: tools-kube $(NODE)/.whole ## build what a node runs containers with 
 
 # runc filters system calls, as pods ask for it, by Debian's libseccomp, which is linked in;
 # it has no other use for pkg-config.
-$(NODE)/.whole: internal/kubeparts/node/go.mod
+$(NODE)/.whole: test/kubeparts/node/go.mod
 	@echo "building containerd, runc and network plugins into $(NODE), once: some minutes"
 	$(call step,tools-debian,rm -rf $@ $(NODE)/deb $(NODE)/lib && mkdir -p $(NODE)/bin $(NODE)/deb $(NODE)/lib && (cd $(NODE)/deb && \
 	  { apt-get download $(NODE_DEBIAN) libseccomp-dev || { apt-get update && apt-get download $(NODE_DEBIAN) libseccomp-dev; }; } && \
 	  for package in *.deb; do dpkg-deb -x $$package . || exit 1; done && cp -a usr/lib/*/*.so.* ../lib/ && cp usr/sbin/nft ../bin/ && mv usr/lib/*/libseccomp.a .))
-	$(call step,tools-node,(cd internal/kubeparts/node && \
+	$(call step,tools-node,(cd test/kubeparts/node && \
 	  PKG_CONFIG=true CGO_CFLAGS=-I$(CURDIR)/$(NODE)/deb/usr/include CGO_LDFLAGS=$(CURDIR)/$(NODE)/deb/libseccomp.a \
 	  go build -tags seccomp -trimpath -ldflags '-s -w' -o $(CURDIR)/$(NODE)/bin/ $$(go list -f '{{.ImportPath}}' tool)))
 	@rm -rf $(NODE)/deb && touch $@
 
 tools-conformance: $(CONFORMANCE)/.whole ## build the inference extension's conformance suite into .tools/: once, some minutes
 
-$(CONFORMANCE)/.whole: internal/kubeparts/conformance/go.mod internal/kubeparts/conformance/conformance_test.go
+$(CONFORMANCE)/.whole: test/kubeparts/conformance/go.mod test/kubeparts/conformance/conformance_test.go
 	@echo "building the conformance suite into $(CONFORMANCE), once: some minutes"
-	$(call step,tools-conformance,rm -f $@ && mkdir -p $(CONFORMANCE) && (cd internal/kubeparts/conformance && \
+	$(call step,tools-conformance,rm -f $@ && mkdir -p $(CONFORMANCE) && (cd test/kubeparts/conformance && \
 	  go test -c -trimpath -ldflags '-s -w' -o $(CURDIR)/$(CONFORMANCE)/conformance . && \
 	  CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$(CONFORMANCE)/ sigs.k8s.io/gateway-api/conformance/echo-basic && \
 	  install -m 644 $$(go list -m -f '{{.Dir}}' sigs.k8s.io/gateway-api-inference-extension/conformance)/resources/base.yaml $(CURDIR)/$(CONFORMANCE)/) && touch $@)
 
 tools-epp: $(EPP) ## build the inference extension's own picker into .tools/: once, some minutes
 
-$(EPP): internal/kubeparts/epp/go.mod
+$(EPP): test/kubeparts/epp/go.mod
 	@echo "building the inference extension's picker into .tools/, once: some minutes"
-	$(call step,tools-epp,(cd internal/kubeparts/epp && go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@.half sigs.k8s.io/gateway-api-inference-extension/cmd/epp) && $(WHOLE))
+	$(call step,tools-epp,(cd test/kubeparts/epp && go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@.half sigs.k8s.io/gateway-api-inference-extension/cmd/epp) && $(WHOLE))
 
 tools-sidecar: $(SIDECAR) ## build llm-d's routing sidecar into .tools/: once, some minutes
 
-$(SIDECAR): internal/kubeparts/sidecar/go.mod
+$(SIDECAR): test/kubeparts/sidecar/go.mod
 	@echo "building llm-d's routing sidecar into .tools/, once: some minutes"
-	$(call step,tools-sidecar,(cd internal/kubeparts/sidecar && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@.half github.com/llm-d/llm-d-inference-scheduler/cmd/pd-sidecar) && $(WHOLE))
+	$(call step,tools-sidecar,(cd test/kubeparts/sidecar && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CURDIR)/$@.half github.com/llm-d/llm-d-inference-scheduler/cmd/pd-sidecar) && $(WHOLE))
 
 # Asked before anything is built: half an hour of building ends with no such news.
 kube-check: ## what this machine lacks of what test-kube and kube-demo need, and how to get it: at once
-	@go run ./internal/node/check $(if $(filter -vllm,$(DEMO_ARGS)),-memory 15360)
+	@go run ./test/node/check $(if $(filter -vllm,$(DEMO_ARGS)),-memory 15360)
 
 # Each package starts a cluster of its own, which its tests share.
 test-kube-api: tools tools-kube ## the tests of Kubernetes on a real apiserver: pools and pods, rights, the chart (RUN=Pattern)
 	@go test -json -tags $(TAGS),kube -timeout 20m -count 1 -p 1 $(if $(RUN),-run '$(RUN)') ./pkg/discovery/kubernetes ./charts $(TESTED)
-	@go test -json -tags $(TAGS),kube -timeout 20m -count 1 -run '$(if $(RUN),$(RUN),TestThePodsOfAPool)' ./internal/envoytest $(TESTED)
+	@go test -json -tags $(TAGS),kube -timeout 20m -count 1 -run '$(if $(RUN),$(RUN),TestThePodsOfAPool)' ./test/envoytest $(TESTED)
 
 test-kube-istio: tools tools-kube tools-istio ## both legs in a gateway that a real istiod configures; needs root (RUN=Pattern)
-	@go test -json -tags kube -timeout 20m -count 1 $(if $(RUN),-run '$(RUN)') ./internal/istiotest $(TESTED)
+	@go test -json -tags kube -timeout 20m -count 1 $(if $(RUN),-run '$(RUN)') ./test/istiotest $(TESTED)
 
 test-kube-direct: tools tools-kube tools-epp ## behind the inference extension's own picker, on a real apiserver: its picks, carried out (RUN=Pattern)
-	@go test -json -tags $(TAGS),kube -timeout 20m -count 1 -run '$(if $(RUN),$(RUN),TestBehindTheReferencePicker)' ./internal/envoytest $(TESTED)
+	@go test -json -tags $(TAGS),kube -timeout 20m -count 1 -run '$(if $(RUN),$(RUN),TestBehindTheReferencePicker)' ./test/envoytest $(TESTED)
 
 test-kube: kube-check tools tools-node tools-istio tools-conformance tools-sidecar tools-epp modules ## test-kube-api, then a real cluster of one node with Istio: the conformance suite, the chart; needs root; a quarter of an hour (RUN=Pattern)
 	@$(if $(RUN),,$(MAKE) --no-print-directory test-kube-api)
-	@go test -json -tags kube -timeout 40m -count 1 $(if $(RUN),-run '$(RUN)') ./internal/clustertest $(if $(KUBE_ARGS),-args $(KUBE_ARGS)) $(TESTED)
+	@go test -json -tags kube -timeout 40m -count 1 $(if $(RUN),-run '$(RUN)') ./test/clustertest $(if $(KUBE_ARGS),-args $(KUBE_ARGS)) $(TESTED)
 
 kube-demo: kube-check tools tools-node tools-istio modules $(if $(findstring -vllm,$(DEMO_ARGS)),real-tools) ## the story of demo on a real cluster of one node, with the chart and Istio; needs root (DEMO_ARGS=-up: leave it running; -vllm: the pods are real vLLM)
-	go build -tags kube -o .run/kube-demo ./internal/node/demo && exec .run/kube-demo $(DEMO_ARGS)
+	go build -tags kube -o .run/kube-demo ./test/node/demo && exec .run/kube-demo $(DEMO_ARGS)
 
 charts: tools-kube ## write examples/kubernetes from the chart
 	go test -tags kube -count 1 -run TheBase ./charts -args -rewrite
 
 real-tools: ## install real engines into .tools/real: vLLM, SGLang, tiny models; 12 GB, a few minutes
-	@go run ./internal/real/install -python $(PYTHON)
+	@go run ./test/real/install -python $(PYTHON)
 
 real: tools real-tools ## the tests with real engines on this CPU, and their table (RUN=Pattern: the tests that match)
-	@go test -json -tags real,invariants -timeout 120m -count 1 $(if $(RUN),-run '$(RUN)') ./internal/real -args -page $(REAL_ARGS) $(TESTED)
+	@go test -json -tags real,invariants -timeout 120m -count 1 $(if $(RUN),-run '$(RUN)') ./test/real -args -page $(REAL_ARGS) $(TESTED)
 
 real-long: tools real-tools ## patterns 1 and 2 with real engines, ten and five rounds each
-	@go test -json -tags real,invariants -timeout 120m -count 1 -run 'TestPatterns' ./internal/real -args -long -page $(TESTED)
+	@go test -json -tags real,invariants -timeout 120m -count 1 -run 'TestPatterns' ./test/real -args -long -page $(TESTED)
 
 real-bench: tools real-tools ## 300 requests of a conversation trace on real engines, by each way to pick, five turns in turn
-	@go test -json -tags real,invariants -timeout 120m -count 1 -run 'TestBench' ./internal/real -args -bench -page $(TESTED)
+	@go test -json -tags real,invariants -timeout 120m -count 1 -run 'TestBench' ./test/real -args -bench -page $(TESTED)
 
 real-templates: real-tools ## chat templates here and in Python: 10,000 requests for each template and engine, 100,000 random templates; an hour
 	@go test -json -tags real,invariants -timeout 180m -count 1 -run 'ArePythons' ./pkg/tokens/jinja -args -cases 100000 $(TESTED)
 	@go test -json -tags real,invariants -timeout 180m -count 1 -run 'ArePythons' ./pkg/tokens/chat -args -cases 10000 $(TESTED)
 
 real-demo: tools real-tools ## two real vLLM and two conversations to look at, until Ctrl-C
-	go build -o .run/real-demo ./internal/real/demo && exec .run/real-demo $(if $(ENVOY),-envoy $(ENVOY))
+	go build -o .run/real-demo ./test/real/demo && exec .run/real-demo $(if $(ENVOY),-envoy $(ENVOY))
 
 real-capture: tools real-tools ## write down what the real engines say, which the simulators are held to
-	@go test -json -tags real,invariants -timeout 30m -count 1 -run TestCapture ./internal/real -args -capture $(TESTED)
+	@go test -json -tags real,invariants -timeout 30m -count 1 -run TestCapture ./test/real -args -capture $(TESTED)
 
 # A client's program of JavaScript is put beside what it imports, by the tests.
 clients: tools real-tools tools-clients ## the clients that people use ask Baton, apart and alone, and their table: a quarter of an hour (RUN=Pattern: those that match, and no table)
-	@go test -json -tags clients -timeout 40m -count 1 $(if $(RUN),-run '$(RUN)') ./internal/clients $(if $(RUN),,-args -page) $(TESTED)
+	@go test -json -tags clients -timeout 40m -count 1 $(if $(RUN),-run '$(RUN)') ./test/clients $(if $(RUN),,-args -page) $(TESTED)
 
 # What is there is that of these pins if the mark has them.
-CLIENTS_PINS := internal/clients/pins/sdks.txt internal/clients/pins/load.txt internal/clients/node/package-lock.json
+CLIENTS_PINS := test/clients/pins/sdks.txt test/clients/pins/load.txt test/clients/node/package-lock.json
 CLIENTS_ENV  := UV_CACHE_DIR=$(CURDIR)/.tools/real/cache UV_HTTP_TIMEOUT=180
 UV           := .tools/real/uv/bin/uv
 tools-clients: real-tools ## install the clients of others into .tools/clients: Python's, JavaScript's with Node.js, load tools; 2 GB, a minute
@@ -358,9 +358,9 @@ tools-clients: real-tools ## install the clients of others into .tools/clients: 
 	  mkdir -p $(CLIENTS)/node && rm -f $(CLIENTS)/.whole && \
 	  for venv in sdks load; do echo "$$(date +%T) Python's clients: $$venv"; \
 	    $(CLIENTS_ENV) $(UV) venv --quiet --clear --python $(PYTHON) $(CLIENTS)/$$venv && \
-	    $(CLIENTS_ENV) $(UV) pip install --quiet --python $(CLIENTS)/$$venv/bin/python --require-hashes --no-deps -r internal/clients/pins/$$venv.txt || exit 1; done; \
+	    $(CLIENTS_ENV) $(UV) pip install --quiet --python $(CLIENTS)/$$venv/bin/python --require-hashes --no-deps -r test/clients/pins/$$venv.txt || exit 1; done; \
 	  ls -d $(CURDIR)/.tools/real/vllm/lib/python3.*/site-packages >$$(ls -d $(CLIENTS)/load/lib/python3.*/site-packages)/zz_vllm.pth && \
-	  echo "$$(date +%T) JavaScript's clients" && cp internal/clients/node/package*.json $(CLIENTS)/node/ && \
+	  echo "$$(date +%T) JavaScript's clients" && cp test/clients/node/package*.json $(CLIENTS)/node/ && \
 	  (cd $(CLIENTS)/node && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) && \
 	  cat $(CLIENTS_PINS) >$(CLIENTS)/.whole; }
 
@@ -379,11 +379,11 @@ fuzz: ## fuzz every byte parser for T each (T=30s)
 	    go test -tags invariants $$target -run '^$$' -fuzz "^$$f$$" -fuzztime $(T) -fuzzminimizetime 1x 2>&1 | $(TALLY) -follow -name "$$target $$f" -steps .run/fuzz -of $$of; done; done
 
 bench: tools ## a decision at 10, 100 and 1,000 workers; what the plugin adds on the real Envoy
-	@{ go build -o .run/bench-pick ./internal/bench/pick && .run/bench-pick; } $(FOLLOWED)
-	@{ go build -o .run/bench-path ./internal/bench/path && exec .run/bench-path $(BENCH_ARGS); } $(FOLLOWED)
+	@{ go build -o .run/bench-pick ./test/bench/pick && .run/bench-pick; } $(FOLLOWED)
+	@{ go build -o .run/bench-path ./test/bench/path && exec .run/bench-path $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-first-token: tools ## what reading a streamed answer's first events costs in time to first token
-	@{ go build -o .run/bench-path ./internal/bench/path && exec .run/bench-path -servers baton-stream-unread,baton-stream -only 2KB $(BENCH_ARGS); } $(FOLLOWED)
+	@{ go build -o .run/bench-path ./test/bench/path && exec .run/bench-path -servers baton-stream-unread,baton-stream -only 2KB $(BENCH_ARGS); } $(FOLLOWED)
 
 # SGLang's gateways and vLLM's router, as their packages are.
 RIVALS := sglang-router==0.3.2 smg==1.13 vllm-router==0.1.17
@@ -393,43 +393,43 @@ DYNAMO := ai-dynamo-runtime==1.6.1
 	$(PYTHON) -m venv .tools/rivals && .tools/rivals/bin/pip install -q $(RIVALS) && .tools/rivals/bin/pip install -q --no-deps $(DYNAMO) && touch $@
 
 bench-path-rivals: tools .tools/rivals/.whole ## what a request costs through Baton, SGLang's gateway, vLLM's router and plain Envoy: two minutes
-	@{ go build -o .run/bench-rivals ./internal/bench/rivals && exec .run/bench-rivals -python .tools/rivals/bin/python $(BENCH_ARGS); } $(FOLLOWED)
+	@{ go build -o .run/bench-rivals ./test/bench/rivals && exec .run/bench-rivals -python .tools/rivals/bin/python $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-index: ## the index, its events and the pick, allocations included
 	@go test -json -run '^$$' -bench . -benchmem ./pkg/kvindex ./pkg/kvevents ./pkg/picker ./internal/load $(TESTED)
 
 bench-kube: tools tools-kube tools-epp ## a picker's memory and CPU at 100 and 1,000 pods, beside the inference extension's own, on a real apiserver: twenty minutes
-	@go test -json -tags kube -timeout 90m -count 1 -run TestBench ./internal/bench/kube -args $(BENCH_ARGS) $(TESTED)
+	@go test -json -tags kube -timeout 90m -count 1 -run TestBench ./test/bench/kube -args $(BENCH_ARGS) $(TESTED)
 
 bench-pick: ## how long a decision takes at 10, 100 and 1,000 workers
-	@{ go build -o .run/bench-pick ./internal/bench/pick && exec .run/bench-pick $(BENCH_ARGS); } $(FOLLOWED)
+	@{ go build -o .run/bench-pick ./test/bench/pick && exec .run/bench-pick $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-peers: ## the index beside its rivals on their traces (../shared/peers/kvindex; Rust 1.88): long
-	@{ go build -o .run/bench-kvindex ./internal/bench/kvindex && exec .run/bench-kvindex peers $(BENCH_ARGS); } $(FOLLOWED)
+	@{ go build -o .run/bench-kvindex ./test/bench/kvindex && exec .run/bench-kvindex peers $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-replay: tools ## record a policy live, predict two others, play them live three times and compare (REPLAY="kv,round-robin round-robin,kv")
-	@{ go build -o .run/bench-routing ./internal/bench/routing && \
+	@{ go build -o .run/bench-routing ./test/bench/routing && \
 	for pair in $${REPLAY:-kv,round-robin round-robin,kv}; do .run/bench-routing -replay $$pair -live-requests 600 $(BENCH_ARGS) || exit; done; } $(FOLLOWED)
 
 bench-routing: tools ## hit rate and time to first token on a real conversation trace, by mode; with -fleet, what users of whole answers feel
-	@{ go build -o .run/bench-routing ./internal/bench/routing && exec .run/bench-routing $(BENCH_ARGS); } $(FOLLOWED)
+	@{ go build -o .run/bench-routing ./test/bench/routing && exec .run/bench-routing $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-rivals: tools .tools/rivals/.whole ## whole requests through Baton, SGLang's gateways, vLLM's router and Envoy, on one trace and the same workers: ten minutes
-	@{ go build -o .run/bench-routing ./internal/bench/routing && exec .run/bench-routing -live-fleet whole -rate 1.35 -capacity 4000 -python .tools/rivals/bin/python -modes kv,kv-blocks,cache-aware,least-request -repeats 1 \
+	@{ go build -o .run/bench-routing ./test/bench/routing && exec .run/bench-routing -live-fleet whole -rate 1.35 -capacity 4000 -python .tools/rivals/bin/python -modes kv,kv-blocks,cache-aware,least-request -repeats 1 \
 	  -live-modes kv,kv-blocks,dynamo,envoy-least-request,sglang-gateway,smg,vllm-cache-aware,vllm-kv-aware $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-shared: ## what it costs that replicas share what they have booked, and how late they know
-	@{ go build -o .run/bench-shared ./internal/bench/shared && exec .run/bench-shared $(BENCH_ARGS); } $(FOLLOWED)
+	@{ go build -o .run/bench-shared ./test/bench/shared && exec .run/bench-shared $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-tokens: tokenizers real-tools ## first sight of 220 KB beside Hugging Face's tokenizers, a conversation's next turn, and both beside a real vLLM's /tokenize
-	@{ go build -o .run/bench-tokens ./internal/bench/tokens && exec .run/bench-tokens $(BENCH_ARGS); } $(FOLLOWED)
+	@{ go build -o .run/bench-tokens ./test/bench/tokens && exec .run/bench-tokens $(BENCH_ARGS); } $(FOLLOWED)
 
 demo: tools ## the main job: a conversation, killed workers, the table of decisions
-	$(call step,build-demo,go build -o .run/demo ./examples/demo)
+	$(call step,build-demo,go build -o .run/demo ./test/demo)
 	@exec .run/demo $(if $(ETCD),-etcd-endpoints $(ETCD))
 
 up: tools ## the same stack, left running, with its addresses
-	$(call step,build-demo,go build -o .run/demo ./examples/demo)
+	$(call step,build-demo,go build -o .run/demo ./test/demo)
 	@exec .run/demo -up $(if $(ETCD),-etcd-endpoints $(ETCD))
 
 check: fmt vet tidy envoy-configs alerts-files ## everything that must hold before a commit, then the tests
@@ -453,22 +453,22 @@ tidy: ## go mod tidy
 	go mod tidy
 
 golden: ## rewrite golden files; the commit says why the output changed
-	go test -tags invariants ./internal/extproc ./internal/blame ./internal/pin ./internal/decision ./internal/telemetry ./internal/admin ./internal/load ./internal/health ./pkg/picker ./pkg/kvindex ./pkg/kvevents ./internal/engine/handoff ./pkg/discovery ./pkg/discovery/cache ./pkg/discovery/etcd ./pkg/discovery/kubernetes ./pkg/discovery/record ./internal/engine/engines ./internal/sizes ./internal/envoyfile -args -rewrite
+	go test -tags invariants ./internal/extproc ./internal/blame ./internal/pin ./internal/decision ./internal/telemetry ./internal/admin ./internal/load ./internal/health ./pkg/picker ./pkg/kvindex ./pkg/kvevents ./internal/engine/handoff ./pkg/discovery ./pkg/discovery/cache ./pkg/discovery/etcd ./pkg/discovery/kubernetes ./pkg/discovery/record ./internal/engine/engines ./test/sizes ./internal/envoyfile -args -rewrite
 
-sizes: ## weigh the packages: rewrite internal/sizes/sizes.txt; the commit says what has grown, and why
-	go run ./internal/sizes
+sizes: ## weigh the packages: rewrite test/sizes/sizes.txt; the commit says what has grown, and why
+	go run ./test/sizes
 
 docs: golden alerts-files ## write the generated pages of docs/
 
 envoy-configs: ## write envoy/*.yaml from their templates
 	go run ./envoy/gen
 
-alerts-files: ## write Prometheus' rules, the runbook and Grafana's dashboards from internal/oncall
-	go run ./internal/oncall/gen
+alerts-files: ## write Prometheus' rules, the runbook and Grafana's dashboards from test/oncall
+	go run ./test/oncall/gen
 
 # promtool judges the rules; Prometheus fires each alert on its fault, with an hour in a minute.
 alerts: tools tools-prometheus ## the rules with a real Prometheus: each alert fires on its fault, none in a healthy hour; six minutes; asks for Debian's package
-	@go test -json -tags prometheus -timeout 20m -count 1 $(if $(RUN),-run '$(RUN)') ./internal/oncall $(TESTED)
+	@go test -json -tags prometheus -timeout 20m -count 1 $(if $(RUN),-run '$(RUN)') ./test/oncall $(TESTED)
 
 tools-prometheus: $(PROMETHEUS)/promtool ## Debian's prometheus and promtool into .tools/
 

@@ -5,5 +5,5 @@
 // files beside this one are written by `make envoy-configs`; a test holds them up to date.
 //
 // The package renders text. It starts nothing and checks nothing; Envoy itself
-// validates each form in internal/envoytest.
+// validates each form in test/envoytest.
 package envoy

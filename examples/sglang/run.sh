@@ -34,7 +34,7 @@ stop() {
 trap stop EXIT
 trap 'exit 1' INT TERM
 
-go build -o "$bin/" ./cmd/extproc ./cmd/enginesim 2>&1 | .run/tally -follow -name "2/3  the programs" >&2
+go build -o "$bin/" ./cmd/extproc ./test/cmd/enginesim 2>&1 | .run/tally -follow -name "2/3  the programs" >&2
 step "3/3  workers, plugin and Envoy, then requests"
 
 workers=${1:-}

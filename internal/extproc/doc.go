@@ -36,7 +36,7 @@
 // # The parts of a main leg
 //
 // The runner of a main leg (mainStream) holds four parts beside its machine. Only the methods of a
-// part write its fields (internal/archtest); the runner passes events to them, and reads them:
+// part write its fields (test/archtest); the runner passes events to them, and reads them:
 //
 //	asked     the request: since when, the room of its body, its turn if it waits
 //	decided   who serves it: bookings, the decision's record, the limits of its legs

@@ -211,7 +211,7 @@ func matrixAsk(t *testing.T, st *matrixState, c *matrixtable.Cell) string {
 }
 
 // docs/behaviour.md#one-worker, #becoming-ready, #full-queue and #nobody-eligible, complete,
-// with what #named-workers adds. Each cell has a replica of its own. internal/envoytest sends
+// with what #named-workers adds. Each cell has a replica of its own. test/envoytest sends
 // the same requests through Envoy.
 func TestWhoServesARequestIsWhatTheMatrixSays(t *testing.T) {
 	t.Parallel()

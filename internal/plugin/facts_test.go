@@ -14,8 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-60ae5743/baton/internal/enginesim"
 	"github.com/seed-60ae5743/baton/pkg/worker"
+	"github.com/seed-60ae5743/baton/test/enginesim"
 )
 
 // factsShown is what /debug/state shows of the workers.

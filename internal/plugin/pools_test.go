@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/config"
-	"github.com/seed-60ae5743/baton/internal/kubesim"
 	"github.com/seed-60ae5743/baton/internal/syncbuf"
+	"github.com/seed-60ae5743/baton/test/kubesim"
 )
 
 // startInCluster serves the pool infra/primary of an apiserver until the test ends.

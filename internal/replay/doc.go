@@ -47,7 +47,7 @@
 //
 // # What it does not do
 //
-// It chooses nothing, and knows no policy: internal/whatif has the plugin's own, internal/bench/policies others.
+// It chooses nothing, and knows no policy: internal/whatif has the plugin's own, test/bench/policies others.
 // Workers do not come, go or fail. Prompts wait for no memory other than the room above;
 // a prompt that waits shares nothing with the one before it but by the cache. There are no tiers
 // below the device, answers do not enter the prefix cache, and the time of a token does not grow

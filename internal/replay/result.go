@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seed-60ae5743/baton/internal/bench/stats"
+	"github.com/seed-60ae5743/baton/internal/stats"
 )
 
 // Outcome is what became of one request. Durations count from its arrival.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-60ae5743/baton/internal/stack"
+	"github.com/seed-60ae5743/baton/test/stack"
 )
 
 // trace returns the first requests of the real trace.

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed-60ae5743/baton/internal/bench/stats"
 	"github.com/seed-60ae5743/baton/internal/record"
 	"github.com/seed-60ae5743/baton/internal/replay"
+	"github.com/seed-60ae5743/baton/internal/stats"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 

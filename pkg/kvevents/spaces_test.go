@@ -11,7 +11,7 @@ import (
 )
 
 // In a block's keys vLLM writes the adapter's name, then (name, offset) for each picture,
-// then in a prompt's first block the salt; see internal/enginesim/testdata/captures.
+// then in a prompt's first block the salt; see test/enginesim/testdata/captures.
 func TestTheSaltOfAStockVLLMIsReadFromTheFirstBlock(t *testing.T) {
 	digest := strings.Repeat("5e", 32) // a salt may look like a picture's name if it was hashed
 	first := []int{1, 2}

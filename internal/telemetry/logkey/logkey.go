@@ -2,7 +2,7 @@
 //
 // # Contract
 //
-// Whoever logs takes the key from here, and no other: internal/archtest refuses a key that
+// Whoever logs takes the key from here, and no other: test/archtest refuses a key that
 // is written out, and a key that nobody logs. A key means the same in every line, and its
 // name stays: logs are searched for it. The comment behind a key is its meaning:
 // docs/metrics.md is generated from both, in this order.

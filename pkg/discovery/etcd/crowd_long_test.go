@@ -29,7 +29,7 @@ import (
 func slowEtcd(t *testing.T) (endpoint string, used func() time.Duration) {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "devetcd")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../../../cmd/devetcd").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../../../test/cmd/devetcd").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	cmd := exec.Command(bin, "--dir", t.TempDir(), "--no-fsync", "--election-timeout", "1s")
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")

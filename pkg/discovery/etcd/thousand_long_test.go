@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/seed-60ae5743/baton/internal/stack"
 	"github.com/seed-60ae5743/baton/pkg/worker"
+	"github.com/seed-60ae5743/baton/test/stack"
 )
 
 // A thousand registrars with users, each with a client of its own, in one process: all are registered
@@ -22,7 +22,7 @@ import (
 func TestAThousandWithPasswordsOutliveARestartOfEtcd(t *testing.T) {
 	const crowd = 1000
 	bin := t.TempDir()
-	require.NoError(t, stack.Build(bin, "", false, "./cmd/devetcd"))
+	require.NoError(t, stack.Build(bin, "", false, "./test/cmd/devetcd"))
 	server, err := stack.StartEtcd(t.Context(), stack.EtcdOptions{BinDir: bin, Dir: t.TempDir(), Args: []string{"--election-timeout", "1s"}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = server.Kill() })

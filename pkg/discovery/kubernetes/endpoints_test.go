@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-60ae5743/baton/internal/kubesim"
+	"github.com/seed-60ae5743/baton/test/kubesim"
 )
 
 func TestThePodsOfAServiceAreListedReadyOrNot(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/seed-60ae5743/baton/internal/kubetest"
+	"github.com/seed-60ae5743/baton/test/kubetest"
 )
 
 var clusters kubetest.Clusters
