@@ -37,12 +37,13 @@ KUBE_CRDS     := \
   github.com/prometheus-operator/prometheus-operator@v0.85.0:example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml
 LINT_BIN      := .tools/golangci-lint-$(LINT_VERSION)
 TAGS          := invariants,e2e,example
-PKG           := ./...
+ALL_TAGS      := $(TAGS),long,real,kube,prometheus,browser,llmd,clients
 # Of test, test-unit and test-race: the tests to run, as go test's -run has them.
 RUN           :=
-# These start processes, which go's test cache cannot see: they always run, in the second half.
-REAL          := /test/envoytest$$|/test/bench/routing$$|/examples/
-WITH_ENVOY     = $$(go list -tags $(TAGS) $(PKG) | grep -E '$(REAL)' | grep -v /envoytest)
+# These packages of test/ start processes, which go's test cache cannot see: they always run, in the second half.
+REAL          := /test/envoytest$$|/test/bench/routing$$|/test/examples/|/test/demo$$
+WITH_ENVOY     = $$(go -C test list -tags $(TAGS) ./... | grep -E '$(REAL)' | grep -v /envoytest)
+WITHOUT_ENVOY  = $$(go -C test list ./... | grep -vE '$(REAL)')
 LONGEST       := ./internal/extproc ./pkg/kvindex ./internal/plugin ./internal/facts
 # Fleets of real processes that run side by side: they mostly wait.
 FLEETS        := 18
@@ -50,7 +51,8 @@ RACE          :=
 # Under the race detector a fleet takes three times the CPU.
 RACING        := RACE=-race FLEETS=3
 UNIT_FLAGS    :=
-GOTEST         = go test -json -vet off $(RACE) -tags $(TAGS) -timeout 20m $(if $(RUN),-run '$(RUN)')
+# There are two modules: the product's in this folder, and that of what tests it in test/.
+GOTEST         = test -json -vet off $(RACE) -tags $(TAGS) -timeout 20m $(if $(RUN),-run '$(RUN)')
 TALLY         := .run/tally
 CI            ?=
 # Each step of a run prints a line when it begins, with its number of all, and never less than
@@ -59,8 +61,13 @@ OF            :=
 GOALS         :=
 COUNTED        = $(if $(OF),-steps .run/test/steps -of $(OF))
 WATCH          = $(TALLY) -watch $(if $(CI),-quiet) $(COUNTED)
-# How many functions of tests packages have.
-tests_of       = $(if $(RUN),0,$$(go list -tags $(TAGS) -f '{{$$d := .Dir}}{{range .TestGoFiles}}{{$$d}}/{{.}} {{end}}{{range .XTestGoFiles}}{{$$d}}/{{.}} {{end}}' $(1) | xargs cat | grep -E '^func (Test|Fuzz|Example)' | grep -cv '^func TestMain'))
+# How many functions of tests packages of the product's module and of test/'s have.
+tests_of       = $(if $(RUN),0,$$({ $(call sources,go,$(1)); $(call sources,go -C test,$(2)); } | xargs cat | grep -E '^func (Test|Fuzz|Example)' | grep -cv '^func TestMain'))
+sources        = $(if $(2),$(1) list -tags $(TAGS) -f '{{$$d := .Dir}}{{range .TestGoFiles}}{{$$d}}/{{.}} {{end}}{{range .XTestGoFiles}}{{$$d}}/{{.}} {{end}}' $(2),:)
+# each does all of its commands, and fails if one has failed. tool builds a program of test/, by its package,
+# and runs it here: its name and its package.
+each           = { bad=; $(1) || bad=1; $(2) || bad=1; [ -z "$$bad" ]; }
+tool           = mkdir -p .run && go -C test build -o $(CURDIR)/.run/$(1) ./$(2) && .run/$(1)
 # FOLLOWED and TESTED take the output of a long command, any and go test -json's.
 FOLLOWED       = 2>&1 | $(TALLY) -follow -name $@
 TESTED         = | $(TALLY) -watch -v -name $@ -o .run/$@.json
@@ -93,7 +100,7 @@ LONG          := test static test-unit test-race test-race-unit test-race-envoy 
   real real-bench real-capture real-long real-templates tokenizers-test fuzz alerts clients test-kube test-kube-api test-kube-istio test-kube-direct \
   bench bench-first-token bench-index bench-kube bench-path-rivals bench-pick bench-peers bench-replay bench-rivals bench-routing bench-shared bench-tokens
 HELD          :=
-BUILD_TALLY   := { [ -n "$(HELD)" ] && [ -x $(TALLY) ]; } || { mkdir -p .run && go build -o $(TALLY).$$$$ ./test/tally && mv -f $(TALLY).$$$$ $(TALLY); }
+BUILD_TALLY   := { [ -n "$(HELD)" ] && [ -x $(TALLY) ]; } || { mkdir -p .run && go -C test build -o $(CURDIR)/$(TALLY).$$$$ ./tally && mv -f $(TALLY).$$$$ $(TALLY); }
 
 ifneq ($(if $(HELD),,$(filter $(LONG),$(MAKECMDGOALS))),)
 
@@ -110,9 +117,10 @@ help: ## list the targets
 
 build: ## compile the commands into bin/
 	go build -o bin/ ./cmd/...
+	go -C test build -o $(CURDIR)/bin/ ./cmd/...
 
 dist: ## what people install into dist/: static binaries and an OCI image for amd64 and arm64, lists of what is in them
-	go run ./test/dist $${SOURCE_DATE_EPOCH:+-time $$SOURCE_DATE_EPOCH}
+	$(call tool,dist,dist) $${SOURCE_DATE_EPOCH:+-time $$SOURCE_DATE_EPOCH}
 	@for p in dist/extproc-*-linux-*; do echo "listing what is in $$p"; \
 	  go run github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$(SBOM_VERSION) bin -json -verbose=false -output $$p.cdx.json $$p; done
 
@@ -142,10 +150,10 @@ tools: ## install what the tests need into .tools/ (Envoy)
 
 # The file of a pin that has not changed is not fetched again.
 .tools/tokenizers/%/.whole: test/tokenizers/pins.txt
-	$(call step,tokenizer-$*,go run ./test/tokenizers $* && touch $@)
+	$(call step,tokenizer-$*,$(call tool,tokenizers,tokenizers) $* && touch $@)
 
 tokenizers: ## fetch the published tokenizers of all families into .tools/tokenizers: 190 MB, once
-	@go run ./test/tokenizers
+	@$(call tool,tokenizers,tokenizers)
 
 # tell makes targets, of which one that fails stops no other, and tells all at the end.
 tell = +@rm -rf .run/test && $(MAKE) --no-print-directory told GOALS='modules $(1)'
@@ -170,10 +178,10 @@ static: ## what needs no test: a tidy go.mod, the linter, which has go vet's che
 	$(call tell,static-tidy static-lint)
 
 static-tidy:
-	$(call step,$@,go mod tidy -diff)
+	$(call step,$@,$(call each,go mod tidy -diff,go -C test mod tidy -diff))
 
 static-lint: $(LINT_BIN)
-	$(call step,$@,$(LINT_BIN) run ./...)
+	$(call step,$@,$(call each,$(LINT_BIN) run ./...,(cd test && $(CURDIR)/$(LINT_BIN) run ./...)))
 
 test-unit: ## the tests that need no Envoy, always run, random ones with few rounds: a minute (RUN=Pattern)
 	$(call tell,half-unit) TAGS=invariants REAL=none UNIT_FLAGS='-count 1 -short'
@@ -192,43 +200,44 @@ test-race-envoy: ## of test-race, the examples and the tests through Envoy (RUN=
 # a fourth as often. The packages that take longest begin first; a third beside them uses what
 # they wait, and so do the tests of one package.
 half-unit: $(TOKENIZERS:%=.tools/tokenizers/%/.whole)
-	@GOGC=400 $(GOTEST) -p 4 -parallel 8 $(UNIT_FLAGS) $(LONGEST) $$(go list $(PKG) | grep -vE '$(REAL)') | \
-	  $(WATCH) -name 'tests without Envoy' -o .run/test/unit.json -tests $(call tests_of,$$(go list $(PKG) | grep -vE '$(REAL)'))
+	@export GOGC=400; $(call each,go $(GOTEST) -p 4 -parallel 8 $(UNIT_FLAGS) $(LONGEST) ./...,go -C test $(GOTEST) -p 4 -parallel 8 $(UNIT_FLAGS) $(WITHOUT_ENVOY)) | \
+	  $(WATCH) -name 'tests without Envoy' -o .run/test/unit.json -tests $(call tests_of,./...,$(WITHOUT_ENVOY))
 
 half-examples: tools
-	@$(GOTEST) -count 1 -p 4 $(WITH_ENVOY) | \
-	  $(WATCH) -name examples -o .run/test/examples.json -tests $(call tests_of,$(WITH_ENVOY))
+	@go -C test $(GOTEST) -count 1 -p 4 $(WITH_ENVOY) | \
+	  $(WATCH) -name examples -o .run/test/examples.json -tests $(call tests_of,,$(WITH_ENVOY))
 
 half-envoy: tools
-	@$(GOTEST) -count 1 -parallel $(FLEETS) ./test/envoytest | \
-	  $(WATCH) -name 'tests through Envoy' -o .run/test/envoy.json -tests $(call tests_of,./test/envoytest)
+	@go -C test $(GOTEST) -count 1 -parallel $(FLEETS) ./envoytest | \
+	  $(WATCH) -name 'tests through Envoy' -o .run/test/envoy.json -tests $(call tests_of,,./envoytest)
 
 # What the tests are built from is fetched first, so that go does not tell of it among them.
 modules:
-	$(call step,$@,go list -deps -test -tags $(TAGS)$(COMMA)long$(COMMA)real$(COMMA)kube$(COMMA)prometheus$(COMMA)browser$(COMMA)llmd$(COMMA)clients $(PKG))
+	$(call step,$@,$(foreach at,. test,go -C $(at) list -deps -test -tags $(ALL_TAGS) ./... &&) :)
 
+test-long: LONG_FLAGS = -tags $(TAGS),long -timeout 60m -count 1 -parallel $(FLEETS)
 test-long: tools ## the long tests: minutes
-	@go test -json -tags $(TAGS),long -timeout 60m -count 1 -parallel $(FLEETS) ./test/envoytest/ ./internal/extproc/ ./test/soak/ ./pkg/kvevents/ ./pkg/discovery/etcd/ | $(TALLY) -watch -name $@ -o .run/$@.json
+	@$(call each,go test -json $(LONG_FLAGS) ./internal/extproc/ ./pkg/kvevents/,go -C test test -json $(LONG_FLAGS) ./envoytest/ ./extproc/ ./soak/ ./discovery/etcd/) | $(TALLY) -watch -name $@ -o .run/$@.json
 
 test-envoys: $(ENVOY_VERSIONS:%=.tools/envoy-%) ## the tests through Envoy on several versions of it, then a table (ENVOY_VERSIONS, ENVOY_TESTS=TestX)
 	@rm -rf .run/envoys && mkdir -p .run/envoys
 	@for v in $(ENVOY_VERSIONS); do \
-	  ENVOY=$(CURDIR)/.tools/envoy-$$v go test -tags $(TAGS) -timeout 60m -count 1 -p 1 -parallel $(FLEETS) -json -run '$(ENVOY_TESTS)' ./test/envoytest ./examples/... | \
+	  ENVOY=$(CURDIR)/.tools/envoy-$$v go -C test test -tags $(TAGS) -timeout 60m -count 1 -p 1 -parallel $(FLEETS) -json -run '$(ENVOY_TESTS)' ./envoytest ./examples/... ./demo | \
 	    $(TALLY) -watch -name "Envoy $$v" -steps .run/envoys/steps -of $(words $(ENVOY_VERSIONS)) -o .run/envoys/$$v.json || true; done
 	@$(TALLY) -title envoy $(ENVOY_VERSIONS:%=.run/envoys/%.json)
 
 reproduce: tools ## Pattern 1, Pattern 2 and the burst sweep, with what was measured
-	@go test -json -tags $(TAGS) -timeout 10m -count 1 -run 'TestPattern|TestBurstSweep' ./test/envoytest/ $(TESTED)
+	@go -C test test -json -tags $(TAGS) -timeout 10m -count 1 -run 'TestPattern|TestBurstSweep' ./envoytest/ $(TESTED)
 
 page: ## the status page in a real Chromium (Debian's chromium): search, fold, sort, keyboard, dark, 390 px; screenshots in .run/page (RUN=Pattern)
-	@go test -json -tags browser -timeout 10m -count 1 -run '$(if $(RUN),$(RUN),.)' ./internal/admin $(TESTED)
+	@go -C test test -json -tags browser -timeout 10m -count 1 -run '$(if $(RUN),$(RUN),.)' ./admin $(TESTED)
 
 soak: tools ## everything goes wrong, judged: three minutes of it (SOAK_ARGS="-seed 7 -for 10m"), then hostile clients, and each way to be sick
-	@{ go build -o .run/soak ./test/soak && .run/soak $(SOAK_ARGS); } $(FOLLOWED)
-	@go test -json -tags $(TAGS),long -timeout 20m -count 1 -parallel 8 -run 'TestASickWorker|TestHostileClients|TestAMinute' ./test/envoytest/ $(TESTED)
+	@{ go -C test build -o $(CURDIR)/.run/soak ./soak && .run/soak $(SOAK_ARGS); } $(FOLLOWED)
+	@go -C test test -json -tags $(TAGS),long -timeout 20m -count 1 -parallel 8 -run 'TestASickWorker|TestHostileClients|TestAMinute' ./envoytest/ $(TESTED)
 
 faults: tools ## change one line of the product at a time: does a test see it? (FAULTS_ARGS="-run REGEXP -v")
-	@{ go build -o .run/faults ./test/faults && exec .run/faults $(FAULTS_ARGS); } $(FOLLOWED)
+	@{ go -C test build -o $(CURDIR)/.run/faults ./faults && exec .run/faults $(FAULTS_ARGS); } $(FOLLOWED)
 
 # A build that was interrupted goes on where it stopped, since Go keeps what it has compiled. What is there
 # by its name is whole: a program gets its name last, and a folder's mark goes first.
@@ -300,54 +309,54 @@ $(SIDECAR): test/kubeparts/sidecar/go.mod
 
 # Asked before anything is built: half an hour of building ends with no such news.
 kube-check: ## what this machine lacks of what test-kube and kube-demo need, and how to get it: at once
-	@go run ./test/node/check $(if $(filter -vllm,$(DEMO_ARGS)),-memory 15360)
+	@$(call tool,kube-check,node/check) $(if $(filter -vllm,$(DEMO_ARGS)),-memory 15360)
 
 # Each package starts a cluster of its own, which its tests share.
 test-kube-api: tools tools-kube ## the tests of Kubernetes on a real apiserver: pools and pods, rights, the chart (RUN=Pattern)
-	@go test -json -tags $(TAGS),kube -timeout 20m -count 1 -p 1 $(if $(RUN),-run '$(RUN)') ./pkg/discovery/kubernetes ./charts $(TESTED)
-	@go test -json -tags $(TAGS),kube -timeout 20m -count 1 -run '$(if $(RUN),$(RUN),TestThePodsOfAPool)' ./test/envoytest $(TESTED)
+	@go -C test test -json -tags $(TAGS),kube -timeout 20m -count 1 -p 1 $(if $(RUN),-run '$(RUN)') ./discovery/kubernetes ./charts $(TESTED)
+	@go -C test test -json -tags $(TAGS),kube -timeout 20m -count 1 -run '$(if $(RUN),$(RUN),TestThePodsOfAPool)' ./envoytest $(TESTED)
 
 test-kube-istio: tools tools-kube tools-istio ## both legs in a gateway that a real istiod configures; needs root (RUN=Pattern)
-	@go test -json -tags kube -timeout 20m -count 1 $(if $(RUN),-run '$(RUN)') ./test/istiotest $(TESTED)
+	@go -C test test -json -tags kube -timeout 20m -count 1 $(if $(RUN),-run '$(RUN)') ./istiotest $(TESTED)
 
 test-kube-direct: tools tools-kube tools-epp ## behind the inference extension's own picker, on a real apiserver: its picks, carried out (RUN=Pattern)
-	@go test -json -tags $(TAGS),kube -timeout 20m -count 1 -run '$(if $(RUN),$(RUN),TestBehindTheReferencePicker)' ./test/envoytest $(TESTED)
+	@go -C test test -json -tags $(TAGS),kube -timeout 20m -count 1 -run '$(if $(RUN),$(RUN),TestBehindTheReferencePicker)' ./envoytest $(TESTED)
 
 test-kube: kube-check tools tools-node tools-istio tools-conformance tools-sidecar tools-epp modules ## test-kube-api, then a real cluster of one node with Istio: the conformance suite, the chart; needs root; a quarter of an hour (RUN=Pattern)
 	@$(if $(RUN),,$(MAKE) --no-print-directory test-kube-api)
-	@go test -json -tags kube -timeout 40m -count 1 $(if $(RUN),-run '$(RUN)') ./test/clustertest $(if $(KUBE_ARGS),-args $(KUBE_ARGS)) $(TESTED)
+	@go -C test test -json -tags kube -timeout 40m -count 1 $(if $(RUN),-run '$(RUN)') ./clustertest $(if $(KUBE_ARGS),-args $(KUBE_ARGS)) $(TESTED)
 
 kube-demo: kube-check tools tools-node tools-istio modules $(if $(findstring -vllm,$(DEMO_ARGS)),real-tools) ## the story of demo on a real cluster of one node, with the chart and Istio; needs root (DEMO_ARGS=-up: leave it running; -vllm: the pods are real vLLM)
-	go build -tags kube -o .run/kube-demo ./test/node/demo && exec .run/kube-demo $(DEMO_ARGS)
+	go -C test build -tags kube -o $(CURDIR)/.run/kube-demo ./node/demo && exec .run/kube-demo $(DEMO_ARGS)
 
 charts: tools-kube ## write examples/kubernetes from the chart
-	go test -tags kube -count 1 -run TheBase ./charts -args -rewrite
+	go -C test test -tags kube -count 1 -run TheBase ./charts -args -rewrite
 
 real-tools: ## install real engines into .tools/real: vLLM, SGLang, tiny models; 12 GB, a few minutes
-	@go run ./test/real/install -python $(PYTHON)
+	@$(call tool,real-install,real/install) -python $(PYTHON)
 
 real: tools real-tools ## the tests with real engines on this CPU, and their table (RUN=Pattern: the tests that match)
-	@go test -json -tags real,invariants -timeout 120m -count 1 $(if $(RUN),-run '$(RUN)') ./test/real -args -page $(REAL_ARGS) $(TESTED)
+	@go -C test test -json -tags real,invariants -timeout 120m -count 1 $(if $(RUN),-run '$(RUN)') ./real -args -page $(REAL_ARGS) $(TESTED)
 
 real-long: tools real-tools ## patterns 1 and 2 with real engines, ten and five rounds each
-	@go test -json -tags real,invariants -timeout 120m -count 1 -run 'TestPatterns' ./test/real -args -long -page $(TESTED)
+	@go -C test test -json -tags real,invariants -timeout 120m -count 1 -run 'TestPatterns' ./real -args -long -page $(TESTED)
 
 real-bench: tools real-tools ## 300 requests of a conversation trace on real engines, by each way to pick, five turns in turn
-	@go test -json -tags real,invariants -timeout 120m -count 1 -run 'TestBench' ./test/real -args -bench -page $(TESTED)
+	@go -C test test -json -tags real,invariants -timeout 120m -count 1 -run 'TestBench' ./real -args -bench -page $(TESTED)
 
 real-templates: real-tools ## chat templates here and in Python: 10,000 requests for each template and engine, 100,000 random templates; an hour
 	@go test -json -tags real,invariants -timeout 180m -count 1 -run 'ArePythons' ./pkg/tokens/jinja -args -cases 100000 $(TESTED)
 	@go test -json -tags real,invariants -timeout 180m -count 1 -run 'ArePythons' ./pkg/tokens/chat -args -cases 10000 $(TESTED)
 
 real-demo: tools real-tools ## two real vLLM and two conversations to look at, until Ctrl-C
-	go build -o .run/real-demo ./test/real/demo && exec .run/real-demo $(if $(ENVOY),-envoy $(ENVOY))
+	go -C test build -o $(CURDIR)/.run/real-demo ./real/demo && exec .run/real-demo $(if $(ENVOY),-envoy $(ENVOY))
 
 real-capture: tools real-tools ## write down what the real engines say, which the simulators are held to
-	@go test -json -tags real,invariants -timeout 30m -count 1 -run TestCapture ./test/real -args -capture $(TESTED)
+	@go -C test test -json -tags real,invariants -timeout 30m -count 1 -run TestCapture ./real -args -capture $(TESTED)
 
 # A client's program of JavaScript is put beside what it imports, by the tests.
 clients: tools real-tools tools-clients ## the clients that people use ask Baton, apart and alone, and their table: a quarter of an hour (RUN=Pattern: those that match, and no table)
-	@go test -json -tags clients -timeout 40m -count 1 $(if $(RUN),-run '$(RUN)') ./test/clients $(if $(RUN),,-args -page) $(TESTED)
+	@go -C test test -json -tags clients -timeout 40m -count 1 $(if $(RUN),-run '$(RUN)') ./clients $(if $(RUN),,-args -page) $(TESTED)
 
 # What is there is that of these pins if the mark has them.
 CLIENTS_PINS := test/clients/pins/sdks.txt test/clients/pins/load.txt test/clients/node/package-lock.json
@@ -376,14 +385,14 @@ fuzz: ## fuzz every byte parser for T each (T=30s)
 	@rm -rf .run/fuzz; of=$$(grep -rhE '^func Fuzz' --include='*_test.go' . | wc -l); \
 	for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u); do \
 	  for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$target/*_test.go | sed 's/func //'); do \
-	    go test -tags invariants $$target -run '^$$' -fuzz "^$$f$$" -fuzztime $(T) -fuzzminimizetime 1x 2>&1 | $(TALLY) -follow -name "$$target $$f" -steps .run/fuzz -of $$of; done; done
+	    at=. in=$$target; case $$target in ./test/*) at=test in=./$${target#./test/};; esac; go -C $$at test -tags invariants $$in -run '^$$' -fuzz "^$$f$$" -fuzztime $(T) -fuzzminimizetime 1x 2>&1 | $(TALLY) -follow -name "$$target $$f" -steps .run/fuzz -of $$of; done; done
 
 bench: tools ## a decision at 10, 100 and 1,000 workers; what the plugin adds on the real Envoy
-	@{ go build -o .run/bench-pick ./test/bench/pick && .run/bench-pick; } $(FOLLOWED)
-	@{ go build -o .run/bench-path ./test/bench/path && exec .run/bench-path $(BENCH_ARGS); } $(FOLLOWED)
+	@{ go -C test build -o $(CURDIR)/.run/bench-pick ./bench/pick && .run/bench-pick; } $(FOLLOWED)
+	@{ go -C test build -o $(CURDIR)/.run/bench-path ./bench/path && exec .run/bench-path $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-first-token: tools ## what reading a streamed answer's first events costs in time to first token
-	@{ go build -o .run/bench-path ./test/bench/path && exec .run/bench-path -servers baton-stream-unread,baton-stream -only 2KB $(BENCH_ARGS); } $(FOLLOWED)
+	@{ go -C test build -o $(CURDIR)/.run/bench-path ./bench/path && exec .run/bench-path -servers baton-stream-unread,baton-stream -only 2KB $(BENCH_ARGS); } $(FOLLOWED)
 
 # SGLang's gateways and vLLM's router, as their packages are.
 RIVALS := sglang-router==0.3.2 smg==1.13 vllm-router==0.1.17
@@ -393,43 +402,43 @@ DYNAMO := ai-dynamo-runtime==1.6.1
 	$(PYTHON) -m venv .tools/rivals && .tools/rivals/bin/pip install -q $(RIVALS) && .tools/rivals/bin/pip install -q --no-deps $(DYNAMO) && touch $@
 
 bench-path-rivals: tools .tools/rivals/.whole ## what a request costs through Baton, SGLang's gateway, vLLM's router and plain Envoy: two minutes
-	@{ go build -o .run/bench-rivals ./test/bench/rivals && exec .run/bench-rivals -python .tools/rivals/bin/python $(BENCH_ARGS); } $(FOLLOWED)
+	@{ go -C test build -o $(CURDIR)/.run/bench-rivals ./bench/rivals && exec .run/bench-rivals -python .tools/rivals/bin/python $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-index: ## the index, its events and the pick, allocations included
 	@go test -json -run '^$$' -bench . -benchmem ./pkg/kvindex ./pkg/kvevents ./pkg/picker ./internal/load $(TESTED)
 
 bench-kube: tools tools-kube tools-epp ## a picker's memory and CPU at 100 and 1,000 pods, beside the inference extension's own, on a real apiserver: twenty minutes
-	@go test -json -tags kube -timeout 90m -count 1 -run TestBench ./test/bench/kube -args $(BENCH_ARGS) $(TESTED)
+	@go -C test test -json -tags kube -timeout 90m -count 1 -run TestBench ./bench/kube -args $(BENCH_ARGS) $(TESTED)
 
 bench-pick: ## how long a decision takes at 10, 100 and 1,000 workers
-	@{ go build -o .run/bench-pick ./test/bench/pick && exec .run/bench-pick $(BENCH_ARGS); } $(FOLLOWED)
+	@{ go -C test build -o $(CURDIR)/.run/bench-pick ./bench/pick && exec .run/bench-pick $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-peers: ## the index beside its rivals on their traces (../shared/peers/kvindex; Rust 1.88): long
-	@{ go build -o .run/bench-kvindex ./test/bench/kvindex && exec .run/bench-kvindex peers $(BENCH_ARGS); } $(FOLLOWED)
+	@{ go -C test build -o $(CURDIR)/.run/bench-kvindex ./bench/kvindex && exec .run/bench-kvindex peers $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-replay: tools ## record a policy live, predict two others, play them live three times and compare (REPLAY="kv,round-robin round-robin,kv")
-	@{ go build -o .run/bench-routing ./test/bench/routing && \
+	@{ go -C test build -o $(CURDIR)/.run/bench-routing ./bench/routing && \
 	for pair in $${REPLAY:-kv,round-robin round-robin,kv}; do .run/bench-routing -replay $$pair -live-requests 600 $(BENCH_ARGS) || exit; done; } $(FOLLOWED)
 
 bench-routing: tools ## hit rate and time to first token on a real conversation trace, by mode; with -fleet, what users of whole answers feel
-	@{ go build -o .run/bench-routing ./test/bench/routing && exec .run/bench-routing $(BENCH_ARGS); } $(FOLLOWED)
+	@{ go -C test build -o $(CURDIR)/.run/bench-routing ./bench/routing && exec .run/bench-routing $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-rivals: tools .tools/rivals/.whole ## whole requests through Baton, SGLang's gateways, vLLM's router and Envoy, on one trace and the same workers: ten minutes
-	@{ go build -o .run/bench-routing ./test/bench/routing && exec .run/bench-routing -live-fleet whole -rate 1.35 -capacity 4000 -python .tools/rivals/bin/python -modes kv,kv-blocks,cache-aware,least-request -repeats 1 \
+	@{ go -C test build -o $(CURDIR)/.run/bench-routing ./bench/routing && exec .run/bench-routing -live-fleet whole -rate 1.35 -capacity 4000 -python .tools/rivals/bin/python -modes kv,kv-blocks,cache-aware,least-request -repeats 1 \
 	  -live-modes kv,kv-blocks,dynamo,envoy-least-request,sglang-gateway,smg,vllm-cache-aware,vllm-kv-aware $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-shared: ## what it costs that replicas share what they have booked, and how late they know
-	@{ go build -o .run/bench-shared ./test/bench/shared && exec .run/bench-shared $(BENCH_ARGS); } $(FOLLOWED)
+	@{ go -C test build -o $(CURDIR)/.run/bench-shared ./bench/shared && exec .run/bench-shared $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-tokens: tokenizers real-tools ## first sight of 220 KB beside Hugging Face's tokenizers, a conversation's next turn, and both beside a real vLLM's /tokenize
-	@{ go build -o .run/bench-tokens ./test/bench/tokens && exec .run/bench-tokens $(BENCH_ARGS); } $(FOLLOWED)
+	@{ go -C test build -o $(CURDIR)/.run/bench-tokens ./bench/tokens && exec .run/bench-tokens $(BENCH_ARGS); } $(FOLLOWED)
 
 demo: tools ## the main job: a conversation, killed workers, the table of decisions
-	$(call step,build-demo,go build -o .run/demo ./test/demo)
+	$(call step,build-demo,go -C test build -o $(CURDIR)/.run/demo ./demo)
 	@exec .run/demo $(if $(ETCD),-etcd-endpoints $(ETCD))
 
 up: tools ## the same stack, left running, with its addresses
-	$(call step,build-demo,go build -o .run/demo ./test/demo)
+	$(call step,build-demo,go -C test build -o $(CURDIR)/.run/demo ./demo)
 	@exec .run/demo -up $(if $(ETCD),-etcd-endpoints $(ETCD))
 
 check: fmt vet tidy envoy-configs alerts-files ## everything that must hold before a commit, then the tests
@@ -440,23 +449,26 @@ fmt: ## gofmt
 	gofmt -l -w $$(git ls-files '*.go')
 
 lint: $(LINT_BIN) ## what only a linter sees (.golangci.yml)
-	$(LINT_BIN) run ./...
+	$(call each,$(LINT_BIN) run ./...,(cd test && $(CURDIR)/$(LINT_BIN) run ./...))
 
 $(LINT_BIN):
 	@echo "building the linter into .tools/, once: some minutes"
 	$(call step,$(@F),GOBIN=$(CURDIR)/.tools GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) && mv .tools/golangci-lint $@)
 
 vet: ## go vet, all build tags
-	go vet -tags $(TAGS),long $(PKG)
+	go vet -tags $(ALL_TAGS) ./...
+	go -C test vet -tags $(ALL_TAGS) ./...
 
 tidy: ## go mod tidy
 	go mod tidy
+	go -C test mod tidy
 
 golden: ## rewrite golden files; the commit says why the output changed
-	go test -tags invariants ./internal/extproc ./internal/blame ./internal/pin ./internal/decision ./internal/telemetry ./internal/admin ./internal/load ./internal/health ./pkg/picker ./pkg/kvindex ./pkg/kvevents ./internal/engine/handoff ./pkg/discovery ./pkg/discovery/cache ./pkg/discovery/etcd ./pkg/discovery/kubernetes ./pkg/discovery/record ./internal/engine/engines ./test/sizes ./internal/envoyfile -args -rewrite
+	go test -tags invariants ./internal/extproc ./internal/blame ./internal/pin ./internal/decision ./internal/telemetry ./internal/admin ./internal/load ./internal/health ./pkg/picker ./pkg/kvindex ./pkg/kvevents ./internal/engine/handoff ./pkg/discovery ./pkg/discovery/cache ./pkg/discovery/etcd ./pkg/discovery/kubernetes ./pkg/discovery/record ./internal/engine/engines ./internal/envoyfile -args -rewrite
+	go -C test test -tags invariants ./sizes -args -rewrite
 
 sizes: ## weigh the packages: rewrite test/sizes/sizes.txt; the commit says what has grown, and why
-	go run ./test/sizes
+	$(call tool,sizes,sizes)
 
 docs: golden alerts-files ## write the generated pages of docs/
 
@@ -464,11 +476,11 @@ envoy-configs: ## write envoy/*.yaml from their templates
 	go run ./envoy/gen
 
 alerts-files: ## write Prometheus' rules, the runbook and Grafana's dashboards from test/oncall
-	go run ./test/oncall/gen
+	$(call tool,oncall,oncall/gen)
 
 # promtool judges the rules; Prometheus fires each alert on its fault, with an hour in a minute.
 alerts: tools tools-prometheus ## the rules with a real Prometheus: each alert fires on its fault, none in a healthy hour; six minutes; asks for Debian's package
-	@go test -json -tags prometheus -timeout 20m -count 1 $(if $(RUN),-run '$(RUN)') ./test/oncall $(TESTED)
+	@go -C test test -json -tags prometheus -timeout 20m -count 1 $(if $(RUN),-run '$(RUN)') ./oncall $(TESTED)
 
 tools-prometheus: $(PROMETHEUS)/promtool ## Debian's prometheus and promtool into .tools/
 

@@ -30,24 +30,8 @@ picker/FailClose | picker/FailOpen | two-legs/FailClose | behind/FailClose) ;;
 *) echo "FORM=$form FAILURE_MODE=$failure_mode: expected picker, two-legs or behind; FailOpen with picker only" >&2; exit 2 ;;
 esac
 
-step() { printf '%(%T)T  %s\n' -1 "$*" >&2; }
-step "1/3  Envoy"
-make --no-print-directory --silent tally tools
-envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
-
-dir=$(mktemp -d)
-bin=${BIN:-$dir}
-pids=()
-stop() {
-  trap - EXIT
-  ((${#pids[@]} == 0)) || kill "${pids[@]}" 2>/dev/null || true
-  wait
-  rm -rf "$dir"
-}
-trap stop EXIT
-trap 'exit 1' INT TERM
-
-go build -o "$bin/" ./cmd/extproc ./test/cmd/enginesim ./examples/gateway-api/picker ./examples/gateway-api/patch 2>&1 | .run/tally -follow -name "2/3  the programs" >&2
+programs=(./cmd/extproc ./test/cmd/enginesim ./examples/gateway-api/picker ./examples/gateway-api/patch)
+. examples/begin.sh
 step "3/3  workers, plugin and Envoy, then requests"
 
 # The pods: two that prefill, two that decode, two that do all.

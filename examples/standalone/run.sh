@@ -21,25 +21,9 @@ for port in "CLIENT_PORT=$client_port" "BATON_ADMIN=$baton_admin"; do
   fi
 done
 
-step() { printf '%(%T)T  %s\n' -1 "$*" >&2; }
-step "1/3  Envoy"
-make --no-print-directory --silent tally tools
-envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
-
-# A folder with a short path: a unix socket's may have 107 bytes.
-dir=$(mktemp -d)
-bin=${BIN:-$dir}
-pids=()
-stop() {
-  trap - EXIT
-  ((${#pids[@]} == 0)) || kill "${pids[@]}" 2>/dev/null || true
-  wait
-  rm -rf "$dir"
-}
-trap stop EXIT
+programs=(./cmd/extproc)
+. examples/begin.sh
 trap 'exit 0' INT TERM
-
-go build -o "$bin/" ./cmd/extproc 2>&1 | .run/tally -follow -name "2/3  the programs" >&2
 step "3/3  plugin and Envoy"
 flags=(--config examples/standalone/baton.yaml --workers "$workers"
   --listen "unix://$dir/extproc.sock" --admin "$baton_admin")

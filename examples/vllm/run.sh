@@ -18,25 +18,8 @@ baton_admin=${BATON_ADMIN:-127.0.0.1:9902}
 model=${MODEL:-qwen3-32b}
 requests=${REQUESTS:-4}
 
-step() { printf '%(%T)T  %s\n' -1 "$*" >&2; }
-step "1/3  Envoy"
-make --no-print-directory --silent tally tools
-envoy=${ENVOY:-$(command -v envoy || echo .tools/envoy-1.40.0)}
-
-# A folder with a short path: a unix socket's may have 107 bytes.
-dir=$(mktemp -d)
-bin=${BIN:-$dir}
-pids=()
-stop() {
-  trap - EXIT
-  ((${#pids[@]} == 0)) || kill "${pids[@]}" 2>/dev/null || true
-  wait
-  rm -rf "$dir"
-}
-trap stop EXIT
-trap 'exit 1' INT TERM
-
-go build -o "$bin/" ./cmd/extproc ./test/cmd/enginesim 2>&1 | .run/tally -follow -name "2/3  the programs" >&2
+programs=(./cmd/extproc ./test/cmd/enginesim)
+. examples/begin.sh
 step "3/3  workers, plugin and Envoy, then requests"
 
 workers=${1:-}

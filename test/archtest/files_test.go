@@ -59,7 +59,7 @@ var small = map[string]int{"cmd/extproc": 1000}
 
 // mayReadEnvironment are the places where the environment is part of the
 // interface.
-var mayReadEnvironment = []string{"cmd", "internal/plugin/memory.go", "examples", "test/envoytest", "test/stack", "test/bench", "test/soak", "test/faults", "test/node"}
+var mayReadEnvironment = []string{"cmd", "test/cmd", "internal/plugin/memory.go", "examples", "test/demo", "test/examples", "test/envoytest", "test/stack", "test/bench", "test/soak", "test/faults", "test/node"}
 
 func sleeps(t *tree) []string {
 	var out []string

@@ -80,7 +80,7 @@ func rules(page, text string, tests map[string]bool) (names map[string]bool, fau
 				faults = append(faults, fmt.Sprintf("%s#%s: there is no %s", page, name, tt))
 			}
 		}
-		shown = shown || strings.Contains(line, "internal/") || strings.Contains(line, "pkg/")
+		shown = shown || strings.Contains(line, "internal/") || strings.Contains(line, "pkg/") || strings.Contains(line, "test/")
 	}
 	end()
 	return names, faults

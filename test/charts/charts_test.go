@@ -37,7 +37,8 @@ var (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(kubetest.Main{M: m, Clusters: &clusters}) }
 
 const (
-	examples = "../examples/kubernetes"
+	examples = "../../examples/kubernetes"
+	chart    = "../../charts/baton"
 )
 
 const digest = "6d53b8f5b5a4a1f8e4d0c1a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6"
@@ -94,7 +95,7 @@ func variants() map[string][]string {
 
 func render(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	return kubetest.Helm(t, append([]string{"template", "llama", "baton", "--namespace", "infra"}, args...)...)
+	return kubetest.Helm(t, append([]string{"template", "llama", chart, "--namespace", "infra"}, args...)...)
 }
 
 func rendered(t *testing.T, args ...string) string {
@@ -150,7 +151,7 @@ func TestEachVariantIsAccepted(t *testing.T) {
 	k := definitions(t)
 	for name, args := range variants() {
 		t.Run(name, func(t *testing.T) {
-			out, err := kubetest.Helm(t, append([]string{"lint", "--strict", "baton", "--namespace", "infra"}, args...)...)
+			out, err := kubetest.Helm(t, append([]string{"lint", "--strict", chart, "--namespace", "infra"}, args...)...)
 			require.NoError(t, err, out)
 			require.NoError(t, judged(t, k, rendered(t, args...)))
 		})
@@ -224,7 +225,7 @@ func TestReleasesMeetInNoObject(t *testing.T) {
 		{"llama", "a"}, {"llama", "b"}, {"a-epp", "b"}, {"a", "epp-b"}, {"a-epp-b", "c"}, {"a", "b-epp-c"},
 		{strings.Repeat("r", 53), long}, {strings.Repeat("r", 53), long[1:] + "m"},
 	} {
-		objects, err := kubetest.Helm(t, append([]string{"template", r.release, "baton", "--namespace", r.namespace,
+		objects, err := kubetest.Helm(t, append([]string{"template", r.release, chart, "--namespace", r.namespace,
 			"--set", "provider.name=istio,httpRoute.create=true,httpRoute.parentRefs[0].name=g-" + r.namespace[:1] + ",httpRoute.parentRefs[0].namespace=gateways",
 			"--set", "provider.istio.twoLegs.clusterDomain=my.domain"}, pods...)...)
 		require.NoError(t, err)
@@ -260,7 +261,7 @@ func TestDashboardsAndRulesAreThoseOfTheExample(t *testing.T) {
 		found = append(found, o.Kind)
 		if o.Kind == "PrometheusRule" {
 			var want any
-			is, err := os.ReadFile("../examples/monitoring/rules.yaml")
+			is, err := os.ReadFile("../../examples/monitoring/rules.yaml")
 			require.NoError(t, err)
 			require.NoError(t, yaml.Unmarshal(is, &want))
 			require.Equal(t, want, o.Spec)
@@ -268,7 +269,7 @@ func TestDashboardsAndRulesAreThoseOfTheExample(t *testing.T) {
 		}
 		require.Len(t, o.Data, 2)
 		for name, board := range o.Data {
-			want, err := os.ReadFile("../examples/monitoring/dashboards/" + name)
+			want, err := os.ReadFile("../../examples/monitoring/dashboards/" + name)
 			require.NoError(t, err)
 			require.Equal(t, string(want), board)
 		}
@@ -279,7 +280,7 @@ func TestDashboardsAndRulesAreThoseOfTheExample(t *testing.T) {
 // TestTheAutoscalersOfTheExampleAreAccepted, by an apiserver; KEDA's are of a kind that it does not know.
 func TestTheAutoscalersOfTheExampleAreAccepted(t *testing.T) {
 	k := definitions(t)
-	text, err := os.ReadFile("../examples/autoscaling/hpa.yaml")
+	text, err := os.ReadFile("../../examples/autoscaling/hpa.yaml")
 	require.NoError(t, err)
 	kubectl(t, k, "{apiVersion: v1, kind: Namespace, metadata: {name: infra}}", "apply", "--server-side", "-f", "-")
 	require.NoError(t, judged(t, k, string(text)))
@@ -450,14 +451,14 @@ func TestAReleaseOf010IsUpgradedAndRolledBack(t *testing.T) {
 			require.NoError(t, helm(append(append([]string{"install", "llama", "testdata/baton-0.1.0.tgz", "--set", "router.epp.config.engines.report_interval=3s"}, pods...), more...)...))
 			first, old := configOf()
 			require.Equal(t, "llama-epp", first)
-			require.ErrorContains(t, helm("upgrade", "llama", "baton", "--reuse-values"), "missing property", "what is new would have no default")
+			require.ErrorContains(t, helm("upgrade", "llama", chart, "--reuse-values"), "missing property", "what is new would have no default")
 
-			require.NoError(t, helm("upgrade", "llama", "baton", "--reset-then-reuse-values"))
+			require.NoError(t, helm("upgrade", "llama", chart, "--reset-then-reuse-values"))
 			second, text := configOf()
 			require.Contains(t, text, "report_interval: 3s", "the user's value")
 			require.Equal(t, old, kubectl(t, k, "", "get", "configmap/llama-epp", "--namespace=infra", `--output=jsonpath={.data.baton\.yaml}`), "for pods of 0.1.0")
 
-			require.NoError(t, helm("upgrade", "llama", "baton", "--reset-then-reuse-values", "--set", "router.epp.config.engines.report_interval=4s"))
+			require.NoError(t, helm("upgrade", "llama", chart, "--reset-then-reuse-values", "--set", "router.epp.config.engines.report_interval=4s"))
 			third, text := configOf()
 			require.NotEqual(t, second, third)
 			require.Contains(t, text, "report_interval: 4s")
@@ -472,7 +473,7 @@ func TestAReleaseOf010IsUpgradedAndRolledBack(t *testing.T) {
 			require.Equal(t, first, is)
 			require.Equal(t, old, text)
 			kubectl(t, k, "", "get", "configmap/"+second, "--namespace=infra")
-			require.NoError(t, helm("upgrade", "llama", "baton", "--reset-then-reuse-values"))
+			require.NoError(t, helm("upgrade", "llama", chart, "--reset-then-reuse-values"))
 			is, _ = configOf()
 			require.Equal(t, second, is, "the same configuration has the same name")
 
@@ -486,7 +487,7 @@ func TestAReleaseOf010IsUpgradedAndRolledBack(t *testing.T) {
 // namespace.
 func TestTheBaseIsTheCharts(t *testing.T) {
 	k := definitions(t)
-	out, err := kubetest.Helm(t, append([]string{"template", "baton", "baton", "--namespace", "default", "--set", "router.epp.keySecret=baton-epp-legs"}, pods...)...)
+	out, err := kubetest.Helm(t, append([]string{"template", "baton", chart, "--namespace", "default", "--set", "router.epp.keySecret=baton-epp-legs"}, pods...)...)
 	require.NoError(t, err)
 	for file, want := range base(t, out) {
 		file = filepath.Join(examples, "base", file)

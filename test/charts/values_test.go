@@ -21,7 +21,7 @@ type schema struct {
 // template that reads it fails with words of its own.
 func TestNoValueMayBeTakenAway(t *testing.T) {
 	read := func(file string) []byte {
-		data, err := os.ReadFile("baton/" + file)
+		data, err := os.ReadFile(chart + "/" + file)
 		require.NoError(t, err)
 		return data
 	}

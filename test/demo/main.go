@@ -2,9 +2,9 @@
 // a real Envoy, the plugin, and simulated SGLang workers with prefill and
 // decode apart.
 //
-//	go run ./test/demo                the story; ends by itself
-//	go run ./test/demo -up            the same stack, left running
-//	go run ./test/demo -up -traffic   with a gentle trickle of requests
+//	go -C test run ./demo                the story; ends by itself
+//	go -C test run ./demo -up            the same stack, left running
+//	go -C test run ./demo -up -traffic   with a gentle trickle of requests
 //
 // The workers are found in etcd, which the demo runs, too; with -etcd-endpoints
 // it uses a cluster of yours, under a prefix of this run alone.

@@ -4,7 +4,7 @@
 //
 //	make faults                                    all of them, about half an hour
 //	make faults FAULTS_ARGS="-run '^drain-' -v"    some, with the checks that failed
-//	go run ./test/faults -list                 the table
+//	go -C test run ./faults -list                 the table
 //
 // # The list
 //
@@ -12,7 +12,7 @@
 //
 //	fault   booking-of-a-left-answer-stays     its name
 //	area    bookings                           what of the product is broken
-//	file    internal/leg/attempt.go            where, from the root of the module
+//	file    internal/leg/attempt.go            where, from the root
 //	in      attempt.endMain                    optional: the function, or {{define}}
 //	- a.releaseDecode()                        the line as it is
 //	+                                          as it becomes; nothing: it is gone

@@ -12,7 +12,7 @@ import (
 // fault is one line of the product that is changed, and who has to notice.
 type fault struct {
 	name, area string
-	file       string // from the root of the module
+	file       string // from the root
 	in         string // the function, or Type.method; empty: the whole file
 	old, new   string
 	pkg        string // of the tests, as ./test/envoytest

@@ -12,26 +12,28 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/seed-60ae5743/baton/test/stack"
 )
 
-// gotool runs the go command in the module, over a file in place of another.
+// gotool runs the go command in the modules of a tree, over a file in place of another.
 type gotool struct {
-	root  string
+	root  string // of the tree
 	flags string // GOFLAGS, as it was
 	over  string // the overlay; empty: none
 }
 
-// newGotool asks go where the module is.
+// newGotool asks go for its flags; the tree is the one above this folder.
 func newGotool(ctx context.Context) (*gotool, error) {
-	out, err := exec.CommandContext(ctx, "go", "env", "GOMOD", "GOFLAGS").Output()
+	root, err := stack.Root()
+	if err != nil {
+		return nil, err
+	}
+	flags, err := exec.CommandContext(ctx, "go", "env", "GOFLAGS").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go env: %w", err)
 	}
-	mod, flags, _ := strings.Cut(strings.TrimRight(string(out), "\n"), "\n")
-	if filepath.Base(mod) != "go.mod" {
-		return nil, errors.New("no go.mod in this folder or above it: run inside the repository")
-	}
-	return &gotool{root: filepath.Dir(mod), flags: strings.TrimSpace(flags)}, nil
+	return &gotool{root: root, flags: strings.TrimSpace(string(flags))}, nil
 }
 
 // overlay returns a gotool that has content in place of a file, which it keeps in dir.
@@ -50,11 +52,18 @@ func (g *gotool) overlay(dir, file, content string) (*gotool, error) {
 	return &gotool{root: g.root, flags: g.flags, over: list}, nil
 }
 
-// run returns what the command has written. What it leaves behind, as the processes
-// of a test that was cut off, is ended.
-func (g *gotool) run(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = g.root
+// tooling is the module of tests, from the root: what is below it is named from there.
+const tooling = "./test/"
+
+// run returns what the command has written about a package, which is named from the root. What
+// it leaves behind, as the processes of a test that was cut off, is ended.
+func (g *gotool) run(ctx context.Context, pkg string, args ...string) ([]byte, error) {
+	dir := g.root
+	if below, ok := strings.CutPrefix(pkg, tooling); ok {
+		dir, pkg = filepath.Join(g.root, tooling), "./"+below
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
+	cmd.Dir = dir
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if g.over != "" {
@@ -76,7 +85,7 @@ func (g *gotool) run(ctx context.Context, args ...string) ([]byte, error) {
 
 // build reports why the package does not compile.
 func (g *gotool) build(ctx context.Context, folder, tags string) error {
-	out, err := g.run(ctx, "build", "-tags", tags, "-o", os.DevNull, "./"+filepath.ToSlash(folder))
+	out, err := g.run(ctx, "./"+filepath.ToSlash(folder), "build", "-tags", tags, "-o", os.DevNull)
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("it does not compile: %s", strings.TrimSpace(string(out)))
 	}
@@ -86,7 +95,7 @@ func (g *gotool) build(ctx context.Context, folder, tags string) error {
 // test runs tests of one package.
 func (g *gotool) test(ctx context.Context, timeout time.Duration, pkg, tags, run string, more ...string) (*report, error) {
 	args := append([]string{"test", "-json", "-vet=off", "-count=1", "-timeout", timeout.String(), "-tags", tags, "-run", run}, more...)
-	out, err := g.run(ctx, append(args, pkg)...)
+	out, err := g.run(ctx, pkg, args...)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}

@@ -74,7 +74,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		g, err = newGotool(ctx)
 	}
 	if err == nil {
-		faults, err = load(filepath.Join(g.root, "internal", "faults", "faults.txt"), o.which)
+		faults, err = load(filepath.Join(g.root, "test", "faults", "faults.txt"), o.which)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "faults:", err)

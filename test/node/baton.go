@@ -51,7 +51,7 @@ func (n *Node) ImportBaton(ctx context.Context) (program string, err error) {
 
 // ImportWorkers makes the image of simulated workers.
 func (n *Node) ImportWorkers(ctx context.Context) error {
-	if err := n.Build(ctx, "invariants", "./test/cmd/enginesim"); err != nil {
+	if err := n.Build("invariants", "./test/cmd/enginesim"); err != nil {
 		return err
 	}
 	return n.ImportProgram(ctx, WorkerImage, n.Built("enginesim"))

@@ -201,7 +201,7 @@ func (n *Node) startContainerd(ctx context.Context) error {
 	if err := await(ctx, p, func() bool { _, err := n.ctr(ctx, "version"); return err == nil }); err != nil {
 		return err
 	}
-	if err := n.Build(ctx, "", "./test/node/pause"); err != nil {
+	if err := n.Build("", "./test/node/pause"); err != nil {
 		return err
 	}
 	return n.Import(ctx, Image{Name: pauseImage, Entrypoint: []string{"/pause"}, Files: map[string]string{"/pause": n.Built("pause")}})
@@ -316,19 +316,9 @@ func (n *Node) command(ctx context.Context, stdin, path string, args ...string) 
 	return string(out), err
 }
 
-// Build compiles commands of this module as programs that need no library.
-func (n *Node) Build(ctx context.Context, tags string, packages ...string) error {
-	root, err := stack.Root()
-	if err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-tags", tags, "-ldflags", "-s -w", "-o", n.dir + "/"}, packages...)...)
-	cmd.Dir = root
-	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("node: go build: %w\n%s", err, said)
-	}
-	return nil
+// Build compiles commands, named as for stack.Build, as programs that need no library.
+func (n *Node) Build(tags string, packages ...string) error {
+	return stack.Compile(n.dir, []string{"-tags", tags, "-ldflags", "-s -w"}, []string{"CGO_ENABLED=0"}, packages...)
 }
 
 // Built is the path of a command that Build has compiled.

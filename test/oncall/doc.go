@@ -3,7 +3,7 @@
 //
 // # Contract
 //
-// [Files] returns each generated file by its path in the repository; `go run ./test/oncall/gen` (`make
+// [Files] returns each generated file by its path in the repository; `go -C test run ./oncall/gen` (`make
 // alerts-files`) writes them, and a test says that they are as committed. [Rules] renders the rules with all
 // their times divided by a factor, so that a test can let an hour pass in a minute.
 //

@@ -45,7 +45,10 @@ type lines struct {
 // engine of an example.
 var ofTests = regexp.MustCompile(`\A//go:build (invariants|example)\n`)
 
-// count returns the lines of each Go file of the module in fsys, by path.
+// toolingModule is the folder of our other module.
+const toolingModule = "test"
+
+// count returns the lines of each Go file of the two modules in fsys, by path.
 func count(fsys fs.FS) (map[string]lines, error) {
 	out := map[string]lines{}
 	err := fs.WalkDir(fsys, ".", func(p string, d fs.DirEntry, err error) error {
@@ -75,12 +78,12 @@ func count(fsys fs.FS) (map[string]lines, error) {
 	return out, err
 }
 
-// foreign reports whether a folder has no package of this module, as go list has it.
+// foreign reports whether a folder has no package of the two modules, as go list has it.
 func foreign(fsys fs.FS, dir string) bool {
 	name := path.Base(dir)
 	if name == "testdata" || name == "vendor" || name[0] == '.' || name[0] == '_' {
 		return true
 	}
 	_, err := fs.Stat(fsys, dir+"/go.mod")
-	return err == nil
+	return err == nil && dir != toolingModule
 }

@@ -36,12 +36,13 @@ func TestWhatIsNoPackageOfTheModuleIsNotCounted(t *testing.T) {
 		"pkg/b/check.go": file("//go:build invariants\n\npackage b\nvar y = 1"), "pkg/b/arena.go": file("//go:build !invariants || linux\n\npackage b"),
 		"pkg/b/b.c": file("int x;"), "pkg/b/testdata/c.go": file("no Go"), ".tools/d.go": file("package d"), "_old/e.go": file("package e"),
 		"other/go.mod": file("module f"), "other/f.go": file("package f"),
+		"test/go.mod": file("module g"), "test/h/h.go": file("package h"), "test/other/go.mod": file("module i"), "test/other/i.go": file("package i"),
 	}
 	files, err := count(fsys)
 	require.NoError(t, err)
 	require.Equal(t, map[string]lines{
 		"a.go": {n: 1}, "pkg/b/b.go": {n: 2}, "pkg/b/b_test.go": {n: 1},
-		"pkg/b/check.go": {n: 2, apart: true}, "pkg/b/arena.go": {n: 1},
+		"pkg/b/check.go": {n: 2, apart: true}, "pkg/b/arena.go": {n: 1}, "test/h/h.go": {n: 1},
 	}, files)
 	fsys["pkg/g/g.go"] = file("package g\nvar x = 'open")
 	_, err = count(fsys)

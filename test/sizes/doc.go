@@ -11,7 +11,7 @@
 // The kinds:
 //
 //   - product: what cmd/extproc and the packages of pkg link, on Linux.
-//   - tooling: all else that is no test: simulators, benchmarks, what tests share, examples, and
+//   - tooling: all else that is no test: the module of test/, what tests share, examples, and
 //     of the product's packages the files that only a tag of tests (invariants, example) builds.
 //   - tests: the files *_test.go, of whatever package.
 //

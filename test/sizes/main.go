@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/seed-60ae5743/baton/test/stack"
 )
 
 const (
@@ -17,7 +19,11 @@ const (
 )
 
 func main() {
-	if err := write(context.Background(), "."); err != nil {
+	root, err := stack.Root()
+	if err == nil {
+		err = write(context.Background(), root)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "sizes:", err)
 		os.Exit(1)
 	}

@@ -1,8 +1,8 @@
 // Command soak runs a whole deployment for minutes while all kinds of things go
 // wrong in it, and holds what must be true all the while and at the end.
 //
-//	go run ./test/soak                 three minutes, a seed of its own
-//	go run ./test/soak -seed 7 -for 10m -rate 30
+//	go -C test run ./soak                 three minutes, a seed of its own
+//	go -C test run ./soak -seed 7 -for 10m -rate 30
 //
 // # What runs
 //

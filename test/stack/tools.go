@@ -70,11 +70,11 @@ func Build(dir, tags string, race bool, packages ...string) error {
 	if err != nil {
 		return err
 	}
-	args := []string{"build", "-tags", tags, fmt.Sprintf("-race=%t", race)}
+	flags := []string{"-tags", tags, fmt.Sprintf("-race=%t", race)}
 	if strings.Contains(os.Getenv("GOFLAGS"), "-overlay") { // an overlay is made for one build (test/faults), so its binaries are not worth keeping
-		return goBuild(root, dir, args, packages)
+		return Compile(dir, flags, nil, packages...)
 	}
-	kind := sha256.Sum256([]byte(strings.Join(append(args, os.Getenv("GOFLAGS")), " ")))
+	kind := sha256.Sum256([]byte(strings.Join(append(flags, os.Getenv("GOFLAGS")), " ")))
 	shared := filepath.Join(root, ".run", "bin", hex.EncodeToString(kind[:4]))
 	if err := os.MkdirAll(shared, 0o755); err != nil {
 		return fmt.Errorf("stack: %w", err)
@@ -84,7 +84,7 @@ func Build(dir, tags string, race bool, packages ...string) error {
 		return err
 	}
 	defer unlock()
-	if err := goBuild(root, shared, args, packages); err != nil {
+	if err := Compile(shared, flags, nil, packages...); err != nil {
 		return err
 	}
 	for _, p := range packages {
@@ -95,7 +95,17 @@ func Build(dir, tags string, race bool, packages ...string) error {
 	return nil
 }
 
-func goBuild(root, dir string, args, packages []string) error {
+// Compile runs go build in the module of each package, which are named as for Build: flags are
+// go build's own, env follows this process's environment, and dir gets the programs.
+func Compile(dir string, flags, env []string, packages ...string) error {
+	root, err := Root()
+	if err != nil {
+		return err
+	}
+	dir, err = filepath.Abs(dir) // go build runs in a module's folder
+	if err != nil {
+		return fmt.Errorf("stack: %w", err)
+	}
 	var product, tests []string
 	for _, p := range packages {
 		if below, ok := strings.CutPrefix(p, "./test/"); ok {
@@ -108,8 +118,8 @@ func goBuild(root, dir string, args, packages []string) error {
 		if len(packages) == 0 {
 			continue
 		}
-		cmd := exec.Command("go", slices.Concat(args, []string{"-o", dir + string(filepath.Separator)}, packages)...)
-		cmd.Dir = module
+		cmd := exec.Command("go", slices.Concat([]string{"build", "-o", dir + string(filepath.Separator)}, flags, packages)...)
+		cmd.Dir, cmd.Env = module, append(os.Environ(), env...)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("stack: build %v: %w\n%s", packages, err, out)
 		}

@@ -69,7 +69,7 @@ func (n node) mainFilters() []node {
 func TestThePatchHasThePartsOfOnesOwnEnvoy(t *testing.T) {
 	two, err := twolegs.GatewayTwoLegs(envoy.GatewayParams{})
 	require.NoError(t, err)
-	patch, err := os.ReadFile("behind.patch.yaml")
+	patch, err := os.ReadFile("../../../examples/gateway-api/behind.patch.yaml")
 	require.NoError(t, err)
 	config, err := twolegs.Patch(two, patch)
 	require.NoError(t, err)

@@ -177,7 +177,7 @@ func startBehind(t *testing.T) *behind {
 		ClientPort: ports[2], AdminSocket: filepath.Join(dir, "envoy.sock"), PluginSocket: "-", PluginHost: "127.0.0.1", PluginPort: ports[1], PrefillPort: ports[3],
 	}})
 	require.NoError(t, err)
-	patch, err := os.ReadFile("behind.patch.yaml")
+	patch, err := os.ReadFile("../../../examples/gateway-api/behind.patch.yaml")
 	require.NoError(t, err)
 	config, err = twolegs.Patch(config, []byte(strings.Replace(string(patch), "port_value: 9004", fmt.Sprintf("port_value: %d", ports[0]), 1)))
 	require.NoError(t, err)

@@ -57,7 +57,7 @@ func TestTheSamplesAreRight(t *testing.T) {
 	out, err := check.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 
-	text, err := os.ReadFile("workers.yaml")
+	text, err := os.ReadFile("../../../examples/sglang/workers.yaml")
 	require.NoError(t, err)
 	workers, err := record.ParseList("workers.yaml", text)
 	require.NoError(t, err)

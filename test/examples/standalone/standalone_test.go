@@ -47,7 +47,7 @@ func TestTheExampleRunsAsItStands(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "overdue_per_token: 2ms")
 
-	sample, err := os.ReadFile("workers.yaml")
+	sample, err := os.ReadFile("../../../examples/standalone/workers.yaml")
 	require.NoError(t, err)
 	workers, err := record.ParseList("workers.yaml", sample)
 	require.NoError(t, err)
@@ -99,7 +99,7 @@ func provesItself(t *testing.T, page, client string) {
 func TestTheUnitsAskForWhatTheProgramHas(t *testing.T) {
 	_, bin := build(t)
 	for unit, name := range map[string]string{"baton.service": "serve", "baton-register@.service": "register"} {
-		text, err := os.ReadFile(filepath.Join("systemd", unit))
+		text, err := os.ReadFile(filepath.Join("../../../examples/standalone/systemd", unit))
 		require.NoError(t, err)
 		_, line, found := strings.Cut(string(text), "\nExecStart=/usr/local/bin/extproc ")
 		require.True(t, found, unit)
@@ -118,7 +118,7 @@ func TestTheUnitsAskForWhatTheProgramHas(t *testing.T) {
 
 // TestTheSocketUnitIsWhereThePluginListens: else the plugin refuses the socket that it is given.
 func TestTheSocketUnitIsWhereThePluginListens(t *testing.T) {
-	unit, err := os.ReadFile(filepath.Join("systemd", "baton.socket"))
+	unit, err := os.ReadFile(filepath.Join("../../../examples/standalone/systemd", "baton.socket"))
 	require.NoError(t, err)
 	require.Contains(t, string(unit), "\nListenStream="+strings.TrimPrefix(config.Default().Listen, "unix://")+"\n")
 	require.Contains(t, string(unit), "\nSocketMode="+string(config.Default().SocketMode)+"\n")

@@ -27,15 +27,18 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write two/envoy.yaml")
 
+// twoFiles has the files of two plugins behind one Envoy.
+const twoFiles = "../../../examples/standalone/two"
+
 // TestTheEnvoyOfTwoPluginsIsThatOfOne: it is written from the same templates, and has a second address.
 func TestTheEnvoyOfTwoPluginsIsThatOfOne(t *testing.T) {
 	want, err := envoy.Standalone(envoy.Params{
 		PluginSocket: "-", PluginHost: "127.0.0.1", PluginPort: 9002, Replicas: []string{"127.0.0.1:9012"}, PrefillSocket: "/run/baton/legs.sock",
 		Title: "Two plugins behind your own Envoy, bodies buffered. The cluster extproc has both addresses.",
-		Notes: []string{"Written by `go test -tags e2e -run TheEnvoyOfTwo ./examples/standalone -args -rewrite` from", "envoy/standalone.yaml.tmpl: edit that, not this."},
+		Notes: []string{"Written by `go -C test test -tags e2e -run TheEnvoyOfTwo ./examples/standalone -args -rewrite` from", "envoy/standalone.yaml.tmpl: edit that, not this."},
 	})
 	require.NoError(t, err)
-	name := filepath.Join("two", "envoy.yaml")
+	name := filepath.Join(twoFiles, "envoy.yaml")
 	if *rewrite {
 		require.NoError(t, os.WriteFile(name, want, 0o644))
 	}
@@ -70,7 +73,7 @@ func startTwo(t *testing.T, bin, name string, also ...string) *two {
 	}
 	w.moved = strings.NewReplacer(pairs...)
 
-	shipped, err := os.ReadFile(filepath.Join("two", name))
+	shipped, err := os.ReadFile(filepath.Join(twoFiles, name))
 	require.NoError(t, err)
 	second := regexp.MustCompile(`(?m)^#   (--listen .*)$`).FindSubmatch(shipped)
 	require.NotNil(t, second, "it says how the second plugin is started")
@@ -133,7 +136,7 @@ func TestTwoPluginsByAList(t *testing.T) {
 	}
 	path, err := stack.FindEnvoy(os.Getenv("ENVOY"))
 	require.NoError(t, err)
-	config, err := os.ReadFile(filepath.Join("two", "envoy.yaml"))
+	config, err := os.ReadFile(filepath.Join(twoFiles, "envoy.yaml"))
 	require.NoError(t, err)
 	client, err := stack.FreePorts(t.Context(), 1)
 	require.NoError(t, err)

@@ -145,7 +145,7 @@ func TestTwoPluginsAreUpgradedAndRolledBack(t *testing.T) {
 	then, tree := buildBefore(t)
 	list := filepath.Join(t.TempDir(), "workers.yaml")
 	require.NoError(t, file.Write(list, startWorkers(t, now)))
-	for name, config := range map[string]string{"Envoy as of 0.1.0": filepath.Join(tree, "envoy", "standalone.yaml"), "Envoy as of now": filepath.Join("two", "envoy.yaml")} {
+	for name, config := range map[string]string{"Envoy as of 0.1.0": filepath.Join(tree, "envoy", "standalone.yaml"), "Envoy as of now": filepath.Join(twoFiles, "envoy.yaml")} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, list, config, 2)
 			plugins := []*stack.Process{s.plugin(t, then, 0), s.plugin(t, then, 1)}
@@ -170,7 +170,7 @@ func TestWhichProgramServesWithWhichEnvoy(t *testing.T) {
 	then, tree := buildBefore(t)
 	list := filepath.Join(t.TempDir(), "workers.yaml")
 	require.NoError(t, file.Write(list, startWorkers(t, now)))
-	older, newer := filepath.Join(tree, "envoy", "standalone.yaml"), filepath.Join("..", "..", "envoy", "standalone.yaml")
+	older, newer := filepath.Join(tree, "envoy", "standalone.yaml"), filepath.Join("..", "..", "..", "envoy", "standalone.yaml")
 	for _, c := range []struct {
 		name, bin, envoy string
 		serves           bool

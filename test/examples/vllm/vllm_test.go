@@ -67,7 +67,7 @@ func TestTheSamplesAreRight(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "listener: unix:///run/baton/prefill.sock")
 
-	text, err := os.ReadFile("workers.yaml")
+	text, err := os.ReadFile("../../../examples/vllm/workers.yaml")
 	require.NoError(t, err)
 	workers, err := record.ParseList("workers.yaml", text)
 	require.NoError(t, err)
