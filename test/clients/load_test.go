@@ -60,7 +60,7 @@ func loads() []load {
 		name: "locust", site: filepath.Join(home, "load"), dist: "locust", path: "/v1/chat/completions", report: locustReport,
 		command: func(url, dir string) []string {
 			return []string{
-				filepath.Join(home, "load", "bin", "locust"), "--headless", "--locustfile", filepath.Join(root, "internal", "clients", "python", "locustfile.py"),
+				filepath.Join(home, "load", "bin", "locust"), "--headless", "--locustfile", filepath.Join(root, "test", "clients", "python", "locustfile.py"),
 				"--host", url, "--users", "5", "--spawn-rate", "5", "--run-time", "4s", "--stop-timeout", "20", "--json-file", filepath.Join(dir, "report"),
 			}
 		},

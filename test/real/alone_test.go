@@ -149,7 +149,7 @@ func (w *wish) judge() string {
 func asAlone(t *testing.T, engine, file string, pair ...string) {
 	root, err := stack.Root()
 	require.NoError(t, err)
-	text, err := os.ReadFile(filepath.Join(root, "internal", "real", "testdata", "alone", file))
+	text, err := os.ReadFile(filepath.Join(root, "test", "real", "testdata", "alone", file))
 	require.NoError(t, err)
 	all, err := wishes(string(text))
 	require.NoError(t, err)

@@ -19,7 +19,7 @@ func otherClients(t *testing.T) map[string][]string {
 	root, err := stack.Root()
 	require.NoError(t, err)
 	return map[string][]string{
-		"Python":     {filepath.Join(home, "clients", "bin", "python"), filepath.Join(root, "internal", "real", "clients", "clients.py")},
+		"Python":     {filepath.Join(home, "clients", "bin", "python"), filepath.Join(root, "test", "real", "clients", "clients.py")},
 		"JavaScript": {"node", filepath.Join(home, "clients", "node", "clients.mjs")}, // beside what it imports
 	}
 }

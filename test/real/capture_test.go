@@ -31,7 +31,7 @@ func TestCapture(t *testing.T) {
 		t.Run(s.Name, func(t *testing.T) {
 			f, err := s.Run(t.Context(), startSystem(t, s)...)
 			require.NoError(t, err)
-			dir := filepath.Join(root, "internal", "enginesim", "testdata", "captures")
+			dir := filepath.Join(root, "test", "enginesim", "testdata", "captures")
 			require.NoError(t, os.MkdirAll(dir, 0o750))
 			require.NoError(t, os.WriteFile(filepath.Join(dir, s.Name), []byte(f.String()), 0o600))
 		})

@@ -22,7 +22,7 @@ func TestOpenAIsClientsSeeTheSame(t *testing.T) {
 	require.NoError(t, err)
 	node := filepath.Join(home, "node", "client.mjs") // beside what it imports
 	for name, command := range map[string][]string{
-		"Python":     {filepath.Join(home, "vllm", "bin", "python"), filepath.Join(root, "internal", "real", "python", "client.py")},
+		"Python":     {filepath.Join(home, "vllm", "bin", "python"), filepath.Join(root, "test", "real", "python", "client.py")},
 		"JavaScript": {"node", node},
 	} {
 		t.Run(name, func(t *testing.T) {

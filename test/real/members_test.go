@@ -31,7 +31,7 @@ func TestEachMemberThatTheEnginesDeclareHasItsRow(t *testing.T) {
 		table *capability.Table
 	}{"vllm": {vllm, vllmroom.Takes}, "sglang": {sglang, sglangroom.Takes}} {
 		table := e.table
-		script := filepath.Join(root, "internal", "real", "python", "members.py")
+		script := filepath.Join(root, "test", "real", "python", "members.py")
 		out, err := exec.CommandContext(t.Context(), filepath.Join(home, name, "bin", "python"), script, name).Output()
 		require.NoError(t, err, name)
 		declared, without := 0, []string(nil)

@@ -41,7 +41,7 @@ func TestEachPathOfTheEnginesIsKnown(t *testing.T) {
 	dir := filepath.Join(root, "internal", "extproc", "testdata", "routes")
 	for name, folders := range declared {
 		site := SitePackages(filepath.Join(home, folders[0]))
-		args := []string{filepath.Join(root, "internal", "real", "python", "routes.py")}
+		args := []string{filepath.Join(root, "test", "real", "python", "routes.py")}
 		for _, f := range folders[1:] {
 			args = append(args, filepath.Join(site, f))
 		}

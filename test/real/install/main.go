@@ -130,7 +130,7 @@ func (in *installer) sum(s *step) string {
 }
 
 // at names a file of this package's folder.
-func (in *installer) at(name string) string { return filepath.Join(in.root, "internal", "real", name) }
+func (in *installer) at(name string) string { return filepath.Join(in.root, "test", "real", name) }
 
 // run runs a command whose output is the progress.
 func (in *installer) run(ctx context.Context, dir string, env []string, name string, args ...string) error {
