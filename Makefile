@@ -76,6 +76,8 @@ T             := 30s
 BENCH_ARGS    :=
 # Of the soak: -seed N, -for 10m, -rate 30; -h lists them.
 SOAK_ARGS     :=
+# Of the gate: -only STEP,STEP, -page; -h lists them.
+GATE_ARGS     :=
 # Of the faults: -run REGEXP, -list, -v; -h lists them.
 FAULTS_ARGS   :=
 # Of test-kube: -page writes the conformance suite's report. Of kube-demo: -up leaves it running, -vllm has
@@ -96,9 +98,9 @@ REAL_ARGS     :=
 
 # Of these only one runs in a folder at a time: a second make says for whom it waits. HELD is set
 # in what it runs then.
-LONG          := test static test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce page soak faults \
+LONG          := test static test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce page soak faults gate \
   real real-bench real-capture real-long real-templates tokenizers-test fuzz alerts clients test-kube test-kube-api test-kube-istio test-kube-direct \
-  bench bench-first-token bench-index bench-kube bench-path-rivals bench-pick bench-peers bench-replay bench-rivals bench-routing bench-shared bench-tokens
+  bench bench-drill bench-first-token bench-index bench-kube bench-path-rivals bench-pick bench-peers bench-replay bench-rivals bench-routing bench-shared bench-tokens
 HELD          :=
 BUILD_TALLY   := { [ -n "$(HELD)" ] && [ -x $(TALLY) ]; } || { mkdir -p .run && go -C test build -o $(CURDIR)/$(TALLY).$$$$ ./tally && mv -f $(TALLY).$$$$ $(TALLY); }
 
@@ -110,7 +112,7 @@ $(sort $(MAKECMDGOALS)) &:
 
 else
 
-.PHONY: told tally help build dist tools test modules static static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults real real-bench real-capture real-demo real-long real-tools fuzz bench bench-first-token bench-index bench-kube bench-pick bench-peers bench-replay bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean page real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct test-llmd clients tools-clients kube-check charts
+.PHONY: told tally help build dist tools test modules static static-tidy static-lint half-unit half-examples half-envoy test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce soak faults gate real real-bench real-capture real-demo real-long real-tools fuzz bench bench-drill bench-first-token bench-index bench-kube bench-pick bench-peers bench-replay bench-routing bench-shared bench-tokens tokenizers tokenizers-test tokenizers-golden demo up check fmt lint vet tidy golden sizes docs envoy-configs envoy-validate clean page real-templates tools-kube tools-istio tools-epp tools-node tools-conformance tools-sidecar tools-prometheus alerts alerts-files test-kube kube-demo test-kube-api test-kube-istio test-kube-direct test-llmd clients tools-clients kube-check charts
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -238,6 +240,9 @@ soak: tools ## everything goes wrong, judged: three minutes of it (SOAK_ARGS="-s
 
 faults: tools ## change one line of the product at a time: does a test see it? (FAULTS_ARGS="-run REGEXP -v")
 	@{ go -C test build -o $(CURDIR)/.run/faults ./faults && exec .run/faults $(FAULTS_ARGS); } $(FOLLOWED)
+
+gate: tools ## what a version has to pass: real engines and clients, a real cluster, others' pickers; writes docs/gate.md; two hours (GATE_ARGS="-list", "-only real,drill")
+	+@$(call tool,release-gate,gate) $(GATE_ARGS)
 
 # A build that was interrupted goes on where it stopped, since Go keeps what it has compiled. What is there
 # by its name is whole: a program gets its name last, and a folder's mark goes first.
@@ -426,6 +431,9 @@ bench-routing: tools ## hit rate and time to first token on a real conversation 
 bench-rivals: tools .tools/rivals/.whole ## whole requests through Baton, SGLang's gateways, vLLM's router and Envoy, on one trace and the same workers: ten minutes
 	@{ go -C test build -o $(CURDIR)/.run/bench-routing ./bench/routing && exec .run/bench-routing -live-fleet whole -rate 1.35 -capacity 4000 -python .tools/rivals/bin/python -modes kv,kv-blocks,cache-aware,least-request -repeats 1 \
 	  -live-modes kv,kv-blocks,dynamo,envoy-least-request,sglang-gateway,smg,vllm-cache-aware,vllm-kv-aware $(BENCH_ARGS); } $(FOLLOWED)
+
+bench-drill: tools .tools/rivals/.whole ## the same pickers and proxies when a worker dies, is slow to say that it is well, stands still, and in a burst: a quarter of an hour
+	@{ go -C test build -o $(CURDIR)/.run/bench-routing ./bench/routing && exec .run/bench-routing -drill -python .tools/rivals/bin/python $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-shared: ## what it costs that replicas share what they have booked, and how late they know
 	@{ go -C test build -o $(CURDIR)/.run/bench-shared ./bench/shared && exec .run/bench-shared $(BENCH_ARGS); } $(FOLLOWED)
