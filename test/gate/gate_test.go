@@ -88,7 +88,7 @@ func TestEachJudgeNamesAStepAndTestsThatAreThere(t *testing.T) {
 		require.NotEmpty(t, c.by, c.says)
 		for _, j := range c.by {
 			require.True(t, named[j.step], "%s: %s", c.says, j.step)
-			require.True(t, (j.see == nil) == (len(j.tests) > 0), c.says)
+			require.Equal(t, j.see == nil, len(j.tests) > 0, c.says)
 			used[j.step] = true
 			for _, name := range j.tests {
 				require.True(t, there[name], "%s: %s", c.says, name)
