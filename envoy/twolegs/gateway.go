@@ -58,7 +58,8 @@ func committedGateway(out map[string][]byte) (err error) {
 		"gateway-api.yaml":              {Params: envoy.Params{Title: picker}},
 		"gateway-api-original-dst.yaml": {Params: envoy.Params{Title: picker + " Without endpoints of its own."}, OriginalDst: true},
 	} {
-		if out[name], err = GatewayAPI(p); err != nil {
+		out[name], err = GatewayAPI(p)
+		if err != nil {
 			return err
 		}
 	}
@@ -72,7 +73,8 @@ func committedGateway(out map[string][]byte) (err error) {
 		},
 		Name: "baton-two-legs", Namespace: "prod", Gateway: "my-gateway", Route: "prod.baton-epp.0",
 	}
-	if out["istio-two-legs.yaml"], err = Istio(istio); err != nil {
+	out["istio-two-legs.yaml"], err = Istio(istio)
+	if err != nil {
 		return err
 	}
 	out["gateway-api-two-legs.patch.yaml"], err = GatewayPatch(envoy.GatewayParams{Params: envoy.Params{

@@ -228,7 +228,8 @@ func (p *Policy) RulesOf(pool *worker.Pool) Rules {
 	if len(p.NeverSplit) == 0 || pool == nil {
 		return r
 	}
-	if r.NeverSplit = p.NeverSplit[pool.Key.Model]; r.NeverSplit {
+	r.NeverSplit = p.NeverSplit[pool.Key.Model]
+	if r.NeverSplit {
 		return r
 	}
 	for _, ws := range [][]*worker.Worker{pool.Prefill, pool.Decode, pool.Aggregated} {

@@ -248,7 +248,8 @@ func newWorkerJSON(w *WorkerRow) workerJSON {
 	}
 	for i := range w.Pair {
 		name := worker.PairFact(i).String() //nolint:gosec // few
-		if out.Pair[name] = &w.Pair[i]; w.Pair[i] == "" {
+		out.Pair[name] = &w.Pair[i]
+		if w.Pair[i] == "" {
 			out.Pair[name] = nil
 		}
 	}

@@ -62,7 +62,8 @@ func (f *File) read() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key, err := readKey(f.path)
-	if f.err = err; err == nil {
+	f.err = err
+	if err == nil {
 		f.key = key
 	}
 	return f.key

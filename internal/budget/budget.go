@@ -100,8 +100,11 @@ func (s *Share) take(b *Budget, n int64, large bool, atMost int64) bool {
 		if larges > atMost || smalls+larges > b.limit {
 			return false
 		}
-	} else if smalls += n; smalls > b.limit-min(larges, b.Large()) {
-		return false
+	} else {
+		smalls += n
+		if smalls > b.limit-min(larges, b.Large()) {
+			return false
+		}
 	}
 	b.small, b.large = smalls, larges
 	s.n, s.large = n, large
@@ -121,7 +124,8 @@ func (s *Share) Set(b *Budget, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.small, b.large = b.without(s)
-	if s.n, s.large = n, n > Small; s.large {
+	s.n, s.large = n, n > Small
+	if s.large {
 		b.large += n
 	} else {
 		b.small += n

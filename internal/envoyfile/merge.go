@@ -390,7 +390,8 @@ func Split(p envoy.Params) (map[string][]byte, error) {
 	for name, n := range files {
 		doc := &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{clone(n)}}
 		anchored(doc)
-		if out[name], err = encode(doc); err != nil {
+		out[name], err = encode(doc)
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -71,7 +71,8 @@ func get(n *yaml.Node, keys ...string) *yaml.Node {
 
 // text is the scalar that keys lead to, or "".
 func text(n *yaml.Node, keys ...string) string {
-	if n = get(n, keys...); n != nil && n.Kind == yaml.ScalarNode {
+	n = get(n, keys...)
+	if n != nil && n.Kind == yaml.ScalarNode {
 		return n.Value
 	}
 	return ""

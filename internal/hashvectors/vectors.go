@@ -106,8 +106,10 @@ func (v *Vector) set(key, value string) (err error) {
 	case "objects":
 		for block := range strings.SplitSeq(value, "|") {
 			var of []uint64
-			if block = strings.TrimSpace(block); block != "-" {
-				if of, err = numbers(block); err != nil {
+			block = strings.TrimSpace(block)
+			if block != "-" {
+				of, err = numbers(block)
+				if err != nil {
 					return err
 				}
 			}

@@ -32,7 +32,8 @@ func (c *changes) note(id worker.ID) {
 // after appends to dst the workers that have changed since the version. If all is true,
 // any worker may have changed.
 func (c *changes) after(since uint64, dst []worker.ID) (now uint64, changed []worker.ID, all bool) {
-	if now = c.version.Load(); now == since {
+	now = c.version.Load()
+	if now == since {
 		return now, dst, false
 	}
 	c.mu.Lock()

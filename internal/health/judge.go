@@ -71,7 +71,8 @@ func (t *Tracker) rateLocked(e *entry, good bool) {
 		p.sum = p.sum.less(e.rate).plus(next)
 	}
 	e.rate = next
-	if e.refusals++; good {
+	e.refusals++
+	if good {
 		e.refusals = 0
 	}
 }

@@ -334,7 +334,8 @@ func (t *Tracker) begin(now time.Time) (p probe, any bool) {
 		x, p.of, p.path = arrived, onArrival, knockPath
 	case x != nil && (back == nil || t.ahead < aheadMost):
 		p.of, x.of.asked = onSuspicion, now
-		if t.ahead++; back == nil {
+		t.ahead++
+		if back == nil {
 			t.ahead = 0
 		}
 	case back == nil:
@@ -402,7 +403,8 @@ func (t *Tracker) probed(p probe, v verdict, now time.Time) {
 	}
 	on := e.flight
 	e.flight, e.heard = grounded, e.heard || v.heard()
-	if e.lates = min(e.lates+1, maxLates); v != silent && v != late {
+	e.lates = min(e.lates+1, maxLates)
+	if v != silent && v != late {
 		e.lates = 0
 	}
 	switch {

@@ -60,7 +60,8 @@ func (x *Explanation) fill(b *Book, t *table, req *Request, d *picker.Decision) 
 	c := &t.cols
 	if d.Index >= 0 {
 		x.Rows = picker.AppendNear(x.Rows, &req.Pick, c, req.Params, d)
-		if x.Held = d.OutOverlap; x.Held > 0 {
+		x.Held = d.OutOverlap
+		if x.Held > 0 {
 			x.Holder = b.outRow(t, req, d.OutAt)
 		}
 		x.Missing = d.MostAt >= 0 && c.Degraded.Has(d.MostAt) && !req.Pick.Estimated && !c.Estimated.Has(d.MostAt)

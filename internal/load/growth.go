@@ -65,7 +65,8 @@ func (a *answers) count(g *growingAnswer, sign float64) {
 	}
 	switch g.phase {
 	case waiting:
-		if a.waiting += int(sign); a.n+a.waiting == 0 {
+		a.waiting += int(sign)
+		if a.n+a.waiting == 0 {
 			a.most = 0
 		}
 		return
@@ -80,7 +81,8 @@ func (a *answers) count(g *growingAnswer, sign float64) {
 	a.running += sign * g.choices
 	a.starts += sign * g.choices * g.from
 	// What is left of sums of nothing are rounding errors.
-	if a.n += int(sign); a.n == 0 {
+	a.n += int(sign)
+	if a.n == 0 {
 		*a = answers{waiting: a.waiting, most: a.most, done: a.done}
 	}
 	if a.n+a.waiting == 0 {
@@ -110,7 +112,8 @@ func (b *Book) turnLocked(r *Reservation, e *entry) {
 		if e != nil {
 			e.answers.count(a, -1)
 		}
-		if a.phase++; e != nil {
+		a.phase++
+		if e != nil {
 			e.answers.count(a, 1)
 		}
 		if a.phase == grown {
@@ -151,7 +154,8 @@ func (b *Book) uprootLocked(r *Reservation, e *entry) {
 // replantLocked lets a booking's answer go on growing on another rank.
 func (b *Book) replantLocked(r *Reservation, e *entry) {
 	a, now := &r.answer, b.now.Seconds()
-	if a.here = now; a.most == 0 {
+	a.here = now
+	if a.most == 0 {
 		return
 	}
 	a.phase = waiting

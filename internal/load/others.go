@@ -109,7 +109,8 @@ func (b *Book) Tell(dst []Booked, whole bool, now time.Time) (out []Booked, sum 
 	b.tellLocked(now)
 	for _, slot := range b.stirred {
 		e := &b.entries[slot]
-		if e.stirred = false; !e.present {
+		e.stirred = false
+		if !e.present {
 			continue // its bookings went with it; others forget them with the rank, or by the next whole message
 		}
 		dst = b.bookedLocked(dst, e)
@@ -198,7 +199,8 @@ func (b *Book) Hear(m *Told, now time.Time) (fresh bool, sum uint64) {
 	if m.Version <= o.whole {
 		return false, o.sum
 	}
-	if fresh = m.Version > o.newest; fresh {
+	fresh = m.Version > o.newest
+	if fresh {
 		o.newest = m.Version
 	}
 	b.reviveLocked(m.Life, o)
@@ -301,7 +303,8 @@ func (b *Book) Fade(life uint64, silent time.Duration, now time.Time) {
 		}, Behind: int32(less(int64(k.told.Behind), prompts)), Waiting: int32(less(int64(k.told.Waiting), answers))}
 		left := x.PrefillTokens
 		for _, q := range k.told.Queue {
-			if q.Tokens = min(less(q.Tokens, prompts), left); q.Tokens > 0 {
+			q.Tokens = min(less(q.Tokens, prompts), left)
+			if q.Tokens > 0 {
 				x.Queue, left = append(x.Queue, q), left-q.Tokens
 			}
 		}
@@ -410,7 +413,8 @@ func (b *Book) countLocked(e *entry, k *other, x *Booked, ended bool) {
 // as they ran when the report came.
 func (c *correction) leave(n int64) {
 	n = min(n, c.others)
-	if c.others -= n; n == 0 {
+	c.others -= n
+	if n == 0 {
 		return
 	}
 	if c.of <= n {

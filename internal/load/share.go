@@ -29,7 +29,8 @@ func (s *share) note(i, n int) {
 		}
 	}
 	s.got[i] += s.step
-	if s.step *= 1 + 1/(shareMemory*float64(n)); s.step > shareMost {
+	s.step *= 1 + 1/(shareMemory*float64(n))
+	if s.step > shareMost {
 		for j := range s.got {
 			s.got[j] /= s.step
 		}

@@ -112,7 +112,8 @@ func (b *Book) newTableLocked(ranks []worker.Rank, keep bool) *table {
 	}
 	slot := int32(-1)
 	for i, r := range ranks {
-		if slot = b.slotAfterLocked(slot, r); slot < 0 {
+		slot = b.slotAfterLocked(slot, r)
+		if slot < 0 {
 			t.unknown.Set(i)
 			continue
 		}

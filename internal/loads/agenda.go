@@ -55,7 +55,8 @@ func (a *agenda) update(s *worker.Snapshot, now time.Time) {
 		}
 	}
 	for _, x := range left {
-		if x.gone = true; x.at >= 0 {
+		x.gone = true
+		if x.at >= 0 {
 			heap.Remove(&a.due, x.at)
 		}
 	}
@@ -68,7 +69,8 @@ func (a *agenda) begin(now time.Time) (x *asked, again time.Time) {
 	if len(a.due) == 0 {
 		return nil, time.Time{}
 	}
-	if again = a.due[0].due; again.Before(a.free) {
+	again = a.due[0].due
+	if again.Before(a.free) {
 		again = a.free
 	}
 	if again.After(now) {

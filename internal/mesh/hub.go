@@ -390,7 +390,8 @@ func (h *Hub) check(ctx context.Context, a replicas.Action) {
 func (h *Hub) tell(always bool) {
 	m := replicas.Message{Told: load.Told{Life: h.cfg.Life, Version: h.next()}}
 	routed, news := h.notes.take()
-	if m.Routed = routed; news {
+	m.Routed = routed
+	if news {
 		m.Aside = h.cfg.Aside()
 	}
 	h.changed, m.Sum = h.cfg.Book.Tell(h.changed[:0], false, time.Now())
@@ -435,7 +436,8 @@ func (h *Hub) whole(dst []load.Booked, learned bool) *replicas.Message {
 	m := &replicas.Message{Told: load.Told{Life: h.cfg.Life, Version: h.next(), Whole: true}, Aside: h.cfg.Aside()}
 	if learned {
 		var err error
-		if m.Learned, err = h.cfg.Learned(); err != nil {
+		m.Learned, err = h.cfg.Learned()
+		if err != nil {
 			h.cfg.Log.Error("what is learned cannot be told", logkey.Err, err)
 		}
 	}

@@ -291,7 +291,8 @@ func (h *Hub) listen(s grpc.ServerStream, c *caller) error {
 	for {
 		v := new(wrapperspb.BytesValue)
 		if err := s.RecvMsg(v); err != nil {
-			if left = errors.Is(err, io.EOF); left {
+			left = errors.Is(err, io.EOF)
+			if left {
 				return nil
 			}
 			return err

@@ -77,7 +77,8 @@ func ScanAnswerMembers(body []byte, fn func(key, val Span)) (Answer, error) {
 	if end < 0 {
 		return Answer{}, notJSON(^end, "a value")
 	}
-	if i = skipSpace(body, end); i < len(body) {
+	i = skipSpace(body, end)
+	if i < len(body) {
 		return Answer{}, notJSON(i, "the end of the body")
 	}
 	if a.unread {
@@ -172,7 +173,8 @@ func FindFinish(b []byte) FinishReason {
 	if i >= len(b) || b[i] != ':' {
 		return FinishNone
 	}
-	if i = skipSpace(b, i+1); i >= len(b) {
+	i = skipSpace(b, i+1)
+	if i >= len(b) {
 		return FinishNone
 	}
 	var a Answer

@@ -18,7 +18,8 @@ func (r *Request) check(body []byte) error {
 	}
 	if m := &r.members[Stream]; m.found() {
 		var ok bool
-		if r.Stream, ok = ParseFlag(m.val.Of(body)); !ok {
+		r.Stream, ok = ParseFlag(m.val.Of(body))
+		if !ok {
 			return wrongType(Stream, m.val.Start, "true or false")
 		}
 	}

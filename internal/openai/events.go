@@ -51,7 +51,8 @@ func (f *FirstEvents) Read(piece []byte, last bool) Finding {
 	if f.found != FoundNothing {
 		return f.found
 	}
-	if f.read += len(piece); f.read > MaxFirstEvents {
+	f.read += len(piece)
+	if f.read > MaxFirstEvents {
 		f.found, f.rest, f.data = FoundOther, nil, nil
 		return f.found
 	}

@@ -19,7 +19,8 @@ func AppendTokenIDs(dst []uint32, body []byte, s Span) ([]uint32, error) {
 	if i >= len(b) || b[i] != '[' {
 		return dst, errNoID
 	}
-	if i = skipSpace(b, i+1); i < len(b) && b[i] == '[' {
+	i = skipSpace(b, i+1)
+	if i < len(b) && b[i] == '[' {
 		i = skipSpace(b, i+1)
 	}
 	start := len(dst)
@@ -30,7 +31,8 @@ func AppendTokenIDs(dst []uint32, body []byte, s Span) ([]uint32, error) {
 		var id uint64
 		at := i
 		for ; i < len(b) && isDigit(b[i]); i++ {
-			if id = id*10 + uint64(b[i]-'0'); id > math.MaxUint32 {
+			id = id*10 + uint64(b[i]-'0')
+			if id > math.MaxUint32 {
 				return dst[:start], errIDSize
 			}
 		}
@@ -38,7 +40,8 @@ func AppendTokenIDs(dst []uint32, body []byte, s Span) ([]uint32, error) {
 			return dst[:start], errNoID
 		}
 		dst = append(dst, uint32(id))
-		if i = skipSpace(b, i); i >= len(b) {
+		i = skipSpace(b, i)
+		if i >= len(b) {
 			return dst[:start], errNoID
 		}
 		switch b[i] {

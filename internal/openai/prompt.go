@@ -67,7 +67,8 @@ func inside(s Span) Span { return Span{s.Start + 1, s.End - 1} }
 // firstElement returns the first element of the array at i, which must have been checked.
 // False means that it is empty.
 func firstElement(b []byte, i int) (Span, bool) {
-	if i = skipSpace(b, i+1); b[i] == ']' {
+	i = skipSpace(b, i+1)
+	if b[i] == ']' {
 		return Span{}, false
 	}
 	return Span{i, skipValid(b, i)}, true
@@ -87,7 +88,8 @@ func nextElement(b []byte, s Span) (Span, bool) {
 // firstMember returns the first member of the object at i, which must have been checked.
 // ok is false if it is empty.
 func firstMember(b []byte, i int) (key, val Span, ok bool) {
-	if i = skipSpace(b, i+1); b[i] == '}' {
+	i = skipSpace(b, i+1)
+	if b[i] == '}' {
 		return Span{}, Span{}, false
 	}
 	return memberAt(b, i)
@@ -265,7 +267,8 @@ func urlOf(b []byte, v Span) (url Span) {
 	case '{':
 		for k, w, ok := firstMember(b, v.Start); ok; k, w, ok = nextMember(b, w) {
 			if isKey(b, k, "url") {
-				if url = (Span{}); b[w.Start] == '"' {
+				url = (Span{})
+				if b[w.Start] == '"' {
 					url = w
 				}
 			}

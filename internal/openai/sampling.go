@@ -6,7 +6,8 @@ package openai
 // stops and returns the end of that member's value.
 func eachMember(b []byte, i, depth int, fn func(m member) bool) int {
 	m := member{comma: i}
-	if i = skipSpace(b, i+1); i < len(b) && b[i] == '}' {
+	i = skipSpace(b, i+1)
+	if i < len(b) && b[i] == '}' {
 		return i + 1
 	}
 	if depth >= MaxDepth {
@@ -24,7 +25,8 @@ func eachMember(b []byte, i, depth int, fn func(m member) bool) int {
 			return end
 		}
 		m.val = Span{v, end}
-		if i = skipSpace(b, end); i >= len(b) || b[i] != ',' && b[i] != '}' {
+		i = skipSpace(b, end)
+		if i >= len(b) || b[i] != ',' && b[i] != '}' {
 			return ^i
 		}
 		m.after = i
@@ -42,7 +44,8 @@ func eachMember(b []byte, i, depth int, fn func(m member) bool) int {
 
 // eachElement is eachMember for the array at i; fn gets the span of the element.
 func eachElement(b []byte, i, depth int, fn func(s Span)) int {
-	if i = skipSpace(b, i+1); i < len(b) && b[i] == ']' {
+	i = skipSpace(b, i+1)
+	if i < len(b) && b[i] == ']' {
 		return i + 1
 	}
 	if depth >= MaxDepth {
@@ -54,7 +57,8 @@ func eachElement(b []byte, i, depth int, fn func(s Span)) int {
 			return end
 		}
 		fn(Span{i, end})
-		if i = skipSpace(b, end); i >= len(b) || b[i] != ',' && b[i] != ']' {
+		i = skipSpace(b, end)
+		if i >= len(b) || b[i] != ',' && b[i] != ']' {
 			return ^i
 		}
 		if b[i] == ']' {

@@ -28,11 +28,13 @@ func scan(p Path, body []byte, r *Request, injected bool) error {
 		i++
 	} else {
 		var err error
-		if i, err = r.scanMembers(body, i, m, injected); err != nil {
+		i, err = r.scanMembers(body, i, m, injected)
+		if err != nil {
 			return err
 		}
 	}
-	if i = skipSpace(body, i); i < len(body) {
+	i = skipSpace(body, i)
+	if i < len(body) {
 		return notJSON(i, "the end of the body")
 	}
 	return r.check(body)
@@ -63,7 +65,8 @@ func (r *Request) scanMembers(body []byte, i int, m member, injected bool) (int,
 			return 0, err
 		}
 		m.val = Span{v, end}
-		if i = skipSpace(body, end); i >= len(body) || body[i] != ',' && body[i] != '}' {
+		i = skipSpace(body, end)
+		if i >= len(body) || body[i] != ',' && body[i] != '}' {
 			return 0, notJSON(i, "a comma or a closing brace")
 		}
 		m.after = i
@@ -192,9 +195,11 @@ func (r *Request) scanPromptList(body []byte, v int, f Field) (int, error) {
 		l.kind = PromptIDs
 	}
 	var ok bool
-	if end, ok = l.scan(body, v); !ok {
+	end, ok = l.scan(body, v)
+	if !ok {
 		// Either it is not JSON, or JSON of another form: the error says which.
-		if end = skipValue(body, v, 1); end < 0 {
+		end = skipValue(body, v, 1)
+		if end < 0 {
 			return 0, notJSON(^end, "a value")
 		}
 		return 0, wrongType(f, v, expected)
@@ -237,7 +242,8 @@ func (l *promptList) scan(b []byte, v int) (int, bool) {
 			return 0, false
 		}
 		l.lists++
-		if i = skipSpace(b, i); i >= len(b) || b[i] != ',' && b[i] != ']' {
+		i = skipSpace(b, i)
+		if i >= len(b) || b[i] != ',' && b[i] != ']' {
 			return 0, false
 		}
 		if b[i] == ']' {
@@ -266,7 +272,8 @@ func skipIDs(b []byte, v int) (end, n int) {
 		}
 		switch b[i] {
 		case ',':
-			if i++; i < len(b) && b[i] <= ' ' {
+			i++
+			if i < len(b) && b[i] <= ' ' {
 				i = skipSpace(b, i)
 			}
 		case ']':

@@ -47,14 +47,16 @@ func stopMask(w uint64) uint64 {
 // closing quote.
 func skipString(b []byte, i int) int {
 	for {
-		if i = nextStop(b, i); i >= len(b) {
+		i = nextStop(b, i)
+		if i >= len(b) {
 			return ^len(b)
 		}
 		switch b[i] {
 		case '"':
 			return i + 1
 		case '\\':
-			if i = skipEscape(b, i); i < 0 {
+			i = skipEscape(b, i)
+			if i < 0 {
 				return i
 			}
 		default:
@@ -208,10 +210,12 @@ func skipKey(b []byte, i int) int {
 	if i >= len(b) || b[i] != '"' {
 		return ^i
 	}
-	if i = skipString(b, i+1); i < 0 {
+	i = skipString(b, i+1)
+	if i < 0 {
 		return i
 	}
-	if i = skipSpace(b, i); i >= len(b) || b[i] != ':' {
+	i = skipSpace(b, i)
+	if i >= len(b) || b[i] != ':' {
 		return ^i
 	}
 	return skipSpace(b, i+1)
@@ -339,7 +343,8 @@ func skipValidString(b []byte, i int) int {
 		for n > start && b[n-1] == '\\' {
 			n--
 		}
-		if i++; (i-1-n)&1 == 0 {
+		i++
+		if (i-1-n)&1 == 0 {
 			return i
 		}
 	}

@@ -22,7 +22,8 @@ func FindUsage(b []byte) (u Usage, ok bool) {
 		if i >= len(b) || b[i] != ':' {
 			continue
 		}
-		if i = skipSpace(b, i+1); i < len(b) && b[i] == '{' && u.read(b, i) {
+		i = skipSpace(b, i+1)
+		if i < len(b) && b[i] == '{' && u.read(b, i) {
 			return u, true
 		}
 		u = Usage{}

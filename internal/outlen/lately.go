@@ -91,7 +91,8 @@ func (l *lengths) add(tokens int64) {
 func (l *lengths) most() int64 {
 	below := 0.0
 	for i, n := range l.of {
-		if below += n; below >= 0.95*l.sum {
+		below += n
+		if below >= 0.95*l.sum {
 			return 2 << i
 		}
 	}

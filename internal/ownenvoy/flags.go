@@ -50,7 +50,8 @@ func Flags(fs *flag.FlagSet) func(file string) (*Options, error) {
 		if *tracing != "" {
 			host, port, _ := net.SplitHostPort(*tracing)
 			o.TracingHost = host
-			if o.TracingPort, _ = strconv.Atoi(port); host == "" || o.TracingPort <= 0 {
+			o.TracingPort, _ = strconv.Atoi(port)
+			if host == "" || o.TracingPort <= 0 {
 				errs = append(errs, fmt.Errorf("--tracing %q: expected host:port", *tracing))
 			}
 		}

@@ -41,10 +41,12 @@ type Places struct{ Prefill, Decode *Place }
 func (p *Pins) Resolve(s Scope) (Places, *Error) {
 	var out Places
 	var err *Error
-	if out.Prefill, err = s.place(&p.Prefill, worker.Prefill); err != nil {
+	out.Prefill, err = s.place(&p.Prefill, worker.Prefill)
+	if err != nil {
 		return Places{}, err
 	}
-	if out.Decode, err = s.place(&p.Decode, worker.Decode); err != nil {
+	out.Decode, err = s.place(&p.Decode, worker.Decode)
+	if err != nil {
 		return Places{}, err
 	}
 	if !s.Disaggregated {
@@ -81,7 +83,8 @@ func (s *Scope) place(t *Target, r worker.Role) (*Place, *Error) {
 		return nil, err
 	}
 	t = t.rankOf(w)
-	if t, err = s.ranked(t, w); err != nil {
+	t, err = s.ranked(t, w)
+	if err != nil {
 		return nil, err
 	}
 	fault := func(k Kind) (*Place, *Error) {
@@ -133,7 +136,8 @@ func (s *Scope) ranked(t *Target, w *worker.Worker) (*Target, *Error) {
 func (s *Scope) find(t *Target, r worker.Role) (*worker.Worker, *Error) {
 	var byID, byAddress *worker.Worker
 	if t.ID != 0 {
-		if byID = s.Snap.Worker(t.ID); byID == nil {
+		byID = s.Snap.Worker(t.ID)
+		if byID == nil {
 			k := Unknown
 			if s.Left != nil && s.Left(t.ID) {
 				k = Gone
@@ -142,7 +146,8 @@ func (s *Scope) find(t *Target, r worker.Role) (*worker.Worker, *Error) {
 		}
 	}
 	if !t.Address.IsZero() {
-		if byAddress, _ = s.Snap.RankAt(t.Address.AddrPort()); byAddress == nil {
+		byAddress, _ = s.Snap.RankAt(t.Address.AddrPort())
+		if byAddress == nil {
 			k := Unknown
 			if s.LeftFrom != nil && s.LeftFrom(t.Address) {
 				k = Gone

@@ -146,7 +146,8 @@ var errBroken = errors.New("broken frame")
 
 // nextFrame returns the next frame, whose payload may be in mem. io.EOF: there is none.
 func nextFrame(r *bufio.Reader, mem []byte) (kind byte, payload []byte, err error) {
-	if kind, err = r.ReadByte(); err != nil {
+	kind, err = r.ReadByte()
+	if err != nil {
 		return 0, nil, err
 	}
 	sum := []byte{kind}

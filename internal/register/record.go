@@ -115,7 +115,8 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 		w.Models = o.Models
 	}
 	w.Adapters = f.AdaptersAmong(w.Models)
-	if w.Endpoint, err = worker.ParseEndpoint(at.String()); err != nil {
+	w.Endpoint, err = worker.ParseEndpoint(at.String())
+	if err != nil {
 		return w, nil, err
 	}
 	if w.Role == worker.Decode {
@@ -135,29 +136,34 @@ func compose(o Override, f engine.Facts, notes map[string]string, at netip.AddrP
 		errs = append(errs, errors.New("the engine tells no block size: expected --block-size"))
 	}
 	if w.Role == worker.Prefill {
-		if w.Bootstrap, err = bootstrap(o, f, notes, at.Addr()); err != nil {
-			errs = append(errs, err)
-		} else if !w.Bootstrap.IsZero() && w.LacksBootstrap() {
-			errs = append(errs, fmt.Errorf("its bootstrap server names %d engines for %d ranks", len(f.EngineIDs), w.DPSize))
-		} else if w.LacksBootstrap() {
-			errs = append(errs, errors.New("a prefill worker of "+engines.Of(w.Engine).Pages.Title+" without a bootstrap port: expected --bootstrap-port, the annotation "+annotationPort+" or disaggregation_bootstrap_port of the engine"))
-		}
+		w.Bootstrap, err = bootstrap(o, f, notes, at.Addr())
+		errs = append(errs, cmp.Or(err, noMeeting(&w, len(f.EngineIDs))))
 	}
-	if len(errs) == 0 {
+	err = errors.Join(errs...)
+	if err == nil {
 		checked := w
 		checked.ID = 1 // the real ID comes with the lease
-		if err := checked.Validate(); err != nil {
-			errs = append(errs, err)
-		}
+		err = checked.Validate()
 	}
-	if len(errs) > 0 {
-		return w, nil, errors.Join(errs...)
+	if err != nil {
+		return w, nil, err
 	}
 	w.KVEvents, warnings = kvEvents(o, f, at.Addr(), &w)
 	if why := new(discovery.Addresses).Refuse(&w, false); why != "" {
 		warnings = append(warnings, "plugins refuse the worker: "+why+"; --advertise names another address")
 	}
 	return w, warnings, nil
+}
+
+// noMeeting says why decode cannot meet a prefill worker, whose engine has named so many IDs.
+func noMeeting(w *worker.Worker, ids int) error {
+	switch {
+	case !w.LacksBootstrap():
+		return nil
+	case !w.Bootstrap.IsZero():
+		return fmt.Errorf("its bootstrap server names %d engines for %d ranks", ids, w.DPSize)
+	}
+	return errors.New("a prefill worker of " + engines.Of(w.Engine).Pages.Title + " without a bootstrap port: expected --bootstrap-port, the annotation " + annotationPort + " or disaggregation_bootstrap_port of the engine")
 }
 
 // pairFacts finds what the worker's partner must share: by flag, else annotation, else engine.
@@ -181,7 +187,8 @@ func bootstrap(o Override, f engine.Facts, notes map[string]string, own netip.Ad
 		}
 		port = uint16(n)
 	}
-	if port = cmp.Or(port, f.BootstrapPort); port == 0 {
+	port = cmp.Or(port, f.BootstrapPort)
+	if port == 0 {
 		return worker.Bootstrap{}, nil
 	}
 	if text := notes[annotationHost]; o.BootstrapHost == "" && text != "" {

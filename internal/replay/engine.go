@@ -63,7 +63,8 @@ func (s *sim) step(e *engine) error {
 	factor := e.Factor(s.now)
 	var seconds float64
 	for i, j := range e.prompts {
-		if j.part = j.left; e.Chunk > 0 { // the chunk in equal shares, the first ones get what remains
+		j.part = j.left
+		if e.Chunk > 0 { // the chunk in equal shares, the first ones get what remains
 			n := len(e.prompts)
 			j.part = min(j.left, max(1, (e.Chunk+n-1-i)/n))
 		}
@@ -143,7 +144,8 @@ func (s *sim) finished(e *engine) error {
 	prompts := e.prompts
 	e.prompts = e.prompts[:0]
 	for _, j := range prompts {
-		if j.left -= j.part; j.left > 0 {
+		j.left -= j.part
+		if j.left > 0 {
 			e.prompts = append(e.prompts, j)
 			continue
 		}
@@ -176,7 +178,8 @@ func (s *sim) computed(e *engine, j *job) error {
 
 // write adds a token to an answer.
 func (s *sim) write(e *engine, j *job) error {
-	if j.made++; j.made == 1 {
+	j.made++
+	if j.made == 1 {
 		if err := s.firstToken(e, j); err != nil {
 			return err
 		}

@@ -17,7 +17,8 @@ func ParseTrace(text []byte, limit int, rate float64) (*Workload, error) {
 	w := &Workload{BlockTokens: TraceBlock}
 	first, n := 0.0, 0
 	for line := range bytes.Lines(text) {
-		if n++; limit > 0 && len(w.Requests) == limit {
+		n++
+		if limit > 0 && len(w.Requests) == limit {
 			break
 		}
 		if len(bytes.TrimSpace(line)) == 0 {

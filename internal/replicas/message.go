@@ -132,7 +132,8 @@ func Decode(b []byte) (*Message, error) {
 	blocks := 0
 	for _, x := range w.Routed {
 		n := len(x.Chain) / 8
-		if blocks += n; len(x.Chain)%8 != 0 || n > MostChain || blocks > MostRouted {
+		blocks += n
+		if len(x.Chain)%8 != 0 || n > MostChain || blocks > MostRouted {
 			return nil, fmt.Errorf("replicas: rank %s: a routed prompt of %d bytes: expected whole blocks of 8, %d at most, and %d of all prompts", x.rank(), len(x.Chain), MostChain, MostRouted)
 		}
 		r := Routed{Rank: x.rank(), Chain: make([]kvindex.LocalHash, 0, n)}
@@ -166,7 +167,8 @@ func (r *wireRank) booked() (b load.Booked, err error) {
 	left := b.PrefillTokens
 	for _, q := range r.Queue {
 		x := load.Queued{ID: uint64(q[0]), Tokens: q[1], Age: time.Duration(q[2]) * time.Millisecond, Had: time.Duration(q[3]) * time.Millisecond} //nolint:gosec // only compared
-		if left -= x.Tokens; x.Tokens <= 0 || left < 0 || q[2] < 0 || q[2] > mostLasting.Milliseconds() || q[3] < 0 || q[3] > q[2] {
+		left -= x.Tokens
+		if x.Tokens <= 0 || left < 0 || q[2] < 0 || q[2] > mostLasting.Milliseconds() || q[3] < 0 || q[3] > q[2] {
 			return b, fmt.Errorf("replicas: rank %s: prompts %v of %d tokens: expected tokens above 0, not more than those, an age of at most a day and no more computed than that", r.rank(), r.Queue, b.PrefillTokens)
 		}
 		b.Queue = append(b.Queue, x)

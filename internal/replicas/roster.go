@@ -220,7 +220,8 @@ func (r *Roster) Closed(addr string, life uint64, left bool, now time.Time) []Ac
 	if m == nil || m.Life != life {
 		return nil
 	}
-	if m.open--; m.open > 0 {
+	m.open--
+	if m.open > 0 {
 		return nil
 	}
 	m.closed, m.refused = now, 0

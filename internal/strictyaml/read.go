@@ -151,7 +151,8 @@ type Document struct {
 // Open parses data, the content of the file called name.
 func (f Form) Open(name string, data []byte) *Document {
 	d := &Document{r: reader{name: name, form: f, fields: make(map[reflect.Type]map[string]int)}}
-	if d.body = d.r.document(data); d.body != nil && !f.Exact {
+	d.body = d.r.document(data)
+	if d.body != nil && !f.Exact {
 		d.r.anchors = make(anchorsOf)
 		ast.Walk(d.r.anchors, d.body)
 	}

@@ -22,7 +22,8 @@ type Word interface {
 
 // value reads n, which stands at key, into v.
 func (r *reader) value(n ast.Node, key string, v reflect.Value) {
-	if r.nodes++; r.nodes > maxNodes && !r.form.Exact { // without aliases the file's size bounds them
+	r.nodes++
+	if r.nodes > maxNodes && !r.form.Exact { // without aliases the file's size bounds them
 		if r.nodes == maxNodes+1 {
 			r.fault(n, "aliases make this file larger than %d values", maxNodes)
 		}
@@ -36,7 +37,8 @@ func (r *reader) value(n ast.Node, key string, v reflect.Value) {
 		v.Set(reflect.ValueOf(Part{n}))
 		return
 	}
-	if n = r.settle(n); n == nil {
+	n = r.settle(n)
+	if n == nil {
 		return
 	}
 	if isNull(n) {
@@ -100,7 +102,8 @@ func deref(t reflect.Type) reflect.Type {
 
 // expected says in words what a value of the type looks like.
 func (r *reader) expected(t reflect.Type) string {
-	switch t = deref(t); {
+	t = deref(t)
+	switch {
 	case t == reflect.TypeFor[time.Duration]():
 		return "a duration such as 2s or 100ms"
 	case t.Kind() == reflect.Bool:
@@ -231,12 +234,14 @@ func (r *reader) scalar(n ast.Node, key string, v reflect.Value) {
 	text, ok := textOf(n), plain(n)
 	switch t.Kind() {
 	case reflect.String:
-		if ok = r.isText(n); ok {
+		ok = r.isText(n)
+		if ok {
 			v.SetString(text)
 		}
 	case reflect.Bool:
 		b, isBool := n.(*ast.BoolNode)
-		if ok = isBool; ok {
+		ok = isBool
+		if ok {
 			v.SetBool(b.Value)
 		}
 	case reflect.Float64:
@@ -246,18 +251,21 @@ func (r *reader) scalar(n ast.Node, key string, v reflect.Value) {
 			ok = ok && !r.form.Exact // no "inf", and no other notation than a decimal's
 		}
 		x, err := strconv.ParseFloat(strings.ReplaceAll(text, "_", ""), 64)
-		if ok = ok && err == nil && !math.IsNaN(x) && !math.IsInf(x, 0); ok {
+		ok = ok && err == nil && !math.IsNaN(x) && !math.IsInf(x, 0)
+		if ok {
 			v.SetFloat(x)
 		}
 	case reflect.Int, reflect.Int64:
 		x, err := strconv.ParseInt(text, 0, 64)
-		if ok = ok && err == nil; ok {
+		ok = ok && err == nil
+		if ok {
 			v.SetInt(x)
 		}
 	case reflect.Uint16, reflect.Uint32, reflect.Uint64: // no other notation than a decimal's; 010 is an octal to some readers
 		_, isNumber := n.(*ast.IntegerNode)
 		x, err := strconv.ParseUint(text, 10, t.Bits())
-		if ok = isNumber && err == nil && (text == "0" || text[0] != '0'); ok {
+		ok = isNumber && err == nil && (text == "0" || text[0] != '0')
+		if ok {
 			v.SetUint(x)
 		}
 	default:

@@ -115,12 +115,14 @@ func parseEntry(s string) (netip.AddrPort, bool) {
 	switch {
 	case bracketed && strings.HasSuffix(bare, "]"):
 		var a netip.Addr
-		if a, err = netip.ParseAddr(strings.TrimSuffix(bare, "]")); a.Is4() {
+		a, err = netip.ParseAddr(strings.TrimSuffix(bare, "]"))
+		if a.Is4() {
 			return netip.AddrPort{}, false
 		}
 		at = netip.AddrPortFrom(a, 0)
 	case bracketed, strings.Count(s, ":") == 1:
-		if at, err = netip.ParseAddrPort(s); at.Port() == 0 {
+		at, err = netip.ParseAddrPort(s)
+		if at.Port() == 0 {
 			return netip.AddrPort{}, false
 		}
 	default:

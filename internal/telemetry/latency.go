@@ -69,7 +69,8 @@ func (l *latency) learn(v labels, n int) prometheus.Observer {
 	}
 	values := make([]string, n)
 	for i := range values {
-		if values[i] = strings.ToValidUTF8(strings.Clone(v[i]), "?"); values[i] == "" {
+		values[i] = strings.ToValidUTF8(strings.Clone(v[i]), "?")
+		if values[i] == "" {
 			values[i] = None
 		}
 		v[i] = strings.Clone(v[i]) // the value may be part of a large string

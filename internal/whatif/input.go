@@ -109,7 +109,8 @@ func (in *Input) bound() {
 	}
 	sum, all := 0, len(in.Load.Requests)
 	for i := range in.Load.Requests {
-		if sum += len(in.Load.Requests[i].Blocks); sum > mostBlocks {
+		sum += len(in.Load.Requests[i].Blocks)
+		if sum > mostBlocks {
 			in.Load.Requests = in.Load.Requests[:i]
 			in.Notes = append(in.Notes, fmt.Sprintf("left out, the last %d requests: prompts have more than %d blocks together", all-i, mostBlocks))
 			return
@@ -279,7 +280,8 @@ func (in *Input) requests(l *record.Log) {
 			retried++
 			continue
 		}
-		if blocks += k * l.Blocks(r); blocks > mostBlocks || r.Tokens < 1 {
+		blocks += k * l.Blocks(r)
+		if blocks > mostBlocks || r.Tokens < 1 {
 			beyond++
 			continue
 		}

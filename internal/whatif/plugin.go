@@ -140,7 +140,8 @@ func NewPlugin(f *replay.Fleet, blockTokens int, c Config) (*Plugin, error) {
 		ws = append(ws, w)
 	}
 	var err error
-	if p.snap, err = worker.NewSnapshot(1, ws); err != nil {
+	p.snap, err = worker.NewSnapshot(1, ws)
+	if err != nil {
 		return nil, err
 	}
 	p.pool = p.snap.Pool(key)
@@ -168,15 +169,17 @@ func (p *Plugin) newReplica(seed uint64) (r *replica, err error) {
 	// Room for all caches several times over: the index must shed nothing.
 	blocks := 0
 	for i := range p.fleet.Ranks {
-		if blocks += p.fleet.Ranks[i].CacheBlocks; p.fleet.Ranks[i].CacheBlocks == 0 {
+		blocks += p.fleet.Ranks[i].CacheBlocks
+		if p.fleet.Ranks[i].CacheBlocks == 0 {
 			blocks += 1 << 20
 		}
 	}
 	slots := kvindex.NewSlots()
-	if r.index, err = kvindex.NewTree(kvindex.TreeConfig{
+	r.index, err = kvindex.NewTree(kvindex.TreeConfig{
 		MaxBytes: min(max(blocks*256, 16<<20), cmp.Or(p.cfg.IndexBytes, kvindex.MostBytes), kvindex.MostBytes), NoHugePages: true,
 		Route: kvindex.RouteConfig{TTL: p.cfg.RoutedTTL, PredictedTTL: p.cfg.PredictedTTL},
-	}, slots); err != nil {
+	}, slots)
+	if err != nil {
 		return nil, err
 	}
 	for i := range p.fleet.Ranks {
@@ -283,7 +286,8 @@ func (p *Plugin) Choose(now time.Duration, number int, r *replay.Request) (repla
 	f.ranks[0] = c.Rank
 	if len(p.pool.DecodeRanks) > 0 {
 		params := picker.DecodeOverride(p.cfg.Decode)
-		if d, err = p.pick(now, f, r, &leg{worker.Decode, &params, p.pool.DecodeRanks, &f.rest, p.fleet.FetchesLacking}); err != nil {
+		d, err = p.pick(now, f, r, &leg{worker.Decode, &params, p.pool.DecodeRanks, &f.rest, p.fleet.FetchesLacking})
+		if err != nil {
 			f.prefill.ReleaseIfHeld(clock(now))
 			delete(p.flights, number)
 			return c, refusal(err)

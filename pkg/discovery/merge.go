@@ -111,7 +111,8 @@ func takenBy(addrs map[netip.AddrPort]claim, w *worker.Worker) (at netip.AddrPor
 		return at, by, false
 	}
 	for at = range w.Addresses() {
-		if by, taken = addrs[at]; taken {
+		by, taken = addrs[at]
+		if taken {
 			return at, by, true
 		}
 	}

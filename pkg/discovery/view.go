@@ -259,7 +259,8 @@ func (v *View) foldLocked(f *feed, ev Event) (changed bool, err error) {
 		if touched.again(&f.reducer, b) {
 			v.publishLocked(changed)
 		}
-		if err = f.reducer.Apply(b); err != nil {
+		err = f.reducer.Apply(b)
+		if err != nil {
 			break
 		}
 		changed = changed || len(b.Ops) > 0

@@ -130,7 +130,8 @@ func (b *binder) greet(ctx context.Context, nc net.Conn) {
 	a, rank, err := m.meet(ctx)
 	var s *stream
 	if err == nil {
-		if s = b.sub.awaiting(rank); s == nil {
+		s = b.sub.awaiting(rank)
+		if s == nil {
 			err = fmt.Errorf("%w: rank %s", errStranger, rank)
 		}
 	}
@@ -218,7 +219,8 @@ func (m *meeting) meet(ctx context.Context) (adopted, worker.Rank, error) {
 // message may be read.
 func (m *meeting) judge(ctx context.Context, topic []byte) error {
 	var ok bool
-	if m.worker, ok = m.binder.sub.dialers.Load().find(string(topic), m.nc.RemoteAddr().String()); !ok {
+	m.worker, ok = m.binder.sub.dialers.Load().find(string(topic), m.nc.RemoteAddr().String())
+	if !ok {
 		return fmt.Errorf("%w: topic %.64q", errStranger, topic)
 	}
 	late := time.NewTimer(m.binder.sub.cfg.Timeout)

@@ -61,7 +61,8 @@ func (k *blockKeys) read(f *fields, blocks int, salt *kvindex.Salt) (usable int,
 	k.keys, k.ends = k.keys[:0], k.ends[:0]
 	usable = blocks
 	if f.extraKeys != nil {
-		if usable, ok = k.readExtra(f.extraKeys, blocks, f.parent == nil, salt); !ok {
+		usable, ok = k.readExtra(f.extraKeys, blocks, f.parent == nil, salt)
+		if !ok {
 			return 0, false
 		}
 	}

@@ -39,11 +39,13 @@ func (k *checker) run(ctx context.Context) {
 		select {
 		case from := <-k.ask:
 			c := checked{from: from}
-			if c.newer, c.err = k.check(ctx, from); c.err != nil && k.kept && ctx.Err() == nil {
+			c.newer, c.err = k.check(ctx, from)
+			if c.err != nil && k.kept && ctx.Err() == nil {
 				k.hangUp() // the peer may have closed an idle connection
 				c.newer, c.err = k.check(ctx, from)
 			}
-			if k.kept = c.err == nil && !c.newer; !k.kept {
+			k.kept = c.err == nil && !c.newer
+			if !k.kept {
 				k.hangUp() // the rest of a replay must not be read as the next answer
 			}
 			k.told <- c // does not block: there is one question at a time
@@ -63,7 +65,8 @@ func (k *checker) hangUp() {
 func (k *checker) check(ctx context.Context, from uint64) (newer bool, err error) {
 	if k.conn == nil {
 		cfg := connConfig{maxBytes: k.cfg.MaxMessageBytes, timeout: k.cfg.Timeout}
-		if k.conn, err = dialZMQ(ctx, k.cfg.Dial, k.addr, typeDealer, cfg); err != nil {
+		k.conn, err = dialZMQ(ctx, k.cfg.Dial, k.addr, typeDealer, cfg)
+		if err != nil {
 			return false, err
 		}
 		// No PINGs here: an answer is due, so a router is given up when it has been

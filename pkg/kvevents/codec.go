@@ -221,13 +221,15 @@ func tierOf(medium []byte) (kvindex.Tier, bool) {
 
 func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 	var ok bool
-	if d.hashes, ok = appendHashes(d.hashes[:0], f.hashes); !ok {
+	d.hashes, ok = appendHashes(d.hashes[:0], f.hashes)
+	if !ok {
 		return Malformed, false
 	}
 	e := kvindex.Stored{Tier: tier}
 	if f.parent != nil {
 		r := reader{b: f.parent}
-		if e.Parent, e.HasParent = r.hash(), true; r.err != nil {
+		e.Parent, e.HasParent = r.hash(), true
+		if r.err != nil {
 			return Malformed, false
 		}
 	}
@@ -240,7 +242,8 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 	salt := kvindex.Salt{LoRA: string(f.adapter), CacheSalt: string(f.cacheSalt)}
 	usable := len(d.hashes)
 	d.keys.most = d.width()
-	if usable, ok = d.keys.read(f, usable, &salt); !ok {
+	usable, ok = d.keys.read(f, usable, &salt)
+	if !ok {
 		return Malformed, false
 	}
 	var after space
@@ -333,7 +336,8 @@ func (d *Decoder) width() int {
 func (d *Decoder) readTokens(f *fields, usable *int) (Reason, bool) {
 	var wide int
 	var pairs, ok bool
-	if d.tokens, wide, pairs, ok = appendTokens(d.tokens[:0], f.tokens); !ok {
+	d.tokens, wide, pairs, ok = appendTokens(d.tokens[:0], f.tokens)
+	if !ok {
 		return Malformed, false
 	}
 	if len(d.tokens) > 0 && pairs != d.eagle {
@@ -382,7 +386,8 @@ func (d *Decoder) hash(usable int, e *kvindex.Stored, salt kvindex.Salt, after u
 func (d *Decoder) remove(f *fields, tier kvindex.Tier) (Reason, bool) {
 	from := len(d.removed)
 	var ok bool
-	if d.removed, ok = appendHashes(d.removed, f.hashes); !ok {
+	d.removed, ok = appendHashes(d.removed, f.hashes)
+	if !ok {
 		d.removed = d.removed[:from]
 		return Malformed, false
 	}

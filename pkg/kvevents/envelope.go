@@ -149,7 +149,8 @@ func (d *PlaneDecoder) event(b []byte) (RouterEvent, bool) {
 		return RouterEvent{}, false
 	}
 	e := RouterEvent{Rank: worker.Rank{ID: worker.ID(f.worker), DPRank: worker.DPRank(f.rank)}, ID: f.id}
-	if e.Why, e.Refused = f.domainReason(); e.Refused {
+	e.Why, e.Refused = f.domainReason()
+	if e.Refused {
 		return e, true
 	}
 	tier, known := planeTier(f.tier)

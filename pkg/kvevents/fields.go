@@ -40,7 +40,8 @@ func readFields(b []byte) (f fields, reason Reason, ok bool) {
 	r := reader{b: b}
 	switch {
 	case isMap(b[0]):
-		if f.kind = eventKind(findTag(b)); f.kind != 0 {
+		f.kind = eventKind(findTag(b))
+		if f.kind != 0 {
 			f.readMap(&r)
 		}
 	case isArray(b[0]):
@@ -48,7 +49,8 @@ func readFields(b []byte) (f fields, reason Reason, ok bool) {
 		if n < 0 {
 			return f, Malformed, false
 		}
-		if f.kind = eventKind(r.text()); f.kind != 0 {
+		f.kind = eventKind(r.text())
+		if f.kind != 0 {
 			f.readArray(&r, n)
 		}
 	default:
@@ -284,7 +286,8 @@ func appendTokens(dst []uint32, array []byte) (tokens []uint32, wide int, pairs,
 	r := reader{b: array}
 	n := r.array()
 	wide = math.MaxInt
-	if pairs = n > 0 && isArray(r.peek()); pairs {
+	pairs = n > 0 && isArray(r.peek())
+	if pairs {
 		dst, wide = appendPairs(dst, &r, n)
 		return dst, min(wide, len(dst)), true, r.err == nil
 	}

@@ -47,7 +47,8 @@ func (n *newcomers) enter(nc net.Conn, most int, now time.Time) (out net.Conn, l
 	defer n.mu.Unlock()
 	if n.conns.Len() >= most {
 		out, _, _ = n.conns.DropOldest()
-		if log = now.Sub(n.logged) >= crowdedEvery; log {
+		log = now.Sub(n.logged) >= crowdedEvery
+		if log {
 			n.logged = now
 		}
 	}

@@ -99,7 +99,8 @@ func replay(ctx context.Context, dial dialFunc, addr string, from uint64, cfg co
 	}
 	var frames [][]byte
 	for {
-		if frames, err = c.receive(frames); err != nil {
+		frames, err = c.receive(frames)
+		if err != nil {
 			switch {
 			case ctx.Err() != nil:
 				err = ctx.Err()

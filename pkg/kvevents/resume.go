@@ -169,7 +169,8 @@ func (f *follower) copy(index kvindex.Index, c *kvindex.RankCopy) (at time.Time,
 			return
 		}
 		m.Last, m.Sum, m.Degraded, m.Missing = p.Last, p.Sum, p.Degraded, f.feed.snapshot().Missing.Map()
-		switch err = index.Copy(f.feed.rank, c); {
+		err = index.Copy(f.feed.rank, c)
+		switch {
 		case errors.Is(err, kvindex.ErrUnknownRank): // the rank is about to leave
 			err = nil
 		case err == nil:
@@ -240,7 +241,8 @@ func (f *feed) keep(k *kept) {
 	f.kept = k
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.status.Kept = 0; k != nil {
+	f.status.Kept = 0
+	if k != nil {
 		f.status.Kept = k.rank.Blocks
 	}
 }

@@ -136,7 +136,8 @@ func (s *spaces) take(blocks []kvindex.EngineHash, t kvindex.Tier) {
 		if !known {
 			continue
 		}
-		if held.tiers &^= 1 << t; held.tiers != 0 {
+		held.tiers &^= 1 << t
+		if held.tiers != 0 {
 			s.blocks[h] = held
 			continue
 		}

@@ -213,7 +213,8 @@ func (s *stream) receive(ss *session) {
 	var frames [][]byte
 	for {
 		var err error
-		if frames, err = ss.conn.receive(frames); err != nil {
+		frames, err = ss.conn.receive(frames)
+		if err != nil {
 			ss.readErr = fmt.Errorf("kvevents: events of %s: %w", ss.conn.peer, err)
 			return
 		}
@@ -222,7 +223,8 @@ func (s *stream) receive(ss *session) {
 			s.refuse(BadFrames, 1)
 			continue
 		}
-		if err = ss.inRoom.enter(ss.ctx, len(m.payload)); err != nil {
+		err = ss.inRoom.enter(ss.ctx, len(m.payload))
+		if err != nil {
 			ss.readErr = err
 			return
 		}
@@ -315,7 +317,8 @@ func (s *stream) obey(v Verdict, m message) {
 	}
 	if v.Reset {
 		s.drop(v.Cause)
-		if s.decoder.Forget(); v.Cause == Restarted {
+		s.decoder.Forget()
+		if v.Cause == Restarted {
 			s.decoder.Reset()
 		}
 		if v.Replay {
@@ -466,7 +469,8 @@ func (s *stream) drain() {
 	ss.buffer, s.draining = nil, false
 	if !ss.failed { // a failed replay shows nothing
 		s.whole()
-		if ss.barren++; !ss.upset {
+		ss.barren++
+		if !ss.upset {
 			ss.barren = 0
 		}
 	}

@@ -134,7 +134,8 @@ func (c *conn) handshake(typ socketType) error {
 	if m := string(peer[12:17]); m != "NULL\x00" {
 		return fmt.Errorf("%w: mechanism %q: expected NULL", errFrame, m)
 	}
-	if c.minor = peer[11]; peer[10] > 3 {
+	c.minor = peer[11]
+	if peer[10] > 3 {
 		c.minor = 1
 	}
 	ready := appendProperty([]byte("\x05READY"), "Socket-Type", string(typ))
@@ -251,17 +252,20 @@ func appendFrame(b []byte, flags byte, body []byte) []byte {
 // frame reads one frame of at most limit bytes into new memory. A command may have at
 // most maxCommand bytes.
 func (c *conn) frame(limit int) (flags byte, body []byte, err error) {
-	if flags, err = c.r.ReadByte(); err != nil {
+	flags, err = c.r.ReadByte()
+	if err != nil {
 		return 0, nil, err
 	}
 	if flags&^(flagMore|flagLong|flagCommand) != 0 {
 		return 0, nil, fmt.Errorf("%w: frame flags %#x", errFrame, flags)
 	}
 	head := c.head[7:]
-	if clear(c.head[:]); flags&flagLong != 0 {
+	clear(c.head[:])
+	if flags&flagLong != 0 {
 		head = c.head[:]
 	}
-	if _, err = io.ReadFull(c.r, head); err != nil {
+	_, err = io.ReadFull(c.r, head)
+	if err != nil {
 		return 0, nil, err
 	}
 	n := binary.BigEndian.Uint64(c.head[:])

@@ -42,7 +42,8 @@ func (z *zmqChannel) connect(ctx context.Context, sink Sink) error {
 	sink.Up()
 	var frames [][]byte
 	for {
-		if frames, err = c.receive(frames); err != nil {
+		frames, err = c.receive(frames)
+		if err != nil {
 			return fmt.Errorf("kvevents: events of %s: %w", z.addr, err)
 		}
 		envelope, err := parsePlane(frames)

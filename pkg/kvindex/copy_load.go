@@ -58,7 +58,8 @@ func (l *loader) store(held []heldName) error {
 	var err error
 	if p := l.c.before(held[0].block); p != 0 {
 		e.HasParent = true
-		if e.Parent, err = l.name(p); err != nil {
+		e.Parent, err = l.name(p)
+		if err != nil {
 			return l.judge(err, len(held))
 		}
 	}
@@ -90,7 +91,8 @@ func (l *loader) name(block uint32) (EngineHash, error) {
 	var missing []uint32
 	e := Stored{Tier: External}
 	for b := block; b != 0; b = l.c.before(b) {
-		if e.Parent, e.HasParent = l.known(b); e.HasParent {
+		e.Parent, e.HasParent = l.known(b)
+		if e.HasParent {
 			break
 		}
 		missing = append(missing, b)

@@ -216,7 +216,8 @@ func (e *eviction) victim() *treeRank {
 		if !e.sheddable(rk) {
 			continue
 		}
-		if most = max(most, rk.names.n); rk.names.sparse() && len(e.victims) < mostVictims {
+		most = max(most, rk.names.n)
+		if rk.names.sparse() && len(e.victims) < mostVictims {
 			e.victims = append(e.victims, rk)
 		}
 	}
@@ -367,7 +368,8 @@ func (e *eviction) mergeSome() {
 	s := &e.sweep
 	for range mergeStep {
 		s.done += e.ledger.names.merge(&s.rank.names, s.from)
-		if _, s.from = e.ledger.names.segmentAt(&s.rank.names, s.from); s.from == 0 {
+		_, s.from = e.ledger.names.segmentAt(&s.rank.names, s.from)
+		if s.from == 0 {
 			e.end()
 			return
 		}

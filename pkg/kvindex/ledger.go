@@ -117,7 +117,8 @@ func (l *ledger) plan(rk *treeRank, parent blockID, e Stored) (known int, err er
 			}
 		}
 		if on {
-			if at = l.trie.follow(at, b.Local); at != 0 {
+			at = l.trie.follow(at, b.Local)
+			if at != 0 {
 				l.planned = append(l.planned, at)
 			} else {
 				on = false
@@ -186,7 +187,8 @@ func (l *ledger) keep(rk *treeRank, h EngineHash, b blockID, tier Tier) {
 	v, found := l.names.put(&rk.names, h)
 	had := uint8(0)
 	if found {
-		if had = v.tiers(); had&(1<<tier) != 0 {
+		had = v.tiers()
+		if had&(1<<tier) != 0 {
 			rk.stats.Duplicates++
 			return
 		}

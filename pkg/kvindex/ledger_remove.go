@@ -11,7 +11,8 @@ func (l *ledger) takeSome(rk *treeRank, hashes []EngineHash, tier Tier) {
 		}
 	}
 	for i, h := range hashes {
-		if at[i] = l.names.find(&rk.names, h); at[i].b != nil {
+		at[i] = l.names.find(&rk.names, h)
+		if at[i].b != nil {
 			l.touched += tr.nodes[tr.blocks.node(at[i].val().block())].room
 		}
 	}

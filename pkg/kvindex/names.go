@@ -74,7 +74,8 @@ func home(m uint64) uint64 { return m & (1<<32 - 1) * segBuckets >> 32 }
 // after returns the bucket n places after i, around the end of the segment. n is at
 // most segBuckets.
 func after(i, n uint64) uint64 {
-	if i += n; i >= segBuckets {
+	i += n
+	if i >= segBuckets {
 		i -= segBuckets
 	}
 	return i

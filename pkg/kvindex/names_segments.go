@@ -79,7 +79,8 @@ func (s *nameStore) take(n *names, from uint64, most int, dst []blockID) (uint64
 		}
 		n.n -= k - was
 		s.segs.put(id)
-		if from = next; from == 0 {
+		from = next
+		if from == 0 {
 			*n = names{}
 			break
 		}

@@ -24,7 +24,8 @@ func (p *prompts) checkRank(rk *treeRank, w *truth) error {
 		for x := b; x != 0 && !follows; {
 			w.refs[x]++
 			w.counted[heldBy{rk.sent.slot, x}] = true
-			if x = p.trie.before(x); x != 0 {
+			x = p.trie.before(x)
+			if x != 0 {
 				held, follows = all[x]
 				held.kids++
 				all[x] = held

@@ -41,7 +41,8 @@ func (p *prompts) recall(e int32, n int) {
 		return
 	}
 	for range n {
-		if to = p.trie.before(to); to == 0 || p.isMarked(s.rank, to) {
+		to = p.trie.before(to)
+		if to == 0 || p.isMarked(s.rank, to) {
 			break
 		}
 	}
@@ -111,7 +112,8 @@ func (p *prompts) unend(rk *treeRank, b blockID) {
 		if b+1 == end {
 			tr.trim(id)
 		}
-		if b = up; b == 0 {
+		b = up
+		if b == 0 {
 			return
 		}
 		if m, marked := p.markOf(rk, b); marked {
@@ -145,7 +147,8 @@ func (p *prompts) disprove(rk *treeRank, b blockID) {
 		if m.end == 0 || !p.trie.follows(x, b) {
 			continue
 		}
-		if below = append(below, m.end); p.sent.all[m.end].seq > p.sent.all[below[last]].seq {
+		below = append(below, m.end)
+		if p.sent.all[m.end].seq > p.sent.all[below[last]].seq {
 			last = len(below) - 1
 		}
 	}
@@ -164,7 +167,8 @@ func (p *prompts) forgetSome(rk *treeRank) bool {
 		if m.end == 0 {
 			continue
 		}
-		if n++; n > expireSlice || had-p.sent.blocks > 64*expireSlice {
+		n++
+		if n > expireSlice || had-p.sent.blocks > 64*expireSlice {
 			return true
 		}
 		p.end(m.end)

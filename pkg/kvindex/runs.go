@@ -77,7 +77,8 @@ func (r *runs) alloc(want uint32) (blockID, uint32) {
 		r.take(b, want)
 		return b, want
 	default:
-		if list = r.listBelow(want); list == 0 {
+		list = r.listBelow(want)
+		if list == 0 {
 			return 0, 0
 		}
 	}
@@ -172,8 +173,11 @@ func (r *runs) unlink(b blockID, size uint32) {
 	prev, next := blockID(links>>32), blockID(uint32(links))
 	if prev != 0 {
 		r.local[prev].Store(r.local[prev].Load()>>32<<32 | uint64(next))
-	} else if r.heads[l] = next; next == 0 {
-		r.some[l/64] &^= 1 << (l % 64)
+	} else {
+		r.heads[l] = next
+		if next == 0 {
+			r.some[l/64] &^= 1 << (l % 64)
+		}
 	}
 	if next != 0 {
 		r.local[next].Store(uint64(prev)<<32 | uint64(uint32(r.local[next].Load())))
@@ -188,7 +192,8 @@ func (r *runs) listFrom(size uint32) uint32 {
 		if w != 0 {
 			return i*64 + uint32(bits.TrailingZeros64(w))
 		}
-		if i++; int(i) == len(r.some) {
+		i++
+		if int(i) == len(r.some) {
 			return 0
 		}
 	}

@@ -126,7 +126,8 @@ func (t *Slots) release(s Slot) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := &t.refs[s]
-	if e.refs--; e.refs == 0 {
+	e.refs--
+	if e.refs == 0 {
 		delete(t.byRank, e.rank)
 		*e = slotRefs{}
 		t.free = append(t.free, s)

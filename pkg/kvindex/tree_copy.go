@@ -16,7 +16,8 @@ func (t *Tree) Copy(r worker.Rank, c *RankCopy) error {
 	c.begin(r)
 	var err error
 	for from, more := uint64(0), true; more; {
-		if from, more, err = t.copySome(r, from, c); err != nil {
+		from, more, err = t.copySome(r, from, c)
+		if err != nil {
 			return err
 		}
 	}
@@ -62,7 +63,8 @@ func (l *ledger) copySome(n *names, from uint64, c *RankCopy) (next uint64, more
 		depth := seg[0].over >> depthShift
 		width := uint64(1) << (64 - depth)
 		var wrapped uint64
-		if from, wrapped = bits.Add64(from&-width, width, 0); depth == 0 || wrapped != 0 {
+		from, wrapped = bits.Add64(from&-width, width, 0)
+		if depth == 0 || wrapped != 0 {
 			return 0, false
 		}
 	}

@@ -76,7 +76,8 @@ func (tr *trie) walk(chain []LocalHash, dst []uint32) bool {
 		tr.kids.step()
 		alive := tr.holders.advance(n, ns, uint32(depth), uint32(m), dst)
 		tr.kids.step()
-		if depth += m; m < length || !alive {
+		depth += m
+		if m < length || !alive {
 			return ns.same(n.load())
 		}
 		at, s = id, ns

@@ -85,7 +85,8 @@ func (t *Tree) clearRank(rk *treeRank) {
 		work[0] = work[0][:0]
 		for more && len(work[0]) < clearPart {
 			from, work[0] = t.ledger.names.take(&rk.names, from, clearSlice, work[0])
-			if more = from != 0; more {
+			more = from != 0
+			if more {
 				t.giveUp()
 			}
 		}

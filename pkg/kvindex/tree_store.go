@@ -29,12 +29,14 @@ func (t *Tree) Store(r worker.Rank, e Stored) error {
 		if _, err := t.ledger.plan(rk, parent, e); err != nil {
 			return err
 		}
-		if rk, parent, err = t.see(rk, parent, e); err != nil {
+		rk, parent, err = t.see(rk, parent, e)
+		if err != nil {
 			return err
 		}
 	}
 	if t.eviction.pressed(len(e.Blocks)) {
-		if rk, parent, err = t.relieve(rk, parent, e); err != nil {
+		rk, parent, err = t.relieve(rk, parent, e)
+		if err != nil {
 			return err
 		}
 	}
@@ -63,7 +65,8 @@ func (t *Tree) relieve(rk *treeRank, parent blockID, e Stored) (*treeRank, block
 			continue
 		}
 		var err error
-		if rk, parent, err = t.again(r, e); err != nil {
+		rk, parent, err = t.again(r, e)
+		if err != nil {
 			return rk, 0, err
 		}
 	}
@@ -106,7 +109,8 @@ func (t *Tree) see(rk *treeRank, parent blockID, e Stored) (*treeRank, blockID, 
 	for i := 1; rk.lacks(e.Tier); i++ {
 		w := &rk.views[len(rk.views)-1]
 		if !w.making {
-			if w = t.ledger.addView(rk, e.Tier, t.slots); w == nil {
+			w = t.ledger.addView(rk, e.Tier, t.slots)
+			if w == nil {
 				break
 			}
 			t.eviction.recount() // with another slot, a store into a crowd may take more

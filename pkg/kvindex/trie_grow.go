@@ -16,7 +16,8 @@ func (tr *trie) extend(gain []Slot, after blockID, blocks []Block) (first blockI
 		if pos := uint32(after-n.start()) + 1; pos < n.load().length() {
 			id = tr.split(id, pos)
 		} else if n.kidCount() == 0 {
-			if k = tr.lengthen(gain, n, id, blocks); k > 0 {
+			k = tr.lengthen(gain, n, id, blocks)
+			if k > 0 {
 				return after + 1, k
 			}
 		}

@@ -65,7 +65,8 @@ func Pick(req *Request, c *Candidates, p *Params, cursor uint64, rng *rand.Rand)
 			var ties uint64
 			d.Index, d.Cost, ties = k.lowest(rng)
 			d.Reason = LowestCost
-			if d.Late = k.seconds && d.Cost >= tooLate; d.Late {
+			d.Late = k.seconds && d.Cost >= tooLate
+			if d.Late {
 				d.Cost -= tooLate
 			}
 			if ties > 1 {

@@ -74,14 +74,16 @@ func (k *coster) inSeconds(i int, overlap, lower float64, t *terms) {
 	requests := 0.0
 	t.wait, t.decode = 0, 0
 	if !c.LoadUnknown.Has(i) {
-		if t.wait = at(c.Wait, i); c.Wait == nil {
+		t.wait = at(c.Wait, i)
+		if c.Wait == nil {
 			t.wait = float64(c.Prefill[i] * pace.PerToken)
 		}
 		t.decode, requests = float64(runningBlock*c.Decode[i]), c.Requests[i]
 	}
 	t.prefill = t.wait + t.own
 	t.cost = t.prefill + float64(t.own*(float64(k.pressure*t.prefill)+float64(beside*requests))) + t.decode
-	if t.late = t.prefill > k.target; t.late {
+	t.late = t.prefill > k.target
+	if t.late {
 		t.cost += tooLate
 	}
 }
@@ -95,7 +97,8 @@ func (k *coster) fillSeconds(dst *costs, weight float64, overlap []uint32, wait,
 	}
 	isl, size, pressure := k.isl, k.blockSize, k.pressure
 	for i, o := range overlap {
-		if dst[i] = wait[i]; dst[i] > k.bar { // the cost is more still
+		dst[i] = wait[i]
+		if dst[i] > k.bar { // the cost is more still
 			continue
 		}
 		left := isl
@@ -104,7 +107,8 @@ func (k *coster) fillSeconds(dst *costs, weight float64, overlap []uint32, wait,
 			if weight != 1 { // else it is whole
 				cached = whole(float64(size * float64(weight*float64(o))))
 			}
-			if left -= cached; left < 0 {
+			left -= cached
+			if left < 0 {
 				left = 0
 			}
 		}
@@ -154,7 +158,8 @@ func (k *coster) decodes(dst *costs, from, n int) {
 			held, running = 0, 0
 		}
 		own := k.answer * (base[j] + perBlock[j]*(held+added))
-		if dst[j] = written * own; dst[j] > k.bar { // the cost is more still
+		dst[j] = written * own
+		if dst[j] > k.bar { // the cost is more still
 			continue
 		}
 		cost := written*own + others*running*requests[j]*perBlock[j]

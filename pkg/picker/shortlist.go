@@ -41,7 +41,8 @@ func (s *Shortlist) offer(i int, cost float64) (bar float64) {
 		s.cost[j], s.position[j] = s.cost[j-1], s.position[j-1]
 	}
 	s.cost[j], s.position[j] = cost, int32(i)
-	if s.n++; s.n == ShortlistLen {
+	s.n++
+	if s.n == ShortlistLen {
 		return s.cost[ShortlistLen-1]
 	}
 	return math.Inf(1)

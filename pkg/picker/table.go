@@ -54,7 +54,8 @@ func (k *coster) row(i int, p *Params) Row {
 	switch p.Mode {
 	case KV:
 		r.Cost = t.cost
-		if r.Late = t.late; r.Late {
+		r.Late = t.late
+		if r.Late {
 			r.Cost -= tooLate
 		}
 	case LeastLoaded, PowerOfTwo:

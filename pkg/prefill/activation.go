@@ -162,7 +162,8 @@ func (a *Activation) leaveDecode(id worker.ID) {
 	}
 	delete(a.decode, id)
 	s := a.sides[name]
-	if s.instances--; s.instances == 0 {
+	s.instances--
+	if s.instances == 0 {
 		delete(a.sides, name)
 		return
 	}

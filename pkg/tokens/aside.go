@@ -87,7 +87,8 @@ func (a *asides) bad(ep worker.Endpoint, atOnce bool) {
 	if now.Before(st.until) && !st.probing {
 		return // this request was sent before the tokenizer was set aside
 	}
-	if st.strikes++; !atOnce && !st.probing && st.strikes < strikesOut {
+	st.strikes++
+	if !atOnce && !st.probing && st.strikes < strikesOut {
 		return
 	}
 	st.probing = false

@@ -126,7 +126,8 @@ func (r *Resolver) join(key cacheKey, copied int, first []*asides, from []worker
 	// A flight puts its entry into the cache before it is removed from flights. So a
 	// prompt that is in neither is not being asked about.
 	f := &flight{cancel: func() {}, done: make(chan struct{}), waiters: 1, copied: copied}
-	if f.entry = r.cache.get(key); f.entry != nil {
+	f.entry = r.cache.get(key)
+	if f.entry != nil {
 		close(f.done)
 		return f, nil, nil
 	}
@@ -191,7 +192,8 @@ func (to *asked) heard(err error, shared bool) {
 func (r *Resolver) leave(key cacheKey, f *flight) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if f.waiters--; f.waiters == 0 {
+	f.waiters--
+	if f.waiters == 0 {
 		f.cancel()
 		if r.flights[key] == f {
 			delete(r.flights, key)
@@ -267,7 +269,8 @@ func (r *Resolver) askAll(ctx context.Context, ep worker.Endpoint, bodies [][]by
 			return nil, err
 		}
 		var e *entry
-		if e, err = r.ask(ctx, ep, body); err == nil {
+		e, err = r.ask(ctx, ep, body)
+		if err == nil {
 			whole.isl += e.isl
 			whole.longest = max(whole.longest, e.longest)
 		}
@@ -463,7 +466,8 @@ func messagesBody(q *Query, before, render bool) []byte {
 	b := append(q.begin(q.promptBytes()), `,"messages":`...)
 	if before {
 		var ok bool
-		if b, ok = openai.AppendBeforeMedia(b, q.Body, q.Request); !ok {
+		b, ok = openai.AppendBeforeMedia(b, q.Body, q.Request)
+		if !ok {
 			return nil
 		}
 	} else {

@@ -107,7 +107,8 @@ func (e *estimator) add(p []byte) {
 	}
 	whole := min(len(p)/e.blockBytes, e.maxBlocks-len(e.hashes)) * e.blockBytes
 	e.hashes = kvindex.AppendByteHashes(e.hashes, p[:whole], e.blockBytes, e.seed)
-	if p = p[whole:]; len(p) < e.blockBytes {
+	p = p[whole:]
+	if len(p) < e.blockBytes {
 		e.carry = append(e.carry, p...)
 	}
 }

@@ -85,7 +85,8 @@ func (r *Resolver) askPictures(ctx context.Context, to asked, a asking) (*entry,
 			return e, err
 		}
 		var ok bool
-		if to, ok = choose([]*asides{r.expanders}, to.all, 2*r.cfg.Wait); !ok {
+		to, ok = choose([]*asides{r.expanders}, to.all, 2*r.cfg.Wait)
+		if !ok {
 			return nil, &Error{Reason: ReasonSetAside}
 		}
 		shared = true // part of the time was spent on another question
@@ -109,7 +110,8 @@ func (r *Resolver) askBefore(ctx context.Context, ep worker.Endpoint, a asking) 
 		if err != nil {
 			return nil, err
 		}
-		if of[i], err = parseTokens(text, ep); err != nil {
+		of[i], err = parseTokens(text, ep)
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -183,7 +185,8 @@ func parseRendered(text []byte, ep worker.Endpoint) (*entry, error) {
 		return nil, bad
 	}
 	e := &entry{tokens: tokens, isl: len(tokens), reason: ReasonRendered}
-	if e.pictures, ok = f.within(len(tokens)); !ok {
+	e.pictures, ok = f.within(len(tokens))
+	if !ok {
 		return nil, bad
 	}
 	return e, nil

@@ -99,7 +99,8 @@ func (s *show) look(ctx context.Context, r *served) error {
 
 // send asks Envoy, and then the plugin what it had decided.
 func (s *show) send(ctx context.Context, r *served) (err error) {
-	if r.answer, err = ask(ctx, s.st.envoy.URL, r.user, r.messages, answerTokens); err != nil {
+	r.answer, err = ask(ctx, s.st.envoy.URL, r.user, r.messages, answerTokens)
+	if err != nil {
 		return err
 	}
 	return s.learn(ctx, r)
@@ -109,7 +110,8 @@ func (s *show) send(ctx context.Context, r *served) (err error) {
 func (s *show) learn(ctx context.Context, r *served) (err error) {
 	r.conversation.messages = append(r.conversation.messages, message{"assistant", r.answer.text})
 	return s.st.await(ctx, "the decision of request "+r.user, func(ctx context.Context) (bool, error) {
-		if r.id, err = requestID(ctx, s.st.living(s.st.decode), r.user); err != nil || r.id == "" {
+		r.id, err = requestID(ctx, s.st.living(s.st.decode), r.user)
+		if err != nil || r.id == "" {
 			return false, err
 		}
 		r.attempts, err = s.admin.attempts(ctx, r.id)

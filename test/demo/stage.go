@@ -58,7 +58,8 @@ func newFolder() (folder, error) {
 	if len(base)+len("/demo-4294967295/extproc.sock") > maxSocketPath {
 		base = "" // the system's folder for temporary files has a shorter path
 	}
-	if f.run, err = os.MkdirTemp(base, "demo-"); err != nil {
+	f.run, err = os.MkdirTemp(base, "demo-")
+	if err != nil {
 		return folder{}, fmt.Errorf("%w", err)
 	}
 	return f, nil

@@ -156,7 +156,8 @@ func (s *show) kill(ctx context.Context, travel, _ *conversation) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.send(gctx, r) })
 	g.Go(func() (err error) {
-		if victim, err = s.killPrefillOf(gctx, r); err != nil {
+		victim, err = s.killPrefillOf(gctx, r)
+		if err != nil {
 			return err
 		}
 		// At once: a dead worker's lease may run out before the letter is read.

@@ -19,7 +19,8 @@ func (f *fault) apply(src string) (string, error) {
 		if path.Ext(f.file) == ".tmpl" {
 			find = linesOfTemplate
 		}
-		if first, last, err = find(src, f.in); err != nil {
+		first, last, err = find(src, f.in)
+		if err != nil {
 			return "", fmt.Errorf("%s: %w", f.file, err)
 		}
 	}

@@ -57,7 +57,8 @@ func readOptions(args []string, stderr io.Writer) (*options, error) {
 		return nil, fmt.Errorf("%q: expected options only", fs.Arg(0))
 	}
 	var err error
-	if o.which, err = regexp.Compile(*names); err != nil {
+	o.which, err = regexp.Compile(*names)
+	if err != nil {
 		return nil, fmt.Errorf("-run: %w", err)
 	}
 	return o, nil

@@ -201,7 +201,8 @@ func (r *runner) broken(f *fault) (g *gotool, done func(), err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a folder: %w", err)
 	}
-	if g, err = r.tool.overlay(dir, f.file, text); err != nil {
+	g, err = r.tool.overlay(dir, f.file, text)
+	if err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, nil, err
 	}

@@ -28,7 +28,8 @@ func (g *gate) page(ctx context.Context, now time.Time) (bool, error) {
 	}
 	left := map[string]*seen{}
 	for _, s := range steps() {
-		if left[s.name], err = read(filepath.Join(g.kept, s.name)); err != nil {
+		left[s.name], err = read(filepath.Join(g.kept, s.name))
+		if err != nil {
 			return false, err
 		}
 	}

@@ -225,7 +225,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, res Resource, nam
 		for _, o := range s.matchingLocked(res, namespace, q) {
 			st.event("ADDED", o)
 		}
-		if st.at = s.version; initial {
+		st.at = s.version
+		if initial {
 			st.bookmark(true)
 		}
 	} else {

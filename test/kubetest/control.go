@@ -50,10 +50,12 @@ func startControl(ctx context.Context) (_ *control, err error) {
 	ctx, cancel := context.WithTimeout(ctx, soon)
 	defer cancel()
 	c := &control{}
-	if c.kube, err = kubeparts.Kube(); err != nil {
+	c.kube, err = kubeparts.Kube()
+	if err != nil {
 		return nil, err
 	}
-	if c.dir, err = os.MkdirTemp("", "kubetest"); err != nil {
+	c.dir, err = os.MkdirTemp("", "kubetest")
+	if err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -67,7 +69,8 @@ func startControl(ctx context.Context) (_ *control, err error) {
 	if err := stack.Build(c.dir, "", false, "./test/cmd/devetcd"); err != nil {
 		return nil, err
 	}
-	if c.etcd, err = stack.StartEtcd(context.Background(), stack.EtcdOptions{BinDir: c.dir, Dir: filepath.Join(c.dir, "etcd")}); err != nil {
+	c.etcd, err = stack.StartEtcd(context.Background(), stack.EtcdOptions{BinDir: c.dir, Dir: filepath.Join(c.dir, "etcd")})
+	if err != nil {
 		return nil, err
 	}
 	ports, err := stack.FreePorts(context.Background(), 2)

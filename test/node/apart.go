@@ -38,7 +38,8 @@ func Apart(inside func() int) int {
 	case "init":
 		code, err = first()
 	default:
-		if err = settle(); err == nil {
+		err = settle()
+		if err == nil {
 			return inside()
 		}
 	}
@@ -217,7 +218,8 @@ func (c *control) makeGroups(name string) error {
 			if errors.Is(err, os.ErrNotExist) {
 				continue
 			}
-			if err = errors.Join(err, os.WriteFile(filepath.Join(at, file), value, 0o644)); err != nil {
+			err = errors.Join(err, os.WriteFile(filepath.Join(at, file), value, 0o644))
+			if err != nil {
 				return err
 			}
 		}

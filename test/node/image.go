@@ -64,7 +64,8 @@ func (n *Node) imageNamed(ctx context.Context, prefix string) (string, error) {
 		return "", err
 	}
 	for name := range strings.Lines(out) {
-		if name = strings.TrimSpace(name); strings.HasPrefix(name, prefix) {
+		name = strings.TrimSpace(name)
+		if strings.HasPrefix(name, prefix) {
 			return name, nil
 		}
 	}
@@ -91,7 +92,8 @@ func (i Image) write(to io.Writer) error {
 	config = config.DeepCopy()
 	config.OS, config.Architecture = "linux", runtime.GOARCH
 	config.Config = v1.Config{Entrypoint: i.Entrypoint, User: i.User, WorkingDir: "/", Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin"}}
-	if img, err = mutate.ConfigFile(img, config); err != nil {
+	img, err = mutate.ConfigFile(img, config)
+	if err != nil {
 		return err
 	}
 	ref, err := imagename.ParseReference(i.Name)

@@ -149,7 +149,8 @@ func (n *Node) startControl(ctx context.Context) error {
 		return err
 	}
 	config.QPS = -1
-	if n.client, err = dynamic.NewForConfig(config); err != nil {
+	n.client, err = dynamic.NewForConfig(config)
+	if err != nil {
 		return err
 	}
 	managers := func(part, user string, more ...string) []string {

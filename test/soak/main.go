@@ -166,10 +166,12 @@ func fleets(engines []worker.Engine) []model {
 // perform builds and starts everything, soaks, and stops everything.
 func perform(ctx context.Context, o *options, env string, out io.Writer) (pass bool, err error) {
 	w := &world{models: fleets(o.engines)}
-	if w.envoyPath, err = stack.FindEnvoy(env); err != nil {
+	w.envoyPath, err = stack.FindEnvoy(env)
+	if err != nil {
 		return false, err
 	}
-	if w.dir, err = os.MkdirTemp("", "baton-soak-"); err != nil {
+	w.dir, err = os.MkdirTemp("", "baton-soak-")
+	if err != nil {
 		return false, fmt.Errorf("a folder: %w", err)
 	}
 	defer os.RemoveAll(w.dir)
@@ -197,6 +199,19 @@ func perform(ctx context.Context, o *options, env string, out io.Writer) (pass b
 	return w.events.verdict(o.seed), nil
 }
 
+// goroutines counts those of each plugin that do something.
+func (w *world) goroutines(ctx context.Context) (n []int, err error) {
+	for _, l := range w.lanes {
+		plugin, _ := l.now()
+		page, err := goroutines(ctx, plugin)
+		if err != nil {
+			return nil, err
+		}
+		n = append(n, working(page))
+	}
+	return n, nil
+}
+
 // soak is the run itself: a calm beginning, the faults, a calm end.
 func (w *world) soak(ctx, life context.Context, o *options) error {
 	t := &traffic{w: w, seed: o.seed, rate: o.rate, slack: o.slack}
@@ -209,14 +224,9 @@ func (w *world) soak(ctx, life context.Context, o *options) error {
 	if w.events.failed() || ctx.Err() != nil { // the stage itself is wrong
 		return nil
 	}
-	var before []int
-	for _, l := range w.lanes {
-		plugin, _ := l.now()
-		page, err := goroutines(ctx, plugin)
-		if err != nil {
-			return err
-		}
-		before = append(before, working(page))
+	before, err := w.goroutines(ctx)
+	if err != nil {
+		return err
 	}
 	w.events.say("everything is up: %s", w.sizes(ctx))
 	var plan []fault
@@ -231,7 +241,8 @@ func (w *world) soak(ctx, life context.Context, o *options) error {
 	begun := time.Now()
 	faults.Go(func() {
 		for _, f := range plan {
-			if pause(within, time.Until(begun.Add(f.At))); within.Err() != nil {
+			pause(within, time.Until(begun.Add(f.At)))
+			if within.Err() != nil {
 				return
 			}
 			faults.Go(func() {

@@ -121,7 +121,8 @@ func draw(rng *rand.Rand, from []weighted) kind {
 	}
 	n := rng.IntN(sum)
 	for _, w := range from {
-		if n -= w.weight; n < 0 {
+		n -= w.weight
+		if n < 0 {
 			return w.kind
 		}
 	}
@@ -161,7 +162,8 @@ func planFaults(seed uint64, length, every time.Duration, models []model, lanes 
 		if until > at {
 			continue
 		}
-		if until = at + f.For + recovery; f.etcd() {
+		until = at + f.For + recovery
+		if f.etcd() {
 			etcdBusy = until
 		} else {
 			busy[f.On] = until

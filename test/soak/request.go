@@ -114,7 +114,8 @@ func drawAsk(rng *rand.Rand, n int, models []model, lanes int) *ask {
 		text, a.Refusal = poison+" "+text, poisoned
 	}
 	var tokens []uint32
-	if a.Path = "/v1/completions"; rng.IntN(2) == 0 {
+	a.Path = "/v1/completions"
+	if rng.IntN(2) == 0 {
 		a.Path = "/v1/chat/completions"
 		const system = "Answer in a word."
 		b.Messages = []message{{"system", system}, {"user", text}}
@@ -143,7 +144,8 @@ func spoil(rng *rand.Rand, a *ask, b *body) {
 	if err != nil {
 		panic(err) // strings and numbers alone
 	}
-	if a.Body = string(text); how == 2 {
+	a.Body = string(text)
+	if how == 2 {
 		a.Body, a.Refusal = a.Body[:len(a.Body)-1], "not_json"
 	}
 }

@@ -117,7 +117,8 @@ func (w *world) inspectDead(m *member, engine *stack.Worker) {
 		if !strings.Contains(line, "engine rule broken") {
 			continue
 		}
-		if told--; told < 0 {
+		told--
+		if told < 0 {
 			w.events.violate(m.on.String()+": rule broken by a worker that is dead now: "+strings.TrimSpace(line), w.around(m, engine))
 			return
 		}

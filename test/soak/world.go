@@ -112,7 +112,8 @@ func (w *world) open(ctx context.Context) error {
 	}
 	if etcd {
 		var err error
-		if w.etcd, err = stack.StartEtcd(ctx, stack.EtcdOptions{BinDir: w.binDir, Dir: filepath.Join(w.dir, "etcd")}); err != nil {
+		w.etcd, err = stack.StartEtcd(ctx, stack.EtcdOptions{BinDir: w.binDir, Dir: filepath.Join(w.dir, "etcd")})
+		if err != nil {
 			return err
 		}
 	}
@@ -134,7 +135,8 @@ func (w *world) open(ctx context.Context) error {
 			return fmt.Errorf("soak: %w", err)
 		}
 		var err error
-		if l.ports, err = stack.FreePorts(ctx, 1); err != nil {
+		l.ports, err = stack.FreePorts(ctx, 1)
+		if err != nil {
 			return err
 		}
 		if err := errors.Join(w.startPlugin(ctx, l), w.startEnvoy(ctx, l)); err != nil {

@@ -89,7 +89,8 @@ func StartEnvoy(ctx context.Context, o EnvoyOptions) (*Envoy, error) {
 	config := o.Config
 	if config == nil {
 		var err error
-		if config, err = o.Render(ctx); err != nil {
+		config, err = o.Render(ctx)
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -26,7 +26,8 @@ func FreePorts(ctx context.Context, n int) ([]int, error) {
 	ports := make([]int, n)
 	for i := range ports {
 		var err error
-		if ports[i], err = FreeRow(ctx, 1); err != nil {
+		ports[i], err = FreeRow(ctx, 1)
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -36,7 +37,8 @@ func FreePorts(ctx context.Context, n int) ([]int, error) {
 // FreeRow is like [FreePorts], for n consecutive ports. It returns the first.
 func FreeRow(ctx context.Context, n int) (first int, err error) {
 	for range 100 { // again, since the next port may be taken
-		if first, err = holdRow(ctx, n); err == nil {
+		first, err = holdRow(ctx, n)
+		if err == nil {
 			return first, nil
 		}
 	}

@@ -34,7 +34,8 @@ func run(names []string) error {
 		if err != nil {
 			return err
 		}
-		if config, err = twolegs.Patch(config, patch); err != nil {
+		config, err = twolegs.Patch(config, patch)
+		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}

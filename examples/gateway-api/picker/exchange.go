@@ -104,7 +104,8 @@ func (x *exchange) read(b *extprocv3.HttpBody) []*extprocv3.ProcessingResponse {
 	if len(x.body)+len(b.GetBody()) > maxBody {
 		return x.refuse(typev3.StatusCode_PayloadTooLarge, "body_too_large", "The request body is too large.")
 	}
-	if x.body = append(x.body, b.GetBody()...); !b.GetEndOfStream() {
+	x.body = append(x.body, b.GetBody()...)
+	if !b.GetEndOfStream() {
 		return nil
 	}
 	return x.decide(bodyEnd)

@@ -67,7 +67,8 @@ func subsetOf(metadata map[string]*structpb.Struct) *subset {
 	s := &subset{}
 	for _, t := range texts {
 		for e := range strings.SplitSeq(t, ",") {
-			if e = strings.TrimSpace(e); e != "" {
+			e = strings.TrimSpace(e)
+			if e != "" {
 				s.entries = append(s.entries, e)
 			}
 		}

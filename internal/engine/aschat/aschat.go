@@ -175,7 +175,8 @@ func (w *writer) part(s openai.Span, types []string) []byte {
 // texts returns the texts of a list of parts, each of one of the types, joined by sep.
 func (w *writer) texts(s openai.Span, sep string, types ...string) (joined []byte, n int) {
 	openai.EachElement(w.b, s, func(part openai.Span) {
-		if n++; n > 1 {
+		n++
+		if n > 1 {
 			joined = append(joined, sep...)
 		}
 		joined = append(joined, w.part(part, types)...)
@@ -192,7 +193,8 @@ func (w *writer) parts(s openai.Span, types ...string) {
 	w.put(`,"content":[`)
 	n := 0
 	openai.EachElement(w.b, s, func(part openai.Span) {
-		if n++; n > 1 {
+		n++
+		if n > 1 {
 			w.put(",")
 		}
 		w.put(`{"type":"text","text":"`)

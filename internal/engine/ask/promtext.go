@@ -64,7 +64,8 @@ func parseSample(name, rest string) (Sample, bool) {
 	s := Sample{Name: name}
 	if rest[0] == '{' {
 		var ok bool
-		if s.labels, rest, ok = parseLabels(rest[1:]); !ok {
+		s.labels, rest, ok = parseLabels(rest[1:])
+		if !ok {
 			return s, false
 		}
 	}
@@ -110,7 +111,8 @@ func unquote(text string) (value string, n int, closed bool) {
 		case '"':
 			return b.String(), i + 1, true
 		case '\\':
-			if i++; i == len(text) {
+			i++
+			if i == len(text) {
 				return "", 0, false
 			}
 			if text[i] == 'n' {

@@ -81,7 +81,8 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 	from := q.Prompt
 	if q.Take != nil {
 		var err error
-		if from, err = fetch(r, q.Take); err != nil {
+		from, err = fetch(r, q.Take)
+		if err != nil {
 			fail(w, http.StatusBadGateway, err.Error())
 			return
 		}

@@ -28,12 +28,14 @@ func ReadAnswer(k Kind, answer []byte, alone bool) (Result, error) {
 		return Result{}, ManyChoices
 	}
 	if k.PrefillFirst() {
-		if res.Parts, err = k.First.Read(answer, top); err != nil {
+		res.Parts, err = k.First.Read(answer, top)
+		if err != nil {
 			return Result{}, err
 		}
 	}
 	again := res.Held() && k.PrefillFirst() && k.First.DrawsAgain
-	if res.Verdict = judge(a.FinishReason, res.Held(), again); res.Verdict != HandOff && k.PrefillFirst() && k.First.OnlyToDecode {
+	res.Verdict = judge(a.FinishReason, res.Held(), again)
+	if res.Verdict != HandOff && k.PrefillFirst() && k.First.OnlyToDecode {
 		res.Parts = Parts{}
 	}
 	if res.Verdict == Finished && !top.Choices.found() { // no response is made of such an answer

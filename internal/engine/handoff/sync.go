@@ -76,7 +76,8 @@ func appendDecode(dst, body []byte, r *openai.Request, k Kind, answer []byte, re
 	edits = clean(edits)
 	if ids := res.PromptIDs; ids.End != 0 {
 		takes, replaced := k.First.IDs(r.Path)
-		if edits = append(edits, openai.Edit{Field: takes, Value: ids.Of(answer)}); replaced != openai.NoField {
+		edits = append(edits, openai.Edit{Field: takes, Value: ids.Of(answer)})
+		if replaced != openai.NoField {
 			edits = append(edits, openai.Edit{Field: replaced})
 		}
 	}

@@ -54,7 +54,8 @@ func oneToken(body []byte, r *openai.Request, _ prefill.Room) []openai.Edit {
 	case handoff.ForbidsAnEnd(body, r, openai.MinTokens):
 		edits = floored[:]
 	}
-	if edits = edits[:len(plain)-1]; !r.Has(openai.MaxCompletionTokens) {
+	edits = edits[:len(plain)-1]
+	if !r.Has(openai.MaxCompletionTokens) {
 		edits = edits[1:]
 	}
 	return edits

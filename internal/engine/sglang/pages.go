@@ -72,7 +72,8 @@ func parseServerInfo(body []byte) (ask.Facts, error) {
 	}
 	if in.Mode != nil && *in.Mode != "null" {
 		var err error
-		if f.Role, err = worker.ParseRole(*in.Mode); err != nil || f.Role == worker.Aggregated {
+		f.Role, err = worker.ParseRole(*in.Mode)
+		if err != nil || f.Role == worker.Aggregated {
 			return ask.Facts{}, fmt.Errorf("disaggregation_mode %q: expected null, prefill or decode", *in.Mode)
 		}
 	}
@@ -164,7 +165,8 @@ func facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
 	body, err = ask.IfThere(ctx, p, "/v1/models")
 	if err == nil && body != nil {
 		var more []string
-		if more, f.Adapters, f.MaxModelLen, err = ask.Models(body); err != nil {
+		more, f.Adapters, f.MaxModelLen, err = ask.Models(body)
+		if err != nil {
 			err = fmt.Errorf("/v1/models: %w", err)
 		}
 		for _, m := range more {

@@ -58,18 +58,22 @@ func facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
 	case err != nil:
 		return ask.Facts{}, err
 	default:
-		if f.BlockSize, err = parseServerInfo(body); err != nil {
+		f.BlockSize, err = parseServerInfo(body)
+		if err != nil {
 			return ask.Facts{}, fmt.Errorf("/server_info: %w", err)
 		}
 	}
-	if f.Version, err = ask.Version(ctx, p); err != nil {
+	f.Version, err = ask.Version(ctx, p)
+	if err != nil {
 		return ask.Facts{}, err
 	}
 	f.Pair[worker.EngineVersion] = f.Version
-	if body, err = p.Get(ctx, "/v1/models"); err != nil {
+	body, err = p.Get(ctx, "/v1/models")
+	if err != nil {
 		return ask.Facts{}, err
 	}
-	if f.Models, _, f.MaxModelLen, err = ask.Models(body); err != nil {
+	f.Models, _, f.MaxModelLen, err = ask.Models(body)
+	if err != nil {
 		return ask.Facts{}, fmt.Errorf("/v1/models: %w", err)
 	}
 	return f, nil

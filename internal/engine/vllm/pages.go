@@ -43,7 +43,8 @@ func Facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
 	}
 	f := ask.Facts{Engine: worker.VLLM, Version: version}
 	f.Pair[worker.EngineVersion], f.Pair[worker.Weights] = version, weights(body)
-	if f.Models, f.Adapters, f.MaxModelLen, err = ask.Models(body); err != nil {
+	f.Models, f.Adapters, f.MaxModelLen, err = ask.Models(body)
+	if err != nil {
 		return ask.Facts{}, fmt.Errorf("/v1/models: %w", err)
 	}
 	if ask.OwnedBy(body, foreignOwner) {
@@ -134,7 +135,8 @@ func parseEventSources(body []byte) (out sources, err error) {
 		if !ok || !s.Enabled || s.Publisher != "zmq" {
 			continue
 		}
-		if places[dp] = s.place(); places[dp].Port == 0 {
+		places[dp] = s.place()
+		if places[dp].Port == 0 {
 			kv.Fault = fmt.Sprintf("rank %d publishes its KV events at %.80q, where no other machine can read them: "+
 				"expected \"endpoint\":\"tcp://*:PORT\" in the engine's --kv-events-config", int(out.first)+dp, s.Endpoint)
 		}

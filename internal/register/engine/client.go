@@ -111,7 +111,8 @@ func HostPort(engineURL string) (host, port string, err error) {
 		u.Path != "" && u.Path != "/", u.RawQuery != "", u.Fragment != "", u.User != nil:
 		return "", "", fmt.Errorf("engine url %q: expected http://host:port", engineURL)
 	}
-	if port = u.Port(); port == "" {
+	port = u.Port()
+	if port == "" {
 		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	}
 	return u.Hostname(), port, nil
@@ -229,7 +230,8 @@ func bare(err error) error {
 // pages that could not be read.
 func (c *Client) Facts(ctx context.Context) (Facts, error) {
 	f, err := c.facts(ctx, c.present())
-	if err = c.keyless(err); err != nil {
+	err = c.keyless(err)
+	if err != nil {
 		f = Facts{}
 	}
 	if err != nil && c.cfg.Kind == Auto {

@@ -133,7 +133,8 @@ func dial(c ClientConfig, more ...grpc.DialOption) (*clientv3.Client, error) {
 	var conf *tls.Config
 	if c.CA != "" || c.Cert != "" {
 		info := transport.TLSInfo{TrustedCAFile: c.CA, CertFile: c.Cert, KeyFile: c.Key, ServerName: c.ServerName}
-		if conf, err = info.ClientConfig(); err != nil {
+		conf, err = info.ClientConfig()
+		if err != nil {
 			return nil, fmt.Errorf("etcd: tls: %w", err)
 		}
 	}

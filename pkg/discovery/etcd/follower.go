@@ -116,7 +116,8 @@ func (f *follower) follow(ctx context.Context, sink discovery.Sink) error {
 			return err
 		}
 		f.logger.LogAttrs(ctx, slog.LevelDebug, "etcd listed", slog.Int64(logkey.Revision, l.revision), slog.Int(logkey.Entries, len(entries)))
-		if err = f.watch(ctx, sink); !errors.Is(err, errMissing) {
+		err = f.watch(ctx, sink)
+		if !errors.Is(err, errMissing) {
 			return err
 		}
 	}

@@ -54,7 +54,8 @@ func (j *joiner) list(kvs []*mvccpb.KeyValue) []discovery.Entry {
 	var es []discovery.Entry
 	for at, p := range j.parts {
 		var e discovery.Entry
-		if e, p.known = p.join(at); p.known {
+		e, p.known = p.join(at)
+		if p.known {
 			es = append(es, e)
 		}
 	}
@@ -134,7 +135,8 @@ func (j *joiner) unset(key string) (place, bool) {
 func (j *joiner) place(key string) (at place, suffix string, card, ok bool) {
 	rest, ok := strings.CutPrefix(key, j.instances)
 	if !ok {
-		if rest, card = strings.CutPrefix(key, j.cards); !card {
+		rest, card = strings.CutPrefix(key, j.cards)
+		if !card {
 			return at, "", false, false
 		}
 	}
@@ -147,7 +149,8 @@ func (j *joiner) place(key string) (at place, suffix string, card, ok bool) {
 		return at, "", false, false
 	}
 	if len(names) == 5 {
-		if suffix = names[4]; suffix == "" {
+		suffix = names[4]
+		if suffix == "" {
 			return at, "", false, false
 		}
 	}

@@ -51,7 +51,8 @@ func (p *pulse) ask(ctx context.Context, client *clientv3.Client, lease clientv3
 	}
 	if p.stream != nil { // Recv returns why a stream has ended
 		var told error
-		if res, told = p.stream.Recv(); told != nil {
+		res, told = p.stream.Recv()
+		if told != nil {
 			err = told
 		}
 	}

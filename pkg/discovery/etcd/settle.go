@@ -62,7 +62,8 @@ func (f *follower) settle(ctx context.Context, sink discovery.Sink) (listing, []
 
 // relist lists. If the listing is of another history, another says why.
 func (f *follower) relist(ctx context.Context) (l listing, entries []discovery.Entry, another string, err error) {
-	if l, err = f.list(ctx); err != nil {
+	l, err = f.list(ctx)
+	if err != nil {
 		return l, nil, "", err
 	}
 	entries = f.reader.list(l.kvs)

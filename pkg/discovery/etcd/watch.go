@@ -210,7 +210,8 @@ func (f *follower) take(sink discovery.Sink, res clientv3.WatchResponse, more cl
 		}
 		select {
 		case next, open := <-more:
-			if res = next; !open {
+			res = next
+			if !open {
 				waits, err = false, f.closed()
 			}
 		default:
@@ -299,7 +300,8 @@ func (f *follower) look(ctx context.Context, m mark) sign {
 	case errors.Is(err, rpctypes.ErrFutureRev):
 		// The store is not at the revision yet, or not any more. The error does not say
 		// where it is, but the header of another answer does.
-		if res, err = f.store.Get(ctx, f.from, clientv3.WithLimit(1), clientv3.WithKeysOnly()); err != nil {
+		res, err = f.store.Get(ctx, f.from, clientv3.WithLimit(1), clientv3.WithKeysOnly())
+		if err != nil {
 			return s
 		}
 		s.err = nil

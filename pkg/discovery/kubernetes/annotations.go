@@ -176,7 +176,8 @@ func complete(w *worker.Worker, off bool) {
 		return uint16(n)
 	}
 	w.FactsPort = higher(w.FactsPort)
-	if k.Port = higher(k.Port); off || k.Port == 0 {
+	k.Port = higher(k.Port)
+	if off || k.Port == 0 {
 		*k = worker.KVEvents{}
 	} else {
 		k.Host, k.ReplayPort = ip, higher(k.ReplayPort)

@@ -127,7 +127,8 @@ func ParseSelector(s string) (map[string]string, error) {
 	for part := range strings.SplitSeq(s, ",") {
 		k, v, ok := strings.Cut(strings.TrimSpace(part), "=")
 		v = strings.TrimPrefix(v, "=") // "==" is the same
-		if k = strings.TrimSpace(k); !ok || k == "" || strings.HasSuffix(k, "!") {
+		k = strings.TrimSpace(k)
+		if !ok || k == "" || strings.HasSuffix(k, "!") {
 			return nil, fmt.Errorf("selector %.100q: expected name=value, separated by commas", s)
 		}
 		out[k] = strings.TrimSpace(v)

@@ -230,7 +230,8 @@ func (m *Map) recountLocked(rb *rankBlocks, q sequenceHash, was, is uint8) {
 		case counts:
 			m.holders.count(w, q)
 		default:
-			if w.counts[q]--; w.counts[q] == 0 {
+			w.counts[q]--
+			if w.counts[q] == 0 {
 				delete(w.counts, q)
 				m.holders.drop(q, w.slot)
 				if v == kvindex.OnDevice {
@@ -243,7 +244,8 @@ func (m *Map) recountLocked(rb *rankBlocks, q sequenceHash, was, is uint8) {
 
 // count counts one more block in a view.
 func (h holders) count(w *mapView, q sequenceHash) {
-	if w.counts[q]++; w.counts[q] == 1 {
+	w.counts[q]++
+	if w.counts[q] == 1 {
 		h.add(q, w.slot)
 	}
 }
@@ -265,7 +267,8 @@ func (m *Map) Remove(r worker.Rank, e kvindex.Removed) error {
 		rb.stats.Removed++
 		rb.stats.TierBlocks[e.Tier]--
 		was := held.tiers
-		if held.tiers &^= 1 << e.Tier; held.tiers == 0 {
+		held.tiers &^= 1 << e.Tier
+		if held.tiers == 0 {
 			delete(rb.blocks, h)
 			rb.stats.Blocks--
 		} else {

@@ -91,7 +91,8 @@ func (m *Map) endLocked(rb *rankBlocks, leaf sequenceHash) *mapSending {
 	s, w := rb.sent[leaf], &rb.views[kvindex.Routed]
 	delete(rb.sent, leaf)
 	for _, q := range s.path {
-		if w.counts[q]--; w.counts[q] == 0 {
+		w.counts[q]--
+		if w.counts[q] == 0 {
 			delete(w.counts, q)
 			m.holders.drop(q, w.slot)
 		}

@@ -84,7 +84,8 @@ func peers(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	c := &contest{o: o, out: stdout, f: figures{}, sums: map[string]map[string]string{}}
-	if c.self, err = os.Executable(); err != nil {
+	c.self, err = os.Executable()
+	if err != nil {
 		return err
 	}
 	dir, err := filepath.Abs(o.dir)

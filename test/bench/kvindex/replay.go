@@ -40,7 +40,8 @@ func newRunner(t *trace) (*runner, error) {
 	}
 	r.out["base_kib"] = anonKiB()
 	var err error
-	if r.index, err = kvindex.NewTree(kvindex.TreeConfig{MaxBytes: min(2<<30, kvindex.MostBytes)}, kvindex.NewSlots()); err != nil {
+	r.index, err = kvindex.NewTree(kvindex.TreeConfig{MaxBytes: min(2<<30, kvindex.MostBytes)}, kvindex.NewSlots())
+	if err != nil {
 		return nil, err
 	}
 	for _, rank := range r.ranks {
@@ -228,7 +229,8 @@ func (r *runner) both() {
 		var o op
 		for !stop.Load() {
 			for i := r.t.steady; i < len(r.t.ops) && !stop.Load(); i++ {
-				if r.t.read(i, &o); o.kind == opQuery {
+				r.t.read(i, &o)
+				if o.kind == opQuery {
 					t0 := r.now()
 					r.index.Overlap(o.chain, &dst)
 					lat = append(lat, clamp(r.now()-t0))

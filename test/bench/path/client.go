@@ -240,7 +240,8 @@ func (c *client) loop(ctx context.Context, until time.Time) tally {
 		err := c.once(ctx)
 		end := time.Now()
 		if err != nil {
-			if t.failed++; t.first == nil {
+			t.failed++
+			if t.first == nil {
 				t.first = err
 			}
 		} else {

@@ -176,7 +176,8 @@ func (l *lab) startWorkers(ctx context.Context) error {
 		return fmt.Errorf("the workers' first line %q: expected %d addresses", line, len(to))
 	}
 	for i, word := range words {
-		if *to[i], err = netip.ParseAddrPort(word); err != nil {
+		*to[i], err = netip.ParseAddrPort(word)
+		if err != nil {
 			return fmt.Errorf("the workers' first line: %w", err)
 		}
 	}

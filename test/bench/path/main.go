@@ -198,10 +198,12 @@ func (o *options) lab(p *plan) (*lab, error) {
 }
 
 func (o *options) prepare(l *lab, p *plan) (err error) {
-	if l.place, err = place(o.place, cpus()); err != nil {
+	l.place, err = place(o.place, cpus())
+	if err != nil {
 		return err
 	}
-	if l.envoyPath, err = stack.FindEnvoy(os.Getenv("ENVOY")); err != nil {
+	l.envoyPath, err = stack.FindEnvoy(os.Getenv("ENVOY"))
+	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(l.bin, 0o755); err != nil {

@@ -162,7 +162,8 @@ func (m *meter) read(ctx context.Context, v *variant, first bool) (err error) {
 		if v.envoy == nil {
 			return nil
 		}
-		if m.envoy, err = host.CPUTime(v.envoy.PID()); err != nil || v.server == nil {
+		m.envoy, err = host.CPUTime(v.envoy.PID())
+		if err != nil || v.server == nil {
 			return err
 		}
 		m.cpu, err = host.CPUTime(v.server.pid)
@@ -174,7 +175,8 @@ func (m *meter) read(ctx context.Context, v *variant, first bool) (err error) {
 		}
 	}
 	if v.server != nil {
-		if m.allocated, err = v.server.totals(ctx); err != nil {
+		m.allocated, err = v.server.totals(ctx)
+		if err != nil {
 			return err
 		}
 	}

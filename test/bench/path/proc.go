@@ -32,7 +32,8 @@ func startChild(ctx context.Context, path string, args ...string) (*child, error
 	c.cmd.WaitDelay = 2 * time.Second
 	c.cmd.Stderr = &c.stderr
 	var err error
-	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
+	c.stdin, err = c.cmd.StdinPipe()
+	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", path, err)
 	}
 	out, err := c.cmd.StdoutPipe()
@@ -134,7 +135,8 @@ func goMetrics(ctx context.Context, admin string) (totals, error) {
 	}
 	var t totals
 	for name, to := range map[string]*uint64{"go_memstats_alloc_bytes_total": &t.bytes, "go_memstats_mallocs_total": &t.mallocs} {
-		if *to, err = metric(body, name); err != nil {
+		*to, err = metric(body, name)
+		if err != nil {
 			return totals{}, err
 		}
 	}

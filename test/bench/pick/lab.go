@@ -60,12 +60,14 @@ func newLab(n, dp int, seed uint64) (*lab, error) {
 		ws = append(ws, w)
 	}
 	var err error
-	if l.snap, err = worker.NewSnapshot(1, ws); err != nil {
+	l.snap, err = worker.NewSnapshot(1, ws)
+	if err != nil {
 		return nil, err
 	}
 	pool := l.snap.Pool(worker.Key{Model: "m"})
 	l.prefill, l.decode = pool.PrefillRanks, pool.DecodeRanks
-	if l.health, err = health.New(health.Config{Seed: seed}); err != nil {
+	l.health, err = health.New(health.Config{Seed: seed})
+	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
@@ -76,10 +78,12 @@ func newLab(n, dp int, seed uint64) (*lab, error) {
 		l.health.Report(worker.Rank{ID: ws[i+1].ID}, health.Report{Outcome: health.ConnectFailed}, now)
 	}
 	slots := kvindex.NewSlots()
-	if l.index, err = kvindex.NewTree(kvindex.TreeConfig{Route: kvindex.RouteConfig{PredictedTTL: time.Hour}}, slots); err != nil {
+	l.index, err = kvindex.NewTree(kvindex.TreeConfig{Route: kvindex.RouteConfig{PredictedTTL: time.Hour}}, slots)
+	if err != nil {
 		return nil, err
 	}
-	if l.lookup, err = overlap.New(overlap.Config{Index: l.index, Slots: slots, PredictedWeight: 1}); err != nil {
+	l.lookup, err = overlap.New(overlap.Config{Index: l.index, Slots: slots, PredictedWeight: 1})
+	if err != nil {
 		return nil, err
 	}
 	if err := l.warm(); err != nil {

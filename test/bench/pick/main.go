@@ -185,7 +185,8 @@ func measure(c action, each time.Duration) (figure, error) {
 		if err != nil {
 			return figure{}, err
 		}
-		if took = append(took, end.Sub(start)); end.After(until) {
+		took = append(took, end.Sub(start))
+		if end.After(until) {
 			break
 		}
 	}

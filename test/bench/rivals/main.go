@@ -76,11 +76,13 @@ var loads = []load{{2 << 10, 1}, {2 << 10, 16}, {220 << 10, 16}}
 
 func (b *bench) run(ctx context.Context) error {
 	var err error
-	if b.dir, err = os.MkdirTemp("", "rivals"); err != nil {
+	b.dir, err = os.MkdirTemp("", "rivals")
+	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(b.dir)
-	if b.envoy, err = stack.FindEnvoy(os.Getenv("ENVOY")); err != nil {
+	b.envoy, err = stack.FindEnvoy(os.Getenv("ENVOY"))
+	if err != nil {
 		return err
 	}
 	b.bin = b.folder("bin")
@@ -89,10 +91,12 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if b.decode, err = startWorker(ctx); err != nil {
+	b.decode, err = startWorker(ctx)
+	if err != nil {
 		return err
 	}
-	if b.prefill, err = startWorker(ctx); err != nil {
+	b.prefill, err = startWorker(ctx)
+	if err != nil {
 		return err
 	}
 	systems, err := b.start(ctx)
@@ -171,7 +175,8 @@ func (b *bench) envoyOf(ctx context.Context, name string, port int, p envoy.Para
 	if config == nil {
 		var err error
 		p.ClientPort, p.AdminSocket = port, filepath.Join(b.folder(name), "envoy.sock")
-		if config, err = envoy.Standalone(p); err != nil {
+		config, err = envoy.Standalone(p)
+		if err != nil {
 			return nil, err
 		}
 	}

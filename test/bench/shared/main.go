@@ -59,7 +59,8 @@ func main() {
 	var got [2]result
 	for i, shared := range []bool{false, true} {
 		var err error
-		if got[i], err = measure(*rate, *workers, *running, *last, shared); err != nil {
+		got[i], err = measure(*rate, *workers, *running, *last, shared)
+		if err != nil {
 			fmt.Fprintln(os.Stderr, "shared:", err)
 			os.Exit(1)
 		}

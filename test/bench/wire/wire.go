@@ -51,7 +51,8 @@ func (h *Head) ReadHead(br *bufio.Reader) error {
 		return err
 	}
 	if rest, ok := bytes.CutPrefix(first, []byte("HTTP/1.1 ")); ok {
-		if h.Status, err = number(rest[:min(3, len(rest))], 999); err != nil {
+		h.Status, err = number(rest[:min(3, len(rest))], 999)
+		if err != nil {
 			return fmt.Errorf("wire: status line %q: %w", first, err)
 		}
 	}
@@ -80,11 +81,13 @@ func (h *Head) field(line []byte) error {
 	var err error
 	switch {
 	case bytes.EqualFold(name, []byte("content-length")):
-		if h.Length, err = number(value, maxBody); err != nil {
+		h.Length, err = number(value, maxBody)
+		if err != nil {
 			return fmt.Errorf("wire: content-length: %w", err)
 		}
 	case bytes.EqualFold(name, []byte("transfer-encoding")):
-		if h.Chunked = bytes.EqualFold(value, []byte("chunked")); !h.Chunked {
+		h.Chunked = bytes.EqualFold(value, []byte("chunked"))
+		if !h.Chunked {
 			return fmt.Errorf("wire: transfer-encoding %q: expected chunked", value)
 		}
 	case bytes.EqualFold(name, []byte("x-request-id")):
@@ -108,7 +111,8 @@ func (h *Head) DiscardBody(br *bufio.Reader) (int, error) {
 		if err != nil {
 			return total, fmt.Errorf("wire: chunk: %w", unexpected(err))
 		}
-		if total += n; total > maxBody {
+		total += n
+		if total > maxBody {
 			return total, fmt.Errorf("wire: body over %d bytes", maxBody)
 		}
 		if _, err := br.Discard(n); err != nil {

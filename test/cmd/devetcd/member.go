@@ -58,15 +58,18 @@ func startOnce(o options) (*member, error) {
 	var err error
 	// etcd tells its address to clients and to other members, so port 0 would
 	// be told, too: the port has to be known before etcd listens.
-	if m.client, err = withPort(o.client); err != nil {
+	m.client, err = withPort(o.client)
+	if err != nil {
 		return nil, err
 	}
-	if m.peer, err = withPort(o.peer); err != nil {
+	m.peer, err = withPort(o.peer)
+	if err != nil {
 		return nil, err
 	}
 	var streams context.Context
 	streams, m.cancel = context.WithCancel(context.Background())
-	if m.etcd, err = embed.StartEtcd(m.config(streams, o)); err != nil {
+	m.etcd, err = embed.StartEtcd(m.config(streams, o))
+	if err != nil {
 		m.cancel()
 		return nil, fmt.Errorf("start etcd in %s: %w", o.dir, err)
 	}

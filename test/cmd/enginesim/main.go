@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -130,14 +131,12 @@ func parseFlags(args []string, stderr io.Writer) (enginesim.Config, error) {
 	cfg.KVLoadFailure = enginesim.LoadFailure(*failure)
 	cfg.Engine = worker.Engine(*engine)
 	cfg.PrefillBase, cfg.PrefillPerToken, cfg.DecodePerToken = micros(*base), micros(*perPrompt), micros(*perOutput)
-	var err error
-	if cfg.Role, err = worker.ParseRole(*role); err != nil {
-		return cfg, err
-	}
+	var errRole, errID error
+	cfg.Role, errRole = worker.ParseRole(*role)
 	if *id != "" {
-		cfg.ID, err = worker.ParseID(*id)
+		cfg.ID, errID = worker.ParseID(*id)
 	}
-	return cfg, err
+	return cfg, cmp.Or(errRole, errID)
 }
 
 // modelFlags defines the flags of what requests name and show.

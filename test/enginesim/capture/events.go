@@ -165,10 +165,12 @@ func (b *batch) event(d *msgpack.Decoder) (e kvEvent, err error) {
 	e.head = fmt.Sprintf("%s of %d", form(code), n)
 	for range n {
 		var m member
-		if m.name, err = d.DecodeString(); err != nil {
+		m.name, err = d.DecodeString()
+		if err != nil {
 			return e, err
 		}
-		if m.value, err = d.DecodeInterface(); err != nil {
+		m.value, err = d.DecodeInterface()
+		if err != nil {
 			return e, err
 		}
 		e.members = append(e.members, m)

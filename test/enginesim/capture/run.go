@@ -41,7 +41,8 @@ func (s System) Run(ctx context.Context, targets ...Target) (File, error) {
 		var l *listener
 		if t.Events != "" {
 			var err error
-			if l, err = listen(ctx, t.Events); err != nil {
+			l, err = listen(ctx, t.Events)
+			if err != nil {
 				return nil, err
 			}
 		}

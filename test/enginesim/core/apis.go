@@ -141,7 +141,8 @@ func (p *Pages) countTokens(w http.ResponseWriter, r *http.Request) {
 		body = append(bytes.TrimSuffix(bytes.TrimSpace(body), []byte("}")), `,"max_tokens":1}`...)
 	}
 	q, parseErr := p.Responses.Parse(APIMessage, body)
-	if err = errors.Join(err, parseErr); err != nil {
+	err = errors.Join(err, parseErr)
+	if err != nil {
 		p.refuseAs(APIMessage, w, RefusalOf(err))
 		return
 	}

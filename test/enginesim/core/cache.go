@@ -40,7 +40,8 @@ func chainBlocks(sums []blockSum, tokens []uint32, page int, ns Namespace) []blo
 			own, told = sums[i-1].own[:], sums[i-1].told[:]
 		}
 		sum := blockSum{own: link(own, i*page)}
-		if sum.told = sum.own; ns.told() != ns {
+		sum.told = sum.own
+		if ns.told() != ns {
 			sum.told = link(told, i*page)
 		}
 		sums = append(sums, sum)

@@ -197,7 +197,8 @@ func (b *faultBox) claim(body []byte) (Fault, <-chan struct{}) {
 	if b.left == 0 || b.fault != f {
 		return Fault{}.withDefaults(), changed
 	}
-	if b.left--; b.left == 0 {
+	b.left--
+	if b.left == 0 {
 		b.fault = Fault{}.withDefaults()
 	}
 	return f, changed

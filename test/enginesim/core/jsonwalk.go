@@ -25,7 +25,8 @@ func EachField(v []byte, f func(key string, value []byte) error) error {
 		if err := f(key, v[i:end]); err != nil {
 			return err
 		}
-		if i = skipSpace(v, end); v[i] == ',' {
+		i = skipSpace(v, end)
+		if v[i] == ',' {
 			i = skipSpace(v, i+1)
 		}
 	}
@@ -43,7 +44,8 @@ func EachElem(v []byte, f func(value []byte) error) error {
 		if err := f(v[i:end]); err != nil {
 			return err
 		}
-		if i = skipSpace(v, end); v[i] == ',' {
+		i = skipSpace(v, end)
+		if v[i] == ',' {
 			i = skipSpace(v, i+1)
 		}
 	}
@@ -71,7 +73,8 @@ func skipValue(v []byte, i int) int {
 			case '{', '[':
 				depth++
 			case '}', ']':
-				if depth--; depth == 0 {
+				depth--
+				if depth == 0 {
 					return i + 1
 				}
 			}

@@ -22,7 +22,8 @@ func bindPublishers(cfg Config, encode encoder) ([]*publisher, error) {
 	}
 	var replays []net.Listener
 	if cfg.ReplayPort != Off {
-		if replays, err = listenRange(host, cfg.ReplayPort, cfg.DPSize); err != nil {
+		replays, err = listenRange(host, cfg.ReplayPort, cfg.DPSize)
+		if err != nil {
 			closeAll(pubs)
 			return nil, err
 		}
@@ -78,7 +79,8 @@ func listenRange(host string, base, n int) ([]net.Listener, error) {
 		// These ports are below the range from which the kernel gives ports to clients.
 		// In that range a row of free ports is rare on a busy machine.
 		var out []net.Listener
-		if out, err = listenRow(host, 10_240+rand.IntN(32_768-10_240-n), n); err == nil {
+		out, err = listenRow(host, 10_240+rand.IntN(32_768-10_240-n), n)
+		if err == nil {
 			return out, nil
 		}
 	}

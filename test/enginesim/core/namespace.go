@@ -26,7 +26,8 @@ func (ns Namespace) told() Namespace {
 
 // root is the bytes with which the first block's hash begins; nil for the plain model.
 func (ns Namespace) root() []byte {
-	if ns.Seen = nil; ns == (Namespace{}) {
+	ns.Seen = nil
+	if ns == (Namespace{}) {
 		return nil
 	}
 	var b []byte
@@ -46,7 +47,8 @@ func (s *Sim) spaceOf(q *GenRequest, i int) (Namespace, error) {
 
 // PlainSpace is the namespace of a request whose model is the adapter.
 func (c Config) PlainSpace(q *GenRequest) (ns Namespace, err error) {
-	if ns.Seen = q.Seen; !IsNull(q.CacheSalt) {
+	ns.Seen = q.Seen
+	if !IsNull(q.CacheSalt) {
 		text, ok := Unquote(q.CacheSalt)
 		if !ok {
 			return ns, BadRequest("cache_salt: expected a string")

@@ -340,7 +340,8 @@ func (p *requestParser) readPrompts() error {
 			if refused != nil {
 				return refused
 			}
-			if messages, tools, err = p.converted(before); err != nil {
+			messages, tools, err = p.converted(before)
+			if err != nil {
 				return RefusalOf(err)
 			}
 		}

@@ -72,10 +72,12 @@ func (s *Sim) bind() error {
 	if err != nil {
 		return err
 	}
-	if s.bootAddr, err = s.bindOther(s.cfg.BootstrapListen, s.engine.Rendezvous); err != nil {
+	s.bootAddr, err = s.bindOther(s.cfg.BootstrapListen, s.engine.Rendezvous)
+	if err != nil {
 		return err
 	}
-	if s.ctrlAddr, err = s.bindOther(s.cfg.ControlListen, controlHandler(s)); err != nil {
+	s.ctrlAddr, err = s.bindOther(s.cfg.ControlListen, controlHandler(s))
+	if err != nil {
 		return err
 	}
 	if s.engine.Bind != nil {

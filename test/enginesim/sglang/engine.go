@@ -145,7 +145,8 @@ func (e *engine) space(q *core.GenRequest, i int) (ns core.Namespace, err error)
 	}
 	ns.Salt, ns.Seen = of("cache_salt", q.CacheSalt), q.Seen
 	ns.Extra = of("extra_key", q.Own("extra_key"))
-	if ns.Adapter = e.adapterInModel(q); ns.Adapter == "" {
+	ns.Adapter = e.adapterInModel(q)
+	if ns.Adapter == "" {
 		ns.Adapter = of("lora_path", q.Own("lora_path"))
 	}
 	switch {

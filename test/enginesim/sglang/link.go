@@ -132,7 +132,8 @@ func (l *link) add(w *waiter) bool {
 
 func (l *link) askLocked(w *waiter) {
 	m := w.ask
-	if m.Rank = w.want; m.Rank < 0 {
+	m.Rank = w.want
+	if m.Rank < 0 {
 		m.Rank = int(m.Room % int64(l.dpSize))
 	}
 	l.out.Push(appendLine(m), 0)
@@ -176,7 +177,8 @@ func (l *link) run(ctx context.Context) {
 			failures = 0
 			continue
 		}
-		if failures++; failures >= l.all.cfg.HeartbeatFailures {
+		failures++
+		if failures >= l.all.cfg.HeartbeatFailures {
 			failures = 0
 			l.fail()
 		}
@@ -311,9 +313,11 @@ func dialLink(ctx context.Context, addr string) (net.Conn, *bufio.Reader, error)
 	deadline, _ := ctx.Deadline()
 	_ = c.SetDeadline(deadline)
 	r := bufio.NewReader(c)
-	if _, err = fmt.Fprintf(c, "GET /sim/link HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", addr, linkProtocol); err == nil {
+	_, err = fmt.Fprintf(c, "GET /sim/link HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", addr, linkProtocol)
+	if err == nil {
 		var resp *http.Response
-		if resp, err = http.ReadResponse(r, nil); err == nil && resp.StatusCode != http.StatusSwitchingProtocols {
+		resp, err = http.ReadResponse(r, nil)
+		if err == nil && resp.StatusCode != http.StatusSwitchingProtocols {
 			err = fmt.Errorf("status %d", resp.StatusCode)
 		}
 	}

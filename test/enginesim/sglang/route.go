@@ -63,7 +63,8 @@ func (e *engine) readRoute(q *core.GenRequest, h http.Header) (route, error) {
 		}
 	}
 	var err error
-	if rt.rank, err = readRank("routed_dp_rank", own, e.cfg.DPSize); err != nil {
+	rt.rank, err = readRank("routed_dp_rank", own, e.cfg.DPSize)
+	if err != nil {
 		return rt, err
 	}
 	rt.prefillRank, err = readRank("disagg_prefill_dp_rank", prefill, math.MaxInt32)
@@ -98,7 +99,8 @@ func (e *engine) plan(c *core.Call, h http.Header) ([]*core.Item, core.Job, erro
 	}
 	if q.API == core.APIResponse && q.MaxTokens >= 0 {
 		const headroom = 2 // ResponsesRequest.to_sampling_params
-		if q.MaxTokens -= headroom; q.MaxTokens < 0 {
+		q.MaxTokens -= headroom
+		if q.MaxTokens < 0 {
 			return nil, nil, core.BadRequest("max_new_tokens must be at least 0, got %d.", q.MaxTokens)
 		}
 	}

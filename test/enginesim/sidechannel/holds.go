@@ -119,7 +119,8 @@ func (l *holds) release(id, by string) {
 // remember records the fate of an id. The caller holds mu.
 func (l *holds) remember(id string, f fate) {
 	l.past[id] = f
-	if l.order = append(l.order, id); len(l.order) > goneKept {
+	l.order = append(l.order, id)
+	if len(l.order) > goneKept {
 		delete(l.past, l.order[0])
 		l.order = l.order[1:]
 	}

@@ -100,7 +100,8 @@ func (s *idSet) add(id int64) bool {
 		return false
 	}
 	s.ids[id] = struct{}{}
-	if s.order = append(s.order, id); len(s.order) > idsKept {
+	s.order = append(s.order, id)
+	if len(s.order) > idsKept {
 		delete(s.ids, s.order[0])
 		s.order = s.order[1:]
 	}

@@ -94,7 +94,8 @@ func (j *job) readParams() error {
 func (j *job) readContext(f sidechannel.HandoffFields) error {
 	c := j.c
 	var err error
-	if j.id, err = f.Number("disagg_request_id", minDisaggID, math.MaxInt64); err != nil {
+	j.id, err = f.Number("disagg_request_id", minDisaggID, math.MaxInt64)
+	if err != nil {
 		return err
 	}
 	if c.Q.Stream {
@@ -111,7 +112,8 @@ func (j *job) readGeneration(f sidechannel.HandoffFields) error {
 	if err != nil {
 		return err
 	}
-	if _, err = f.Number("ctx_request_id", 0, math.MaxInt64); err != nil {
+	_, err = f.Number("ctx_request_id", 0, math.MaxInt64)
+	if err != nil {
 		return err
 	}
 	tokens, err := f.Value("first_gen_tokens", "[")

@@ -230,10 +230,12 @@ func (v *engine) readParams(c *core.Call) (nixlParams, error) {
 	if err != nil {
 		return p, err
 	}
-	if p.remoteDecode, err = f.Flag("do_remote_decode"); err != nil {
+	p.remoteDecode, err = f.Flag("do_remote_decode")
+	if err != nil {
 		return p, err
 	}
-	if p.remotePrefill, err = f.Flag("do_remote_prefill"); err != nil {
+	p.remotePrefill, err = f.Flag("do_remote_prefill")
+	if err != nil {
 		return p, err
 	}
 	switch {
@@ -256,7 +258,8 @@ func (v *engine) readTransfer(f sidechannel.HandoffFields) (*sidechannel.Transfe
 	var host string
 	for name, to := range map[string]*string{"remote_engine_id": &t.Engine, "remote_request_id": &t.ID, "remote_host": &host} {
 		var err error
-		if *to, err = f.Text(name); err != nil {
+		*to, err = f.Text(name)
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -37,13 +37,15 @@ func (v *engine) appendEvent(dst []byte, run []core.Event) []byte {
 		dst = appendTokens(dst, run)
 		dst = core.AppendUint(core.AppendString(dst, "block_size"), uint64(len(first.Tokens)))
 		adapter := first.Space.Adapter
-		if dst = core.AppendString(dst, "lora_id"); adapter == "" {
+		dst = core.AppendString(dst, "lora_id")
+		if adapter == "" {
 			dst = append(dst, 0xc0)
 		} else {
 			dst = core.AppendUint(dst, uint64(slices.Index(v.cfg.Adapters, adapter)+1)) //nolint:gosec // an index
 		}
 		dst = core.AppendString(core.AppendString(dst, "medium"), "GPU")
-		if dst = core.AppendString(dst, "lora_name"); adapter == "" {
+		dst = core.AppendString(dst, "lora_name")
+		if adapter == "" {
 			dst = append(dst, 0xc0)
 		} else {
 			dst = core.AppendString(dst, adapter)

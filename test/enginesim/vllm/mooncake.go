@@ -91,7 +91,8 @@ func (v *engine) readMooncake(p *nixlParams, f sidechannel.HandoffFields) (err e
 	t := &sidechannel.Transfer{By: f.C.Name(), Fields: "{}", ID: id}
 	var server string
 	for name, to := range map[string]*string{"remote_engine_id": &t.Engine, "remote_bootstrap_addr": &server} {
-		if *to, err = f.Text(name); err != nil {
+		*to, err = f.Text(name)
+		if err != nil {
 			return err
 		}
 	}

@@ -50,7 +50,8 @@ func run(ctx context.Context, up, isReal bool) error {
 	pods := simulated()
 	if isReal {
 		var err error
-		if pods, err = vllm(); err != nil {
+		pods, err = vllm()
+		if err != nil {
 			return err
 		}
 	}
