@@ -200,7 +200,7 @@ func mirrored(e *simEngine, d *kvindex.Dump) *mirror {
 	require.NoError(e.t, err)
 	snap, err := worker.NewSnapshot(1, []*worker.Worker{{
 		ID: 7, Role: worker.Aggregated, Engine: worker.SGLang, Models: []string{"m"}, Endpoint: at, DPSize: 1, BlockSize: 4,
-		KVEvents: worker.KVEvents{Host: "127.0.0.1", Port: uint16(id.KVEvents.Port), ReplayPort: uint16(id.KVEvents.ReplayPort)}, //nolint:gosec // ports
+		KVEvents: worker.KVEvents{Host: "127.0.0.1", Port: uint16(id.KVEvents.Port), ReplayPort: uint16(id.KVEvents.ReplayPort)},
 	}})
 	require.NoError(e.t, err)
 	m.sub.Update(snap)

@@ -12,7 +12,7 @@ import (
 // Registry holds at once what it is told, unless it is closed. The zero value is ready for
 // use. It implements register.Registry. Safe for concurrent use.
 type Registry struct {
-	mu      sync.Mutex
+	mu      sync.Mutex // guards the fields below
 	rec     *worker.Worker
 	life    uint64
 	id      worker.ID
