@@ -274,18 +274,23 @@ func change(t *testing.T, v reflect.Value) {
 	}
 }
 
+// unasked is a registry that holds nothing, and must not be given anything.
+type unasked struct{ Registry }
+
+func (unasked) ID() worker.ID { return 0 }
+
 func TestConfigNamesItsFaults(t *testing.T) {
 	_, err := New(Config{
 		Engine: engine.Config{URL: "engine:80", HealthPath: "health", HealthTimeout: -1}, HealthInterval: -1, UnhealthyAfter: -1,
 		Override: Override{BootstrapHost: "h:1", KVHosts: []string{"0.0.0.0"}, Models: []string{""}, DPSize: 1 << 20},
-	}, &fakeRegistry{})
+	}, unasked{})
 	for _, want := range []string{
 		`engine url "engine:80": expected http://host:port`, `health path "health"`, "time-out: expected", "health interval",
 		"unhealthy after -1", `bootstrap host "h:1"`, `kv-events host "0.0.0.0"`, "model: expected", "dp size 1048576",
 	} {
 		require.ErrorContains(t, err, want)
 	}
-	_, err = New(Config{Engine: engine.Config{URL: "http://0.0.0.0:1"}}, &fakeRegistry{})
+	_, err = New(Config{Engine: engine.Config{URL: "http://0.0.0.0:1"}}, unasked{})
 	require.ErrorContains(t, err, "expected --advertise")
 	_, err = New(Config{Engine: engine.Config{URL: "http://127.0.0.1:1"}}, nil)
 	require.ErrorContains(t, err, "expected a registry")

@@ -1,4 +1,4 @@
-package register
+package register_test
 
 import (
 	"strings"
@@ -7,7 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/register"
 	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/internal/register/registertest"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 	"github.com/seed-60ae5743/baton/test/enginesim"
 )
@@ -29,21 +31,21 @@ func TestTensorRTLLMIsAnnouncedWithWhatItDoesNotTell(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			sim, _ := startSim(t, enginesim.Config{Engine: worker.TensorRTLLM, Role: worker.Prefill, Models: []string{"m"}})
-			reg := &fakeRegistry{}
-			conf := quick(sim.URL())
+			reg := &registertest.Registry{}
+			conf := registertest.Quick(sim.URL())
 			conf.Engine.Kind = c.kind
-			conf.Override = Override{Role: c.role, BlockSize: c.block}
-			r, _ := startRunner(t, conf, reg)
+			conf.Override = register.Override{Role: c.role, BlockSize: c.block}
+			r, _ := registertest.StartRunner(t, conf, reg)
 			if c.missing != nil {
 				for _, want := range c.missing {
 					eventually(t, func() bool { return strings.Contains(r.State().Why, want) }, want)
 				}
-				_, ok := reg.record()
+				_, ok := reg.Record()
 				require.False(t, ok)
 				return
 			}
 			eventually(t, r.Ready, "ready")
-			got, ok := reg.record()
+			got, ok := reg.Record()
 			require.True(t, ok)
 			require.Equal(t, worker.TensorRTLLM, got.Engine)
 			require.Equal(t, c.role, got.Role)
@@ -60,12 +62,12 @@ func TestTensorRTLLMIsAnnouncedWithWhatItDoesNotTell(t *testing.T) {
 func TestADrainOfTensorRTLLMTakesAllOfItsTime(t *testing.T) {
 	t.Parallel()
 	sim, _ := startSim(t, enginesim.Config{Engine: worker.TensorRTLLM, Role: worker.Decode})
-	conf := quick(sim.URL())
-	conf.Override = Override{Role: worker.Decode, BlockSize: 32}
+	conf := registertest.Quick(sim.URL())
+	conf.Override = register.Override{Role: worker.Decode, BlockSize: 32}
 	conf.DrainTimeout = 2 * time.Second // three zeros come sooner
-	r, run := startRunner(t, conf, &fakeRegistry{})
+	r, run := registertest.StartRunner(t, conf, &registertest.Registry{})
 	eventually(t, r.Ready, "ready")
-	run.stop()
-	require.NoError(t, run.wait(t))
+	run.Stop()
+	require.NoError(t, run.Wait(t))
 	require.Equal(t, "1", metric(t, r, `withdrawals_total{reason="drain_timeout"}`))
 }

@@ -1,4 +1,4 @@
-package facts
+package facts_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/facts"
 	"github.com/seed-60ae5743/baton/internal/register"
 	"github.com/seed-60ae5743/baton/internal/register/engine"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
@@ -52,6 +53,16 @@ func startSim(t *testing.T, c enginesim.Config) (sim *enginesim.Sim, stop func()
 	return sim, runs(t, sim.Run)
 }
 
+// bare returns a worker of which nothing is known but its address.
+func bare(t *testing.T, id worker.ID, at string) *worker.Worker {
+	t.Helper()
+	e, err := worker.ParseEndpoint(at)
+	require.NoError(t, err)
+	w := &worker.Worker{ID: id, Role: worker.Aggregated, Endpoint: e, DPSize: 1, FactsUnknown: true}
+	require.NoError(t, w.Validate())
+	return w
+}
+
 // listed is an inner source that lists workers once.
 type listed []*worker.Worker
 
@@ -68,9 +79,9 @@ func (l listed) Run(ctx context.Context, sink discovery.Sink) error {
 }
 
 // viewOf runs a view of the source.
-func viewOf(t *testing.T, c Config) (*Source, *discovery.View) {
+func viewOf(t *testing.T, c facts.Config) (*facts.Source, *discovery.View) {
 	t.Helper()
-	s, err := New(c)
+	s, err := facts.New(c)
 	require.NoError(t, err)
 	v, err := discovery.New(discovery.Config{Sources: []discovery.Named{{Name: "test", Source: s}}})
 	require.NoError(t, err)
@@ -103,7 +114,7 @@ func TestAWorkerIsWhatRegisterWouldAnnounce(t *testing.T) {
 					Engine: e, Role: role, Models: []string{"m"}, Adapters: adapters(e), DPSize: 2, PageSize: 32, CapacityBlocks: 500, Topic: "kv",
 				})
 				w := bare(t, 1, sim.Addr())
-				def := Defaults{BlockSize: 32}
+				def := facts.Defaults{BlockSize: 32}
 				if e == worker.VLLMMooncake {
 					def.Engine = string(e)
 					if b := sim.Identity().Bootstrap; b != nil {
@@ -113,7 +124,7 @@ func TestAWorkerIsWhatRegisterWouldAnnounce(t *testing.T) {
 				if e != worker.SGLang { // the others do not say their role
 					w.Role, w.Fixed = role, w.Fixed|worker.FactRole
 				}
-				_, v := viewOf(t, Config{Inner: listed{w}, Defaults: def})
+				_, v := viewOf(t, facts.Config{Inner: listed{w}, Defaults: def})
 				eventually(t, func() bool { return known(v, 1) }, "known")
 				want := announced(t, sim, w, def)
 				got := v.Load().Worker(1)
@@ -132,7 +143,7 @@ func adapters(e worker.Engine) []string {
 }
 
 // announced returns what register announces of the engine.
-func announced(t *testing.T, sim *enginesim.Sim, w *worker.Worker, d Defaults) worker.Worker {
+func announced(t *testing.T, sim *enginesim.Sim, w *worker.Worker, d facts.Defaults) worker.Worker {
 	t.Helper()
 	conf := register.Config{Engine: engine.Config{URL: sim.URL(), Kind: engine.Kind(d.Engine), Bootstrap: w.Bootstrap.Port}}
 	if w.Fixed.Has(worker.FactRole) {
@@ -157,7 +168,7 @@ func announced(t *testing.T, sim *enginesim.Sim, w *worker.Worker, d Defaults) w
 func TestAWorkerThatIsRestartedAsAnotherModelIsThatModelsWorker(t *testing.T) {
 	conf := enginesim.Config{Engine: worker.VLLM, Role: worker.Aggregated, Models: []string{"before"}, PageSize: 16}
 	sim, kill := startSim(t, conf)
-	s, v := viewOf(t, Config{Inner: listed{bare(t, 1, sim.Addr())}, Retry: 10 * time.Millisecond})
+	s, v := viewOf(t, facts.Config{Inner: listed{bare(t, 1, sim.Addr())}, Retry: 10 * time.Millisecond})
 	eventually(t, func() bool { return known(v, 1) }, "known")
 	var mu sync.Mutex
 	var left, joined int
@@ -168,7 +179,7 @@ func TestAWorkerThatIsRestartedAsAnotherModelIsThatModelsWorker(t *testing.T) {
 	})
 	kill()
 	s.Ask(1)
-	eventually(t, func() bool { return s.Rows()[0].State == Failing }, "it does not answer")
+	eventually(t, func() bool { return s.Rows()[0].State == facts.Failing }, "it does not answer")
 	require.Equal(t, []string{"before"}, v.Load().Worker(1).Models, "its facts are kept while nobody answers")
 	eventually(t, func() bool {
 		p := v.Status().Problems
@@ -218,10 +229,10 @@ func TestAThousandAddressesOfWhichAHundredHang(t *testing.T) {
 	}
 	t.Cleanup(func() { close(silent) })
 	reader := &counting{}
-	s, v := viewOf(t, Config{Inner: ws, Reader: reader, AtOnce: atOnce, PerSecond: 2000, Timeout: 500 * time.Millisecond, Retry: 50 * time.Millisecond})
+	s, v := viewOf(t, facts.Config{Inner: ws, Reader: reader, AtOnce: atOnce, PerSecond: 2000, Timeout: 500 * time.Millisecond, Retry: 50 * time.Millisecond})
 	eventually(t, v.Ready, "ready")
 	require.Len(t, v.Load().Workers(), all, "all are there at once")
-	count := func(want State) (n int) {
+	count := func(want facts.State) (n int) {
 		for _, r := range s.Rows() {
 			if r.State == want {
 				n++
@@ -229,9 +240,9 @@ func TestAThousandAddressesOfWhichAHundredHang(t *testing.T) {
 		}
 		return n
 	}
-	eventually(t, func() bool { return count(Known) == all-hanging }, "all that answer are known")
+	eventually(t, func() bool { return count(facts.Known) == all-hanging }, "all that answer are known")
 	eventually(t, func() bool { return len(v.Status().Problems) == hanging }, "those that hang are told of")
-	require.Equal(t, hanging, count(Unknown))
+	require.Equal(t, hanging, count(facts.Unknown))
 	for _, p := range v.Status().Problems {
 		require.Contains(t, p.Text, "expected an answer within facts.timeout")
 	}
@@ -241,11 +252,11 @@ func TestAThousandAddressesOfWhichAHundredHang(t *testing.T) {
 
 // counting is Engines, and counts the questions that run.
 type counting struct {
-	Engines
+	facts.Engines
 	now, most atomic.Int64
 }
 
-func (c *counting) Read(ctx context.Context, t Target, last worker.Engine) (Reading, error) {
+func (c *counting) Read(ctx context.Context, t facts.Target, last worker.Engine) (facts.Reading, error) {
 	now := c.now.Add(1)
 	defer c.now.Add(-1)
 	for most := c.most.Load(); now > most && !c.most.CompareAndSwap(most, now); most = c.most.Load() {

@@ -1,8 +1,7 @@
-package plugin
+package plugin_test
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -17,35 +16,6 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 	"github.com/seed-60ae5743/baton/test/enginesim"
 )
-
-// factsShown is what /debug/state shows of the workers.
-type factsShown struct {
-	Problems []string `json:"problems"`
-	Workers  []struct {
-		ID       string   `json:"worker_id"`
-		Role     string   `json:"role"`
-		Engine   string   `json:"engine"`
-		Endpoint string   `json:"endpoint"`
-		Models   []string `json:"models"`
-		Ranks    []struct {
-			Events *struct {
-				State string `json:"state"`
-			} `json:"kv_events"`
-		} `json:"ranks"`
-		Facts *struct {
-			State    string `json:"state"`
-			URL      string `json:"url"`
-			Failures int    `json:"failures"`
-			Error    string `json:"error"`
-		} `json:"facts"`
-	} `json:"workers"`
-}
-
-func (r *running) shown() (s factsShown) {
-	r.t.Helper()
-	require.NoError(r.t, json.Unmarshal([]byte(r.get("/debug/state")), &s))
-	return s
-}
 
 // simulated runs a simulated engine until the test ends.
 func simulated(t *testing.T, c enginesim.Config) (sim *enginesim.Sim, stop func()) {
@@ -76,11 +46,11 @@ func TestABareAddressBecomesAWorker(t *testing.T) {
 	stop()
 	r := startPlugin(t, "listen: unix://"+filepath.Join(t.TempDir(), "x.sock")+"\nfacts: {refresh: 1s}\n")
 	r.writeWorkers("workers:\n  - {endpoint: \"" + sim.Addr() + "\", facts: true}\n  - {endpoint: \"" + dead.Addr() + "\", facts: true}\n")
-	eventually := func(ok func(s factsShown) bool, what string) {
+	eventually := func(ok func(s shown) bool, what string) {
 		t.Helper()
 		require.Eventually(t, func() bool { return ok(r.shown()) }, 30*time.Second, 10*time.Millisecond, what)
 	}
-	eventually(func(s factsShown) bool {
+	eventually(func(s shown) bool {
 		for _, w := range s.Workers {
 			if w.Endpoint == sim.Addr() {
 				return w.Engine == "vllm" && len(w.Models) == 1 && w.Models[0] == "before" && w.Facts.State == "known" &&
@@ -89,7 +59,7 @@ func TestABareAddressBecomesAWorker(t *testing.T) {
 		}
 		return false
 	}, "it serves what its engine says, and its KV events are followed")
-	eventually(func(s factsShown) bool {
+	eventually(func(s shown) bool {
 		for _, w := range s.Workers {
 			if w.Endpoint == dead.Addr() {
 				return w.Facts.State == "unknown" && w.Facts.Failures >= 2 && strings.Contains(w.Facts.Error, "connection refused") && len(w.Models) == 0
@@ -97,7 +67,7 @@ func TestABareAddressBecomesAWorker(t *testing.T) {
 		}
 		return false
 	}, "the other one is there, and not known")
-	eventually(func(s factsShown) bool {
+	eventually(func(s shown) bool {
 		return len(s.Problems) == 1 && strings.Contains(s.Problems[0], "it does not answer at http://"+dead.Addr())
 	}, "which is a problem")
 	require.Eventually(t, func() bool { return strings.Contains(r.get("/"), "facts unknown for") }, 10*time.Second, 10*time.Millisecond)
@@ -109,7 +79,7 @@ func TestABareAddressBecomesAWorker(t *testing.T) {
 
 	kill()
 	simulated(t, enginesim.Config{Engine: worker.VLLM, Role: worker.Aggregated, Models: []string{"after"}, PageSize: 32, Listen: sim.Addr()})
-	eventually(func(s factsShown) bool {
+	eventually(func(s shown) bool {
 		for _, w := range s.Workers {
 			if w.Endpoint == sim.Addr() {
 				return len(w.Models) == 1 && w.Models[0] == "after"

@@ -1,4 +1,4 @@
-package plugin
+package plugin_test
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/plugin"
 	"github.com/seed-60ae5743/baton/internal/trouble"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -185,30 +186,19 @@ func (p *plant) ask(s *enginesim.Sim) {
 
 // streams is how many ranks' events have come.
 func (p *plant) streams() (n int) {
-	for _, s := range p.plugin.events.Status() {
-		if s.AsOf.IsZero() {
-			continue
+	for _, w := range p.shown().Workers {
+		for _, r := range w.Ranks {
+			if r.Events != nil && r.Events.AsOf != nil {
+				n++
+			}
 		}
-		n++
 	}
 	return n
 }
 
-type troublesShown struct {
-	Trouble  []string
-	Troubles []struct {
-		Kind   string
-		Severe bool
-		What   string
-		Since  time.Time
-	}
-}
-
-// of returns what is said of a kind; "": nothing.
+// said returns what is said of a kind; "": nothing.
 func (p *plant) said(kind trouble.Kind) (what string, severe bool) {
-	var s troublesShown
-	require.NoError(p.t, json.Unmarshal([]byte(p.get("/debug/state")), &s))
-	for _, x := range s.Troubles {
+	for _, x := range p.shown().Troubles {
 		if x.Kind == string(kind) {
 			return x.What, x.Severe
 		}
@@ -247,9 +237,9 @@ func (p *plant) missing(f *fault) string {
 		return "readiness"
 	}
 	var check bytes.Buffer
-	c := p.plugin.cfg
-	c.Admin.Listen = p.page.Addr().String()
-	CheckRunning(p.t.Context(), &c, &check)
+	c := p.config
+	c.Admin.Listen = p.page
+	plugin.CheckRunning(p.t.Context(), &c, &check)
 	if !strings.Contains(check.String(), strings.Join(strings.Fields(what), " ")) {
 		return "check"
 	}
@@ -257,7 +247,7 @@ func (p *plant) missing(f *fault) string {
 	if log := p.log.String(); x.LogsBegin() && !strings.Contains(log, "msg=trouble kind="+string(f.kind)) {
 		return "log"
 	}
-	if resp, err := http.Post("http://"+p.page.Addr().String()+"/debug/explain?path=/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x"}`)); err == nil {
+	if resp, err := http.Post("http://"+p.page+"/debug/explain?path=/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x"}`)); err == nil {
 		defer resp.Body.Close()
 		var r struct{ Trouble []string }
 		if resp.StatusCode == http.StatusOK && json.NewDecoder(resp.Body).Decode(&r) == nil && !strings.Contains(strings.Join(r.Trouble, "\n"), what) {

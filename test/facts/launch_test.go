@@ -1,4 +1,4 @@
-package facts
+package facts_test
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/facts"
 	"github.com/seed-60ae5743/baton/internal/register"
 	"github.com/seed-60ae5743/baton/internal/register/engine"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
@@ -129,7 +130,7 @@ func TestEnginesAsPeopleStartThem(t *testing.T) {
 				c.file(w, sim)
 			}
 			rec, said := registered(t, sim, over)
-			_, v := viewOf(t, Config{Inner: listed{w}})
+			_, v := viewOf(t, facts.Config{Inner: listed{w}})
 			eventually(t, func() bool { return known(v, 1) }, "known")
 			got := v.Load().Worker(1)
 			require.True(t, got.Equal(&rec), "register: %+v\nfrom outside: %+v", rec, *got)
@@ -177,7 +178,7 @@ func TestPrefillWorkersOfOneHostHaveTheirOwnBootstrapPorts(t *testing.T) {
 	for range 2 {
 		sim, _ := startSim(t, enginesim.Config{Engine: worker.SGLang, Role: worker.Prefill, Models: []string{"m"}, DPSize: 2})
 		rec, _ := registered(t, sim, register.Override{})
-		_, v := viewOf(t, Config{Inner: listed{bare(t, 1, sim.Addr())}})
+		_, v := viewOf(t, facts.Config{Inner: listed{bare(t, 1, sim.Addr())}})
 		eventually(t, func() bool { return known(v, 1) }, "known")
 		require.Equal(t, rec.Bootstrap, v.Load().Worker(1).Bootstrap)
 		require.Equal(t, sim.Identity().Bootstrap.Port, int(rec.Bootstrap.Port))
