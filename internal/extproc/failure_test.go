@@ -28,7 +28,7 @@ func TestTheTableNamesTestsThatExist(t *testing.T) {
 	doc, err := os.ReadFile("../../ARCHITECTURE.md")
 	require.NoError(t, err)
 	var sources strings.Builder
-	for _, pattern := range []string{"../*/*_test.go", "../../cmd/*/*_test.go"} {
+	for _, pattern := range []string{"../*/*_test.go", "../../cmd/*/*_test.go", "../../test/*/*_test.go"} {
 		files, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		require.NotEmpty(t, files)

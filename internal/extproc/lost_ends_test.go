@@ -61,15 +61,11 @@ func (r *replica) logStream() *logStream {
 // tell sends an entry about each attempt, and waits until the plugin has read it.
 func (l *logStream) tell(of datav3.AccessLogType, attempts ...string) {
 	l.t.Helper()
-	var entries accesslogv3.StreamAccessLogsMessage_HTTPAccessLogEntries
-	for _, a := range attempts {
-		entries.LogEntry = append(entries.LogEntry, &datav3.HTTPAccessLogEntry{
-			CommonProperties: &datav3.AccessLogCommon{AccessLogType: of},
-			Request:          &datav3.HTTPRequestProperties{RequestHeaders: map[string]string{prefill.HeaderAttempt: a}, UpstreamHeaderBytesSent: 9},
-			Response:         &datav3.HTTPResponseProperties{ResponseBodyBytes: 9},
-		})
+	entries := make([]*datav3.HTTPAccessLogEntry, len(attempts))
+	for i, a := range attempts {
+		entries[i] = wiretest.Entry(of, a)
 	}
-	require.NoError(l.t, l.s.Send(&accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_HttpLogs{HttpLogs: &entries}}))
+	require.NoError(l.t, l.s.Send(wiretest.Logs(entries...)))
 	synctest.Wait()
 }
 

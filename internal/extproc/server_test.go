@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -19,19 +18,15 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/blame"
-	"github.com/seed-60ae5743/baton/internal/health"
-	"github.com/seed-60ae5743/baton/internal/journal"
+	"github.com/seed-60ae5743/baton/internal/extproc/extproctest"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/load"
-	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/route/routetest"
-	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/internal/wire/wiretest"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
-	"github.com/seed-60ae5743/baton/pkg/tokens"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -110,27 +105,13 @@ func newReplicaOf(t *testing.T, name string, source discovery.Source, change fun
 // cannot reach the replica.
 func newReplicaOn(t *testing.T, l net.Listener, name string, source discovery.Source, change func(*Config)) *replica {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	view, err := discovery.New(discovery.Config{Sources: []discovery.Named{{Name: "test", Source: source}}})
-	require.NoError(t, err)
-	slots := kvindex.NewSlots()
-	index, err := kvindex.NewTree(kvindex.TreeConfig{MaxBytes: 1 << 20, NoHugePages: true}, slots)
-	require.NoError(t, err)
-	resolver, err := tokens.New(tokens.Config{Mode: tokens.EstimateOnly})
-	require.NoError(t, err)
-	tracker, err := health.New(health.Config{})
-	require.NoError(t, err)
-	j, err := journal.New(16)
-	require.NoError(t, err)
-	tele, err := telemetry.New(telemetry.Config{})
-	require.NoError(t, err)
 	names, err := prefill.NamesOf(prefill.DialectPlain)
 	require.NoError(t, err)
-	r := &replica{t: t, book: load.New(1), addr: l.Addr().String()}
-	board := activation.New()
+	p := extproctest.NewParts(source)
+	r := &replica{t: t, book: p.Book, addr: l.Addr().String()}
 	cfg := Config{
-		View: view, Board: board, Index: index, Routes: overlap.NewRoutes(index), Slots: slots, Tokens: resolver, Book: r.book,
-		Health: tracker, Journal: j, Telemetry: tele.Instruments, Tracer: tele.Tracer, Names: names,
+		View: p.View, Board: p.Board, Index: p.Index, Routes: p.Routes, Slots: p.Slots, Tokens: p.Tokens, Book: p.Book,
+		Health: p.Health, Journal: p.Journal, Telemetry: p.Telemetry.Instruments, Tracer: p.Telemetry.Tracer, Names: names,
 		Prefill: picker.DefaultParams(), Decode: picker.DefaultParams(), Aggregated: picker.DefaultParams(),
 		LegKey: []byte("a key that all of them share"), Instance: name, Advertise: r.addr,
 		OverdueBase: 2 * time.Second, OverduePerToken: time.Millisecond,
@@ -139,30 +120,13 @@ func newReplicaOn(t *testing.T, l net.Listener, name string, source discovery.So
 	if change != nil {
 		change(&cfg)
 	}
-	view.Subscribe(func(_, now *worker.Snapshot, c discovery.Change) {
-		r.book.Update(now)
-		tracker.Update(now, time.Now())
-		board.Follow(now, c, time.Now())
-	})
 	r.srv, err = New(cfg)
 	require.NoError(t, err)
-	g := grpc.NewServer(r.srv.GRPCOptions()...)
-	r.srv.Register(g)
-	ended := make(chan struct{}, 2)
-	go func() { _ = g.Serve(l); ended <- struct{}{} }()
-	go func() { _ = view.Run(ctx); ended <- struct{}{} }()
-	require.NoError(t, view.WaitReady(ctx))
-	<-board.Ready()
+	end := p.Serve(r.srv, l)
 	r.conn = dial(t, l)
 	t.Cleanup(func() {
 		require.NoError(t, r.conn.Close())
-		g.Stop()
-		r.srv.Close()
-		resolver.Close()
-		cancel()
-		<-ended
-		<-ended
-		require.NoError(t, tele.Shutdown(context.Background()))
+		end()
 	})
 	return r
 }
@@ -194,23 +158,15 @@ func (r *replica) open(filter string) *proxy {
 }
 
 func (p *proxy) requestHeaders(pairs ...string) {
-	pairs = append([]string{":method", "POST", ":path", "/v1/completions"}, pairs...)
-	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
-		ProtocolConfig: &extprocv3.ProtocolConfiguration{RequestBodyMode: extprocfilterv3.ProcessingMode_BUFFERED},
-		Request:        &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: wiretest.HeaderMap(pairs...)}},
-	}))
+	require.NoError(p.t, p.s.Send(wiretest.Post("/v1/completions", pairs...)))
 }
 
 func (p *proxy) requestBody(body string) {
-	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
-		Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: true}},
-	}))
+	require.NoError(p.t, p.s.Send(wiretest.RequestBody(body)))
 }
 
 func (p *proxy) responseHeaders(status string, more ...string) {
-	require.NoError(p.t, p.s.Send(&extprocv3.ProcessingRequest{
-		Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: wiretest.HeaderMap(append([]string{":status", status}, more...)...)}},
-	}))
+	require.NoError(p.t, p.s.Send(wiretest.ResponseHeaders(status, more...)))
 }
 
 func (p *proxy) responseBody(body string) {
@@ -237,13 +193,7 @@ func (p *proxy) route(body string) map[string]string {
 	return setHeaders(m.GetRequestBody().GetResponse().GetHeaderMutation())
 }
 
-func setHeaders(m *extprocv3.HeaderMutation) map[string]string {
-	out := make(map[string]string)
-	for _, h := range m.GetSetHeaders() {
-		out[h.GetHeader().GetKey()] = string(h.GetHeader().GetRawValue())
-	}
-	return out
-}
+func setHeaders(m *extprocv3.HeaderMutation) map[string]string { return wiretest.SetHeaders(m) }
 
 func (r *replica) requireIdle() {
 	r.t.Helper()
@@ -576,11 +526,11 @@ func (r *replica) stumble(step int) {
 	if over() || step == 4 {
 		return
 	}
-	_ = leg.s.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(someBody), EndOfStream: true}}})
+	_ = leg.s.Send(wiretest.RequestBody(someBody))
 	if over() || step == 5 {
 		return
 	}
-	_ = leg.s.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: wiretest.HeaderMap(":status", "200")}}})
+	_ = leg.s.Send(wiretest.ResponseHeaders("200"))
 	if step == 6 {
 		return
 	}

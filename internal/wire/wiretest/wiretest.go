@@ -15,7 +15,9 @@ import (
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -113,8 +115,8 @@ func RandomRequest(r *rand.Rand) *extprocv3.ProcessingRequest {
 func Plausible(path string, body, answer []byte) []*extprocv3.ProcessingRequest {
 	return []*extprocv3.ProcessingRequest{
 		{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: HeaderMap(":method", "POST", ":path", path)}}},
-		{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: body, EndOfStream: true}}},
-		{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: HeaderMap(":status", "200")}}},
+		RequestBody(string(body)),
+		ResponseHeaders("200"),
 		{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: answer, EndOfStream: true}}},
 	}
 }
@@ -126,4 +128,56 @@ func HeaderMap(pairs ...string) *corev3.HeaderMap {
 		m.Headers = append(m.Headers, &corev3.HeaderValue{Key: pairs[i], RawValue: []byte(pairs[i+1])})
 	}
 	return m
+}
+
+// Post makes the headers of a request, with those in pairs of name and value. The filter
+// buffers its body.
+func Post(path string, pairs ...string) *extprocv3.ProcessingRequest {
+	return &extprocv3.ProcessingRequest{
+		ProtocolConfig: &extprocv3.ProtocolConfiguration{RequestBodyMode: extprocfilterv3.ProcessingMode_BUFFERED},
+		Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{
+			Headers: HeaderMap(append([]string{":method", "POST", ":path", path}, pairs...)...),
+		}},
+	}
+}
+
+// RequestBody makes the whole body of a request.
+func RequestBody(body string) *extprocv3.ProcessingRequest {
+	return &extprocv3.ProcessingRequest{
+		Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: true}},
+	}
+}
+
+// ResponseHeaders makes the headers of an answer, with those in pairs of name and value.
+func ResponseHeaders(status string, pairs ...string) *extprocv3.ProcessingRequest {
+	return &extprocv3.ProcessingRequest{
+		Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{
+			Headers: HeaderMap(append([]string{":status", status}, pairs...)...),
+		}},
+	}
+}
+
+// SetHeaders returns the headers that m sets, by name.
+func SetHeaders(m *extprocv3.HeaderMutation) map[string]string {
+	out := make(map[string]string)
+	for _, h := range m.GetSetHeaders() {
+		out[h.GetHeader().GetKey()] = string(h.GetHeader().GetRawValue())
+	}
+	return out
+}
+
+// Logs makes a message of an access log from entries.
+func Logs(entries ...*datav3.HTTPAccessLogEntry) *accesslogv3.StreamAccessLogsMessage {
+	return &accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_HttpLogs{
+		HttpLogs: &accesslogv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: entries},
+	}}
+}
+
+// Entry makes an entry of an access log about an attempt whose answer has some bytes.
+func Entry(of datav3.AccessLogType, attempt string) *datav3.HTTPAccessLogEntry {
+	return &datav3.HTTPAccessLogEntry{
+		CommonProperties: &datav3.AccessLogCommon{AccessLogType: of},
+		Request:          &datav3.HTTPRequestProperties{RequestHeaders: map[string]string{prefill.HeaderAttempt: attempt}, UpstreamHeaderBytesSent: 9},
+		Response:         &datav3.HTTPResponseProperties{ResponseBodyBytes: 9},
+	}
 }

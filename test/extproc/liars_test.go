@@ -1,4 +1,4 @@
-package extproc
+package extproc_test
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-60ae5743/baton/internal/hitloss"
+	"github.com/seed-60ae5743/baton/internal/extproc"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 	"github.com/seed-60ae5743/baton/test/enginesim"
@@ -36,14 +36,15 @@ func TestARankThatHoldsLessThanItsEventsSayIsFoundDiscountedAndHealed(t *testing
 	for _, row := range lieRows() {
 		t.Run(row.name, func(t *testing.T) {
 			resynced := 0
-			f := newLossFleet(t, 1, true, worker.VLLM, func(c *enginesim.Config) { c.CapacityBlocks = row.capacity }, nil)
-			next := f.srv.cfg.Resync
-			f.srv.cfg.Resync = func(r worker.Rank, empty bool) {
-				if empty {
-					resynced++
+			f := newLossFleet(t, 1, true, worker.VLLM, func(c *enginesim.Config) { c.CapacityBlocks = row.capacity }, func(c *extproc.Config) {
+				next := c.Resync
+				c.Resync = func(r worker.Rank, empty bool) {
+					if empty {
+						resynced++
+					}
+					next(r, empty)
 				}
-				next(r, empty)
-			}
+			})
 			liar := worker.Rank{ID: 1}
 			seed := uint64(0)
 			for range 10 {
@@ -51,8 +52,8 @@ func TestARankThatHoldsLessThanItsEventsSayIsFoundDiscountedAndHealed(t *testing
 				f.warm(idsPrompt(seed, lossPrompt, ""), true)
 				f.ask(idsPrompt(seed, lossPrompt, ""))
 			}
-			require.Empty(t, Doubted(f.srv, time.Now()), "it is true so far")
-			held, _ := f.srv.cfg.Index.Stats(liar)
+			require.Empty(t, f.doubted(), "it is true so far")
+			held, _ := f.parts.Index.Stats(liar)
 			require.GreaterOrEqual(t, held.Blocks, 9*lossPrompt)
 
 			require.NoError(t, f.sims[0].Lie(row.begin))
@@ -65,18 +66,18 @@ func TestARankThatHoldsLessThanItsEventsSayIsFoundDiscountedAndHealed(t *testing
 			}
 			was := seed
 			n := 0
-			for ; n < 20 && len(Doubted(f.srv, time.Now())) == 0; n++ {
+			for ; n < 20 && len(f.doubted()) == 0; n++ {
 				seed = was - uint64(n)%10 // the prompts that its events have told of
 				f.ask(idsPrompt(seed, lossPrompt, ""))
 			}
-			d := Doubted(f.srv, time.Now())
+			d := f.doubted()
 			require.Len(t, d, 1, "found within twenty prompts")
 			t.Logf("found after %d prompts: %+v", n, d[0])
 			require.Equal(t, liar, d[0].Rank)
 			require.Less(t, 2*d[0].Delivered, d[0].Told)
 			require.Equal(t, 1, resynced)
 			f.await("its blocks to be learned anew", func() bool {
-				s, _ := f.srv.cfg.Index.Stats(liar)
+				s, _ := f.parts.Index.Stats(liar)
 				return s.Blocks < held.Blocks/2
 			})
 
@@ -90,19 +91,19 @@ func TestARankThatHoldsLessThanItsEventsSayIsFoundDiscountedAndHealed(t *testing
 				seed++
 				body := idsPrompt(seed, lossPrompt, "")
 				f.warm(body, true)
-				f.srv.cfg.Index.Expire(time.Now().Add(time.Hour)) // what was routed, so that only events tell
+				f.parts.Index.Expire(time.Now().Add(time.Hour)) // what was routed, so that only events tell
 				r := f.ask(body)
 				require.Empty(t, lostOf(t, r)["stale_index"], "it delivers what it tells now")
-				if len(Doubted(f.srv, time.Now())) == 0 {
+				if len(f.doubted()) == 0 {
 					break
 				}
 				discounted = discounted || r.Decode.OverlapBlocks < lossPrompt/2
 			}
 			require.True(t, discounted, "what its events say has counted for less")
-			require.Empty(t, Doubted(f.srv, time.Now()), "healed")
+			require.Empty(t, f.doubted(), "healed")
 			seed++
 			f.warm(idsPrompt(seed, lossPrompt, ""), true)
-			f.srv.cfg.Index.Expire(time.Now().Add(time.Hour))
+			f.parts.Index.Expire(time.Now().Add(time.Hour))
 			require.EqualValues(t, lossPrompt, f.ask(idsPrompt(seed, lossPrompt, "")).Decode.OverlapBlocks, "and counts in full again")
 		})
 	}
@@ -125,7 +126,7 @@ func TestEnginesThatEvictAreNotCalledLiars(t *testing.T) {
 				rng := rand.New(rand.NewPCG(i, 5))
 				for range rounds {
 					f.ask(idsPrompt(rng.Uint64N(60), lossPrompt, ""))
-					if d := Doubted(f.srv, time.Now()); len(d) > 0 {
+					if d := f.doubted(); len(d) > 0 {
 						found <- fmt.Sprint(d)
 						return
 					}
@@ -136,27 +137,11 @@ func TestEnginesThatEvictAreNotCalledLiars(t *testing.T) {
 		require.Empty(t, found)
 		evicted := uint64(0)
 		for _, w := range f.workers {
-			s, _ := f.srv.cfg.Index.Stats(worker.Rank{ID: w.ID})
+			s, _ := f.parts.Index.Stats(worker.Rank{ID: w.ID})
 			evicted += s.Removed
 		}
 		require.Greater(t, evicted, uint64(2*rounds), "there were evictions")
 	}
-}
-
-// TestOfWorkersThatHaveLeftNobodyIsCalledALiar.
-func TestOfWorkersThatHaveLeftNobodyIsCalledALiar(t *testing.T) {
-	f := newLossFleet(t, 2, true, worker.VLLM, nil, nil)
-	r := worker.Rank{ID: 2}
-	for range 9 {
-		f.srv.liars.judge(f.srv, r, func(j *hitloss.Judge) hitloss.Verdict { return j.Add(r, 640, 0, time.Now()) })
-	}
-	require.Len(t, Doubted(f.srv, time.Now()), 1)
-	f.publish(f.workers[:1])
-	f.await("it to be forgotten", func() bool { return len(Doubted(f.srv, time.Now())) == 0 })
-	for range 9 {
-		f.srv.liars.judge(f.srv, r, func(j *hitloss.Judge) hitloss.Verdict { return j.Add(r, 640, 0, time.Now()) })
-	}
-	require.Empty(t, Doubted(f.srv, time.Now()), "a prompt that ends later changes nothing")
 }
 
 // TestAnEngineThatStartsAnewAtItsAddressLiesOnce at most where it cannot replay: its first event shows that
@@ -194,7 +179,7 @@ func TestAnEngineThatStartsAnewAtItsAddressLiesOnce(t *testing.T) {
 			}
 		}
 		require.Equal(t, map[bool]int{true: 0, false: deliverable}[replays], lost)
-		require.Empty(t, Doubted(f.srv, time.Now()))
+		require.Empty(t, f.doubted())
 	}
 }
 
@@ -210,7 +195,7 @@ func TestNoClientCanHaveATrueRankCalledALiar(t *testing.T) {
 			require.NoError(t, f.sims[0].Lie(enginesim.Lie{Forget: true})) // the simulator would use its cache
 			require.Equal(t, map[string]int{"constraint": deliverable}, lostOf(t, f.ask(idsPrompt(1, lossPrompt, more))), name)
 		}
-		require.Empty(t, Doubted(f.srv, time.Now()), name)
+		require.Empty(t, f.doubted(), name)
 	}
 }
 
@@ -225,15 +210,15 @@ func TestARankWhoseEventsAreCutIsFoundInAnyTraffic(t *testing.T) {
 		for range 60 {
 			ask()
 		}
-		require.Empty(t, Doubted(f.srv, time.Now()))
+		require.Empty(t, f.doubted())
 		require.NoError(t, f.sims[0].Lie(enginesim.Lie{Mute: true}))
 		n := 0
-		for ; n < 20 && len(Doubted(f.srv, time.Now())) == 0; n++ {
+		for ; n < 20 && len(f.doubted()) == 0; n++ {
 			ask()
 		}
-		require.Len(t, Doubted(f.srv, time.Now()), 1, "seed %d", seed)
-		t.Logf("seed %d: found after %d prompts: %+v", seed, n, Doubted(f.srv, time.Now())[0])
+		require.Len(t, f.doubted(), 1, "seed %d", seed)
+		t.Logf("seed %d: found after %d prompts: %+v", seed, n, f.doubted()[0])
 		require.NoError(t, f.sims[0].Lie(enginesim.Lie{}))
-		f.await("its events to come again, and to be believed", func() bool { ask(); return len(Doubted(f.srv, time.Now())) == 0 })
+		f.await("its events to come again, and to be believed", func() bool { ask(); return len(f.doubted()) == 0 })
 	}
 }

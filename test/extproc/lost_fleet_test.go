@@ -1,4 +1,4 @@
-package extproc
+package extproc_test
 
 import (
 	"bytes"
@@ -11,18 +11,21 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/decision"
+	"github.com/seed-60ae5743/baton/internal/extproc"
+	"github.com/seed-60ae5743/baton/internal/extproc/extproctest"
 	"github.com/seed-60ae5743/baton/internal/health"
+	"github.com/seed-60ae5743/baton/internal/hitloss"
 	"github.com/seed-60ae5743/baton/internal/journal"
-	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/load"
 	"github.com/seed-60ae5743/baton/internal/openai"
+	"github.com/seed-60ae5743/baton/internal/wire/wiretest"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -35,41 +38,23 @@ import (
 const lossPage, lossPrompt = 16, 20
 
 // lossFleet is a plugin with simulated engines that serve whole requests, and their KV events.
-// The test stands in Envoy's place.
+// The test stands in Envoy's place. Its journal keeps 64 records.
 type lossFleet struct {
 	*replica
+	journal *journal.Journal
 	events  *kvevents.Subscriber
 	sims    []*enginesim.Sim
 	workers []*worker.Worker
-	lists   chan []*worker.Worker
+	lists   extproctest.Lists
+	running atomic.Int64 // requests that were routed and have not ended
 	start   func(enginesim.Config) *enginesim.Sim
 	stops   []func() // end an engine each
 }
 
-// published is a discovery source that lists what it is given.
-type published chan []*worker.Worker
-
-func (p published) Run(ctx context.Context, sink discovery.Sink) error {
-	for revision := uint64(1); ; revision++ {
-		select {
-		case ws := <-p:
-			l := discovery.List{Revision: revision}
-			for _, w := range ws {
-				l.Entries = append(l.Entries, discovery.Entry{Key: w.ID.String(), Worker: w, Revision: revision, Version: 1})
-			}
-			if err := sink.Send(l); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
 // newLossFleet starts n engines. Of tells false: none of them publishes events.
-func newLossFleet(t *testing.T, n int, tells bool, engine worker.Engine, change func(*enginesim.Config), conf func(*Config)) *lossFleet {
+func newLossFleet(t *testing.T, n int, tells bool, engine worker.Engine, change func(*enginesim.Config), conf func(*extproc.Config)) *lossFleet {
 	t.Helper()
-	f := &lossFleet{lists: make(chan []*worker.Worker, 1)}
+	f := &lossFleet{}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	t.Cleanup(func() { cancel(); running.Wait() })
@@ -94,30 +79,30 @@ func newLossFleet(t *testing.T, n int, tells bool, engine worker.Engine, change 
 		f.sims = append(f.sims, s)
 		f.workers = append(f.workers, recordOf(t, s, c, tells))
 	}
-	f.lists <- f.workers
-	f.replica = newReplicaOf(t, "a", published(f.lists), func(c *Config) {
-		if conf != nil {
-			conf(c)
-		}
+	f.lists = listed(f.workers)
+	f.replica = newReplica(t, "a", f.lists, func(c *extproc.Config) {
 		var err error
 		f.events, err = kvevents.NewSubscriber(kvevents.Config{
 			Index: c.Index, Timeout: 300 * time.Millisecond, ReplayAttempts: 1, MaxBackoff: 100 * time.Millisecond, Check: 100 * time.Millisecond, Audit: 300 * time.Millisecond,
 			Hooks: kvevents.Hooks{State: func(r worker.Rank, s kvevents.State) {
-				f.book.SetDegraded(r, s != kvevents.StateConnected && s != kvevents.StateNone)
+				f.parts.Book.SetDegraded(r, s != kvevents.StateConnected && s != kvevents.StateNone)
 			}},
 		})
 		require.NoError(t, err)
 		c.PredictedWeight, c.Overrides, c.Resync, c.Events = 1, true, f.events.Resync, f.events.Heard
-		c.Journal, err = journal.New(64)
+		f.journal, err = journal.New(64)
 		require.NoError(t, err)
+		c.Journal = f.journal
+		if conf != nil {
+			conf(c)
+		}
 	})
-	f.t = t
-	f.srv.view.Subscribe(func(old, now *worker.Snapshot, c discovery.Change) {
+	f.parts.View.Subscribe(func(old, now *worker.Snapshot, c discovery.Change) {
 		f.events.Update(now)
 		f.srv.OnChange(old, c)
 	})
 	running.Go(func() { _ = f.events.Run(ctx) })
-	running.Go(func() { _ = f.srv.cfg.Routes.Run(ctx) })
+	running.Go(func() { _ = f.parts.Routes.Run(ctx) })
 	if tells {
 		f.inStep()
 	}
@@ -160,6 +145,8 @@ func (f *lossFleet) inStep() {
 	})
 }
 
+func (f *lossFleet) doubted() []hitloss.Doubt { return extproc.Doubted(f.srv, time.Now()) }
+
 func (f *lossFleet) await(what string, ok func() bool) {
 	f.t.Helper()
 	require.Eventually(f.t, ok, 20*time.Second, time.Millisecond, what)
@@ -169,7 +156,7 @@ func (f *lossFleet) await(what string, ok func() bool) {
 func (f *lossFleet) known(id worker.ID, blocks uint64) {
 	f.t.Helper()
 	f.await("the index to know the prompt", func() bool {
-		s, _ := f.srv.cfg.Index.Stats(worker.Rank{ID: id})
+		s, _ := f.parts.Index.Stats(worker.Rank{ID: id})
 		return s.Stored >= blocks
 	})
 }
@@ -197,27 +184,25 @@ func textPrompt(seed uint64) string {
 
 // onItsWay is one request that was routed.
 type onItsWay struct {
-	p        *proxy
+	e        *exchange
 	body, id string
 	to       worker.ID
 	set      map[string]string
-	nonce    uint64
 }
 
 func (f *lossFleet) route(body string, headers ...string) *onItsWay {
 	f.t.Helper()
-	p := f.open(filterMain)
+	f.running.Add(1)
+	var filter []string
 	if headers != nil {
-		p = f.through(routingKey, "prerouted")
+		filter = []string{"x-baton-routing", "prerouted"}
 	}
+	e := f.open(filter...)
 	id := strconv.FormatUint(rand.Uint64(), 36)
-	p.asks(body, append(headers, "x-request-id", id)...)
-	set, _ := routed(f.t, p.settled())
+	set := e.ask(body, append(headers, "x-request-id", id)...)
 	for i, s := range f.sims {
 		if s.Addr() == set[prefill.HeaderDestination] {
-			nonce, err := strconv.ParseUint(set[prefill.HeaderAttempt], 10, 64)
-			require.NoError(f.t, err, "%v", set)
-			return &onItsWay{p, body, id, f.workers[i].ID, set, nonce}
+			return &onItsWay{e, body, id, f.workers[i].ID, set}
 		}
 	}
 	require.Fail(f.t, "nobody is at "+set[prefill.HeaderDestination])
@@ -236,20 +221,25 @@ func (f *lossFleet) answer(r *onItsWay) decision.Record {
 	require.Equal(f.t, 200, resp.StatusCode, "%s", answer)
 	u, ok := openai.FindUsage(answer)
 	require.True(f.t, ok && u.HasCached, "%s", answer)
-	s := f.srv.attempts.find(r.nonce)
-	require.NotNil(f.t, s)
-	r.p.responseHeaders("200", "content-type", "application/json", "content-length", strconv.Itoa(len(answer)))
-	r.p.recv()
-	s.post(&notice{Event: leg.Event{Kind: leg.EventLogged, Seen: blame.Served, Reached: true}, usage: u})
-	r.p.cancel()
-	f.await("the request to end", func() bool { return f.srv.attempts.find(r.nonce) == nil })
-	for _, rec := range f.srv.cfg.Journal.Recent(nil, 64) {
-		if rec.RequestID == r.id {
-			return rec
+	r.e.send(wiretest.ResponseHeaders("200", "content-type", "application/json", "content-length", strconv.Itoa(len(answer))))
+	require.NotNil(f.t, r.e.recv().GetResponseHeaders())
+	f.logged(r.set[prefill.HeaderAttempt], u)
+	r.e.cancel()
+	var record decision.Record
+	f.await("the request to end", func() bool {
+		if f.srv.Attempts() >= int(f.running.Load()) {
+			return false
 		}
-	}
-	require.Fail(f.t, "no record")
-	return decision.Record{}
+		f.journal.Visit(func(rec *decision.Record) {
+			if rec.RequestID == r.id {
+				record = *rec
+			}
+		})
+		return record.Outcome != decision.Routed
+	})
+	f.running.Add(-1)
+	require.Equal(f.t, decision.OK, record.Outcome)
+	return record
 }
 
 func (f *lossFleet) ask(body string, headers ...string) decision.Record {
@@ -262,7 +252,7 @@ func (f *lossFleet) warm(body string, tells bool) worker.ID {
 	f.t.Helper()
 	before := map[worker.ID]uint64{}
 	for _, w := range f.workers {
-		s, _ := f.srv.cfg.Index.Stats(worker.Rank{ID: w.ID})
+		s, _ := f.parts.Index.Stats(worker.Rank{ID: w.ID})
 		before[w.ID] = s.Stored
 	}
 	id := f.ask(body).Decode.Rank.ID
@@ -279,23 +269,23 @@ func (f *lossFleet) occupy(id worker.ID) (free func()) {
 	var r load.Reservation
 	params := picker.DefaultParams()
 	params.BlockSize = lossPage
-	require.NoError(f.t, f.book.Reserve(&load.Request{
+	require.NoError(f.t, f.parts.Book.Reserve(&load.Request{
 		Key: worker.Key{Model: "m"}, Params: &params, Now: time.Now(), Pick: picker.Request{Role: worker.Aggregated, ISLTokens: 1 << 20},
 	}, worker.Rank{ID: id}, 0, &r))
 	return func() { r.Release(time.Now()) }
 }
 
 func (f *lossFleet) setAside(id worker.ID) {
-	f.srv.cfg.Health.Report(worker.Rank{ID: id}, health.Report{Outcome: health.ConnectFailed}, time.Now())
-	require.True(f.t, f.srv.cfg.Health.Aside(worker.Rank{ID: id}))
+	f.parts.Health.Report(worker.Rank{ID: id}, health.Report{Outcome: health.ConnectFailed}, time.Now())
+	require.True(f.t, f.parts.Health.Aside(worker.Rank{ID: id}))
 }
 
 // publish lists the workers anew, and waits until the plugin has them.
 func (f *lossFleet) publish(ws []*worker.Worker) {
 	f.t.Helper()
-	was := f.srv.cfg.Board.Load()
+	was := f.parts.Board.Load()
 	f.lists <- ws
-	f.await("the workers to be published", func() bool { return f.srv.cfg.Board.Load() != was })
+	f.await("the workers to be published", func() bool { return f.parts.Board.Load() != was })
 }
 
 func flush(t *testing.T, s *enginesim.Sim) {
