@@ -94,6 +94,7 @@ func TestWhatIsWrongInAConfigIsToldAtOnce(t *testing.T) {
 		"value \"?\"":                    {Namespace: "a", Pool: "p", PrefillSelector: map[string]string{"a": "?"}},
 		"value: expected one":            {Namespace: "a", Pool: "p", Rules: []Rule{{Label: "l"}}},
 		"label: expected the name":       {Namespace: "a", Pool: "p", Rules: []Rule{{Value: "v"}}},
+		"pace {Least:-1ns":               {Namespace: "a", Pool: "p", Pace: Pace{Least: -1}},
 		"role: expected prefill, decode": {Namespace: "a", Pool: "p", Rules: []Rule{by("l", "v", 9)}},
 	} {
 		_, err := New(c)
