@@ -20,16 +20,16 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/record"
 	"github.com/seed-60ae5743/baton/internal/replay"
+	"github.com/seed-60ae5743/baton/internal/replay/replaytest"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
-	"github.com/seed-60ae5743/baton/test/bench/policies"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // conversations is traffic of agents over a fleet of 4 prefill and 2 decode ranks, one of each at half its speed.
 func conversations() (*replay.Fleet, *replay.Workload) {
-	a := policies.DefaultAgents()
+	a := replaytest.DefaultAgents()
 	a.Requests, a.PerSecond, a.BlockTokens, a.Longest, a.Shared = 700, 0.6, 64, 8<<10, 2048
 	f := &replay.Fleet{Near: replay.Transfer{Base: 0.005, PerBlock: 0.0001}, Far: replay.Transfer{Base: 0.005, PerBlock: 0.0001}, EventDelay: eventDelay, ReportEvery: reportEvery}
 	for i := range 6 {

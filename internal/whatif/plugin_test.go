@@ -11,7 +11,6 @@ import (
 	"github.com/seed-60ae5743/baton/internal/replay"
 	"github.com/seed-60ae5743/baton/internal/replay/replaytest"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
-	"github.com/seed-60ae5743/baton/test/bench/policies"
 )
 
 func playWith(t *testing.T, f *replay.Fleet, c replay.Chooser, asked ...*replay.Request) (*replay.Workload, *replay.Result) {
@@ -21,6 +20,16 @@ func playWith(t *testing.T, f *replay.Fleet, c replay.Chooser, asked ...*replay.
 	require.NoError(t, err)
 	return w, r
 }
+
+// first is another way to choose: always the first rank.
+type first struct{}
+
+func (first) Choose(time.Duration, int, *replay.Request) (replay.Choice, error) {
+	return replay.Choice{}, nil
+}
+func (first) Leg(time.Duration, replay.Leg) error       { return nil }
+func (first) Events(time.Duration, replay.Events) error { return nil }
+func (first) Report(time.Duration, replay.Report) error { return nil }
 
 // A conversation comes back to the rank that has it, alone and apart, and nothing stays booked.
 func TestThePluginFollowsTheCacheAloneAndApart(t *testing.T) {
@@ -86,7 +95,7 @@ func TestARunWhoseIndexIsNotTheCachesIsFoundOut(t *testing.T) {
 	require.NoError(t, err)
 	w, r := playWith(t, f, p, replaytest.Ask(0, 1100, 1, 2), replaytest.Ask(9*time.Second, 1100, 3, 4))
 	require.NoError(t, p.Verify(w, r))
-	_, other := playWith(t, f, policies.Rivals()[0].New(f, replaytest.Block, 1), replaytest.Ask(0, 1100, 1, 2), replaytest.Ask(9*time.Second, 1100, 3, 5))
+	_, other := playWith(t, f, first{}, replaytest.Ask(0, 1100, 1, 2), replaytest.Ask(9*time.Second, 1100, 3, 5))
 	require.ErrorContains(t, p.Verify(w, other), "the index has 2 blocks of request 1: expected 1")
 	require.NoError(t, p.replicas[0].index.Remove(idOf(0), kvindex.Removed{Blocks: []kvindex.EngineHash{engineHash(4)}}))
 	require.ErrorContains(t, p.Verify(w, r), "3 blocks in the index")
@@ -94,14 +103,14 @@ func TestARunWhoseIndexIsNotTheCachesIsFoundOut(t *testing.T) {
 	require.NoError(t, err)
 	_, err = p.Choose(0, 0, replaytest.Ask(0, 10))
 	require.NoError(t, err)
-	_, none := playWith(t, f, policies.Rivals()[0].New(f, replaytest.Block, 1), replaytest.Ask(0, 10))
+	_, none := playWith(t, f, first{}, replaytest.Ask(0, 10))
 	require.ErrorContains(t, p.Verify(w, none), "1 bookings")
 }
 
 // TestPromptsTakeAsLongAsThePickExpected: half of them within 15 % once each rank has served 100, on fleets of
 // each kind but those whose speed changes by the minute.
 func TestPromptsTakeAsLongAsThePickExpected(t *testing.T) {
-	s := policies.Scenarios{Ranks: 8, PerToken: 1.0 / 8000, PerPrompt: 0.02, CacheBlocks: 4000, EventDelay: 10 * time.Millisecond, Seed: 1}
+	s := replaytest.Scenarios{Ranks: 8, PerToken: 1.0 / 8000, PerPrompt: 0.02, CacheBlocks: 4000, EventDelay: 10 * time.Millisecond, Seed: 1}
 	for _, fleet := range []string{"whole", "apart", "whole+two-slow", "apart+two-slow", "whole+four", "apart+four"} {
 		f, w, err := s.Play(fleet, "agents")
 		require.NoError(t, err)

@@ -46,7 +46,7 @@ var engineRooms = []string{
 	"test/enginesim/enginesim.go", "test/enginesim/sglang", "test/enginesim/vllm", "test/enginesim/trtllm",
 	"test/enginesim/capture", "test/cmd/enginesim",
 	"test/stack", "test/real", "test/node/demo", "test/soak", "test/bench", // which start engines
-	"internal/route/routetest", // made-up workers of tests
+	"internal/route/routetest", "internal/admin/admintest", // made-up workers of tests
 }
 
 // engineNamed are the places where a file that is no engine's names an engine, by a constant

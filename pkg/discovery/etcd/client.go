@@ -116,9 +116,7 @@ type Client = clientv3.Client
 
 // Dial returns a client. It does not wait for a connection: the client connects when
 // the cluster is there. The caller closes the client.
-func Dial(c ClientConfig) (*Client, error) { return dial(c) }
-
-func dial(c ClientConfig, more ...grpc.DialOption) (*clientv3.Client, error) {
+func Dial(c ClientConfig) (*Client, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
@@ -144,7 +142,7 @@ func dial(c ClientConfig, more ...grpc.DialOption) (*clientv3.Client, error) {
 		// asks at most every 10 s, and etcd refuses clients that ask more often than
 		// every 5 s.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, PermitWithoutStream: true,
-		DialOptions: append(more, grpc.WithConnectParams(redial(c.DialTimeout))),
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(redial(c.DialTimeout))},
 		// clientv3 would write a line to stderr for each attempt in an outage. Errors
 		// are returned, and the caller logs them.
 		Logger: zap.NewNop(),

@@ -247,6 +247,16 @@ func scriptKV(t *testing.T, words []string) *mvccpb.KeyValue {
 	return kv
 }
 
+func workerAt(t *testing.T, role worker.Role, addr string) worker.Worker {
+	t.Helper()
+	e, err := worker.ParseEndpoint(addr)
+	require.NoError(t, err)
+	return worker.Worker{
+		Role: role, Engine: worker.SGLang, Endpoint: e, Models: []string{"m"}, DPSize: 1, BlockSize: 16,
+		Bootstrap: worker.Bootstrap{Host: "10.0.0.1", Port: 8998},
+	}
+}
+
 // Verbs of testdata/source. Each prints the events that the sink received, and its
 // reducer. The follower has its default times, and pages of two keys.
 //

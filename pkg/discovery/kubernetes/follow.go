@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,22 +23,31 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// pace has the times of a follower. Read-only.
-type pace struct {
-	// least and most bound the pause before a question that has failed is asked again. It
+// Pace says how a [Source] asks its apiserver. A field that is 0 has its default.
+type Pace struct {
+	// Least and Most bound the pause before a question that has failed is asked again. It
 	// doubles from one to the other; up to as much again is added at random, so that many
-	// plugins do not ask at once.
-	least, most time.Duration
-	// answer is how long the apiserver may take to begin an answer.
-	answer time.Duration
-	// silence is how long a watch may tell nothing, not even a bookmark, which an
-	// apiserver sends each minute. The watch is then begun again where it was.
-	silence time.Duration
-	page    int64 // objects in a page of a list
+	// plugins do not ask at once. Defaults: 200 ms and 5 s. Higher values spare an apiserver
+	// in trouble, and pods are known again later.
+	Least, Most time.Duration
+	// Answer is how long the apiserver may take to begin an answer; a list may take four
+	// times that. Default 30 s. With a higher value an apiserver that hangs is left later.
+	Answer time.Duration
+	// Silence is how long a watch may tell nothing, not even a bookmark, which an
+	// apiserver sends each minute. The watch is then begun again where it was. Default 3 min.
+	// With a higher value pods that have left stay known for longer if a watch hangs.
+	Silence time.Duration
+	// Page is how many objects a page of a list has. Default 250.
+	Page int64
 }
 
-var defaultPace = pace{ //nolint:gochecknoglobals // read-only
-	least: 200 * time.Millisecond, most: 5 * time.Second, answer: 30 * time.Second, silence: 3 * time.Minute, page: 250,
+func (p Pace) withDefaults() Pace {
+	p.Least = cmp.Or(p.Least, 200*time.Millisecond)
+	p.Most = cmp.Or(p.Most, 5*time.Second)
+	p.Answer = cmp.Or(p.Answer, 30*time.Second)
+	p.Silence = cmp.Or(p.Silence, 3*time.Minute)
+	p.Page = cmp.Or(p.Page, 250)
+	return p
 }
 
 // follower lists and watches one resource, and tells what comes of it. It is the reflector's
@@ -53,7 +63,7 @@ type follower struct {
 	of       resource
 	by       query
 	fields   string
-	pace     *pace
+	pace     Pace
 	tell     func(input) // passes an input on, unless the run has ended
 
 	initial bool // the last question that may be followed by Replace was a watch
@@ -69,9 +79,9 @@ func (f *follower) run(ctx context.Context) {
 	quiet := logr.Discard()
 	r := cache.NewReflectorWithOptions(f, nil, f, cache.ReflectorOptions{
 		Name: f.of.String(), Logger: &quiet,
-		Backoff: &wait.Backoff{Duration: f.pace.least, Factor: 2, Jitter: 1, Steps: 16, Cap: f.pace.most},
+		Backoff: &wait.Backoff{Duration: f.pace.Least, Factor: 2, Jitter: 1, Steps: 16, Cap: f.pace.Most},
 	})
-	r.WatchListPageSize = f.pace.page
+	r.WatchListPageSize = f.pace.Page
 	r.RunWithContext(klog.NewContext(ctx, quiet))
 }
 
@@ -88,7 +98,7 @@ func (f *follower) Watch(o metav1.ListOptions) (watch.Interface, error) {
 func (f *follower) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	f.initial = false
 	o.LabelSelector, o.FieldSelector = f.by.selector, f.fields
-	ctx, cancel := context.WithTimeoutCause(ctx, 4*f.pace.answer, fmt.Errorf("no answer within %s", 4*f.pace.answer))
+	ctx, cancel := context.WithTimeoutCause(ctx, 4*f.pace.Answer, fmt.Errorf("no answer within %s", 4*f.pace.Answer))
 	defer cancel()
 	list, err := f.resource.List(ctx, o)
 	if err != nil {
@@ -114,7 +124,7 @@ func (f *follower) WatchWithContext(ctx context.Context, o metav1.ListOptions) (
 	}
 	o.LabelSelector, o.FieldSelector = f.by.selector, f.fields
 	ctx, cancel := context.WithCancelCause(ctx)
-	late := time.AfterFunc(f.pace.answer, func() { cancel(fmt.Errorf("no answer within %s", f.pace.answer)) })
+	late := time.AfterFunc(f.pace.Answer, func() { cancel(fmt.Errorf("no answer within %s", f.pace.Answer)) })
 	w, err := f.resource.Watch(ctx, o)
 	if !late.Stop() && err == nil {
 		w.Stop()
@@ -250,7 +260,7 @@ func (t *tap) run() {
 	default:
 		t.resumed()
 	}
-	silence := time.NewTimer(t.f.pace.silence)
+	silence := time.NewTimer(t.f.pace.Silence)
 	defer silence.Stop()
 	for {
 		select {
@@ -262,7 +272,7 @@ func (t *tap) run() {
 			if !ok || !t.pass(ev) {
 				return
 			}
-			silence.Reset(t.f.pace.silence)
+			silence.Reset(t.f.pace.Silence)
 		}
 	}
 }

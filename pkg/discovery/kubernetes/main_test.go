@@ -4,13 +4,6 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
-
-	"github.com/seed-60ae5743/baton/test/kubetest"
 )
 
-var clusters kubetest.Clusters
-
-func TestMain(m *testing.M) {
-	Quiet()
-	goleak.VerifyTestMain(kubetest.Main{M: m, Clusters: &clusters})
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

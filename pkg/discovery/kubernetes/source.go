@@ -54,8 +54,8 @@ type Config struct {
 	// Notice is called at most once, with something that an operator should know of the
 	// cluster, from a goroutine of its own. Nil: not called.
 	Notice func(text string)
-
-	pace *pace // for tests; nil: the default
+	// Pace says how the apiserver is asked.
+	Pace Pace
 }
 
 // Validate returns every fault of c, joined, or nil.
@@ -78,6 +78,9 @@ func (c *Config) Validate() error {
 	}
 	if len(c.PrefillPorts) > 0 && len(c.PrefillSelector) == 0 {
 		bad("prefill ports: expected a prefill selector, too")
+	}
+	if p := c.Pace; min(p.Least, p.Most, p.Answer, p.Silence, time.Duration(p.Page)) < 0 {
+		bad("pace %+v: expected numbers above 0", p)
 	}
 	errs = append(errs, checkPorts(c.Ports), checkPorts(c.PrefillPorts), CheckLabels(c.Selector), CheckLabels(c.PrefillSelector))
 	for _, r := range c.Rules {
@@ -169,9 +172,7 @@ func New(c Config) (*Source, error) {
 	if len(c.Rules) == 0 {
 		c.Rules = DefaultRules()
 	}
-	if c.pace == nil {
-		c.pace = &defaultPace
-	}
+	c.Pace = c.Pace.withDefaults()
 	var fixed *Pool
 	if c.Pool == "" {
 		fixed = &Pool{Namespace: c.Namespace, Name: SelectorText(c.Selector), Selector: c.Selector, Ports: c.Ports}
@@ -304,7 +305,7 @@ func (f *following) change(ctx context.Context, q query, wg *sync.WaitGroup, run
 
 // follower returns a follower of a resource.
 func (s *Source) follower(of resource, by query, tell func(input)) *follower {
-	f := &follower{of: of, by: by, pace: s.cfg.pace, tell: tell}
+	f := &follower{of: of, by: by, pace: s.cfg.Pace, tell: tell}
 	what := schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 	if of == pools {
 		what = schema.GroupVersionResource{Group: s.cfg.Group, Version: "v1", Resource: "inferencepools"}

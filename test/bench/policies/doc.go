@@ -1,5 +1,6 @@
-// Package policies has ways to choose ranks, and the fleets and traffic on which they are
-// compared, for internal/replay; the plugin's own way is in internal/whatif.
+// Package policies has ways to choose ranks, for internal/replay; the plugin's own way is in
+// internal/whatif, and the fleets and traffic on which they are compared are in
+// internal/replay/replaytest.
 //
 // # Contract
 //
@@ -8,9 +9,6 @@
 // ended. Those that look at caches take a prompt for cached where it was sent, until a KV event
 // says that a block is gone; cache-aware hears no events. They choose decode ranks by the fewest
 // requests in flight.
-//
-// [Scenarios] makes the fleets and the traffic by name. Its numbers are stated, not measured on
-// an engine; String tells them.
 //
 // Choosers are used by one run each, and are not safe for concurrent use. Equal seeds give equal
 // choices.

@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/replay"
+	"github.com/seed-60ae5743/baton/internal/replay/replaytest"
 	"github.com/seed-60ae5743/baton/internal/whatif"
 	"github.com/seed-60ae5743/baton/test/bench/host"
-	"github.com/seed-60ae5743/baton/test/bench/policies"
 	"github.com/seed-60ae5743/baton/test/stack"
 )
 
@@ -320,7 +320,7 @@ func (o *options) sliceOf() ([]replay.Request, error) {
 	if !o.agents {
 		return o.read(o.played.requests, o.rates[0])
 	}
-	a := policies.DefaultAgents()
+	a := replaytest.DefaultAgents()
 	a.Seed, a.BlockTokens, a.Requests = o.seed, traceBlock, 2*o.played.requests // sessions overlap: the first half is dense
 	w, f := a.Workload(), o.played.simulated()
 	p, err := whatif.NewPlugin(f, w.BlockTokens, whatif.Default())
@@ -345,12 +345,12 @@ func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Wri
 		return nil, err
 	}
 	if o.bursts {
-		policies.Bunch(trace, 10*time.Second, time.Second)
+		replaytest.Bunch(trace, 10*time.Second, time.Second)
 	}
 	trace = o.played.scale.shrink(trace)
 	sim := o.played.simulated()
 	c := &comparison{
-		options: o.played, Trace: r.Trace, Requests: len(trace), Bound: workloadOf(trace).Bound(), Demand: policies.Demand(workloadOf(trace), sim),
+		options: o.played, Trace: r.Trace, Requests: len(trace), Bound: workloadOf(trace).Bound(), Demand: replaytest.Demand(workloadOf(trace), sim),
 		Span: time.Duration(float64(trace[len(trace)-1].At) / o.played.scale.Speedup), Slice: map[string]row{}, All: len(r.Cells[0].Load.Requests), Whole: map[string]row{},
 	}
 	for _, row := range r.Cells[0].Rows {
@@ -431,7 +431,7 @@ func (o *options) users(r *report) error {
 	if err != nil {
 		return err
 	}
-	s := policies.Scenarios{
+	s := replaytest.Scenarios{
 		Ranks: o.Ranks, PerToken: 1 / o.Speed, PerPrompt: o.Overhead.Seconds(), CacheBlocks: o.capacities[0],
 		EventDelay: o.EventDelay, Seed: o.seed, Trace: trace,
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/replay"
-	"github.com/seed-60ae5743/baton/test/bench/policies"
+	"github.com/seed-60ae5743/baton/internal/replay/replaytest"
 )
 
 // report is all that a run has found.
@@ -54,7 +54,7 @@ func (r *report) markdown() string {
 
 func (c *cell) write(b *strings.Builder) {
 	fmt.Fprintf(b, "\n## %s\n\n%s", c.Heading, about(c.Load))
-	if d := policies.Demand(c.Load, c.Fleet); d > 0 { // else how much is asked for depends on how fast it is served
+	if d := replaytest.Demand(c.Load, c.Fleet); d > 0 { // else how much is asked for depends on how fast it is served
 		fmt.Fprintf(b, " Without caches they would take %.0f %% of the fleet's time.", 100*d)
 	}
 	b.WriteString("\n\n")

@@ -1,4 +1,4 @@
-package etcd
+package etcd_test
 
 import (
 	"context"
@@ -24,6 +24,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -75,13 +76,13 @@ func TestAMovedLeaderLosesNoWorker(t *testing.T) {
 		}
 	})
 	dial := func() *clientv3.Client {
-		c, err := Dial(ClientConfig{Endpoints: ends})
+		c, err := etcd.Dial(etcd.ClientConfig{Endpoints: ends})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
 	c := dial()
-	r := register(t, c, func(c *RegistrarConfig) { c.TTL = 4 * time.Second })
+	r := register(t, c, func(c *etcd.RegistrarConfig) { c.TTL = 4 * time.Second })
 	id := r.announce(workerAt(t, worker.Prefill, "10.0.0.1:30000"), 1)
 	w := watchPlain(t, dial())
 	w.has("10.0.0.1:30000")
@@ -116,38 +117,74 @@ func TestAMovedLeaderLosesNoWorker(t *testing.T) {
 	require.Empty(t, left)
 }
 
+// TestAMemberThatStandsStillIsPassedOver, whichever of three it is, by each listing and by each
+// watch.
 func TestAMemberThatStandsStillIsPassedOver(t *testing.T) {
 	t.Parallel()
-	t.Run("by listings", func(t *testing.T) {
-		t.Parallel()
-		src := oneOfThreeIsDeaf(t)
-		for range 9 { // each endpoint is used three times
-			l, err := src.list(t.Context())
-			require.NoError(t, err)
-			require.Len(t, l.kvs, 1)
-		}
-	})
-	t.Run("by watches", func(t *testing.T) {
-		t.Parallel()
-		src := oneOfThreeIsDeaf(t)
-		src.pace.silence = 4500 * time.Millisecond
-		for range 6 {
-			once, end := context.WithCancel(t.Context())
-			w, responses, err := src.open(once, 1)
-			require.NoError(t, err)
-			require.NotEmpty(t, (<-responses).Events)
-			end()
-			_ = w.Close()
-		}
-	})
+	for deaf := range 3 {
+		t.Run(fmt.Sprint(deaf), func(t *testing.T) {
+			t.Parallel()
+			past, client, asked := oneOfThreeIsDeaf(t, deaf)
+			for i := range 4 { // more than there are members
+				src, err := etcd.New(client, etcd.Config{Silence: 4500 * time.Millisecond, ListTimeout: 4500 * time.Millisecond})
+				require.NoError(t, err)
+				heard, end := runs(t, src)
+				list, ok := heard().(discovery.List)
+				require.True(t, ok)
+				require.Len(t, list.Entries, 1+i)
+				added := fmt.Sprintf("10.0.0.2:800%d", i)
+				put(t, past, worker.ID(2+i), added)
+				batch, ok := heard().(discovery.Batch)
+				require.True(t, ok)
+				require.Equal(t, added, batch.Ops[0].Entry.Worker.Endpoint.String())
+				require.NoError(t, end())
+			}
+			require.Positive(t, asked(), "else it was not passed over")
+		})
+	}
 }
 
-// oneOfThreeIsDeaf returns a source with three endpoints of an etcd that has one key.
-// All three were used; one of them does not answer any more.
-func oneOfThreeIsDeaf(t *testing.T) *Source {
+// sink hands on what it is sent.
+type sink chan discovery.Event
+
+func (s sink) Send(ev discovery.Event) error {
+	if several, ok := ev.(discovery.Batches); ok {
+		for _, b := range several {
+			s <- b
+		}
+		return nil
+	}
+	s <- ev
+	return nil
+}
+
+// runs runs a source until end, which returns its error. heard returns its next event.
+func runs(t *testing.T, src *etcd.Source) (heard func() discovery.Event, end func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	events, done := make(sink, 1000), make(chan error, 1)
+	go func() { done <- src.Run(ctx, events) }()
+	heard = func() discovery.Event {
+		t.Helper()
+		select {
+		case ev := <-events:
+			return ev
+		case <-time.After(patience):
+			require.FailNow(t, "no event came")
+			return nil
+		}
+	}
+	return heard, func() error { cancel(); return <-done }
+}
+
+// oneOfThreeIsDeaf returns a client with three endpoints of an etcd that has one key, another
+// past them, and how much was sent to the deaf one. All three were used; one of them does not
+// answer any more.
+func oneOfThreeIsDeaf(t *testing.T, deaf int) (past, client *clientv3.Client, asked func() int) {
 	t.Helper()
 	s := newServer(t)
-	put(t, s.dial(), 1, "10.0.0.1:8000")
+	past = direct(t, s)
+	put(t, past, 1, "10.0.0.1:8000")
 	var ends []string
 	var gates []*gate
 	for range 3 {
@@ -155,11 +192,9 @@ func oneOfThreeIsDeaf(t *testing.T) *Source {
 		g.open(s.etcd.Clients[0].Addr().String())
 		gates, ends = append(gates, g), append(ends, g.addr())
 	}
-	client, err := Dial(ClientConfig{Endpoints: ends})
+	client, err := etcd.Dial(etcd.ClientConfig{Endpoints: ends})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
-	src, err := New(client, Config{Silence: 6 * time.Second, ListTimeout: 4500 * time.Millisecond})
-	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	eventually(t, func() bool {
@@ -173,9 +208,9 @@ func oneOfThreeIsDeaf(t *testing.T) *Source {
 		}
 		return true
 	}, "all ways are used")
-	gates[1].deafen()
-	t.Cleanup(gates[1].hear)
-	return src
+	gates[deaf].deafen()
+	t.Cleanup(gates[deaf].hear)
+	return past, client, gates[deaf].held
 }
 
 // pki writes the certificates of an authority, a server and a client, and returns their
@@ -222,7 +257,7 @@ func TestTLSWithClientCertificates(t *testing.T) {
 		c.ListenClientUrls, c.AdvertiseClientUrls = free, free
 		c.ClientTLSInfo = transport.TLSInfo{CertFile: server[0], KeyFile: server[1], TrustedCAFile: ca, ClientCertAuth: true}
 	})
-	tls := func(c *ClientConfig) {
+	tls := func(c *etcd.ClientConfig) {
 		c.Endpoints = []string{"https://" + s.gate.addr()}
 		c.CA, c.Cert, c.Key, c.ServerName = ca, client[0], client[1], "etcd.test"
 	}
@@ -231,7 +266,7 @@ func TestTLSWithClientCertificates(t *testing.T) {
 	w := watchPlain(t, s.dial(tls))
 	w.has("10.0.0.1:30000")
 
-	bare := s.dial(tls, func(c *ClientConfig) { c.Endpoints = []string{s.gate.addr()} })
+	bare := s.dial(tls, func(c *etcd.ClientConfig) { c.Endpoints = []string{s.gate.addr()} })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	_, err := bare.Get(ctx, "x")
@@ -242,12 +277,12 @@ func TestTLSWithClientCertificates(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, closed.Close())
 	var said []func()
-	for why, wrong := range map[string]func(*ClientConfig){
-		"tls: ":              func(c *ClientConfig) { c.Cert, c.Key = "", "" },
-		"not other.test":     func(c *ClientConfig) { c.ServerName = "other.test" },
-		"unknown authority":  func(c *ClientConfig) { c.CA = elsewhere },
-		"connection refused": func(c *ClientConfig) { c.Endpoints = []string{"https://" + closed.Addr().String()} },
-		"error reading":      func(c *ClientConfig) { *c = ClientConfig{Endpoints: []string{"http://" + s.gate.addr()}} },
+	for why, wrong := range map[string]func(*etcd.ClientConfig){
+		"tls: ":              func(c *etcd.ClientConfig) { c.Cert, c.Key = "", "" },
+		"not other.test":     func(c *etcd.ClientConfig) { c.ServerName = "other.test" },
+		"unknown authority":  func(c *etcd.ClientConfig) { c.CA = elsewhere },
+		"connection refused": func(c *etcd.ClientConfig) { c.Endpoints = []string{"https://" + closed.Addr().String()} },
+		"error reading":      func(c *etcd.ClientConfig) { *c = etcd.ClientConfig{Endpoints: []string{"http://" + s.gate.addr()}} },
 	} {
 		client := s.dial(tls, wrong)
 		w := watchPlain(t, client)
@@ -281,9 +316,9 @@ func withUsers(t *testing.T, c *clientv3.Client) {
 	must(c.UserAdd(ctx, "root", "secret"))
 	must(c.UserGrantRole(ctx, "root", "root"))
 	must(c.RoleAdd(ctx, "workers"))
-	must(c.RoleGrantPermission(ctx, "workers", folder(DefaultPrefix), clientv3.GetPrefixRangeEnd(folder(DefaultPrefix)), clientv3.PermissionType(clientv3.PermReadWrite)))
+	must(c.RoleGrantPermission(ctx, "workers", folder, clientv3.GetPrefixRangeEnd(folder), clientv3.PermissionType(clientv3.PermReadWrite)))
 	must(c.RoleAdd(ctx, "readers"))
-	must(c.RoleGrantPermission(ctx, "readers", folder(DefaultPrefix), clientv3.GetPrefixRangeEnd(folder(DefaultPrefix)), clientv3.PermissionType(clientv3.PermRead)))
+	must(c.RoleGrantPermission(ctx, "readers", folder, clientv3.GetPrefixRangeEnd(folder), clientv3.PermissionType(clientv3.PermRead)))
 	must(c.UserAdd(ctx, "reader", "word"))
 	must(c.UserGrantRole(ctx, "reader", "readers"))
 	must(c.UserAdd(ctx, "user", "word"))
@@ -296,11 +331,11 @@ func TestUsersWithPasswordsOutliveTheirTokens(t *testing.T) {
 	s := newServer(t, func(c *embed.Config) { c.AuthTokenTTL, c.BcryptCost = 1, 4 })
 	withUsers(t, s.dial())
 	s.stop()
-	as := func(c *ClientConfig) { c.Username, c.Password = "user", "word" }
-	reader := func(c *ClientConfig) { c.Username, c.Password = "reader", "word" } // as a plugin is
-	first, second := s.dial(as), s.dial(reader)                                   // made while etcd is away
+	as := func(c *etcd.ClientConfig) { c.Username, c.Password = "user", "word" }
+	reader := func(c *etcd.ClientConfig) { c.Username, c.Password = "reader", "word" } // as a plugin is
+	first, second := s.dial(as), s.dial(reader)                                        // made while etcd is away
 	s.start()
-	r := register(t, first, func(c *RegistrarConfig) { c.TTL = 4 * time.Second })
+	r := register(t, first, func(c *etcd.RegistrarConfig) { c.TTL = 4 * time.Second })
 	id := r.announce(workerAt(t, worker.Prefill, "10.0.0.1:30000"), 1)
 	w := watchPlain(t, second)
 	w.has("10.0.0.1:30000")
@@ -317,6 +352,6 @@ func TestUsersWithPasswordsOutliveTheirTokens(t *testing.T) {
 	defer cancel()
 	_, err := first.Put(ctx, "elsewhere", "x")
 	require.ErrorContains(t, err, "permission denied")
-	_, err = s.dial(func(c *ClientConfig) { c.Username, c.Password = "user", "wrong" }).Get(ctx, folder(DefaultPrefix))
+	_, err = s.dial(func(c *etcd.ClientConfig) { c.Username, c.Password = "user", "wrong" }).Get(ctx, folder)
 	require.ErrorContains(t, err, "authentication failed")
 }

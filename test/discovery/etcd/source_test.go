@@ -1,4 +1,4 @@
-package etcd
+package etcd_test
 
 import (
 	"context"
@@ -13,13 +13,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // quick returns a source's config for tests in real time.
-func quick() Config {
-	return Config{Progress: 50 * time.Millisecond, Silence: time.Second, ListTimeout: 2 * time.Second, Grace: 10 * time.Second, PageSize: 2}
+func quick() etcd.Config {
+	return etcd.Config{Progress: 50 * time.Millisecond, Silence: time.Second, ListTimeout: 2 * time.Second, Grace: 10 * time.Second, PageSize: 2}
 }
 
 // watched is a view over a source, and a record of its calls.
@@ -62,13 +63,13 @@ func watch(t *testing.T, src discovery.Source) *watched {
 	return w
 }
 
-func watchPlain(t *testing.T, c *clientv3.Client, adjust ...func(*Config)) *watched {
+func watchPlain(t *testing.T, c *clientv3.Client, adjust ...func(*etcd.Config)) *watched {
 	t.Helper()
 	cfg := quick()
 	for _, f := range adjust {
 		f(&cfg)
 	}
-	src, err := New(c, cfg)
+	src, err := etcd.New(c, cfg)
 	require.NoError(t, err)
 	return watch(t, src)
 }
@@ -102,7 +103,7 @@ func put(t *testing.T, c *clientv3.Client, id worker.ID, addr string) {
 	rec.ID = id
 	line, err := record.Marshal(&rec)
 	require.NoError(t, err)
-	_, err = c.Put(t.Context(), workerKey(DefaultPrefix, clientv3.LeaseID(id)), string(line))
+	_, err = c.Put(t.Context(), workerKey(clientv3.LeaseID(id)), string(line))
 	require.NoError(t, err)
 }
 
@@ -116,17 +117,17 @@ func TestTheViewFollowsEtcd(t *testing.T) {
 	w := watchPlain(t, s.dial())
 	w.has("10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.1:8002", "10.0.0.1:8003", "10.0.0.1:8004")
 
-	r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
+	r := register(t, c, func(c *etcd.RegistrarConfig) { c.TTL = time.Hour })
 	id := r.announce(workerAt(t, worker.Prefill, "10.0.0.2:30000"), 1)
 	eventually(t, func() bool { return w.Load().Worker(id) != nil }, "a registration is seen")
 	id = r.announce(workerAt(t, worker.Prefill, "10.0.0.2:30000"), 2)
 	eventually(t, func() bool { return w.Load().Worker(id) != nil }, "a new life is seen")
 	require.NoError(t, r.end())
-	_, err := c.Delete(t.Context(), folder(DefaultPrefix)+"1", clientv3.WithRange(folder(DefaultPrefix)+"5"))
+	_, err := c.Delete(t.Context(), folder+"1", clientv3.WithRange(folder+"5"))
 	require.NoError(t, err)
 	w.has("10.0.0.1:8004")
 
-	_, err = c.Put(t.Context(), folder(DefaultPrefix)+"5", "{")
+	_, err = c.Put(t.Context(), folder+"5", "{")
 	require.NoError(t, err)
 	eventually(t, func() bool { return len(w.Status().Problems) == 1 }, "the fault is shown")
 	w.has("10.0.0.1:8004")
@@ -141,7 +142,7 @@ func TestThousandsRegisterAndAreKnown(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	c := s.dial()
-	w := watchPlain(t, s.dial(), func(c *Config) { c.PageSize = 500 })
+	w := watchPlain(t, s.dial(), func(c *etcd.Config) { c.PageSize = 500 })
 	w.state(discovery.Watching)
 	began, next := time.Now(), make(chan int)
 	var writers sync.WaitGroup
@@ -178,7 +179,7 @@ func TestAQuietEtcdIsNoLoss(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	put(t, s.dial(), 1, "10.0.0.1:8000")
-	w := watchPlain(t, s.dial(), func(c *Config) { c.Silence = 3 * time.Second }) // sixty probes, for slow machines
+	w := watchPlain(t, s.dial(), func(c *etcd.Config) { c.Silence = 3 * time.Second }) // sixty probes, for slow machines
 	w.has("10.0.0.1:8000")
 	rested(t, 6500*time.Millisecond)
 	require.Zero(t, w.Status().Sources[0].Losses)
@@ -209,19 +210,19 @@ func TestWhatWasCompactedWhileTheSourceWasAwayIsListed(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	to := s.etcd.Clients[0].Addr().String()
-	direct, err := Dial(ClientConfig{Endpoints: []string{to}})
+	direct, err := etcd.Dial(etcd.ClientConfig{Endpoints: []string{to}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = direct.Close() })
 	put(t, direct, 1, "10.0.0.1:8000")
 	put(t, direct, 2, "10.0.0.1:8001")
-	w := watchPlain(t, s.dial(), func(c *Config) { c.Grace = 500 * time.Millisecond }) // a missing worker may mean lost data
+	w := watchPlain(t, s.dial(), func(c *etcd.Config) { c.Grace = 500 * time.Millisecond }) // a missing worker may mean lost data
 	w.has("10.0.0.1:8000", "10.0.0.1:8001")
 	s.gate.shut()
 	w.state(discovery.Stale)
 	for range 5 {
 		put(t, direct, 3, "10.0.0.1:8002")
 	}
-	res, err := direct.Delete(t.Context(), workerKey(DefaultPrefix, 1))
+	res, err := direct.Delete(t.Context(), workerKey(1))
 	require.NoError(t, err)
 	_, err = direct.Compact(t.Context(), res.Header.Revision)
 	require.NoError(t, err)
@@ -296,7 +297,7 @@ func TestAWipedEtcdDropsWhoDoesNotComeBackAfterTheGrace(t *testing.T) {
 	s := newServer(t)
 	put(t, s.dial(), 1, "10.0.0.1:8000")
 	put(t, s.dial(), 2, "10.0.0.1:8001")
-	w := watchPlain(t, s.dial(), func(c *Config) { c.Grace = 700 * time.Millisecond })
+	w := watchPlain(t, s.dial(), func(c *etcd.Config) { c.Grace = 700 * time.Millisecond })
 	w.has("10.0.0.1:8000", "10.0.0.1:8001")
 	s.wipe()
 	s.start()
@@ -346,7 +347,7 @@ func TestWorkersWhoseLeasesEndedInAnOutageHaveAWhileToComeBack(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	to := s.etcd.Clients[0].Addr().String()
-	direct, err := Dial(ClientConfig{Endpoints: []string{to}})
+	direct, err := etcd.Dial(etcd.ClientConfig{Endpoints: []string{to}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = direct.Close() })
 	lease, err := direct.Grant(t.Context(), 3600)
@@ -356,10 +357,10 @@ func TestWorkersWhoseLeasesEndedInAnOutageHaveAWhileToComeBack(t *testing.T) {
 		rec.ID = worker.ID(i + 1)
 		line, err := record.Marshal(&rec)
 		require.NoError(t, err)
-		_, err = direct.Put(t.Context(), workerKey(DefaultPrefix, clientv3.LeaseID(i+1)), string(line), clientv3.WithLease(lease.ID))
+		_, err = direct.Put(t.Context(), workerKey(clientv3.LeaseID(i+1)), string(line), clientv3.WithLease(lease.ID))
 		require.NoError(t, err)
 	}
-	w := watchPlain(t, s.dial(), func(c *Config) { c.Return = 10 * time.Second })
+	w := watchPlain(t, s.dial(), func(c *etcd.Config) { c.Return = 10 * time.Second })
 	w.has("10.0.0.1:8000", "10.0.0.1:8001")
 	s.gate.shut()
 	w.state(discovery.Stale)
@@ -377,51 +378,4 @@ func TestWorkersWhoseLeasesEndedInAnOutageHaveAWhileToComeBack(t *testing.T) {
 	require.NotNil(t, w.Load().Worker(3))
 	_, left := w.heard()
 	require.Empty(t, left)
-}
-
-func TestConfigsAreRefusedWithEveryFaultNamed(t *testing.T) {
-	_, err := New(&clientv3.Client{}, Config{Prefix: "a/", Silence: time.Second, ListTimeout: -1, PageSize: -1})
-	for _, text := range []string{`prefix "a/"`, "silence 1s", "list timeout -1ns", "page size -1"} {
-		require.ErrorContains(t, err, text)
-	}
-	_, err = New(nil, Config{})
-	require.ErrorContains(t, err, "expected a client")
-	_, err = Dial(ClientConfig{Username: "u", Cert: "c"})
-	for _, text := range []string{"endpoints: expected at least one", "both user and password", "both cert and key"} {
-		require.ErrorContains(t, err, text)
-	}
-	_, err = Dial(ClientConfig{Endpoints: []string{"127.0.0.1:1"}, CA: "testdata/absent"})
-	require.ErrorContains(t, err, "etcd: tls")
-}
-
-func TestEndpointsAreOfOneKindThatFitsWhatIsGiven(t *testing.T) {
-	for name, tc := range map[string]struct {
-		c     ClientConfig
-		urls  []string
-		fault string
-	}{
-		"plain":                   {c: ClientConfig{Endpoints: []string{"a:1", "http://[::1]:2"}}, urls: []string{"http://a:1", "http://[::1]:2"}},
-		"a CA means https":        {c: ClientConfig{Endpoints: []string{"a:1", "https://b:2"}, CA: "ca"}, urls: []string{"https://a:1", "https://b:2"}},
-		"a server name, too":      {c: ClientConfig{Endpoints: []string{"a:1"}, ServerName: "s"}, urls: []string{"https://a:1"}},
-		"https with system roots": {c: ClientConfig{Endpoints: []string{"https://a:1"}}, urls: []string{"https://a:1"}},
-		"http with a CA":          {c: ClientConfig{Endpoints: []string{"http://a:1"}, CA: "ca"}, fault: "endpoints with http://: expected https://"},
-		"mixed":                   {c: ClientConfig{Endpoints: []string{"http://a:1", "https://b:1"}}, fault: "endpoints http://a:1,https://b:1: expected all with http or all with https"},
-		"no scheme is http":       {c: ClientConfig{Endpoints: []string{"a:1", "https://b:1"}}, fault: "expected all with http or all with https"},
-		"another scheme":          {c: ClientConfig{Endpoints: []string{"ftp://a:1"}}, fault: `endpoint "ftp://a:1": expected host:port`},
-		"no port":                 {c: ClientConfig{Endpoints: []string{"a"}}, fault: `endpoint "a": expected host:port`},
-		"port 0":                  {c: ClientConfig{Endpoints: []string{"a:0"}}, fault: `endpoint "a:0": expected host:port`},
-		"a path":                  {c: ClientConfig{Endpoints: []string{"http://a:1/x"}}, fault: `endpoint "http://a:1/x": expected host:port`},
-		"no host":                 {c: ClientConfig{Endpoints: []string{":1"}}, fault: `endpoint ":1": expected host:port`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if tc.fault != "" {
-				require.ErrorContains(t, tc.c.Validate(), tc.fault)
-				return
-			}
-			urls, err := tc.c.urls()
-			require.NoError(t, err)
-			require.Equal(t, tc.urls, urls)
-			require.NoError(t, tc.c.Validate())
-		})
-	}
 }

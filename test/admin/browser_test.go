@@ -1,6 +1,6 @@
 //go:build browser
 
-package admin
+package admin_test
 
 import (
 	"context"
@@ -21,8 +21,11 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/admin/admintest"
 	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/internal/hour"
+	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -40,7 +43,7 @@ type tab struct {
 }
 
 // browser starts Chromium, whose tabs open the page of cfg.
-func browser(t *testing.T) func(cfg Config) *tab {
+func browser(t *testing.T) func(cfg admin.Config) *tab {
 	t.Helper()
 	var bin string
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
@@ -56,9 +59,9 @@ func browser(t *testing.T) func(cfg Config) *tab {
 	first, closeAll := chromedp.NewContext(alloc)
 	require.NoError(t, chromedp.Do(first))
 	t.Cleanup(closeAll)
-	return func(cfg Config) *tab {
+	return func(cfg admin.Config) *tab {
 		cfg.Address = "127.0.0.1:0"
-		s, err := New(cfg)
+		s, err := admin.New(cfg)
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(context.Background())
 		done := make(chan error, 1)
@@ -153,15 +156,17 @@ func (b *tab) picture(name string) {
 }
 
 // liveConfig is a fleet whose loads change with each look.
-func liveConfig(t *testing.T, n int, models ...string) Config {
+func liveConfig(t *testing.T, n int, models ...string) admin.Config {
 	looks := 0
 	end := time.Now()
-	h := busyHour(end)
-	return Config{
-		Journal: fullJournal(t, end), Hour: func(_ time.Time, steps int) []hour.Span { return h.Spans(end, steps) },
-		State: func() State {
+	h := admintest.BusyHour(end)
+	full, err := admintest.FullJournal(end)
+	require.NoError(t, err)
+	return admin.Config{
+		Journal: full, Hour: func(_ time.Time, steps int) []hour.Span { return h.Spans(end, steps) },
+		State: func() admin.State {
 			looks++
-			s := fleetState(time.Now(), n, models...)
+			s := admintest.FleetState(time.Now(), n, models...)
 			s.Ready, s.StartedAt = true, end.Add(-58*time.Minute)
 			s.Workers[0].Ranks[0].Requests += looks
 			return s
@@ -183,23 +188,23 @@ func hostileModels() []string {
 }
 
 // hostileConfig is a bad night whose every name is one of these, on a fleet of n workers.
-func hostileConfig(t *testing.T, n int) Config {
+func hostileConfig(t *testing.T, n int) admin.Config {
 	cfg := liveConfig(t, n, hostileModels()...)
 	state := cfg.State
-	cfg.State = func() State {
+	cfg.State = func() admin.State {
 		s := state()
 		night := nightState()
 		s.Channels, s.Replicas, s.OwnSum, s.Transitions = night.Channels, night.Replicas, night.OwnSum, night.Transitions
 		for i, name := range hostileModels() {
 			w := &s.Workers[i]
-			w.Endpoint, w.Reason, w.Health, w.Namespace = name+":8000", name, Aside, name
+			w.Endpoint, w.Reason, w.Health, w.Namespace = name+":8000", name, admin.Aside, name
 			w.Ranks[0].Events.Reason, w.Ranks[0].Events.Via = name, name
 			s.View.Source, s.Config = name, name
 			s.Keys[i].Reason, s.Keys[i].CanServe = name, i%2 == 0
-			s.Transitions = append(s.Transitions, Transition{At: s.Now, What: name, From: name, To: name, Why: name})
-			s.Replicas = append(s.Replicas, ReplicaRow{Address: name, Name: name, State: "silent", Since: s.Now, Error: name})
-			s.Channels = append(s.Channels, ChannelRow{Name: name, Reason: name, Refused: map[string]uint64{name: 1}})
-			s.Failures = append(s.Failures, FailureRow{Code: name})
+			s.Transitions = append(s.Transitions, admin.Transition{At: s.Now, What: name, From: name, To: name, Why: name})
+			s.Replicas = append(s.Replicas, admin.ReplicaRow{Address: name, Name: name, State: "silent", Since: s.Now, Error: name})
+			s.Channels = append(s.Channels, admin.ChannelRow{Name: name, Reason: name, Refused: map[string]uint64{name: 1}})
+			s.Failures = append(s.Failures, admin.FailureRow{Code: name})
 		}
 		return s
 	}
@@ -212,6 +217,18 @@ func hostileConfig(t *testing.T, n int) Config {
 		cfg.Journal.End(h, decision.Failed, name, 502, time.Now())
 	}
 	return cfg
+}
+
+// when is the time of the bad night.
+func when() time.Time { return time.Date(2025, 3, 9, 3, 12, 45, 0, time.UTC) }
+
+func nightState() admin.State { return admintest.NightState(when()) }
+
+func nightJournal(t *testing.T) *journal.Journal {
+	t.Helper()
+	j, err := admintest.NightJournal(when())
+	require.NoError(t, err)
+	return j
 }
 
 const openDecision = `document.querySelector("#p-decisions details").open = true`
@@ -237,7 +254,7 @@ func TestTheLookOfThePage(t *testing.T) {
 	many.picture("many")
 	many.open(390, 844, "dark", "")
 	many.picture("many-390")
-	night := open(Config{State: nightState, Journal: nightJournal(t), Hour: hour.New(time.Now()).Spans})
+	night := open(admin.Config{State: nightState, Journal: nightJournal(t), Hour: hour.New(time.Now()).Spans})
 	night.open(1400, 900, "dark", "")
 	night.picture("night")
 	for _, b := range []*tab{b, many, night} {
@@ -379,7 +396,7 @@ const dimTexts = `(() => {
 
 func TestTextsCanBeReadInTheLightAndInTheDark(t *testing.T) {
 	open := browser(t)
-	for _, cfg := range []Config{hostileConfig(t, 40), {State: nightState, Journal: nightJournal(t), Hour: hour.New(time.Now()).Spans}} {
+	for _, cfg := range []admin.Config{hostileConfig(t, 40), {State: nightState, Journal: nightJournal(t), Hour: hour.New(time.Now()).Spans}} {
 		b := open(cfg)
 		for _, scheme := range []string{"light", "dark"} {
 			b.open(1400, 900, scheme, "?sort=-legs")

@@ -1,4 +1,4 @@
-package etcd
+package etcd_test
 
 import (
 	"context"
@@ -12,7 +12,15 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
+
+// folder is what the keys of all workers begin with.
+const folder = etcd.DefaultPrefix + "/workers/"
+
+func workerKey(id clientv3.LeaseID) string { return folder + worker.ID(id).String() }
 
 // patience is how long a test waits for something that must come, also on a busy
 // machine.
@@ -89,13 +97,13 @@ func (s *server) wipe() {
 	s.dir = s.t.TempDir()
 }
 
-func (s *server) dial(adjust ...func(*ClientConfig)) *clientv3.Client {
+func (s *server) dial(adjust ...func(*etcd.ClientConfig)) *clientv3.Client {
 	s.t.Helper()
-	c := ClientConfig{Endpoints: []string{s.gate.addr()}}
+	c := etcd.ClientConfig{Endpoints: []string{s.gate.addr()}}
 	for _, f := range adjust {
 		f(&c)
 	}
-	client, err := Dial(c)
+	client, err := etcd.Dial(c)
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { _ = client.Close() })
 	return client
@@ -124,6 +132,7 @@ type gate struct {
 	mu    sync.Mutex
 	to    string // "": shut
 	deaf  chan struct{}
+	waits int // writes that waited because it was deaf
 	conns map[net.Conn]bool
 }
 
@@ -177,6 +186,13 @@ func (g *gate) hear() {
 	g.open(to)
 }
 
+// held returns how much has come while the gate was deaf.
+func (g *gate) held() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.waits
+}
+
 func (g *gate) serve() {
 	for {
 		c, err := g.ln.Accept()
@@ -222,6 +238,9 @@ type listener struct {
 func (l listener) Write(b []byte) (int, error) {
 	l.g.mu.Lock()
 	deaf := l.g.deaf
+	if deaf != nil {
+		l.g.waits++
+	}
 	l.g.mu.Unlock()
 	if deaf != nil {
 		<-deaf

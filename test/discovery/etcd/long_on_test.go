@@ -1,6 +1,6 @@
 //go:build long
 
-package etcd
+package etcd_test
 
 import "time"
 

@@ -1,18 +1,23 @@
-package etcd
+package etcd_test
 
 import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc"
 
+	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -29,7 +34,7 @@ func workerAt(t *testing.T, role worker.Role, addr string) worker.Worker {
 
 // registration is a registrar that runs, and the calls of its hooks.
 type registration struct {
-	*Registrar
+	*etcd.Registrar
 	t   *testing.T
 	end func() error // ends Run and returns its error
 
@@ -39,11 +44,11 @@ type registration struct {
 	faults []error
 }
 
-func register(t *testing.T, client *clientv3.Client, adjust ...func(*RegistrarConfig)) *registration {
+func register(t *testing.T, client *clientv3.Client, adjust ...func(*etcd.RegistrarConfig)) *registration {
 	t.Helper()
 	r := &registration{t: t}
 	// A request gets a third of the TTL: a second is enough on a busy machine.
-	cfg := RegistrarConfig{TTL: 3 * time.Second, RetryMax: 200 * time.Millisecond, Hooks: RegistrarHooks{
+	cfg := etcd.RegistrarConfig{TTL: 3 * time.Second, RetryMax: 200 * time.Millisecond, Hooks: etcd.RegistrarHooks{
 		Registered: func(id worker.ID) { r.mu.Lock(); defer r.mu.Unlock(); r.ids = append(r.ids, id) },
 		Lost:       func(cause string) { r.mu.Lock(); defer r.mu.Unlock(); r.losses = append(r.losses, cause) },
 		Failed:     func(err error) { r.mu.Lock(); defer r.mu.Unlock(); r.faults = append(r.faults, err) },
@@ -52,7 +57,7 @@ func register(t *testing.T, client *clientv3.Client, adjust ...func(*RegistrarCo
 		f(&cfg)
 	}
 	var err error
-	r.Registrar, err = NewRegistrar(client, cfg)
+	r.Registrar, err = etcd.NewRegistrar(client, cfg)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -88,12 +93,12 @@ func (r *registration) heard() (ids []worker.ID, losses []string, faults []error
 // only returns the one worker that etcd has.
 func only(t *testing.T, c *clientv3.Client) worker.Worker {
 	t.Helper()
-	all := keys(t, c, folder(DefaultPrefix))
+	all := keys(t, c, folder)
 	require.Len(t, all, 1)
 	for k, v := range all {
 		w, err := record.ParseKnown(k, []byte(v))
 		require.NoError(t, err)
-		require.Equal(t, folder(DefaultPrefix)+w.ID.String(), k)
+		require.Equal(t, folder+w.ID.String(), k)
 		return *w
 	}
 	panic("unreachable")
@@ -113,6 +118,42 @@ func leases(t *testing.T, c *clientv3.Client) []worker.ID {
 		ids = append(ids, worker.ID(l.ID))
 	}
 	return ids
+}
+
+// intercepted is what a registrar writes through: commit ends each transaction.
+type intercepted struct {
+	clientv3.KV
+	commit func(*txn) (*clientv3.TxnResponse, error)
+}
+
+// Txn implements clientv3.KV.
+func (k *intercepted) Txn(ctx context.Context) clientv3.Txn { return &txn{Txn: k.KV.Txn(ctx), by: k} }
+
+// txn is a transaction, and what it does.
+type txn struct {
+	clientv3.Txn
+	by   *intercepted
+	then []clientv3.Op
+}
+
+func (x *txn) If(cs ...clientv3.Cmp) clientv3.Txn { x.Txn = x.Txn.If(cs...); return x }
+
+func (x *txn) Then(ops ...clientv3.Op) clientv3.Txn {
+	x.Txn, x.then = x.Txn.Then(ops...), ops
+	return x
+}
+
+func (x *txn) Else(ops ...clientv3.Op) clientv3.Txn { x.Txn = x.Txn.Else(ops...); return x }
+
+func (x *txn) Commit() (*clientv3.TxnResponse, error) { return x.by.commit(x) }
+
+// lease is that whose key is written.
+func (x *txn) lease(t *testing.T) clientv3.LeaseID {
+	id, err := worker.ParseID(strings.TrimPrefix(string(x.then[len(x.then)-1].KeyBytes()), folder))
+	if err != nil {
+		t.Error(err) // this is not the test's goroutine
+	}
+	return clientv3.LeaseID(id)
 }
 
 func TestAWorkerIsRegisteredUnderItsLeaseAndChangesUnderTheSameId(t *testing.T) {
@@ -163,7 +204,7 @@ func TestARestartedEngineGetsANewIdWithNoMomentWithoutAWorker(t *testing.T) {
 	require.Equal(t, id, only(t, c).ID)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	res := <-c.Watch(ctx, folder(DefaultPrefix), clientv3.WithPrefix(), clientv3.WithRev(head.Header.Revision+1))
+	res := <-c.Watch(ctx, folder, clientv3.WithPrefix(), clientv3.WithRev(head.Header.Revision+1))
 	require.Len(t, res.Events, 2, "both at once")
 	require.Equal(t, res.Events[0].Kv.ModRevision, res.Events[1].Kv.ModRevision, "in one transaction")
 	eventually(t, func() bool { return !slices.Contains(leases(t, c), old) }, "the old lease is revoked")
@@ -173,7 +214,7 @@ func TestAnEngineThatRestartsAgainAndAgainLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	c := s.dial()
-	r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
+	r := register(t, c, func(c *etcd.RegistrarConfig) { c.TTL = time.Hour })
 	rec := workerAt(t, worker.Decode, "10.0.0.2:30000")
 	for life := range uint64(150) { // more than one transaction can drop
 		r.announce(rec, life)
@@ -191,26 +232,53 @@ func TestAnEngineThatRestartsAgainAndAgainLeavesNothingBehind(t *testing.T) {
 
 func TestATransactionOfTheMostOperationsIsTaken(t *testing.T) {
 	t.Parallel()
+	const most = 32 // keys that one transaction deletes
 	s := newServer(t)
 	c := s.dial()
-	r, err := NewRegistrar(c, RegistrarConfig{})
-	require.NoError(t, err)
-	r.Announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
-	for range 2 * maxDrop {
-		require.NoError(t, r.grant(t.Context()))
+	seen := make(chan clientv3.LeaseID, 1)
+	var refuse atomic.Bool
+	refuse.Store(true)
+	var ops []clientv3.Op
+	c.KV = &intercepted{KV: c.KV, commit: func(x *txn) (*clientv3.TxnResponse, error) {
+		if refuse.Load() {
+			select {
+			case seen <- x.lease(t):
+			default:
+			}
+			return nil, errors.New("refused by the test")
+		}
+		if ops == nil {
+			ops = x.then
+		}
+		return x.Txn.Commit()
+	}}
+	r := register(t, c, func(c *etcd.RegistrarConfig) { c.TTL = time.Hour })
+	held := map[clientv3.LeaseID]bool{}
+	for life := range uint64(2 * most) { // each has a lease, whose key is not written
+		r.Announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), life)
+		for len(held) <= int(life) {
+			select {
+			case lease := <-seen:
+				held[lease] = true
+			case <-time.After(patience):
+				require.FailNow(t, "no lease is granted")
+			}
+		}
 	}
-	a := r.keeper.next(time.Now())
-	require.Len(t, a.drop, maxDrop)
-	require.NoError(t, r.write(t.Context(), a))
-	r.sentry.stop()
-	require.Equal(t, worker.ID(a.lease), only(t, c).ID)
+	refuse.Store(false)
+	r.sync()
+	require.Len(t, ops, most+1)
+	for _, op := range ops[:most] {
+		require.True(t, op.IsDelete())
+	}
+	require.Equal(t, r.ID(), only(t, c).ID)
 }
 
 func TestAWithdrawnWorkerIsGoneAtOnceAndMayComeBack(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	c := s.dial()
-	r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
+	r := register(t, c, func(c *etcd.RegistrarConfig) { c.TTL = time.Hour })
 	rec := workerAt(t, worker.Decode, "10.0.0.2:30000")
 	old := r.announce(rec, 1)
 	r.Withdraw()
@@ -238,17 +306,23 @@ func TestWhoLeavesSaysSoBeforeItsKeyGoes(t *testing.T) {
 			t.Parallel()
 			s := newServer(t)
 			c := s.dial()
-			r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
+			r := register(t, c, func(c *etcd.RegistrarConfig) { c.TTL = time.Hour })
 			id := r.announce(workerAt(t, worker.Decode, "10.0.0.2:30000"), 1)
-			first, err := c.Get(t.Context(), workerKey(DefaultPrefix, clientv3.LeaseID(id)))
+			first, err := c.Get(t.Context(), workerKey(clientv3.LeaseID(id)))
 			require.NoError(t, err)
-			require.Equal(t, time.Hour, leaseOf(first.Kvs[0]), "the record says how long its lease is")
+			src, err := etcd.New(c, quick())
+			require.NoError(t, err)
+			heard, end := runs(t, src)
+			list, ok := heard().(discovery.List)
+			require.True(t, ok)
+			require.Equal(t, time.Hour, list.Entries[0].Lease, "the record says how long its lease is")
+			require.NoError(t, end())
 			leave(r)
 			require.Empty(t, keys(t, c, ""))
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			var said []string
-			events := c.Watch(ctx, workerKey(DefaultPrefix, clientv3.LeaseID(id)), clientv3.WithRev(first.Header.Revision+1))
+			events := c.Watch(ctx, workerKey(clientv3.LeaseID(id)), clientv3.WithRev(first.Header.Revision+1))
 			for len(said) == 0 || said[len(said)-1] != "gone" {
 				for _, ev := range (<-events).Events {
 					if ev.Type == clientv3.EventTypeDelete {
@@ -270,7 +344,7 @@ func TestTheEndOfTheContextRevokesTheLease(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	c := s.dial()
-	r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
+	r := register(t, c, func(c *etcd.RegistrarConfig) { c.TTL = time.Hour })
 	r.announce(workerAt(t, worker.Decode, "10.0.0.2:30000"), 1)
 	require.NoError(t, r.end())
 	require.Empty(t, keys(t, c, ""))
@@ -278,7 +352,7 @@ func TestTheEndOfTheContextRevokesTheLease(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, ls.Leases)
 	r.Announce(workerAt(t, worker.Decode, "10.0.0.3:30000"), 1)
-	require.ErrorIs(t, r.Sync(t.Context()), ErrStopped)
+	require.ErrorIs(t, r.Sync(t.Context()), etcd.ErrStopped)
 	require.ErrorContains(t, r.Run(t.Context()), "twice")
 }
 
@@ -299,11 +373,11 @@ func TestALostRegistrationIsMadeAnewAtOnce(t *testing.T) {
 			require.NoError(t, err)
 		},
 		"the key is deleted by hand": func(t *testing.T, c *clientv3.Client, id worker.ID) {
-			_, err := c.Delete(t.Context(), workerKey(DefaultPrefix, clientv3.LeaseID(id)))
+			_, err := c.Delete(t.Context(), workerKey(clientv3.LeaseID(id)))
 			require.NoError(t, err)
 		},
 		"the key is written without the lease": func(t *testing.T, c *clientv3.Client, id worker.ID) {
-			_, err := c.Put(t.Context(), workerKey(DefaultPrefix, clientv3.LeaseID(id)), "mine")
+			_, err := c.Put(t.Context(), workerKey(clientv3.LeaseID(id)), "mine")
 			require.NoError(t, err)
 		},
 	}
@@ -313,7 +387,7 @@ func TestALostRegistrationIsMadeAnewAtOnce(t *testing.T) {
 			s := newServer(t)
 			c := s.dial()
 			// With a TTL of an hour no keep-alive can find the loss.
-			r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
+			r := register(t, c, func(c *etcd.RegistrarConfig) { c.TTL = time.Hour })
 			old := r.announce(workerAt(t, worker.Prefill, "10.0.0.1:30000"), 1)
 			by(t, c, old)
 			eventually(t, func() bool { ids, _, _ := r.heard(); return len(ids) == 2 }, "registered again")
@@ -330,12 +404,20 @@ func TestALostRegistrationIsMadeAnewAtOnce(t *testing.T) {
 
 func TestAKeepAliveFindsALossThatNobodyTold(t *testing.T) {
 	t.Parallel()
-	s := newServer(t)
+	s := newServer(t, func(c *embed.Config) {
+		c.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainStreamInterceptor(
+			func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, serve grpc.StreamHandler) error {
+				if info.FullMethod == pb.Watch_Watch_FullMethodName { // none is ever made
+					<-ss.Context().Done()
+					return ss.Context().Err()
+				}
+				return serve(srv, ss)
+			})}
+	})
 	c := s.dial()
 	r := register(t, c)
 	id := r.announce(workerAt(t, worker.Prefill, "10.0.0.1:30000"), 1)
-	r.sentry.stop()
-	_, err := c.Delete(t.Context(), workerKey(DefaultPrefix, clientv3.LeaseID(id)))
+	_, err := c.Delete(t.Context(), workerKey(clientv3.LeaseID(id)))
 	require.NoError(t, err)
 	eventually(t, func() bool { ids, _, _ := r.heard(); return len(ids) == 2 }, "registered again")
 }
@@ -346,18 +428,13 @@ func TestOutagesOfEtcd(t *testing.T) {
 		t.Parallel()
 		s := newServer(t)
 		c := s.dial()
-		r := register(t, c, func(c *RegistrarConfig) { c.TTL = 30 * time.Second })
+		r := register(t, c, func(c *etcd.RegistrarConfig) { c.TTL = 30 * time.Second })
 		id := r.announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
 		s.stop()
-		eventually(t, func() bool {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.keeper.hasten(time.Now())
-			r.wake()
-			return len(r.faults) > 0
-		}, "the outage is seen")
+		// With the next renewal, after a third of the lease.
+		eventually(t, func() bool { _, _, faults := r.heard(); return len(faults) > 0 }, "the outage is seen")
 		s.start()
-		eventually(t, func() bool { r.Registrar.mu.Lock(); defer r.Registrar.mu.Unlock(); return r.keeper.fails == 0 }, "it goes on")
+		eventually(t, func() bool { err, _ := r.LastError(); return err == nil }, "it goes on")
 		ids, losses, _ := r.heard()
 		require.Empty(t, losses)
 		require.Len(t, ids, 1)
@@ -373,21 +450,21 @@ func TestOutagesOfEtcd(t *testing.T) {
 		eventually(t, func() bool { _, _, faults := r.heard(); return len(faults) > 0 }, "the outage is seen")
 		rested(t, 3500*time.Millisecond) // longer than the TTL
 		s.start()
-		eventually(t, func() bool { r.Registrar.mu.Lock(); defer r.Registrar.mu.Unlock(); return r.keeper.fails == 0 }, "it goes on")
+		eventually(t, func() bool { err, _ := r.LastError(); return err == nil }, "it goes on")
 		require.Equal(t, id, only(t, c).ID, "the same id")
 	})
 	t.Run("unreachable for longer than the lease, which ends meanwhile: a new id", func(t *testing.T) {
 		t.Parallel()
 		s := newServer(t)
 		c := s.dial()
-		direct, err := Dial(ClientConfig{Endpoints: []string{s.etcd.Clients[0].Addr().String()}})
+		direct, err := etcd.Dial(etcd.ClientConfig{Endpoints: []string{s.etcd.Clients[0].Addr().String()}})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = direct.Close() })
 		r := register(t, c)
 		id := r.announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
 		to := s.etcd.Clients[0].Addr().String()
 		s.gate.shut()
-		eventually(t, func() bool { return len(keys(t, direct, folder(DefaultPrefix))) == 0 }, "the lease ends")
+		eventually(t, func() bool { return len(keys(t, direct, folder)) == 0 }, "the lease ends")
 		s.gate.open(to)
 		eventually(t, func() bool { ids, _, _ := r.heard(); return len(ids) == 2 }, "registered again")
 		require.NotEqual(t, id, only(t, direct).ID)
@@ -396,7 +473,7 @@ func TestOutagesOfEtcd(t *testing.T) {
 		t.Parallel()
 		s := newServer(t)
 		c := s.dial()
-		r := register(t, c, func(c *RegistrarConfig) { c.TTL = time.Hour })
+		r := register(t, c, func(c *etcd.RegistrarConfig) { c.TTL = time.Hour })
 		r.announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
 		s.wipe()
 		s.start()
@@ -413,7 +490,7 @@ func TestOutagesOfEtcd(t *testing.T) {
 		s.gate.deafen()
 		eventually(t, func() bool { _, _, faults := r.heard(); return len(faults) > 0 }, "the silence is seen")
 		s.gate.hear()
-		eventually(t, func() bool { r.Registrar.mu.Lock(); defer r.Registrar.mu.Unlock(); return r.keeper.fails == 0 }, "it goes on")
+		eventually(t, func() bool { err, _ := r.LastError(); return err == nil }, "it goes on")
 		r.sync()
 		require.Equal(t, r.ID(), only(t, c).ID)
 	})
@@ -484,49 +561,52 @@ func TestARecordThatIsNoWorkerChangesNothingAndSyncSaysSo(t *testing.T) {
 func TestAnotherLeasesKeyIsNotOverwritten(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	c := s.dial()
-	r, err := NewRegistrar(c, RegistrarConfig{})
-	require.NoError(t, err)
-	var lost []string
-	r.cfg.Hooks.Lost = func(cause string) { lost = append(lost, cause) }
-	r.Announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
-	require.NoError(t, r.grant(t.Context()))
-	a := r.keeper.next(time.Now())
-	key := workerKey(DefaultPrefix, a.lease)
-	_, err = c.Put(t.Context(), key, "another's")
-	require.NoError(t, err)
-	require.NoError(t, r.write(t.Context(), a))
-	require.Equal(t, "another's", keys(t, c, key)[key])
-	require.Zero(t, r.keeper.held.lease)
-	require.Empty(t, lost, "it had not been registered")
+	c, other := s.dial(), s.dial()
+	var taken, left string
+	c.KV = &intercepted{KV: c.KV, commit: func(x *txn) (*clientv3.TxnResponse, error) {
+		if taken != "" {
+			return x.Txn.Commit()
+		}
+		taken = workerKey(x.lease(t))
+		_, err := other.Put(t.Context(), taken, "another's")
+		if err != nil {
+			return nil, err
+		}
+		res, err := x.Txn.Commit()
+		now, told := other.Get(t.Context(), taken)
+		if told == nil && len(now.Kvs) == 1 { // the next transaction deletes it: the id was the worker's
+			left = string(now.Kvs[0].Value)
+		}
+		return res, err
+	}}
+	r := register(t, c, func(c *etcd.RegistrarConfig) { c.TTL = time.Hour })
+	id := r.announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
+	require.NotEqual(t, taken, workerKey(clientv3.LeaseID(id)), "its lease is not held any more")
+	ids, losses, faults := r.heard()
+	require.Equal(t, []worker.ID{id}, ids)
+	require.Empty(t, losses, "it had not been registered")
+	require.Empty(t, faults)
+	require.Equal(t, "another's", left)
 }
 
 func TestAWriteWhoseAnswerWasLostIsRepeated(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	c := s.dial()
-	r, err := NewRegistrar(c, RegistrarConfig{})
-	require.NoError(t, err)
-	r.Announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
-	require.NoError(t, r.grant(t.Context()))
-	a := r.keeper.next(time.Now())
-	require.NoError(t, r.write(t.Context(), a))
-	r.sentry.stop()
-	r.keeper.held.written = 0 // as if the answer had been lost
-	require.Equal(t, a, r.keeper.next(time.Now()))
-	require.NoError(t, r.write(t.Context(), a))
-	r.sentry.stop()
-	require.Equal(t, worker.ID(a.lease), only(t, c).ID)
-}
-
-func TestRegistrarConfigsAreRefusedWithEveryFaultNamed(t *testing.T) {
-	_, err := NewRegistrar(&clientv3.Client{}, RegistrarConfig{Prefix: "/a/", TTL: 1500 * time.Millisecond, RetryMin: -1})
-	for _, text := range []string{`prefix "/a/"`, "ttl 1.5s", "retry: -1ns"} {
-		require.ErrorContains(t, err, text)
-	}
-	require.Len(t, strings.Split(errors.Unwrap(err).Error(), "\n"), 3, strconv.Quote(err.Error()))
-	require.ErrorContains(t, RegistrarConfig{TTL: time.Hour + time.Second}.Validate(), "ttl 1h0m1s: expected whole seconds, from 1 s to 1h0m0s")
-	require.NoError(t, RegistrarConfig{TTL: time.Hour}.Validate())
-	_, err = NewRegistrar(nil, RegistrarConfig{})
-	require.ErrorContains(t, err, "expected a client")
+	var written []clientv3.LeaseID
+	c.KV = &intercepted{KV: c.KV, commit: func(x *txn) (*clientv3.TxnResponse, error) {
+		written = append(written, x.lease(t))
+		res, err := x.Txn.Commit()
+		if len(written) == 1 && err == nil {
+			return nil, errors.New("the answer was lost")
+		}
+		return res, err
+	}}
+	r := register(t, c, func(c *etcd.RegistrarConfig) { c.TTL = time.Hour })
+	id := r.announce(workerAt(t, worker.Decode, "10.0.0.1:30000"), 1)
+	require.Equal(t, []clientv3.LeaseID{clientv3.LeaseID(id), clientv3.LeaseID(id)}, written)
+	require.Equal(t, id, only(t, c).ID)
+	ids, losses, _ := r.heard()
+	require.Equal(t, []worker.ID{id}, ids)
+	require.Empty(t, losses)
 }

@@ -1,6 +1,6 @@
 //go:build !long
 
-package etcd
+package etcd_test
 
 // manyWorkers register within the time manyWithin.
 const (

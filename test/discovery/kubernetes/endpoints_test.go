@@ -1,10 +1,11 @@
-package kubernetes
+package kubernetes_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/pkg/discovery/kubernetes"
 	"github.com/seed-60ae5743/baton/test/kubesim"
 )
 
@@ -21,7 +22,7 @@ func TestThePodsOfAServiceAreListedReadyOrNot(t *testing.T) {
 	put("a", "pickers", true, "10.0.0.1")
 	put("b", "pickers", false, "10.0.0.2")
 	put("c", "others", true, "10.0.0.3")
-	c, err := Dial(ClientConfig{Kubeconfig: k.kubeconfig(""), Agent: "test"})
+	c, err := kubernetes.Dial(kubernetes.ClientConfig{Kubeconfig: k.kubeconfig(""), Agent: "test"})
 	require.NoError(t, err)
 	defer c.Close()
 	got, err := c.Endpoints(t.Context(), "infra", "pickers")

@@ -1,9 +1,10 @@
-package etcd
+package etcd_test
 
 import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +13,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery"
+	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
+	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -28,7 +31,7 @@ type fleet struct {
 // watchEngines is watchPlain for workers that are asked when their records expire.
 func watchEngines(t *testing.T, c *clientv3.Client) *fleet {
 	t.Helper()
-	src, err := New(c, quick())
+	src, err := etcd.New(c, quick())
 	require.NoError(t, err)
 	e := &fleet{dead: map[string]bool{}}
 	e.expiry = &discovery.Expiry{
@@ -82,7 +85,7 @@ func registers(t *testing.T, s *server, addrs ...string) []*registration {
 	t.Helper()
 	out := make([]*registration, len(addrs))
 	for i, a := range addrs {
-		out[i] = register(t, s.dial(), func(c *RegistrarConfig) { c.TTL = time.Second })
+		out[i] = register(t, s.dial(), func(c *etcd.RegistrarConfig) { c.TTL = time.Second })
 		out[i].announce(workerAt(t, worker.Decode, a), 1)
 	}
 	return out
@@ -91,7 +94,7 @@ func registers(t *testing.T, s *server, addrs ...string) []*registration {
 // direct dials the server past its gate.
 func direct(t *testing.T, s *server) *clientv3.Client {
 	t.Helper()
-	c, err := Dial(ClientConfig{Endpoints: []string{s.etcd.Clients[0].Addr().String()}})
+	c, err := etcd.Dial(etcd.ClientConfig{Endpoints: []string{s.etcd.Clients[0].Addr().String()}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
@@ -110,7 +113,7 @@ func TestRegistersThatAreCutOffLoseNoWorker(t *testing.T) {
 	before := e.Load().Workers()
 
 	s.gate.shut()
-	eventually(t, func() bool { return len(keys(t, c, folder(DefaultPrefix))) == 0 }, "the leases end")
+	eventually(t, func() bool { return len(keys(t, c, folder)) == 0 }, "the leases end")
 	e.stale(4)
 	<-time.After(2 * time.Second) // two leases more: what expires alone would be dropped
 	e.stale(4)
@@ -147,7 +150,7 @@ func TestWhoIsWithdrawnLeavesAtOnceAndIsNotAsked(t *testing.T) {
 	e.has("10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.7:8000")
 	rs[0].Withdraw()
 	e.has("10.0.0.2:8000", "10.0.0.7:8000")
-	_, err := c.Delete(t.Context(), workerKey(DefaultPrefix, 7))
+	_, err := c.Delete(t.Context(), workerKey(7))
 	require.NoError(t, err)
 	e.has("10.0.0.2:8000")
 	require.NoError(t, rs[1].end())
@@ -167,9 +170,9 @@ func TestHalfOfARoleThatIsKilledWithItsEnginesIsGone(t *testing.T) {
 		require.NoError(t, err)
 		rec := workerAt(t, worker.Decode, addr)
 		rec.ID = worker.ID(lease.ID)
-		line, err := (&Registrar{cfg: RegistrarConfig{TTL: time.Second}}).value(&rec)
+		line, err := record.Marshal(&rec)
 		require.NoError(t, err)
-		_, err = c.Put(t.Context(), workerKey(DefaultPrefix, lease.ID), line, clientv3.WithLease(lease.ID))
+		_, err = c.Put(t.Context(), workerKey(lease.ID), strings.TrimSuffix(string(line), "}")+`,"lease_seconds":1}`, clientv3.WithLease(lease.ID))
 		require.NoError(t, err)
 		return lease.ID
 	}

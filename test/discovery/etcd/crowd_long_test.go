@@ -1,6 +1,6 @@
 //go:build long
 
-package etcd
+package etcd_test
 
 import (
 	"bufio"
@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -29,7 +30,7 @@ import (
 func slowEtcd(t *testing.T) (endpoint string, used func() time.Duration) {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "devetcd")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../../../test/cmd/devetcd").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../../cmd/devetcd").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	cmd := exec.Command(bin, "--dir", t.TempDir(), "--no-fsync", "--election-timeout", "1s")
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
@@ -84,12 +85,12 @@ func TestACrowdWithPasswordsIsRegistered(t *testing.T) {
 	var in, lost atomic.Int64
 	begun, before := time.Now(), used()
 	for i := range crowd {
-		c, err := Dial(ClientConfig{Endpoints: []string{at}, Username: "user", Password: "word"})
+		c, err := etcd.Dial(etcd.ClientConfig{Endpoints: []string{at}, Username: "user", Password: "word"})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = c.Close() })
-		r := register(t, c, func(c *RegistrarConfig) {
+		r := register(t, c, func(c *etcd.RegistrarConfig) {
 			c.TTL, c.RetryMax = 0, 0
-			c.Hooks = RegistrarHooks{Registered: func(worker.ID) { in.Add(1) }, Lost: func(string) { lost.Add(1) }}
+			c.Hooks = etcd.RegistrarHooks{Registered: func(worker.ID) { in.Add(1) }, Lost: func(string) { lost.Add(1) }}
 		})
 		r.Announce(workerAt(t, worker.Decode, fmt.Sprintf("10.0.0.1:%d", 8000+i)), 1)
 	}

@@ -1,4 +1,4 @@
-package etcd
+package etcd_test
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery/etcd"
 )
 
 func TestReplicasFindEachOtherBesideTheWorkers(t *testing.T) {
@@ -14,13 +16,13 @@ func TestReplicasFindEachOtherBesideTheWorkers(t *testing.T) {
 	s := newServer(t)
 	c := direct(t, s)
 	workers := watchPlain(t, c)
-	var all [2]*Replicas
+	var all [2]*etcd.Replicas
 	for i, at := range []string{"10.0.0.1:9002", "10.0.0.2:9002"} {
 		var err error
-		all[i], err = NewReplicas(direct(t, s), DefaultPrefix, at)
+		all[i], err = etcd.NewReplicas(direct(t, s), etcd.DefaultPrefix, at)
 		require.NoError(t, err)
 	}
-	list := func(r *Replicas) []string {
+	list := func(r *etcd.Replicas) []string {
 		got, err := r.List(t.Context())
 		require.NoError(t, err)
 		return got
@@ -31,13 +33,15 @@ func TestReplicasFindEachOtherBesideTheWorkers(t *testing.T) {
 	require.Equal(t, both, list(all[0]))
 	workers.has() // the keys are no workers'
 
-	_, err := c.Revoke(t.Context(), all[0].lease) // as after a long cut
+	first, err := c.Get(t.Context(), etcd.DefaultPrefix+"/replicas/10.0.0.1:9002")
+	require.NoError(t, err)
+	_, err = c.Revoke(t.Context(), clientv3.LeaseID(first.Kvs[0].Lease)) // as after a long cut
 	require.NoError(t, err)
 	require.Equal(t, both[1:], list(all[1]))
 	require.Equal(t, both, list(all[0]), "it is written again")
 	require.NoError(t, all[1].Close())
 	require.Equal(t, both[:1], list(all[0]))
-	got, err := c.Get(t.Context(), DefaultPrefix+"/replicas/", clientv3.WithPrefix())
+	got, err := c.Get(t.Context(), etcd.DefaultPrefix+"/replicas/", clientv3.WithPrefix())
 	require.NoError(t, err)
 	require.Len(t, got.Kvs, 1)
 	require.NotZero(t, got.Kvs[0].Lease, "it ends with its process")
@@ -46,7 +50,7 @@ func TestReplicasFindEachOtherBesideTheWorkers(t *testing.T) {
 	_, err = all[0].List(shortly(t))
 	require.Error(t, err)
 	require.NoError(t, all[0].Close(), "a process ends all the same")
-	_, err = NewReplicas(c, "/wrong", "x")
+	_, err = etcd.NewReplicas(c, "/wrong", "x")
 	require.ErrorContains(t, err, "prefix")
 }
 

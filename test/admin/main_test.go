@@ -1,0 +1,11 @@
+//go:build browser
+
+package admin_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
