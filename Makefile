@@ -481,7 +481,7 @@ sizes: ## weigh the packages: rewrite test/sizes/sizes.txt; the commit says what
 docs: golden alerts-files ## write the generated pages of docs/
 
 envoy-configs: ## write envoy/*.yaml from their templates
-	go run ./envoy/gen
+	$(call tool,twolegs,twolegs/gen)
 
 alerts-files: ## write Prometheus' rules, the runbook and Grafana's dashboards from test/oncall
 	$(call tool,oncall,oncall/gen)

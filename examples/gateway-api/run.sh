@@ -30,7 +30,7 @@ picker/FailClose | picker/FailOpen | two-legs/FailClose | behind/FailClose) ;;
 *) echo "FORM=$form FAILURE_MODE=$failure_mode: expected picker, two-legs or behind; FailOpen with picker only" >&2; exit 2 ;;
 esac
 
-programs=(./cmd/extproc ./test/cmd/enginesim ./examples/gateway-api/picker ./examples/gateway-api/patch)
+programs=(./cmd/extproc ./test/cmd/enginesim ./examples/gateway-api/picker ./test/twolegs/patch)
 . examples/begin.sh
 step "3/3  workers, plugin and Envoy, then requests"
 

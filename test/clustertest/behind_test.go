@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/seed-60ae5743/baton/envoy"
-	"github.com/seed-60ae5743/baton/envoy/twolegs"
 	"github.com/seed-60ae5743/baton/test/node"
+	"github.com/seed-60ae5743/baton/test/twolegs"
 )
 
 // baton is Baton as it stands behind another's picker: it follows the same pool, and finds the

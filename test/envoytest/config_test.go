@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/envoy"
-	"github.com/seed-60ae5743/baton/envoy/twolegs"
 	"github.com/seed-60ae5743/baton/test/stack"
+	"github.com/seed-60ae5743/baton/test/twolegs"
 )
 
 // forms are every rendering of one's own Envoy, whose parts must obey the rules

@@ -13,10 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/envoy"
-	"github.com/seed-60ae5743/baton/envoy/twolegs"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 	"github.com/seed-60ae5743/baton/test/enginesim"
 	"github.com/seed-60ae5743/baton/test/stack"
+	"github.com/seed-60ae5743/baton/test/twolegs"
 )
 
 // replica is one of two plugins behind one gateway. Both have the same workers and

@@ -15,12 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/envoy"
-	"github.com/seed-60ae5743/baton/envoy/twolegs"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 	"github.com/seed-60ae5743/baton/test/kubeparts"
 	"github.com/seed-60ae5743/baton/test/kubesim"
 	"github.com/seed-60ae5743/baton/test/kubetest"
 	"github.com/seed-60ae5743/baton/test/stack"
+	"github.com/seed-60ae5743/baton/test/twolegs"
 )
 
 // reference is a fleet behind the inference extension's own picker. Picker and plugin follow

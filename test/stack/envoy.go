@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/envoy"
-	"github.com/seed-60ae5743/baton/envoy/twolegs"
+	"github.com/seed-60ae5743/baton/test/twolegs"
 )
 
 // Envoy is a running Envoy.

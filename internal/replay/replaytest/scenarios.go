@@ -138,7 +138,8 @@ func (s *Scenarios) Play(fleet, traffic string) (*replay.Fleet, *replay.Workload
 		w = a.Workload()
 	case "bursts":
 	default:
-		if load, err = strconv.ParseFloat(traffic, 64); err != nil || !(load > 0 && load < 1000) {
+		load, err = strconv.ParseFloat(traffic, 64)
+		if err != nil || !(load > 0 && load < 1000) {
 			return nil, nil, fmt.Errorf("traffic %q: expected a load in percent, bursts or agents", traffic)
 		}
 	}

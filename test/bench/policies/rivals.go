@@ -132,7 +132,8 @@ func (v *view) least(ranks []int, of func(int) float64) int {
 		case x < lowest || best < 0:
 			best, lowest, seen = i, x, 1
 		case x == lowest:
-			if seen++; v.rng.IntN(seen) == 0 {
+			seen++
+			if v.rng.IntN(seen) == 0 {
 				best = i
 			}
 		}

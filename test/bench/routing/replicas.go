@@ -7,9 +7,9 @@ import (
 	"slices"
 
 	"github.com/seed-60ae5743/baton/envoy"
-	"github.com/seed-60ae5743/baton/envoy/twolegs"
 	"github.com/seed-60ae5743/baton/internal/decision"
 	"github.com/seed-60ae5743/baton/test/stack"
+	"github.com/seed-60ae5743/baton/test/twolegs"
 )
 
 // operation is one of RFC 6902.

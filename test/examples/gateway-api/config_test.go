@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/envoy"
-	"github.com/seed-60ae5743/baton/envoy/twolegs"
+	"github.com/seed-60ae5743/baton/test/twolegs"
 )
 
 // node is a part of a configuration.

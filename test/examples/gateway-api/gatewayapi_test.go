@@ -21,9 +21,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/envoy"
-	"github.com/seed-60ae5743/baton/envoy/twolegs"
 	"github.com/seed-60ae5743/baton/pkg/discovery/file"
 	"github.com/seed-60ae5743/baton/test/stack"
+	"github.com/seed-60ae5743/baton/test/twolegs"
 )
 
 // TestEachFormRunsAsItStands and says who has served, and why.

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/seed-60ae5743/baton/envoy/twolegs"
+	"github.com/seed-60ae5743/baton/test/twolegs"
 )
 
 func main() {

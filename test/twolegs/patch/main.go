@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/seed-60ae5743/baton/envoy/twolegs"
+	"github.com/seed-60ae5743/baton/test/twolegs"
 )
 
 func main() {
