@@ -84,8 +84,10 @@
 // the one that has most requests at that moment, and has at least one. All is measured at the clients, in
 // the same way for all: what failed, and the time to the end of whole answers, over the same mode's own
 // in the seconds before. Every other answer is streamed. One that breaks off in mid-stream is lost
-// whatever stands before the workers: a single cut says where a request was when its worker was killed.
-// drill.json has what drill.md has, and the times themselves.
+// whatever stands before the workers: whether there was one on a worker that is killed is chance, so these
+// are told apart.
+// drill.json has what drill.md has, and the times themselves. It says of which cells
+// the clients were late with their requests: the machine had too much else to do.
 //
 // Workers have the simulators' own costs: 20 µs for a token of a prompt that is not cached, 2 ms for one
 // of an answer, and SGLang's page of health answers after a second at the earliest. But a worker
@@ -98,20 +100,21 @@
 //     Envoy as envoy/ has it. It asks for /health only of workers that it has set aside or suspects;
 //   - envoy-least-request: a cluster with LEAST_REQUEST and nothing else. Envoy's defaults have no retry,
 //     no outlier detection and no check of health;
-//   - sglang-gateway (sglang-router): the workers' addresses; apart, --pd-disaggregation, --prefill URL PORT
+//   - sglang-gateway, sglang-gateway-apart (sglang-router): the workers' addresses; apart, --pd-disaggregation, --prefill URL PORT
 //     and --decode URL, as its README says. cache_aware, 5 retries, a circuit breaker after 10 failures in
 //     120 s, /health each 60 s with 5 s for an answer, and 3 failures;
-//   - smg: the same flags and, in its help, the same defaults;
+//   - smg, smg-apart: the same flags and, in its help, the same defaults;
 //   - vllm-cache-aware, vllm-apart (vllm-router): the workers' addresses; apart, --vllm-pd-disaggregation,
-//     --prefill URL and --decode URL. Its README's example has --policy consistent_hash, and its default is
-//     cache_aware: the default is kept. /health as above;
+//     --prefill URL, --decode URL and --policy consistent_hash, as its README says: with its default,
+//     cache_aware, 301 of 306 requests failed after a prefill worker's death. Retries, the breaker and
+//     /health as above;
 //   - vllm-kv-aware: --policy kv_aware, which has to be told of the model, the size of blocks and the
 //     addresses of KV events;
 //   - dynamo (ai-dynamo-runtime): the selection service has no part in what happens to a worker: it asks none
 //     for its health, and whoever carries the requests has to tell it. It is played in the burst alone.
 //
-// A row is shorter than the 60 s between two looks at /health, so three of the programs mostly
-// do not see that it is slow; an answer after 3 s is within the 5 s that they give it.
+// A row is shorter than the 60 s between two looks at /health, so those three programs mostly do not see
+// that it is slow; an answer after 3 s is within the 5 s that they give it.
 //
 // # Left out
 //

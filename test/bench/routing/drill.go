@@ -71,18 +71,12 @@ type drillOptions struct {
 	rows  []drillRow
 }
 
-// chosenDrill returns the modes and rows of comma-separated lists; "" means all modes, "all" all rows.
+// chosenDrill returns the modes and rows of comma-separated lists; "" means all.
 func chosenDrill(modes, rows string) (*drillOptions, error) {
-	if rows == "" {
-		return nil, nil
-	}
 	o := &drillOptions{}
 	var err error
 	if o.modes, err = named("drill mode", modes, drillModes(), func(m drillMode) string { return m.name }); err != nil {
 		return nil, err
-	}
-	if rows == "all" {
-		rows = ""
 	}
 	o.rows, err = named("drill row", rows, drillRows(), func(r drillRow) string { return r.name })
 	return o, err
@@ -223,7 +217,8 @@ func (c *drillCell) judge(answers []answer, begins, end time.Duration) {
 	if c.Quiet.P50 > 0 {
 		c.P50, c.P95, c.Worst = c.Fault.P50/c.Quiet.P50, c.Fault.P95/c.Quiet.P95, c.Fault.Worst/c.Quiet.Worst
 	}
-	c.AsBefore = asBefore(fault, begins, end, c.Quiet.P95)
+	c.Requests, c.Failed, c.Begun = c.Fault.Sent, c.Fault.Failed, c.Fault.Failures[errMidStream.Error()]
+	c.Back = asBefore(fault, begins, end, c.Quiet.P95)
 }
 
 // windows returns what had ended when something went wrong, after the warm-up, and what ended from then on: requests

@@ -19,11 +19,7 @@ import (
 )
 
 func TestModesAndRowsOfTheDrillAreChosenByName(t *testing.T) {
-	o, err := chosenDrill("kv", "")
-	require.NoError(t, err)
-	require.Nil(t, o, "without rows there is no drill")
-
-	o, err = chosenDrill("", "all")
+	o, err := chosenDrill("", "")
 	require.NoError(t, err)
 	require.Len(t, o.rows, 4)
 	require.Len(t, o.modes, len(drillModes()))
@@ -35,7 +31,7 @@ func TestModesAndRowsOfTheDrillAreChosenByName(t *testing.T) {
 
 	_, err = chosenDrill("", "flood")
 	require.ErrorContains(t, err, `drill row "flood": expected death, slow-health, standstill, burst`)
-	_, err = chosenDrill("nobody", "all")
+	_, err = chosenDrill("nobody", "")
 	require.ErrorContains(t, err, `drill mode "nobody": expected kv, kv-apart`)
 }
 
@@ -50,6 +46,14 @@ func TestTheDrillsFlagsNameEachModeAndRow(t *testing.T) {
 	for _, r := range drillRows() {
 		require.Contains(t, said.String(), r.name)
 	}
+	o, err := parse([]string{"-drill-rows", "burst"}, io.Discard)
+	require.NoError(t, err)
+	require.Nil(t, o.drilled, "without -drill there is none")
+	o, err = parse([]string{"-drill", "-drill-rows", "burst"}, io.Discard)
+	require.NoError(t, err)
+	require.Len(t, o.drilled.rows, 1)
+	_, err = parse([]string{"-drill", "-drill-rows", "flood"}, io.Discard)
+	require.ErrorContains(t, err, "flood")
 }
 
 func TestWhatARivalCannotDoNamesARow(t *testing.T) {
@@ -94,14 +98,16 @@ func TestAWholeAnswerHasAllItsTokensAndItsEnd(t *testing.T) {
 	usage := fmt.Sprintf(`{"choices":[],"usage":{"completion_tokens":%d}}`, drillTokens)
 	for text, want := range map[string]error{
 		usage: nil,
-		chunk + "data: " + usage + "\n\ndata: [DONE]\n\n":               nil,
-		chunk + "data: " + usage + "\n\n":                               errCut,
-		chunk + "data: [DONE]\n\n":                                      errCut,
-		chunk + `data: {"error":{"code":503}}` + "\n\ndata: [DONE]\n\n": errEvent,
+		chunk + "data: " + usage + "\n\ndata: [DONE]\n\n": nil,
+		chunk + "data: " + usage + "\n\n":                 errMidStream,
+		chunk:                                             errMidStream,
+		chunk + "data: [DONE]\n\n":                        errCut,
+		chunk + `data: {"error":{"code":503}}` + "\n\ndata: [DONE]\n\n": errMidStream,
+		`data: {"error":{"code":503}}` + "\n\ndata: [DONE]\n\n":         errEvent,
 		`{"error":{"code":503}}`:                                        errEvent,
 		`{"usage":{"completion_tokens":1}}`:                             errCut,
-		`{"usage":`: errCut,
-		"":          errCut,
+		`{"usage":`:                                                     errCut,
+		"":                                                              errCut,
 	} {
 		require.Equal(t, want, wholeAnswer(strings.NewReader(text)), text)
 	}
@@ -156,7 +162,7 @@ func TestACellTellsTheTimesOverThoseBefore(t *testing.T) {
 	begins, end := 6*time.Second, 16*time.Second
 	c := drillCell{}
 	c.judge(steady(end), begins, end)
-	require.Equal(t, []float64{1, 1, 1, 0}, []float64{c.P50, c.P95, c.Worst, c.AsBefore})
+	require.Equal(t, []float64{1, 1, 1, 0}, []float64{c.P50, c.P95, c.Worst, c.Back})
 	require.Zero(t, c.Fault.Failed)
 	require.Equal(t, 101, c.Fault.Sent, "the one that was under way when it began is among them")
 
@@ -172,24 +178,24 @@ func TestACellTellsTheTimesOverThoseBefore(t *testing.T) {
 	}
 	c = drillCell{}
 	c.judge(answers, begins, end)
-	require.Equal(t, []float64{1, 10, 10, 5}, []float64{c.P50, c.P95, c.Worst, c.AsBefore})
+	require.Equal(t, []float64{1, 10, 10, 5}, []float64{c.P50, c.P95, c.Worst, c.Back})
 	require.Equal(t, map[string]int{"cut": 1}, c.Fault.Failures)
 
 	// One that was sent before, and ends after it began, is not of the quiet time.
 	answers = steady(end)
-	answers[59] = answer{At: 5900 * time.Millisecond, Took: time.Second, Failure: "cut"}
+	answers[59] = answer{At: 5900 * time.Millisecond, Took: time.Second, Failure: errMidStream.Error()}
 	c = drillCell{}
 	c.judge(answers, begins, end)
 	require.Zero(t, c.Quiet.Failed)
-	require.Equal(t, 1, c.Fault.Failed)
-	require.InDelta(t, 1, c.AsBefore, 0)
+	require.Equal(t, []int{101, 1, 1}, []int{c.Requests, c.Failed, c.Begun})
+	require.InDelta(t, 1, c.Back, 0)
 
 	// They fail to the end.
 	answers = steady(end)
 	answers[len(answers)-1].Failure = "status 503"
 	c = drillCell{}
 	c.judge(answers, begins, end)
-	require.InDelta(t, -1, c.AsBefore, 0)
+	require.InDelta(t, -1, c.Back, 0)
 }
 
 func TestNothingIsToldOfAModeThatAnsweredNothingBefore(t *testing.T) {
@@ -201,7 +207,7 @@ func TestNothingIsToldOfAModeThatAnsweredNothingBefore(t *testing.T) {
 	c := drillCell{}
 	c.judge(answers, begins, end)
 	require.Zero(t, c.P50)
-	require.InDelta(t, -1, c.AsBefore, 0)
+	require.InDelta(t, -1, c.Back, 0)
 	_, err := json.Marshal(c)
 	require.NoError(t, err, "no figure is a division by zero")
 	require.Contains(t, c.line(), "| – | – | – | not in this time |")
@@ -209,10 +215,10 @@ func TestNothingIsToldOfAModeThatAnsweredNothingBefore(t *testing.T) {
 
 func TestTheDrillsTableTellsWhatFailedAndWhatWasNotRun(t *testing.T) {
 	r := drillReport{Machine: "m", Load: "1 2 3", Rate: drillRate, Cells: []drillCell{
-		{Row: rowDeath, Mode: "kv", Quiet: drillWindow{P50: 100, P95: 110, Worst: 120}, Fault: drillWindow{Sent: 300}, P50: 1, P95: 1.5, Worst: 2, AsBefore: 1},
-		{Row: rowDeath, Mode: "smg", Fault: drillWindow{Sent: 300, Failed: 3, Failures: map[string]int{"cut": 1, "status 503": 2}}, AsBefore: -1},
+		{Row: rowDeath, Mode: "kv", Quiet: drillWindow{P50: 100, P95: 110, Worst: 120}, Fault: drillWindow{Sent: 300}, P50: 1, P95: 1.5, Worst: 2, Back: 1},
+		{Row: rowDeath, Mode: "smg", Fault: drillWindow{Sent: 300, Failed: 3, Failures: map[string]int{"cut": 1, "status 503": 2}}, Back: -1},
 		{Row: rowDeath, Mode: dynamoName, NotRun: "it cannot"},
-		{Row: rowBurst, Mode: "kv", Fault: drillWindow{Sent: 7}},
+		{Row: rowBurst, Mode: "kv", Fault: drillWindow{Sent: 7, Late: drillLate + 1}},
 	}}
 	o, err := chosenDrill("kv,smg,dynamo", "death")
 	require.NoError(t, err)
@@ -222,6 +228,9 @@ func TestTheDrillsTableTellsWhatFailedAndWhatWasNotRun(t *testing.T) {
 	require.Contains(t, text, "| dynamo | not run: it cannot |")
 	require.NotContains(t, text, "## burst")
 	require.NotContains(t, text, "| kv | 7 |")
+	require.Contains(t, text, "more than 50 ms late (p99) with their requests: burst, kv.")
+	r.Cells = r.Cells[:3]
+	require.NotContains(t, r.markdown(o), "Not to be believed")
 }
 
 // The page of health is late, and requests are not.

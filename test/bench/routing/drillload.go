@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -61,9 +60,10 @@ func (c *client) ask(ctx context.Context, s shot, due time.Time) (a answer) {
 
 // The ways to fail that have no status.
 var (
-	errUnsent = errors.New("no connection")
-	errCut    = errors.New("cut")
-	errEvent  = errors.New("error in a stream")
+	errUnsent    = errors.New("no connection")
+	errCut       = errors.New("cut")               // before anything of its answer came
+	errMidStream = errors.New("cut in mid-stream") // or ended with an error there
+	errEvent     = errors.New("error in a 200")
 )
 
 // failure returns why a request has no whole answer.
@@ -87,28 +87,32 @@ func (c *client) failure(ctx context.Context, body []byte) error {
 
 // wholeAnswer reads an answer, streamed or not, and returns what it lacks.
 func wholeAnswer(r io.Reader) error {
-	text, err := io.ReadAll(r)
-	if err != nil {
-		return errCut
-	}
-	data, streamed := bytes.CutPrefix(text, []byte("data: "))
-	if !streamed {
+	text, broken := io.ReadAll(r)
+	if !bytes.HasPrefix(text, []byte("data: ")) {
+		if broken != nil {
+			return errCut
+		}
 		return usageOf(text)
 	}
-	var told error
-	for lines := bufio.NewScanner(bytes.NewReader(append([]byte("data: "), data...))); lines.Scan(); {
-		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
+	told, begun := errCut, false
+	for line := range bytes.Lines(text) {
+		data, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("data: "))
 		switch {
 		case !ok:
+			continue
 		case string(data) == "[DONE]":
 			return told
-		default:
-			if told = usageOf(data); errors.Is(told, errEvent) {
-				return told
-			}
 		}
+		told = usageOf(data)
+		switch {
+		case errors.Is(told, errEvent) && begun:
+			return errMidStream
+		case errors.Is(told, errEvent):
+			return told
+		}
+		begun = true
 	}
-	return errCut
+	return errMidStream
 }
 
 // usageOf returns an error if an answer, or a chunk of one, does not tell of all the tokens that were asked for.

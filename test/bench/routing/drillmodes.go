@@ -52,7 +52,7 @@ func drillModes() []drillMode {
 		{name: "vllm-kv-aware", what: "… by KV events", engine: worker.VLLM, events: true, start: func(ctx context.Context, l *lab, p parts, ports []int) error {
 			return l.startPython(ctx, p, "vllm-kv-aware", kvAware(l.prefill, drillPage), ports)
 		}},
-		{name: "vllm-apart", what: "… prefill and decode apart, prefill first", engine: worker.VLLM, apart: true, start: asPython(pairs, vllmRouter, "--vllm-pd-disaggregation")},
+		{name: "vllm-apart", what: "… prefill and decode apart, prefill first", engine: worker.VLLM, apart: true, start: asPython(pairs, vllmRouter, "--vllm-pd-disaggregation", "--policy", "consistent_hash")},
 	}
 }
 

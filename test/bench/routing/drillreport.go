@@ -18,7 +18,7 @@ type drillReport struct {
 	Machine string      `json:"machine"`
 	Load    string      `json:"load_average"` // of the machine, as the drill begins
 	Rate    float64     `json:"requests_per_second"`
-	Cells   []drillCell `json:"cells"`
+	Cells   []drillCell `json:"rows"`
 }
 
 // drillCell is one row with one mode.
@@ -27,15 +27,19 @@ type drillCell struct {
 	Mode   string `json:"mode"`
 	NotRun string `json:"not_run,omitempty"` // why; the rest is empty then
 
-	OnIt  int         `json:"on_it"` // requests on the worker that it struck
+	OnIt     int `json:"on_it"` // requests on the worker that it struck
+	Requests int `json:"requests"`
+	Failed   int `json:"failed"`
+	Begun    int `json:"begun"` // of Failed, those whose stream had begun: nobody can save them
+	// The times of Fault over those of Quiet; 0: nothing was answered.
+	P50   float64 `json:"p50"`
+	P95   float64 `json:"p95"`
+	Worst float64 `json:"worst"`
+	// Back is the seconds until requests are answered as before; -1: not while they were watched.
+	Back float64 `json:"back"`
+
 	Quiet drillWindow `json:"quiet"`
 	Fault drillWindow `json:"fault"`
-	// The times of Fault over those of Quiet.
-	P50   float64 `json:"p50_ratio"`
-	P95   float64 `json:"p95_ratio"`
-	Worst float64 `json:"worst_ratio"`
-	// AsBefore is the seconds until requests are answered as before; -1: not while they were watched.
-	AsBefore float64 `json:"as_before_s"`
 }
 
 // drillWindow is what clients saw of the requests that were due in some time. Times are in ms, of whole answers.
@@ -64,7 +68,7 @@ func (r *drillReport) markdown(o *drillOptions) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# The drill\n\n%s. Load average before: %s.\n\n", r.Machine, r.Load)
 	fmt.Fprintf(&b, "%g requests a second, prompts of %d tokens, answers of %d, four workers (apart: four that prefill, %d that decode). "+
-		"*Failed*: a status other than 200, a cut, or no whole answer within %v. Times are those of whole answers, over the same mode's in the %v before, which are told in ms. "+
+		"*Failed*: a status other than 200, a cut, or no whole answer within %v; one cut in mid-stream is lost whatever stands before the worker. Times are those of whole answers, over the same mode's in the %v before, which are told in ms. "+
 		"*As before*: seconds until, of the requests due in a second, none fails and nine of ten have their answers within 1.5 times the p95 before.\n\n", r.Rate, begins+own, drillTokens, drillDecodes, drillLimit, drillQuiet)
 	for _, m := range o.modes {
 		fmt.Fprintf(&b, "- %s: %s\n", m.name, m.what)
@@ -78,7 +82,23 @@ func (r *drillReport) markdown(o *drillOptions) string {
 			}
 		}
 	}
+	if late := r.late(); len(late) > 0 {
+		fmt.Fprintf(&b, "\nNot to be believed, since clients were more than %d ms late (p99) with their requests: %s.\n", drillLate, strings.Join(late, "; "))
+	}
 	return b.String()
+}
+
+// drillLate is how late clients may be with their requests, p99, in ms.
+const drillLate = 50
+
+// late are the cells in which clients were late: the machine had too much else to do.
+func (r *drillReport) late() (out []string) {
+	for i := range r.Cells {
+		if c := &r.Cells[i]; max(c.Quiet.Late, c.Fault.Late) > drillLate {
+			out = append(out, c.Row+", "+c.Mode)
+		}
+	}
+	return out
 }
 
 // line is a cell's line of the table.
@@ -86,11 +106,11 @@ func (c *drillCell) line() string {
 	if c.NotRun != "" {
 		return fmt.Sprintf("| %s | not run: %s | | | | | | | |\n", c.Mode, c.NotRun)
 	}
-	failed, before := "0", fmt.Sprintf("%.0f s", c.AsBefore)
+	failed, before := "0", fmt.Sprintf("%.0f s", c.Back)
 	if c.Fault.Failed > 0 {
 		failed = fmt.Sprintf("%d (%s)", c.Fault.Failed, c.Fault.sortedFailures())
 	}
-	if c.AsBefore < 0 {
+	if c.Back < 0 {
 		before = "not in this time"
 	}
 	quiet := fmt.Sprintf("%.0f, %.0f, %.0f", c.Quiet.P50, c.Quiet.P95, c.Quiet.Worst)

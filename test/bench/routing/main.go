@@ -138,10 +138,13 @@ func (o *options) liveFlags(fs *flag.FlagSet) (fleet *string) {
 
 // drillFlags adds the flags of the drill. What it returns reads them.
 func drillFlags(fs *flag.FlagSet) func(to **drillOptions) error {
-	rows := fs.String("drill", "", "play the drill, and nothing else: steady requests through Baton and others' programs, and one thing that goes wrong: all, or of death, slow-health, standstill and burst those wanted, with commas between them")
-	modes := fs.String("drill-modes", "", "with -drill: kv, kv-apart, kv-apart-vllm, dynamo, envoy-least-request, sglang-gateway, sglang-gateway-apart, smg, smg-apart, vllm-cache-aware, vllm-kv-aware, vllm-apart, those wanted, with commas between them; default all")
+	wanted := fs.Bool("drill", false, "play the drill, and nothing else: steady requests through Baton and others' programs, and one thing that goes wrong")
+	rows := fs.String("drill-rows", "", "what goes wrong, with commas between: death, slow-health, standstill, burst; default all")
+	modes := fs.String("drill-modes", "", "with what, with commas between: kv, kv-apart, kv-apart-vllm, dynamo, envoy-least-request, sglang-gateway, sglang-gateway-apart, smg, smg-apart, vllm-cache-aware, vllm-kv-aware, vllm-apart; default all")
 	return func(to **drillOptions) (err error) {
-		*to, err = chosenDrill(*modes, *rows)
+		if *wanted {
+			*to, err = chosenDrill(*modes, *rows)
+		}
 		return err
 	}
 }
