@@ -29,6 +29,7 @@ var made = map[string]string{
 	".run/bench/path.md": "make bench writes it",
 	"path.md":            "the same",
 	"routing.md":         "make bench-routing writes it",
+	"drill.md":           "the same, with -drill",
 }
 
 var (

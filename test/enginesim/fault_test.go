@@ -216,6 +216,11 @@ func TestHealthFollowsTheFaultOnlyWhenTold(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
 	require.Zero(t, get(ctx))
+	require.NoError(t, s.SetFault(Fault{Mode: FaultSlow, DelayMS: 60_000, Health: true, Only: "no request has this"}))
+	ctx, cancel = context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	require.Zero(t, get(ctx))
+	require.Equal(t, 200, post(t.Context(), s.URL()+completions, `{"prompt":"a"}`).status, "the page alone is slow")
 }
 
 func TestFaultsThatAreRefused(t *testing.T) {

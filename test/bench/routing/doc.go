@@ -75,6 +75,47 @@
 // in which the turns of requests are less even: 80 and 70 of 150 requests in one run with two
 // replicas, 37, 63 and 50 with three.
 //
+// # The drill
+//
+// With -drill nothing of the above is done. Clients ask for whole answers at a steady rate, through Baton
+// and through others' programs, before four simulated workers (apart: four that prefill and two that
+// decode), and one thing goes wrong: a worker is killed, its page of health is slow, it stands still for
+// 10 s, or five times as many requests come. Each row with each mode has fresh processes. The worker is
+// the one that has most requests at that moment, and has at least one. All is measured at the clients, in
+// the same way for all: what failed, and the time to the end of whole answers, over the same mode's own
+// in the seconds before. Every other answer is streamed. One that breaks off in mid-stream is lost
+// whatever stands before the workers: whether there was one on a worker that is killed is chance, so these
+// are told apart.
+// drill.json has what drill.md has, and the times themselves. It says of which cells
+// the clients were late with their requests: the machine had too much else to do.
+//
+// Workers have the simulators' own costs: 20 µs for a token of a prompt that is not cached, 2 ms for one
+// of an answer, and SGLang's page of health answers after a second at the earliest. But a worker
+// computes one prompt after the other, so that it can have too much to do: four compute 130 prompts a
+// second, and 150 come in the burst. Hand-offs of vLLM have the fields of its last version alone.
+//
+// Settings. Everybody runs with the defaults of the version that is installed:
+//
+//   - kv, kv-apart, kv-apart-vllm: the plugin with a list of workers in a file and no other setting, and
+//     Envoy as envoy/ has it. It asks for /health only of workers that it has set aside or suspects;
+//   - envoy-least-request: a cluster with LEAST_REQUEST and nothing else. Envoy's defaults have no retry,
+//     no outlier detection and no check of health;
+//   - sglang-gateway, sglang-gateway-apart (sglang-router): the workers' addresses; apart, --pd-disaggregation, --prefill URL PORT
+//     and --decode URL, as its README says. cache_aware, 5 retries, a circuit breaker after 10 failures in
+//     120 s, /health each 60 s with 5 s for an answer, and 3 failures;
+//   - smg, smg-apart: the same flags and, in its help, the same defaults;
+//   - vllm-cache-aware, vllm-apart (vllm-router): the workers' addresses; apart, --vllm-pd-disaggregation,
+//     --prefill URL, --decode URL and --policy consistent_hash, as its README says: with its default,
+//     cache_aware, 301 of 306 requests failed after a prefill worker's death. Retries, the breaker and
+//     /health as above;
+//   - vllm-kv-aware: --policy kv_aware, which has to be told of the model, the size of blocks and the
+//     addresses of KV events;
+//   - dynamo (ai-dynamo-runtime): the selection service has no part in what happens to a worker: it asks none
+//     for its health, and whoever carries the requests has to tell it. It is played in the burst alone.
+//
+// A row is shorter than the 60 s between two looks at /health, so those three programs mostly do not see
+// that it is slow; an answer after 3 s is within the 5 s that they give it.
+//
 // # Left out
 //
 // So that nobody takes the figures for those of a real fleet, of the first and the live part:

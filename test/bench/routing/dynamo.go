@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -112,6 +113,10 @@ func (b *bridge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // startBridge starts the selection service and the bridge before it.
 func (l *lab) startBridge(ctx context.Context, python string, ports []int, page int) (err error) {
+	if python == "" {
+		return errors.New("expected -python, a Python with the packages of make bench-rivals")
+	}
+	l.url = urlOf(ports[0])
 	l.rival, err = stack.StartProgram(ctx, stack.ProgramOptions{Name: "dynamo", Path: python, Args: []string{"-m", "dynamo.select_service", "--port", strconv.Itoa(ports[1])}})
 	if err != nil {
 		return err

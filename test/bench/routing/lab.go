@@ -57,8 +57,7 @@ type lab struct {
 // openLab starts everything and returns when every replica of the plugin knows all workers
 // and follows their events.
 func openLab(ctx context.Context, p parts, o *liveOptions, m *liveMode) (*lab, error) {
-	// The path of a unix socket may have about 100 bytes: a short folder.
-	dir, err := os.MkdirTemp("", "bench")
+	dir, err := shortDir()
 	if err != nil {
 		return nil, err
 	}
@@ -70,6 +69,9 @@ func openLab(ctx context.Context, p parts, o *liveOptions, m *liveMode) (*lab, e
 	}
 	return l, nil
 }
+
+// shortDir makes a folder: the path of a unix socket may have about 100 bytes.
+func shortDir() (string, error) { return os.MkdirTemp("", "bench") }
 
 func (l *lab) open(ctx context.Context, p parts, o *liveOptions, m *liveMode) error {
 	l.prefill, l.decode = make([]*stack.Worker, o.fleet.Ranks), make([]*stack.Worker, o.decodes())

@@ -53,7 +53,8 @@ type options struct {
 	live       bool
 	tokenizer  string
 	played     liveOptions
-	predicts   string // two live modes; "": nothing is predicted
+	predicts   string        // two live modes; "": nothing is predicted
+	drilled    *drillOptions // nil: no drill
 
 	fleets, traffics string // by name; "": the ranks that prefill alone, in the trace's rate
 	target           replay.Target
@@ -88,7 +89,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.IntVar(&o.played.scale.Page, "page", 16, "tokens of a live block, which stands for 512: more makes prompts longer, and their bytes dearer")
 	fs.StringVar(&o.tokenizer, "tokenizer", "", "a `family` of make tokenizers, as qwen3: live prompts are chats of its words, workers take Python's tokens for them (make real-tools), and the live mode kv-files is there; default: the simulated workers' own")
 	fs.IntVar(&o.played.decode, "decode", 2, "live decode workers")
-	liveFleet := o.liveFlags(fs)
+	liveFleet, drill := o.liveFlags(fs), drillFlags(fs)
 	fs.StringVar(&o.fleets, "fleet", "", "play whole answers over fleets by name, with commas between them: whole or apart, and any of +two-slow, +halved, +throttled, +four. Simulates only, with the first -capacity")
 	fs.StringVar(&o.traffics, "traffic", "", "with -fleet: loads in percent of the fleet's time if nothing were cached, bursts, or agents, with commas between them; default 65")
 	fs.DurationVar(&o.target.FirstToken, "target-first", 4*time.Second, "with -fleet: the latest first token of a request that counts as good")
@@ -101,7 +102,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	if fs.NArg() > 0 {
 		return nil, fmt.Errorf("argument %q: expected flags only", fs.Arg(0))
 	}
-	if err := o.check(*names, *capacities, *rates, *replicas); err != nil {
+	if err := errors.Join(o.check(*names, *capacities, *rates, *replicas), drill(&o.drilled)); err != nil {
 		return nil, err
 	}
 	if o.quick {
@@ -133,6 +134,19 @@ func (o *options) liveFlags(fs *flag.FlagSet) (fleet *string) {
 	fs.StringVar(&o.predicts, "replay", "", "two live modes with a comma between them: record the slice live in the first one, predict the second one by the record, play that live three times, and compare. Nothing else is done")
 	fs.StringVar(&o.played.python, "python", "", "a Python `program` with the packages of others' programs (make bench-rivals)")
 	return fleet
+}
+
+// drillFlags adds the flags of the drill. What it returns reads them.
+func drillFlags(fs *flag.FlagSet) func(to **drillOptions) error {
+	wanted := fs.Bool("drill", false, "play the drill, and nothing else: steady requests through Baton and others' programs, and one thing that goes wrong")
+	rows := fs.String("drill-rows", "", "what goes wrong, with commas between: death, slow-health, standstill, burst; default all")
+	modes := fs.String("drill-modes", "", "with what, with commas between: kv, kv-apart, kv-apart-vllm, dynamo, envoy-least-request, sglang-gateway, sglang-gateway-apart, smg, smg-apart, vllm-cache-aware, vllm-kv-aware, vllm-apart; default all")
+	return func(to **drillOptions) (err error) {
+		if *wanted {
+			*to, err = chosenDrill(*modes, *rows)
+		}
+		return err
+	}
 }
 
 // named sets the live fleet by its name.
@@ -227,11 +241,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	start := time.Now()
 	var p parts
-	if o.live { // what is missing is to be said before minutes have passed
+	if o.live || o.drilled != nil { // what is missing is to be said before minutes have passed
 		if p, err = build(o.out); err != nil {
 			return err
 		}
 		p.python = o.played.python
+	}
+	if o.drilled != nil {
+		return o.drill(ctx, p, stdout, stderr)
 	}
 	if err := o.publish(stderr); err != nil {
 		return err

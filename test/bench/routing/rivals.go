@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,10 +27,8 @@ type rivalMode struct {
 
 // rivals are all of them, with their packages' defaults.
 func rivals() []rivalMode {
-	python := func(module string, rest ...string) func([]*stack.Worker, int) []string {
-		return func(ws []*stack.Worker, _ int) []string {
-			return append(append([]string{"-m", module}, rest...), urls(ws)...)
-		}
+	python := func(args ...string) func([]*stack.Worker, int) []string {
+		return func(ws []*stack.Worker, _ int) []string { return slices.Concat([]string{"-m"}, args, urls(ws)) }
 	}
 	return []rivalMode{
 		{dynamoName, "NVIDIA Dynamo's selection service, and a bridge that carries", "dynamo", worker.VLLM, true, nil},
@@ -43,18 +41,21 @@ func rivals() []rivalMode {
 		{"vllm-cache-aware", "vLLM's router, cache_aware", "cache-aware", worker.VLLM, false, python("vllm_router.launch_router", "--policy", "cache_aware", "--worker-urls")},
 		{
 			"vllm-kv-aware", "vLLM's router, kv_aware, by KV events", "kv-blocks", worker.VLLM, true,
-			func(ws []*stack.Worker, page int) []string {
-				args := []string{"-m", "vllm_router.launch_router", "--policy", "kv_aware", "--kv-event-model", modelName, "--kv-event-block-size", strconv.Itoa(page)}
-				for _, w := range ws {
-					args = append(args, "--kv-event-source", fmt.Sprintf("http://%s=tcp://%s:%d", w.Info.Endpoint, w.Info.KVEvents.Host, w.Info.KVEvents.Port))
-				}
-				return append(append(args, "--worker-urls"), urls(ws)...)
-			},
+			kvAware,
 		},
 	}
 }
 
 const dynamoName = "dynamo"
+
+// kvAware are the arguments of vLLM's router that follows KV events, which it has to be told the addresses of.
+func kvAware(ws []*stack.Worker, page int) []string {
+	args := []string{"-m", "vllm_router.launch_router", "--policy", "kv_aware", "--kv-event-model", modelName, "--kv-event-block-size", strconv.Itoa(page)}
+	for _, w := range ws {
+		args = append(args, "--kv-event-source", fmt.Sprintf("http://%s=tcp://%s:%d", w.Info.Endpoint, w.Info.KVEvents.Host, w.Info.KVEvents.Port))
+	}
+	return slices.Concat(args, []string{"--worker-urls"}, urls(ws))
+}
 
 func urls(ws []*stack.Worker) (out []string) {
 	for _, w := range ws {
@@ -69,35 +70,55 @@ func (l *lab) startRival(ctx context.Context, p parts, o *liveOptions, m *rivalM
 	if err != nil {
 		return err
 	}
-	l.url = "http://127.0.0.1:" + strconv.Itoa(ports[0])
-	if m.name == dynamoName {
+	switch {
+	case m.name == dynamoName:
 		return l.startBridge(ctx, p.python, ports, o.scale.Page)
+	case m.args == nil:
+		return l.startPlainEnvoy(ctx, p, ports)
 	}
-	if m.args == nil {
-		var at []string
-		for _, w := range l.prefill {
-			at = append(at, w.Info.Endpoint.String())
-		}
-		l.envoy, err = stack.StartEnvoy(ctx, stack.EnvoyOptions{Path: p.envoy, Dir: l.dir, Config: stack.PlainConfig(filepath.Join(l.dir, "envoy.sock"), ports[0], at...), LogLevel: "error"})
-		return err
-	}
-	if p.python == "" {
-		return errors.New("expected -python, a Python with the packages of make bench-rivals")
-	}
-	args := append(m.args(l.prefill, o.scale.Page), "--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--prometheus-port", strconv.Itoa(ports[1]))
-	if l.rival, err = stack.StartProgram(ctx, stack.ProgramOptions{Name: m.name, Path: p.python, Args: args}); err != nil {
+	if err := l.startPython(ctx, p, m.name, m.args(l.prefill, o.scale.Page), ports); err != nil {
 		return err
 	}
 	c := newClient(l.url + o.scale.path())
 	defer c.close()
-	wait, cancel := context.WithTimeout(ctx, time.Minute)
+	return l.serves(ctx, func(ctx context.Context) bool { return c.send(ctx, o.scale.warmUps()[0], time.Now()).err == nil })
+}
+
+// startPlainEnvoy starts Envoy alone before the prefill workers, on the first of the ports.
+func (l *lab) startPlainEnvoy(ctx context.Context, p parts, ports []int) (err error) {
+	var at []string
+	for _, w := range l.prefill {
+		at = append(at, w.Info.Endpoint.String())
+	}
+	l.url = urlOf(ports[0])
+	config := stack.PlainConfig(filepath.Join(l.dir, "envoy.sock"), ports[0], at...)
+	l.envoy, err = stack.StartEnvoy(ctx, stack.EnvoyOptions{Path: p.envoy, Dir: l.dir, Config: config, LogLevel: "error"})
+	return err
+}
+
+// startPython starts a rival that is a Python package, on the first of the ports; its metrics are on the second.
+func (l *lab) startPython(ctx context.Context, p parts, name string, args []string, ports []int) (err error) {
+	if p.python == "" {
+		return errors.New("expected -python, a Python with the packages of make bench-rivals")
+	}
+	l.url = urlOf(ports[0])
+	args = append(args, "--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--prometheus-port", strconv.Itoa(ports[1]))
+	l.rival, err = stack.StartProgram(ctx, stack.ProgramOptions{Name: name, Path: p.python, Args: args})
+	return err
+}
+
+// serves waits until the rival answers a request.
+func (l *lab) serves(ctx context.Context, asked func(ctx context.Context) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	err = stack.Await(wait, m.name+" to serve", func() bool { return c.send(wait, o.scale.warmUps()[0], time.Now()).err == nil || !l.rival.Alive() })
+	err := stack.Await(ctx, l.rival.Name+" to serve", func() bool { return asked(ctx) || !l.rival.Alive() })
 	if err != nil || !l.rival.Alive() {
-		return fmt.Errorf("%s does not serve: %w\n%s", m.name, errors.Join(err, l.rival.Err()), l.rival.Log())
+		return fmt.Errorf("%s does not serve: %w\n%s", l.rival.Name, errors.Join(err, l.rival.Err()), l.rival.Log())
 	}
 	return nil
 }
+
+func urlOf(port int) string { return "http://127.0.0.1:" + strconv.Itoa(port) }
 
 // atWorkers are the times to the first token at the prefill workers themselves, from a request's arrival there.
 func (l *lab) atWorkers(ctx context.Context) (out []time.Duration, err error) {

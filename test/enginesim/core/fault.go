@@ -82,7 +82,7 @@ type Fault struct {
 	Factor  float64 `json:"factor,omitempty"`   // of mode slow; default 10
 	Count   int     `json:"count,omitempty"`    // number of requests that it strikes; 0: until the fault is changed
 	ForMS   int     `json:"for_ms,omitempty"`   // the fault ends after this time; 0: never
-	Health  bool    `json:"health,omitempty"`   // of modes hang and error: /health does the same
+	Health  bool    `json:"health,omitempty"`   // of modes hang, error and slow: /health does the same, whatever Only says
 	Only    string  `json:"only,omitempty"`     // strikes only requests whose body contains this
 }
 

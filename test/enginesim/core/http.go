@@ -226,6 +226,10 @@ func (p *Pages) Health(w http.ResponseWriter, r *http.Request) {
 		case FaultError:
 			w.WriteHeader(f.Status)
 			return
+		case FaultSlow:
+			if Pause(r.Context(), time.Duration(f.DelayMS)*time.Millisecond) != nil {
+				panic(http.ErrAbortHandler)
+			}
 		default:
 		}
 	}
