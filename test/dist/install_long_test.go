@@ -42,6 +42,7 @@ func publish(t *testing.T, root, proxy string, v module.Version) {
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
 	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "list"), []byte(v.Version+"\n"), 0o600))
 	at := filepath.Join(dir, v.Version)
 	require.NoError(t, os.WriteFile(at+".mod", mod, 0o600))
 	require.NoError(t, os.WriteFile(at+".info", []byte(`{"Version":"`+v.Version+`"}`), 0o600))

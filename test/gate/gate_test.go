@@ -185,14 +185,14 @@ func TestFiguresAreReadFromWhatStepsLeave(t *testing.T) {
 
 	drill := func(ours string) *seen {
 		return leave(t, record{}, map[string]string{"drill.json": `{"rows":[
-{"mode":"kv","row":"death","requests":300,"failed":` + ours + `,"p50":1.0,"p95":1.5,"worst":3,"back":2},
-{"mode":"smg","row":"death","requests":300,"failed":12,"p50":1.0,"p95":9,"worst":30,"back":40},
+{"mode":"kv","row":"death","requests":300,"failed":` + ours + `,"begun":1,"p50":1.0,"p95":1.5,"worst":3,"back":2},
+{"mode":"smg","row":"death","requests":300,"failed":12,"begun":2,"p50":1.0,"p95":9,"worst":30,"back":40},
 {"mode":"dynamo","row":"death","not_run":"it has no prefill apart"}]}`})
 	}
-	says, held = drillSeen(drill("0"))
-	require.Equal(t, "kv, death: 0 of 300 failed", says)
+	says, held = drillSeen(drill("1"))
+	require.Equal(t, "kv, death: 0 of 300 lost", says)
 	require.True(t, held)
-	_, held = drillSeen(drill("13"))
+	_, held = drillSeen(drill("12"))
 	require.False(t, held, "another has lost fewer")
 }
 

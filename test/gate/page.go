@@ -79,14 +79,14 @@ func render(all []step, of []claim, left map[string]*seen, commit string) (strin
 	}
 	if l := left["drill"]; l != nil && len(l.drills()) > 0 {
 		b.WriteString("\n## Pickers and proxies when something fails\n\n" +
-			"Times are of a whole answer, as multiples of those of the same picker's quiet minute before.\n\n" +
-			"| picker or proxy | fault | requests | failed | p50 | p95 | worst | as before after |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n")
+			"Lost are requests that got no answer, cut those whose answer had begun. Times are of a whole answer, as multiples of those of the same picker before the fault.\n\n" +
+			"| picker or proxy | fault | requests | lost | cut | p50 | p95 | worst | as before after |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
 		for _, d := range l.drills() {
 			if d.NotRun != "" {
-				fmt.Fprintf(&b, "| %s | %s | not run: %s | | | | | |\n", d.Mode, d.Row, cell(d.NotRun))
+				fmt.Fprintf(&b, "| %s | %s | not run: %s | | | | | | |\n", d.Mode, d.Row, cell(d.NotRun))
 				continue
 			}
-			fmt.Fprintf(&b, "| %s | %s | %d | %d | %.2f | %.2f | %.2f | %.0f s |\n", d.Mode, d.Row, d.Requests, d.Failed, d.P50, d.P95, d.Worst, d.Back)
+			fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %.2f | %.2f | %.2f | %s |\n", d.Mode, d.Row, d.Requests, d.lost(), d.Begun, d.P50, d.P95, d.Worst, back(d.Back))
 		}
 	}
 	return b.String(), held
@@ -120,6 +120,14 @@ func (j *judge) look(s *seen, commit string) (string, verdict) {
 		return what + " (of " + s.Commit + ")", unseen
 	}
 	return what, yes
+}
+
+// back is how long it took until requests were answered as before, in s; below 0: longer than anybody looked.
+func back(s float64) string {
+	if s < 0 {
+		return "later"
+	}
+	return fmt.Sprintf("%.0f s", s)
 }
 
 // link is one of README.md, which leads nowhere from this page.
