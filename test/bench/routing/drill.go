@@ -44,7 +44,7 @@ func drillRows() []drillRow {
 	return []drillRow{
 		{name: rowDeath, what: "one worker of four is killed (SIGKILL) with requests on it and does not return: one that prefills, or, where requests are served whole, one of those", watched: 10 * time.Second, factor: 1,
 			strike: func(_ context.Context, w *stack.Worker) (func() error, error) { return none, w.Kill() }},
-		{name: rowSlowHealth, what: fmt.Sprintf("one worker of four answers /health %v later than it did; its requests are served well", slowHealth), watched: 10 * time.Second, factor: 1,
+		{name: rowSlowHealth, what: fmt.Sprintf("one worker of four answers /health %v later than it did; its requests are served well", slowHealth), watched: 6 * time.Second, factor: 1,
 			strike: func(ctx context.Context, w *stack.Worker) (func() error, error) {
 				// No request has this text: the page of health alone is slow.
 				f := enginesim.Fault{Mode: enginesim.FaultSlow, DelayMS: int(slowHealth.Milliseconds()), Health: true, Only: "(no request)"}
