@@ -143,7 +143,8 @@ func (c *comparison) ordered(of func(*row) float64) (same, pairs int) {
 			if simulated == 0 {
 				continue
 			}
-			if pairs++; simulated*live > 0 {
+			pairs++
+			if simulated*live > 0 {
 				same++
 			}
 		}

@@ -75,7 +75,8 @@ type drillOptions struct {
 func chosenDrill(modes, rows string) (*drillOptions, error) {
 	o := &drillOptions{}
 	var err error
-	if o.modes, err = named("drill mode", modes, drillModes(), func(m drillMode) string { return m.name }); err != nil {
+	o.modes, err = named("drill mode", modes, drillModes(), func(m drillMode) string { return m.name })
+	if err != nil {
 		return nil, err
 	}
 	o.rows, err = named("drill row", rows, drillRows(), func(r drillRow) string { return r.name })

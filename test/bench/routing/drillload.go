@@ -49,7 +49,8 @@ func (c *client) ask(ctx context.Context, s shot, due time.Time) (a answer) {
 	defer cancel()
 	a = answer{At: s.at, Late: time.Since(due)}
 	failure := c.failure(ctx, s.body)
-	if a.Took = time.Since(due); failure != nil {
+	a.Took = time.Since(due)
+	if failure != nil {
 		a.Failure = failure.Error()
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) && a.Failure != "" {

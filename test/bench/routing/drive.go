@@ -98,7 +98,8 @@ func (h *heard) read(r io.Reader, due time.Time) error {
 		case h.ttft == 0:
 			h.ttft = time.Since(due)
 		}
-		if whole = string(data) == "[DONE]"; whole {
+		whole = string(data) == "[DONE]"
+		if whole {
 			continue
 		}
 		var chunk struct {

@@ -29,7 +29,8 @@ type parts struct{ bin, envoy, python string }
 
 // build compiles the commands below out and finds Envoy.
 func build(out string) (p parts, err error) {
-	if p.envoy, err = stack.FindEnvoy(os.Getenv("ENVOY")); err != nil {
+	p.envoy, err = stack.FindEnvoy(os.Getenv("ENVOY"))
+	if err != nil {
 		return p, fmt.Errorf("%w; -live=false simulates only", err)
 	}
 	if _, err := exec.LookPath(p.envoy); err != nil {
@@ -124,7 +125,8 @@ func (l *lab) startPlugins(ctx context.Context, p parts, o *liveOptions, m *live
 	if err := os.WriteFile(key, []byte("one key for all replicas"), 0o600); err != nil {
 		return nil, err
 	}
-	if ports, err = stack.FreePorts(ctx, m.replicas); err != nil {
+	ports, err = stack.FreePorts(ctx, m.replicas)
+	if err != nil {
 		return nil, err
 	}
 	all := make([]string, len(ports))

@@ -155,7 +155,8 @@ func (o *liveOptions) named(fleet string) error {
 	if base != "apart" && base != "whole" {
 		return fmt.Errorf("-live-fleet %q: expected apart or whole, with or without +two-slow", fleet)
 	}
-	if o.whole = base == "whole"; slow {
+	o.whole = base == "whole"
+	if slow {
 		o.slow = 2
 	}
 	return nil
@@ -189,13 +190,16 @@ func (o *options) check(names, capacities, rates, replicas string) (err error) {
 		return fmt.Errorf("-traffic %q: expected -fleet, too", o.traffics)
 	}
 	o.live = o.live && o.fleets == "" // no worker of the live part writes whole answers
-	if o.modes, err = chosen(names, o.Speed); err != nil {
+	o.modes, err = chosen(names, o.Speed)
+	if err != nil {
 		return err
 	}
-	if o.capacities, err = counts("capacity", capacities, 1e9); err != nil {
+	o.capacities, err = counts("capacity", capacities, 1e9)
+	if err != nil {
 		return err
 	}
-	if o.replicas, err = counts("replicas", replicas, 64); err != nil {
+	o.replicas, err = counts("replicas", replicas, 64)
+	if err != nil {
 		return err
 	}
 	o.modes = replicated(o.modes, o.replicas, o.lag)
@@ -242,7 +246,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	start := time.Now()
 	var p parts
 	if o.live || o.drilled != nil { // what is missing is to be said before minutes have passed
-		if p, err = build(o.out); err != nil {
+		p, err = build(o.out)
+		if err != nil {
 			return err
 		}
 		p.python = o.played.python
@@ -293,7 +298,8 @@ func (o *options) publish(stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if o.played.published, err = openPublished(root, o.tokenizer); err != nil {
+	o.played.published, err = openPublished(root, o.tokenizer)
+	if err != nil {
 		return err
 	}
 	o.played.scale.Words = o.played.published.words
@@ -374,7 +380,8 @@ func (o *options) compare(ctx context.Context, p parts, r *report, stderr io.Wri
 		c.Whole[row.Mode] = row
 	}
 	for _, m := range replicated(modes(o.Speed), o.replicas, o.lag) {
-		if c.Slice[m.name], err = o.simulate(sim, workloadOf(trace), m, sliceSeeds); err != nil {
+		c.Slice[m.name], err = o.simulate(sim, workloadOf(trace), m, sliceSeeds)
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -64,7 +64,8 @@ func idle(ctx context.Context, engines []*enginesim.Client) (c census, err error
 	defer cancel()
 	wait := stack.Await(ctx, "the prefill workers to be done", func() bool {
 		var now census
-		if now, err = count(ctx, engines); err == nil {
+		now, err = count(ctx, engines)
+		if err == nil {
 			c = now
 		}
 		return err == nil && c.running == 0
@@ -123,7 +124,8 @@ func (p *played) compare(before, after census) {
 	failed, first := 0, error(nil)
 	for _, h := range p.heard {
 		if h.err != nil {
-			if failed++; first == nil {
+			failed++
+			if first == nil {
 				first = h.err
 			}
 			continue
