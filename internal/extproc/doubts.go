@@ -53,7 +53,7 @@ func (d *doubts) proved(model string, expected int64, r *leg.Report, now time.Ti
 	d.counts.PrefillProof(string(r.Proof))
 	if r.Proof == leg.Believed && d.add(model, now) {
 		d.log.Warn("two prefill workers count the tokens of a prompt alike, and not as Baton does: for an hour the tokens of the model's prompts count as estimated; "+
-			"see that its tokenizer and chat template are those of its engines",
+			"check that its tokenizer and chat template are those of its engines",
 			logkey.Model, model, logkey.ISLTokens, expected, logkey.ToldTokens, r.Told.Prompt)
 	}
 }

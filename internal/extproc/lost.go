@@ -129,12 +129,12 @@ func (l *liars) publishLocked(srv *Server) {
 func (l *liars) judge(srv *Server, r worker.Rank, by func(*hitloss.Judge) hitloss.Verdict) {
 	switch l.add(srv, r, by) {
 	case hitloss.Mute:
-		srv.log.Warn("a rank computes prompts, and none of its KV events comes, though its stream is connected: it is connected anew; see that its events reach this process",
+		srv.log.Warn("a rank computes prompts but sends no KV events, though its stream is connected: the stream is opened again; check that its events reach this process",
 			slog.String(logkey.Rank, r.String()))
 		srv.cfg.resync(r, false)
 	case hitloss.Found:
 		srv.log.Warn("a rank holds less than its KV events say: what they say counts for less, and its blocks are learned anew; "+
-			"see that nothing empties its cache without an event, that its events reach this process, and that its block size is the registered one",
+			"check that nothing empties its cache without an event, that its events reach this process, and that its block size is the registered one",
 			slog.String(logkey.Rank, r.String()))
 		srv.cfg.resync(r, true)
 	case hitloss.Healed:

@@ -128,12 +128,12 @@ func shaped(s *mainStream, now time.Time, e *leg.Effect) {
 	case s.asked.shape == shape{}:
 	case e.Outcome == blame.OK:
 		if l.served(s.asked.shape, s.m.Answer().Relayed, now) {
-			s.srv.log.Info("a request was served with the members under which two workers were lost: such requests are held back no longer",
+			s.srv.log.Info("a request with the members that two lost workers had was served: requests with these members are no longer held back",
 				logkey.Model, s.asked.shape.model, logkey.Members, s.asked.shape.words())
 		}
 	case e.Fail != nil && e.Fail.Code == leg.FailDecodesLost.Code:
 		if l.lost(s.asked.shape, now) {
-			s.srv.log.Warn("two workers were lost under a request with members that are in no list of what their engine takes: such requests are held back until one is served",
+			s.srv.log.Warn("two workers were lost while they had a request with members that no list of their engine has: requests with these members are held back until one of them is served",
 				logkey.Model, s.asked.shape.model, logkey.Members, s.asked.shape.words(), logkey.RequestID, s.m.Request().Headers.RequestID)
 		}
 	case tried:

@@ -131,7 +131,7 @@ func (c *comparison) told(of source, n int64) {
 		return
 	}
 	c.by.log.Warn("a prefill and a decode worker count the tokens of one prompt differently: decode would use the KV of another prompt, so they are no pair from now on; "+
-		"see that both have the same chat template, tokenizer and limit of the prompt's length (--max-model-len, truncation)",
+		"check that both have the same chat template, tokenizer and limit of the prompt's length (--max-model-len, truncation)",
 		logkey.Model, c.model, logkey.Prefill, d.Prefill.String(), logkey.Decode, d.Decode.String(),
 		logkey.PrefillTokens, counts.Prefill, logkey.DecodeTokens, counts.Decode, logkey.ISLTokens, counts.Ours, logkey.Alone, aloneOf(&d))
 }

@@ -335,7 +335,7 @@ func (h *Hub) do(ctx context.Context, actions []replicas.Action, now time.Time) 
 			h.cfg.Log.Info("a replica has ended, and its bookings with it", logkey.Replica, a.Address)
 		case replicas.Fade:
 			if a.Begins {
-				h.cfg.Log.Warn("a replica sends nothing, so its bookings count less and less: see whether it hangs or is cut off", logkey.Replica, a.Address)
+				h.cfg.Log.Warn("a replica sends nothing, so its bookings count less and less: check whether it hangs or is cut off", logkey.Replica, a.Address)
 			}
 			h.cfg.Book.Fade(a.Life, a.For, now)
 		case replicas.Check:

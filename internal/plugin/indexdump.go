@@ -35,7 +35,7 @@ func (p *plugin) resumeIndex() {
 		return
 	}
 	if err != nil {
-		p.log.Warn("the index starts empty, since its dump cannot be used: see that index.dump can be written; the next dump then replaces this one", logkey.Path, path, logkey.Err, err)
+		p.log.Warn("the index starts empty, since its dump cannot be used: check that index.dump can be written; the next dump then replaces this one", logkey.Path, path, logkey.Err, err)
 		return
 	}
 	ranks, err := p.events.Resume(d)
@@ -124,7 +124,7 @@ func (p *plugin) saveIndex() (took time.Duration) {
 	if err != nil {
 		p.told.Set(trouble.IndexDump, "", fmt.Sprintf("The index was not dumped to %s: %v", path, err), began)
 		p.tele.Instruments.IndexDump("failed")
-		p.log.Warn("the index could not be dumped, so a restart would use an older dump or none: see that this user may write to the folder of index.dump, and that its disk is not full", logkey.Path, path, logkey.Err, err)
+		p.log.Warn("the index could not be dumped, so a restart would use an older dump or none: check that this user may write to the folder of index.dump, and that its disk is not full", logkey.Path, path, logkey.Err, err)
 		return took
 	}
 	p.told.Take(trouble.IndexDump, "")

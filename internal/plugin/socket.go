@@ -90,7 +90,7 @@ func keepSocket(ctx context.Context, path string, bind func() (net.Listener, err
 		l, err := bind()
 		if err != nil {
 			if !told {
-				log.Error("the socket was deleted and cannot be made again, so no new connection reaches the plugin: see that the socket's folder is there, and that this user may write to it", logkey.File, path, logkey.Err, err)
+				log.Error("the socket was deleted and cannot be made again, so no new connection reaches the plugin: check that the socket's folder is there, and that this user may write to it", logkey.File, path, logkey.Err, err)
 			}
 			told = true
 			lost(fmt.Sprintf("The socket %s was deleted, and cannot be made again: %v", path, err))

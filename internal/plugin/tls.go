@@ -165,7 +165,7 @@ func (k *keyPair) at(now time.Time) *tls.Certificate {
 	cert, again, err := k.look(now)
 	switch {
 	case err != nil:
-		k.log.Warn("the new TLS certificate cannot be read, so the old one stays in use: see that tls.cert and tls.key belong together and that this user may read them", logkey.Err, err)
+		k.log.Warn("the new TLS certificate cannot be read, so the old one stays in use: check that tls.cert and tls.key belong together and that this user may read them", logkey.Err, err)
 	case again:
 		k.log.Info("the TLS certificate was read again", logkey.Cert, k.files[0])
 	}

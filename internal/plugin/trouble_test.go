@@ -53,7 +53,7 @@ func TestWhatTheStateShowsIsJudged(t *testing.T) {
 		change func(s *admin.State)
 	}{
 		{"not_ready: NOT READY: Baton is not ready: no worker view yet. Requests are refused.", func(s *admin.State) { s.Ready, s.NotReadyReason = false, "no worker view yet" }},
-		{"no_workers: NO WORKERS: The view has no workers. Requests are refused. See whether engines run, and whether discovery lists them.", func(s *admin.State) { s.Workers = nil }},
+		{"no_workers: NO WORKERS: The view has no workers. Requests are refused. Check whether engines run, and whether discovery lists them.", func(s *admin.State) { s.Workers = nil }},
 		{"model_unserved: Model m cannot be served: no decode worker. Its requests are refused or wait.", func(s *admin.State) { s.Keys[0].CanServe, s.Keys[0].Reason = false, "no decode worker" }},
 		{"queue_full: FULL: The prefill workers of model m have 12 prompt tokens queued, the limit is 10.", func(s *admin.State) { s.Keys[0].QueuedTokens, s.Keys[0].MaxQueuedTokens = 12, 10 }},
 		{"bodies_full: FULL: 101 MiB of bodies are in flight, of at most 128 MiB.", func(s *admin.State) { s.BodiesTight, s.BodyBytes, s.BodyLimit = true, 101<<20, 128<<20 }},

@@ -288,7 +288,7 @@ func (r *Recorder) judge(o *output, err error) bool {
 		why := err.Error()
 		r.failed.Store(&why)
 		if !o.failed {
-			r.cfg.Log.Error("decisions are not recorded: see that record.dir can be written to, and that its disk is not full", logkey.Err, err)
+			r.cfg.Log.Error("decisions are not recorded: check that record.dir can be written to, and that its disk is not full", logkey.Err, err)
 		}
 		o.open, o.failed, o.retry = false, true, time.Now().Add(retryAfter)
 		return false

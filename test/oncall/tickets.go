@@ -77,7 +77,7 @@ func ofBaton() []Alert {
 			Meaning: "`handoff_lost`: engines count KV that did not get across. `requests_held`: requests of one shape lost two workers, and are held back.",
 			Users:   "Fresh attempts, so later first tokens; some errors.",
 			Look:    each + "The engines' logs about NIXL, Mooncake or bootstrap.",
-			Do:      "See that prefill and decode reach each other. Take a pair away that fails alone.",
+			Do:      "Check that prefill and decode reach each other. Take a pair away that fails alone.",
 		},
 		{
 			Name: "BatonBlind", Expr: trouble("clock_off", "access_log", "record_lost"), For: 15 * time.Minute,
