@@ -39,7 +39,7 @@ func steps() []step {
 		},
 		{
 			name: "beside", what: "real vLLM and SGLang with their own defaults and real clients, beside kills, stops, restarts and a rolling update",
-			target: []string{"real", "RUN=TestClientsBesideFaults"},
+			target: []string{"real", "RUN=TestClientsBesideFaults", "REAL_ARGS=-gate"},
 			takes:  35 * time.Minute, limit: 90 * time.Minute, leaves: []string{".run/real.json", ".run/gate/beside.json"},
 		},
 		{
