@@ -36,10 +36,7 @@ var (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(kubetest.Main{M: m, Clusters: &clusters}) }
 
-const (
-	examples = "../../examples/kubernetes"
-	chart    = "../../charts/baton"
-)
+const examples = "../../examples/kubernetes"
 
 const digest = "6d53b8f5b5a4a1f8e4d0c1a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6"
 

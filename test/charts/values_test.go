@@ -11,6 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+const chart = "../../charts/baton"
+
 // schema is the part of a JSON schema that says which keys an object has.
 type schema struct {
 	Properties map[string]schema `json:"properties"`
