@@ -63,7 +63,7 @@ func (a *seenRequest) way() string { return fmt.Sprint(a.Client, " ", a.Stream) 
 // steady is the client that asks at a steady rate.
 const (
 	steady   = "plain"
-	steadily = 700 * time.Millisecond
+	steadily = time.Second
 )
 
 // libraries are the clients that ask without a pause.
@@ -223,7 +223,11 @@ func (a *seenRequest) read(all string, err error) {
 	got.read()
 	a.Begun = a.Status == http.StatusOK && got.text != ""
 	a.Typed = strings.Contains(all, `"error":`)
-	a.Whole = err == nil && a.Status == http.StatusOK && !a.Typed && (strings.Contains(all, "data: [DONE]") || !a.Stream && a.Begun)
+	last := `"finish_reason":"`
+	if a.Stream {
+		last = "data: [DONE]"
+	}
+	a.Whole = err == nil && a.Status == http.StatusOK && !a.Typed && strings.Contains(all, last)
 	if !a.Whole {
 		a.Error = fmt.Sprintf("%v: %.300s", err, all[max(0, len(all)-300):])
 	}

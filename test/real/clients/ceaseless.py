@@ -76,7 +76,7 @@ def of_openai():
         r.line["whole"] = bool(a.choices[0].finish_reason)
 
     def chat_streamed(r):
-        with chat(max_tokens=600, stream=True) as events:
+        with chat(max_tokens=100, stream=True) as events:
             r.head(events.response.headers)
             for e in events:
                 for c in e.choices:
@@ -84,7 +84,7 @@ def of_openai():
                     r.line["whole"] = r.line["whole"] or bool(c.finish_reason)
 
     def completion_streamed(r):
-        with client.completions.create(model=model, prompt=question(), max_tokens=200, stream=True) as events:
+        with client.completions.create(model=model, prompt=question(), max_tokens=60, stream=True) as events:
             r.head(events.response.headers)
             for e in events:
                 for c in e.choices:
@@ -99,7 +99,7 @@ def of_openai():
         r.line["whole"] = a.status in ("completed", "incomplete")
 
     def response_streamed(r):
-        with response(max_output_tokens=200, stream=True) as events:
+        with response(max_output_tokens=60, stream=True) as events:
             r.head(events.response.headers)
             for e in events:
                 if e.type.endswith(".delta"):
@@ -127,7 +127,7 @@ def of_anthropic():
         r.line["whole"] = bool(client.messages.create(**asked(16)).stop_reason)
 
     def streamed(r):
-        with client.messages.stream(**asked(400)) as events:
+        with client.messages.stream(**asked(100)) as events:
             r.head(events.response.headers)
             for e in events:
                 if e.type == "text":
