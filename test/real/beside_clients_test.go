@@ -301,8 +301,10 @@ type verdict struct {
 	CutTold int `json:"cut_told"`
 	// Cut by no death of its decode worker, or so that the client cannot see it.
 	CutWrongly int `json:"cut_wrongly"`
-	// How often a worker was set aside to which nothing was done.
+	// How often a worker was set aside to which nothing was done: that was well, and whose own
+	// page was late.
 	HealthyAside int `json:"healthy_aside"`
+	LateAside    int `json:"late_aside"`
 }
 
 // judge tells what clients saw, and what is wrong with it.
@@ -322,7 +324,9 @@ func (b *beside) judge(what, seen string, from int) {
 		m := &b.moves[from+i]
 		t.Logf("%s: %s is %s: %s", m.at.Format("15:04:05.000"), m.endpoint, m.to, m.because)
 		switch {
-		case b.wasIll(m.endpoint, m.at):
+		case during(b.ill[m.endpoint], m.at):
+		case m.to == "aside" && during(b.late[m.endpoint], m.at):
+			v.LateAside++
 		case m.to == "aside":
 			v.HealthyAside++
 		case m.to == "doubted":
@@ -336,6 +340,9 @@ func (b *beside) judge(what, seen string, from int) {
 	}
 	text := fmt.Sprintf("%d requests (%s): %d served, %d failed, %d cut after they had begun (%d with an error event, the others with their connection); the slowest took %.1f s; %g fresh attempts; the healthy: %d times aside, %d times doubted",
 		v.Requests, strings.Join(parts, ", "), v.Served, v.Failed, v.Cut, v.CutTold, v.Slowest, b.fresh+b.freshPicks(), v.HealthyAside, doubts)
+	if v.LateAside > 0 {
+		text += fmt.Sprintf("; %d times aside whose page took more than %s", v.LateAside, lateAfter)
+	}
 	if seen != "" {
 		text += "; " + seen
 	}

@@ -94,7 +94,8 @@ type beside struct {
 	moves  []move
 	ids    map[string]string  // the endpoint of each worker, by its id
 	well   map[string]bool    // the endpoints in service and not doubted
-	ill    map[string][]spell // by endpoint
+	ill    map[string][]spell // by endpoint: something is done to it
+	late   map[string][]spell // by endpoint: its page does not come in lateAfter
 	killed map[string]bool    // ids
 	asked  []*seenRequest     // of the phase
 }
@@ -108,7 +109,7 @@ func startBeside(t *testing.T, at station) *beside {
 	require.NoError(t, err)
 	b := &beside{
 		scene: &scene{t: t, engines: engines.use(t, at.engines...)}, at: at, root: root, registers: map[*Engine]*stack.Register{},
-		told: map[string]bool{}, ids: map[string]string{}, ill: map[string][]spell{}, killed: map[string]bool{},
+		told: map[string]bool{}, ids: map[string]string{}, ill: map[string][]spell{}, late: map[string][]spell{}, killed: map[string]bool{},
 	}
 	require.NoError(t, forgetRows(root, at.name))
 	yield(t, b.engines...)
@@ -126,6 +127,9 @@ func startBeside(t *testing.T, at station) *beside {
 	b.awaitPlugin()
 	var looks sync.WaitGroup
 	looks.Go(func() { every(ctx, 200*time.Millisecond, b.look) })
+	for _, e := range b.engines {
+		looks.Go(func() { every(ctx, 500*time.Millisecond, func() { b.askPage(ctx, endpointOf(e)) }) })
+	}
 	t.Cleanup(func() {
 		cancel()
 		looks.Wait()
@@ -232,9 +236,24 @@ func (b *beside) recover(es ...*Engine) {
 	}
 }
 
-// wasIll reports whether something was done to the worker then.
-func (b *beside) wasIll(endpoint string, at time.Time) bool {
-	return slices.ContainsFunc(b.ill[endpoint], func(s spell) bool { return !at.Before(s.from) && (s.to.IsZero() || !at.After(s.to)) })
+// lateAfter is how late the page of a worker comes that has not the CPU to be well: a quiet one
+// answers within milliseconds.
+const lateAfter = time.Second
+
+// askPage asks a worker for a page, and notes if it is late.
+func (b *beside) askPage(ctx context.Context, endpoint string) {
+	began := time.Now()
+	if get(ctx, "http://"+endpoint+"/v1/models") && time.Since(began) < lateAfter {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.late[endpoint] = append(b.late[endpoint], spell{began, time.Now().Add(lateAfter)})
+}
+
+// during reports whether a moment is within one of the spells.
+func during(spells []spell, at time.Time) bool {
+	return slices.ContainsFunc(spells, func(s spell) bool { return !at.Before(s.from) && (s.to.IsZero() || !at.After(s.to)) })
 }
 
 // oneOfEach returns the last engine of each role.
@@ -313,7 +332,7 @@ func yield(t *testing.T, es ...*Engine) {
 	own, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0) // the kernel tells 20 less what nice tells
 	require.NoError(t, err)
 	for _, e := range es {
-		require.NoError(t, syscall.Setpriority(syscall.PRIO_PGRP, e.PID(), min(19, 20-own+10)))
+		require.NoError(t, syscall.Setpriority(syscall.PRIO_PGRP, e.PID(), min(19, 20-own+5)))
 	}
 }
 
