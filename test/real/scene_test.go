@@ -102,8 +102,10 @@ var specs = map[string]spec{
 	"sglang-p1": {worker.SGLang, Options{Model: "tiny", Role: worker.Prefill}},
 	"sglang-d1": {worker.SGLang, Options{Model: "tiny", Role: worker.Decode}},
 
+	"vllm-own-1": ownVLLM(worker.Aggregated), "vllm-own-2": ownVLLM(worker.Aggregated),
 	"vllm-own-p1": ownVLLM(worker.Prefill), "vllm-own-p2": ownVLLM(worker.Prefill),
 	"vllm-own-d1": ownVLLM(worker.Decode), "vllm-own-d2": ownVLLM(worker.Decode),
+	"sglang-own-1": ownSGLang(worker.Aggregated), "sglang-own-2": ownSGLang(worker.Aggregated),
 	"sglang-own-p1": ownSGLang(worker.Prefill), "sglang-own-p2": ownSGLang(worker.Prefill),
 	"sglang-own-d1": ownSGLang(worker.Decode), "sglang-own-d2": ownSGLang(worker.Decode),
 }
@@ -297,22 +299,39 @@ func (s *scene) start(config string) *scene {
 	s.etcd, err = stack.StartEtcd(ctx, stack.EtcdOptions{BinDir: binDir, Dir: filepath.Join(dir, "etcd")})
 	require.NoError(t, err)
 	for _, e := range s.engines {
-		r, err := stack.StartRegister(ctx, stack.RegisterOptions{
-			BinDir: binDir, EngineURL: e.URL, Etcd: s.etcd.Endpoints, TTL: 5 * time.Second, Args: slices.Concat(e.registerArgs(), s.keyArgs(), s.filesArgs()),
-		})
-		require.NoError(t, err)
-		registers = append(registers, r)
+		registers = append(registers, s.register(ctx, e))
 	}
-	s.plugin, err = stack.StartPlugin(ctx, stack.PluginOptions{
-		BinDir: binDir, Dir: dir, Etcd: s.etcd.Endpoints, Config: config, Args: []string{"--log-level", "debug"}, NotWait: true,
-	})
-	require.NoError(t, err)
+	s.startPlugin(ctx, stack.PluginOptions{Dir: dir, Config: config})
 	s.envoy, err = stack.StartEnvoy(ctx, stack.EnvoyOptions{Path: envoyPath, Dir: dir, Params: envoy.Params{PluginSocket: s.plugin.Socket}})
 	require.NoError(t, err)
+	s.awaitPlugin()
+	return s
+}
+
+// register starts a register beside an engine.
+func (s *scene) register(ctx context.Context, e *Engine) *stack.Register {
+	s.t.Helper()
+	r, err := stack.StartRegister(ctx, stack.RegisterOptions{
+		BinDir: binDir, EngineURL: e.URL, Etcd: s.etcd.Endpoints, TTL: 5 * time.Second, Args: slices.Concat(e.registerArgs(), s.keyArgs(), s.filesArgs()),
+	})
+	require.NoError(s.t, err)
+	return r
+}
+
+// startPlugin starts the scene's plugin. What o does not say is the scene's.
+func (s *scene) startPlugin(ctx context.Context, o stack.PluginOptions) {
+	s.t.Helper()
+	o.BinDir, o.Etcd, o.Args, o.NotWait = binDir, s.etcd.Endpoints, []string{"--log-level", "debug"}, true
+	var err error
+	s.plugin, err = stack.StartPlugin(ctx, o)
+	require.NoError(s.t, err)
+}
+
+func (s *scene) awaitPlugin() {
+	s.t.Helper()
 	s.await("the plugin to know all engines and hear of their caches", func() bool {
 		return s.metric("baton_workers", `state="healthy"`) == float64(len(s.engines)) && strings.Count(s.plugin.Log(), "state=connected") >= len(s.engines)
 	})
-	return s
 }
 
 // registerArgs are what a register cannot be told by the engine: of vLLM the role and the

@@ -145,17 +145,23 @@ func (w *watch) look() (s standing, ok bool) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.moves = append(w.moves, s.moves(w.told)...)
+	return s, true
+}
+
+// moves returns the workers' changes that have not been told, oldest first, and has them told.
+func (s *standing) moves(told map[string]bool) (out []move) {
 	for _, x := range slices.Backward(s.Transitions) {
 		_, at, is := strings.Cut(strings.TrimSuffix(x.What, ")"), " (") // worker ID (role endpoint)
 		_, at, placed := strings.Cut(at, " ")
 		key := x.What + x.To + x.At.String()
-		if !is || !placed || !strings.HasPrefix(x.What, "worker ") || w.told[key] {
+		if !is || !placed || !strings.HasPrefix(x.What, "worker ") || told[key] {
 			continue
 		}
-		w.told[key] = true
-		w.moves = append(w.moves, move{x.At, at, x.To, x.Cause})
+		told[key] = true
+		out = append(out, move{x.At, at, x.To, x.Cause})
 	}
-	return s, true
+	return out
 }
 
 // pages asks an engine for two pages, unless nothing is to be asked or it does nothing.
