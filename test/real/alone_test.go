@@ -77,7 +77,8 @@ func wishOf(lines []string) (*wish, error) {
 	}
 	if strings.HasPrefix(w.body, `"`) {
 		var err error
-		if w.body, err = strconv.Unquote(w.body); err != nil {
+		w.body, err = strconv.Unquote(w.body)
+		if err != nil {
 			return nil, fmt.Errorf("the body: %w", err)
 		}
 	}

@@ -162,7 +162,8 @@ func spoiler(t *testing.T, e *Engine, change func(answer map[string]any)) *Engin
 		var answer map[string]any
 		if json.Unmarshal(b, &answer) == nil && answer["kv_transfer_params"] != nil {
 			change(answer)
-			if b, err = json.Marshal(answer); err != nil {
+			b, err = json.Marshal(answer)
+			if err != nil {
 				return err
 			}
 		}

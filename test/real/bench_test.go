@@ -194,7 +194,8 @@ func (w way) run(t *testing.T, shots []shot) outcome {
 		require.NoError(t, pauseUntil(t.Context(), due))
 		wg.Go(func() {
 			var err error
-			if first[i], err = shot.send(t.Context(), url, due); err != nil {
+			first[i], err = shot.send(t.Context(), url, due)
+			if err != nil {
 				failed.Store(i, err)
 			}
 		})

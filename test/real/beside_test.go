@@ -67,7 +67,8 @@ func TestClientsBesideFaults(t *testing.T) {
 				{"a rolling update: so each of the others in turn, and the plugin twice", b.roll},
 			} {
 				began := time.Now()
-				if t.Run(p.what, func(t *testing.T) { b.phase(t, p.what, p.do) }); !b.intact {
+				t.Run(p.what, func(t *testing.T) { b.phase(t, p.what, p.do) })
+				if !b.intact {
 					t.Fatalf("%s: the workers are not as they were", p.what)
 				}
 				t.Logf("%s: %s", p.what, time.Since(began).Round(time.Second))

@@ -190,7 +190,8 @@ func (e *Engine) Restart(ctx context.Context) error {
 // run starts the engine and waits until it says that it is well.
 func (e *Engine) run(ctx context.Context) error {
 	var err error
-	if e.Process, err = stack.StartProgram(ctx, e.program); err != nil {
+	e.Process, err = stack.StartProgram(ctx, e.program)
+	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTime)

@@ -46,10 +46,12 @@ func TestMain(m *testing.M) {
 		if err := Installed(home); err != nil {
 			return fail(err)
 		}
-		if envoyPath, err = stack.FindEnvoy(os.Getenv("ENVOY")); err != nil {
+		envoyPath, err = stack.FindEnvoy(os.Getenv("ENVOY"))
+		if err != nil {
 			return fail(err)
 		}
-		if binDir, err = os.MkdirTemp("", "baton-bin-"); err != nil {
+		binDir, err = os.MkdirTemp("", "baton-bin-")
+		if err != nil {
 			return fail(err)
 		}
 		defer os.RemoveAll(binDir)
@@ -496,7 +498,8 @@ func (s *scene) heard() {
 	quiet := 0
 	s.await("the engines' events to end", func() bool {
 		now := s.metric("baton_kv_events_total")
-		if quiet++; now != last {
+		quiet++
+		if now != last {
 			last, quiet = now, 0
 		}
 		return quiet > 5

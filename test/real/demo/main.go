@@ -81,7 +81,8 @@ func open(ctx context.Context, out io.Writer, envoyPath, dir string) (*stage, er
 	if err := real.Installed(home); err != nil {
 		return nil, err
 	}
-	if envoyPath, err = stack.FindEnvoy(envoyPath); err != nil {
+	envoyPath, err = stack.FindEnvoy(envoyPath)
+	if err != nil {
 		return nil, err
 	}
 	fmt.Fprintln(out, "Building the plugin and etcd …")
@@ -94,7 +95,8 @@ func open(ctx context.Context, out io.Writer, envoyPath, dir string) (*stage, er
 	}
 	fmt.Fprintln(out, "Starting two vLLM 0.32.0 on the CPU; that takes a minute or two …")
 	st := &stage{}
-	if st.engines, err = startEngines(ctx, home); err != nil {
+	st.engines, err = startEngines(ctx, home)
+	if err != nil {
 		return nil, err
 	}
 	etcd, err := stack.StartEtcd(ctx, stack.EtcdOptions{BinDir: bin, Dir: filepath.Join(dir, "etcd")})
@@ -106,10 +108,12 @@ func open(ctx context.Context, out io.Writer, envoyPath, dir string) (*stage, er
 			return nil, err
 		}
 	}
-	if st.plugin, err = stack.StartPlugin(ctx, stack.PluginOptions{BinDir: bin, Dir: dir, Etcd: etcd.Endpoints, NotWait: true}); err != nil {
+	st.plugin, err = stack.StartPlugin(ctx, stack.PluginOptions{BinDir: bin, Dir: dir, Etcd: etcd.Endpoints, NotWait: true})
+	if err != nil {
 		return nil, err
 	}
-	if st.envoy, err = stack.StartEnvoy(ctx, stack.EnvoyOptions{Path: envoyPath, Dir: dir, Params: envoy.Params{PluginSocket: st.plugin.Socket}}); err != nil {
+	st.envoy, err = stack.StartEnvoy(ctx, stack.EnvoyOptions{Path: envoyPath, Dir: dir, Params: envoy.Params{PluginSocket: st.plugin.Socket}})
+	if err != nil {
 		return nil, err
 	}
 	return st, stack.Await(ctx, "the plugin to know both engines", func() bool {
@@ -242,7 +246,8 @@ func settle(ctx context.Context, st *stage) error {
 			return false
 		}
 		now, _ := m.Sum("baton_kv_events_total")
-		if quiet++; now != last {
+		quiet++
+		if now != last {
 			last, quiet = now, 0
 		}
 		return quiet > 5
