@@ -64,6 +64,8 @@ WATCH          = $(TALLY) -watch $(if $(CI),-quiet) $(COUNTED)
 # How many functions of tests packages of the product's module and of test/'s have.
 tests_of       = $(if $(RUN),0,$$({ $(call sources,go,$(1)); $(call sources,go -C test,$(2)); } | xargs cat | grep -E '^func (Test|Fuzz|Example)' | grep -cv '^func TestMain'))
 sources        = $(if $(2),$(1) list -tags $(TAGS) -f '{{$$d := .Dir}}{{range .TestGoFiles}}{{$$d}}/{{.}} {{end}}{{range .XTestGoFiles}}{{$$d}}/{{.}} {{end}}' $(2),:)
+# One run of the linter sees both modules, of what they share once: in a workspace, which nothing is built in.
+LINT_BOTH      = mkdir -p .run && printf 'go %s\n\nuse (\n\t..\n\t../test\n)\n' $$(sed -n 's/^go //p' go.mod) >.run/go.work && GOWORK=$(CURDIR)/.run/go.work $(LINT_BIN) run ./... ./test/...
 # each does all of its commands, and fails if one has failed. tool builds a program of test/, by its package,
 # and runs it here: its name and its package.
 each           = { bad=; $(1) || bad=1; $(2) || bad=1; [ -z "$$bad" ]; }
@@ -183,7 +185,7 @@ static-tidy:
 	$(call step,$@,$(call each,go mod tidy -diff,go -C test mod tidy -diff))
 
 static-lint: $(LINT_BIN)
-	$(call step,$@,$(call each,$(LINT_BIN) run ./...,(cd test && $(CURDIR)/$(LINT_BIN) run ./...)))
+	$(call step,$@,$(LINT_BOTH))
 
 test-unit: ## the tests that need no Envoy, always run, random ones with few rounds: a minute (RUN=Pattern)
 	$(call tell,half-unit) TAGS=invariants REAL=none UNIT_FLAGS='-count 1 -short'
@@ -457,7 +459,7 @@ fmt: ## gofmt
 	gofmt -l -w $$(git ls-files '*.go')
 
 lint: $(LINT_BIN) ## what only a linter sees (.golangci.yml)
-	$(call each,$(LINT_BIN) run ./...,(cd test && $(CURDIR)/$(LINT_BIN) run ./...))
+	$(LINT_BOTH)
 
 $(LINT_BIN):
 	@echo "building the linter into .tools/, once: some minutes"
