@@ -69,7 +69,7 @@ func matrixPlugins() []matrixPlugin {
 // worker a pick finds is not the table's to say here, but of which role.
 func TestEachCellOfTheMatrixHoldsThroughEnvoy(t *testing.T) {
 	t.Parallel()
-	cells, err := matrixtable.Read("../extproc/testdata/matrix")
+	cells, err := matrixtable.Read("../../internal/extproc/testdata/matrix")
 	require.NoError(t, err)
 	states := matrixStates()
 	require.Len(t, states, len(matrixtable.States()))

@@ -167,7 +167,7 @@ var deepRouterOnly = []string{
 // reaches none, and no path lets a client say what only a router may.
 func TestEachPathOfTheEnginesIsTreatedAsItsClassSays(t *testing.T) {
 	t.Parallel()
-	classes, err := routetable.Classes("../extproc/testdata/routes")
+	classes, err := routetable.Classes("../../internal/extproc/testdata/routes")
 	require.NoError(t, err)
 	test := func(t *testing.T, f *fleet) {
 		f.publishAndWait(echoing(t, f.decode[0].Info, 902, "embedder"))

@@ -171,7 +171,7 @@ var row = regexp.MustCompile(`(?m)^\s*(\w+)\s*= Failure\{Code: "(\w+)", Status: 
 
 // TestTheCodesAreThoseOfTheFailureTable: which requests count as failing is not for a list to forget.
 func TestTheCodesAreThoseOfTheFailureTable(t *testing.T) {
-	src, err := os.ReadFile("../leg/failure.go")
+	src, err := os.ReadFile("../../internal/leg/failure.go")
 	require.NoError(t, err)
 	clients, unserved := strings.Split(clientCodes, "|"), strings.Split(unservedCodes, "|")
 	known := map[string]bool{}
