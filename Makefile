@@ -46,7 +46,7 @@ WITH_ENVOY     = $$(go -C test list -tags $(TAGS) ./... | grep -E '$(REAL)' | gr
 WITHOUT_ENVOY  = $$(go -C test list ./... | grep -vE '$(REAL)')
 LONGEST       := ./internal/extproc ./pkg/kvindex ./internal/plugin ./internal/facts
 # Fleets of real processes that run side by side: they mostly wait.
-FLEETS        := 18
+FLEETS        := 12
 RACE          :=
 # Under the race detector a fleet takes three times the CPU.
 RACING        := RACE=-race FLEETS=3
