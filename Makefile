@@ -221,7 +221,7 @@ modules:
 
 test-long: LONG_FLAGS = -tags $(TAGS),long -timeout 60m -count 1 -parallel $(FLEETS)
 test-long: tools ## the long tests: minutes
-	@$(call each,go test -json $(LONG_FLAGS) ./internal/extproc/ ./pkg/kvevents/,go -C test test -json $(LONG_FLAGS) ./envoytest/ ./extproc/ ./soak/ ./discovery/etcd/) | $(TALLY) -watch -name $@ -o .run/$@.json
+	@$(call each,go test -json $(LONG_FLAGS) ./internal/extproc/ ./pkg/kvevents/,go -C test test -json $(LONG_FLAGS) ./envoytest/ ./extproc/ ./soak/ ./discovery/etcd/ ./dist/) | $(TALLY) -watch -name $@ -o .run/$@.json
 
 test-envoys: $(ENVOY_VERSIONS:%=.tools/envoy-%) ## the tests through Envoy on several versions of it, then a table (ENVOY_VERSIONS, ENVOY_TESTS=TestX)
 	@rm -rf .run/envoys && mkdir -p .run/envoys
