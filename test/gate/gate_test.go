@@ -115,7 +115,6 @@ func leave(t *testing.T, r record, files map[string]string) *seen {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 		s.leaves = append(s.leaves, name)
 	}
-	r.Began = time.Now().Add(-time.Hour)
 	require.NoError(t, g.keep(s, r))
 	got, err := read(filepath.Join(g.kept, s.name))
 	require.NoError(t, err)
@@ -200,7 +199,9 @@ func TestAFileOfAnEarlierRunIsNotKept(t *testing.T) {
 	dir := t.TempDir()
 	g := &gate{root: dir, kept: filepath.Join(dir, ".run", "gate")}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "x.json"), []byte("{}"), 0o600))
-	require.NoError(t, g.keep(step{name: "a", leaves: []string{"x.json", "gone.json"}}, record{Began: time.Now().Add(time.Hour)}))
+	s := step{name: "a", leaves: []string{"x.json", "gone.json"}}
+	require.NoError(t, g.clear(s))
+	require.NoError(t, g.keep(s, record{}))
 	require.NoFileExists(t, filepath.Join(g.kept, "a", "x.json"))
 }
 

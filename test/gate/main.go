@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -125,7 +126,11 @@ func (g *gate) all(ctx context.Context, chosen []step) error {
 	for i, s := range chosen {
 		fmt.Fprintf(g.out, "%s  gate %d/%d  %s: %s; some %.0f minutes are left\n", time.Now().Format(time.TimeOnly), i+1, len(chosen), s.name, s.what, left.Minutes())
 		r := record{Commit: commit, Began: time.Now()}
-		if err := g.step(ctx, s); err != nil {
+		err := g.clear(s)
+		if err == nil {
+			err = g.step(ctx, s)
+		}
+		if err != nil {
 			r.Failed = err.Error()
 		}
 		if ctx.Err() != nil {
@@ -136,6 +141,18 @@ func (g *gate) all(ctx context.Context, chosen []step) error {
 			return err
 		}
 		left -= s.takes
+	}
+	return nil
+}
+
+// clear removes what a step's target has left before: some targets add to their files, and what
+// they do not write this time has not been seen.
+func (g *gate) clear(s step) error {
+	for _, file := range s.leaves {
+		err := os.Remove(filepath.Join(g.root, file))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	return nil
 }
@@ -171,7 +188,7 @@ func (g *gate) keep(s step, r record) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
 	}
-	if err := keep(g.root, dir, s.leaves, r.Began); err != nil {
+	if err := keep(g.root, dir, s.leaves); err != nil {
 		return err
 	}
 	text, err := json.MarshalIndent(r, "", "  ")

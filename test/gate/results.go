@@ -202,18 +202,13 @@ func routingSeen(s *seen) (string, bool) {
 	return strings.Join(out, "; "), held
 }
 
-// keep copies what a step leaves into its folder. A file that was there before the step began is not its.
-func keep(root, dir string, files []string, began time.Time) error {
+// keep copies what a step leaves into its folder.
+func keep(root, dir string, files []string) error {
 	for _, file := range files {
-		from := filepath.Join(root, file)
-		info, err := os.Stat(from)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && info.ModTime().Before(began) {
+		content, err := os.ReadFile(filepath.Join(root, file))
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err != nil {
-			return err
-		}
-		content, err := os.ReadFile(from)
 		if err != nil {
 			return err
 		}
