@@ -52,18 +52,12 @@ func (g *gotool) overlay(dir, file, content string) (*gotool, error) {
 	return &gotool{root: g.root, flags: g.flags, over: list}, nil
 }
 
-// tooling is the module of tests, from the root: what is below it is named from there.
-const tooling = "./test/"
-
 // run returns what the command has written about a package, which is named from the root. What
 // it leaves behind, as the processes of a test that was cut off, is ended.
 func (g *gotool) run(ctx context.Context, pkg string, args ...string) ([]byte, error) {
-	dir := g.root
-	if below, ok := strings.CutPrefix(pkg, tooling); ok {
-		dir, pkg = filepath.Join(g.root, tooling), "./"+below
-	}
-	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
-	cmd.Dir = dir
+	module, name := stack.ModuleOf(pkg)
+	cmd := exec.CommandContext(ctx, "go", append(args, name)...)
+	cmd.Dir = filepath.Join(g.root, module)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if g.over != "" {

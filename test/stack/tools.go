@@ -95,6 +95,15 @@ func Build(dir, tags string, race bool, packages ...string) error {
 	return nil
 }
 
+// ModuleOf returns the folder of the module that a package is of, and the package's name in it: the
+// folder is relative to the root, from which the package is named, as ./test/stack.
+func ModuleOf(pkg string) (module, name string) {
+	if below, ok := strings.CutPrefix(pkg, "./test/"); ok {
+		return "test", "./" + below
+	}
+	return ".", pkg
+}
+
 // Compile runs go build in the module of each package, which are named as for Build: flags are
 // go build's own, env follows this process's environment, and dir gets the programs.
 func Compile(dir string, flags, env []string, packages ...string) error {
@@ -106,20 +115,14 @@ func Compile(dir string, flags, env []string, packages ...string) error {
 	if err != nil {
 		return fmt.Errorf("stack: %w", err)
 	}
-	var product, tests []string
+	modules := map[string][]string{}
 	for _, p := range packages {
-		if below, ok := strings.CutPrefix(p, "./test/"); ok {
-			tests = append(tests, "./"+below)
-		} else {
-			product = append(product, p)
-		}
+		module, name := ModuleOf(p)
+		modules[module] = append(modules[module], name)
 	}
-	for module, packages := range map[string][]string{root: product, filepath.Join(root, "test"): tests} {
-		if len(packages) == 0 {
-			continue
-		}
+	for module, packages := range modules {
 		cmd := exec.Command("go", slices.Concat([]string{"build", "-o", dir + string(filepath.Separator)}, flags, packages)...)
-		cmd.Dir, cmd.Env = module, append(os.Environ(), env...)
+		cmd.Dir, cmd.Env = filepath.Join(root, module), append(os.Environ(), env...)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("stack: build %v: %w\n%s", packages, err, out)
 		}
