@@ -83,25 +83,6 @@ func chosenDrill(modes, rows string) (*drillOptions, error) {
 	return o, err
 }
 
-// named returns those of a comma-separated list of names; "" means all.
-func named[T any](kind, list string, all []T, name func(T) string) (out []T, err error) {
-	if list == "" {
-		return all, nil
-	}
-	for n := range strings.SplitSeq(list, ",") {
-		i := slices.IndexFunc(all, func(t T) bool { return name(t) == n })
-		if i < 0 {
-			var known []string
-			for _, t := range all {
-				known = append(known, name(t))
-			}
-			return nil, fmt.Errorf("%s %q: expected %s", kind, n, strings.Join(known, ", "))
-		}
-		out = append(out, all[i])
-	}
-	return out, nil
-}
-
 // runDrill plays every row with every mode, each with fresh processes.
 func runDrill(ctx context.Context, p parts, o *drillOptions, stderr io.Writer) (*drillReport, error) {
 	r := &drillReport{Machine: machine(), Load: loadAverage(), Rate: drillRate}

@@ -8,7 +8,6 @@ import (
 	"math"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/decision"
@@ -132,19 +131,7 @@ func chosenLive(names string, published, whole bool) ([]liveMode, error) {
 	if names == "" {
 		return slices.DeleteFunc(all, func(m liveMode) bool { return m.rival != nil }), nil
 	}
-	var out []liveMode
-	for name := range strings.SplitSeq(names, ",") {
-		i := slices.IndexFunc(all, func(m liveMode) bool { return m.name == name })
-		if i < 0 {
-			var known []string
-			for _, m := range all {
-				known = append(known, m.name)
-			}
-			return nil, fmt.Errorf("live mode %q: expected %s", name, strings.Join(known, ", "))
-		}
-		out = append(out, all[i])
-	}
-	return out, nil
+	return named("live mode", names, all, func(m liveMode) string { return m.name })
 }
 
 // liveRun is one mode once.

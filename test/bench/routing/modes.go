@@ -67,19 +67,22 @@ func modes(speed float64) []mode {
 
 // chosen returns the modes of a comma-separated list; "" means all.
 func chosen(names string, speed float64) ([]mode, error) {
-	all := modes(speed)
-	if names == "" {
+	return named("mode", names, modes(speed), func(m mode) string { return m.name })
+}
+
+// named returns those of a comma-separated list of names; "" means all.
+func named[T any](kind, list string, all []T, name func(T) string) (out []T, err error) {
+	if list == "" {
 		return all, nil
 	}
-	var out []mode
-	for name := range strings.SplitSeq(names, ",") {
-		i := slices.IndexFunc(all, func(m mode) bool { return m.name == name })
+	for n := range strings.SplitSeq(list, ",") {
+		i := slices.IndexFunc(all, func(t T) bool { return name(t) == n })
 		if i < 0 {
 			var known []string
-			for _, m := range all {
-				known = append(known, m.name)
+			for _, t := range all {
+				known = append(known, name(t))
 			}
-			return nil, fmt.Errorf("mode %q: expected %s", name, strings.Join(known, ", "))
+			return nil, fmt.Errorf("%s %q: expected %s", kind, n, strings.Join(known, ", "))
 		}
 		out = append(out, all[i])
 	}
