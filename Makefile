@@ -237,11 +237,11 @@ page: ## the status page in a real Chromium (Debian's chromium): search, fold, s
 	@go -C test test -json -tags browser -timeout 10m -count 1 -run '$(if $(RUN),$(RUN),.)' ./admin $(TESTED)
 
 soak: tools ## everything goes wrong, judged: three minutes of it (SOAK_ARGS="-seed 7 -for 10m"), then hostile clients, and each way to be sick
-	@{ go -C test build -o $(CURDIR)/.run/soak ./soak && .run/soak $(SOAK_ARGS); } $(FOLLOWED)
+	@{ $(call tool,soak,soak) $(SOAK_ARGS); } $(FOLLOWED)
 	@go -C test test -json -tags $(TAGS),long -timeout 20m -count 1 -parallel 8 -run 'TestASickWorker|TestHostileClients|TestAMinute' ./envoytest/ $(TESTED)
 
 faults: tools ## change one line of the product at a time: does a test see it? (FAULTS_ARGS="-run REGEXP -v")
-	@{ go -C test build -o $(CURDIR)/.run/faults ./faults && exec .run/faults $(FAULTS_ARGS); } $(FOLLOWED)
+	@{ $(call tool,faults,faults) $(FAULTS_ARGS); } $(FOLLOWED)
 
 gate: tools ## what a version has to pass: real engines and clients, a real cluster, others' pickers; writes docs/gate.md; two hours (GATE_ARGS="-list", "-only real,drill")
 	+@$(call tool,release-gate,gate) $(GATE_ARGS)
@@ -395,11 +395,11 @@ fuzz: ## fuzz every byte parser for T each (T=30s)
 	    at=. in=$$target; case $$target in ./test/*) at=test in=./$${target#./test/};; esac; go -C $$at test -tags invariants $$in -run '^$$' -fuzz "^$$f$$" -fuzztime $(T) -fuzzminimizetime 1x 2>&1 | $(TALLY) -follow -name "$$target $$f" -steps .run/fuzz -of $$of; done; done
 
 bench: tools ## a decision at 10, 100 and 1,000 workers; what the plugin adds on the real Envoy
-	@{ go -C test build -o $(CURDIR)/.run/bench-pick ./bench/pick && .run/bench-pick; } $(FOLLOWED)
-	@{ go -C test build -o $(CURDIR)/.run/bench-path ./bench/path && exec .run/bench-path $(BENCH_ARGS); } $(FOLLOWED)
+	@{ $(call tool,bench-pick,bench/pick); } $(FOLLOWED)
+	@{ $(call tool,bench-path,bench/path) $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-first-token: tools ## what reading a streamed answer's first events costs in time to first token
-	@{ go -C test build -o $(CURDIR)/.run/bench-path ./bench/path && exec .run/bench-path -servers baton-stream-unread,baton-stream -only 2KB $(BENCH_ARGS); } $(FOLLOWED)
+	@{ $(call tool,bench-path,bench/path) -servers baton-stream-unread,baton-stream -only 2KB $(BENCH_ARGS); } $(FOLLOWED)
 
 # SGLang's gateways and vLLM's router, as their packages are.
 RIVALS := sglang-router==0.3.2 smg==1.13 vllm-router==0.1.17
@@ -409,7 +409,7 @@ DYNAMO := ai-dynamo-runtime==1.6.1
 	$(PYTHON) -m venv .tools/rivals && .tools/rivals/bin/pip install -q $(RIVALS) && .tools/rivals/bin/pip install -q --no-deps $(DYNAMO) && touch $@
 
 bench-path-rivals: tools .tools/rivals/.whole ## what a request costs through Baton, SGLang's gateway, vLLM's router and plain Envoy: two minutes
-	@{ go -C test build -o $(CURDIR)/.run/bench-rivals ./bench/rivals && exec .run/bench-rivals -python .tools/rivals/bin/python $(BENCH_ARGS); } $(FOLLOWED)
+	@{ $(call tool,bench-rivals,bench/rivals) -python .tools/rivals/bin/python $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-index: ## the index, its events and the pick, allocations included
 	@go test -json -run '^$$' -bench . -benchmem ./pkg/kvindex ./pkg/kvevents ./pkg/picker ./internal/load $(TESTED)
@@ -418,30 +418,30 @@ bench-kube: tools tools-kube tools-epp ## a picker's memory and CPU at 100 and 1
 	@go -C test test -json -tags kube -timeout 90m -count 1 -run TestBench ./bench/kube -args $(BENCH_ARGS) $(TESTED)
 
 bench-pick: ## how long a decision takes at 10, 100 and 1,000 workers
-	@{ go -C test build -o $(CURDIR)/.run/bench-pick ./bench/pick && exec .run/bench-pick $(BENCH_ARGS); } $(FOLLOWED)
+	@{ $(call tool,bench-pick,bench/pick) $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-peers: ## the index beside its rivals on their traces (../shared/peers/kvindex; Rust 1.88): long
-	@{ go -C test build -o $(CURDIR)/.run/bench-kvindex ./bench/kvindex && exec .run/bench-kvindex peers $(BENCH_ARGS); } $(FOLLOWED)
+	@{ $(call tool,bench-kvindex,bench/kvindex) peers $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-replay: tools ## record a policy live, predict two others, play them live three times and compare (REPLAY="kv,round-robin round-robin,kv")
 	@{ go -C test build -o $(CURDIR)/.run/bench-routing ./bench/routing && \
 	for pair in $${REPLAY:-kv,round-robin round-robin,kv}; do .run/bench-routing -replay $$pair -live-requests 600 $(BENCH_ARGS) || exit; done; } $(FOLLOWED)
 
 bench-routing: tools ## hit rate and time to first token on a real conversation trace, by mode; with -fleet, what users of whole answers feel
-	@{ go -C test build -o $(CURDIR)/.run/bench-routing ./bench/routing && exec .run/bench-routing $(BENCH_ARGS); } $(FOLLOWED)
+	@{ $(call tool,bench-routing,bench/routing) $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-rivals: tools .tools/rivals/.whole ## whole requests through Baton, SGLang's gateways, vLLM's router and Envoy, on one trace and the same workers: ten minutes
-	@{ go -C test build -o $(CURDIR)/.run/bench-routing ./bench/routing && exec .run/bench-routing -live-fleet whole -rate 1.35 -capacity 4000 -python .tools/rivals/bin/python -modes kv,kv-blocks,cache-aware,least-request -repeats 1 \
+	@{ $(call tool,bench-routing,bench/routing) -live-fleet whole -rate 1.35 -capacity 4000 -python .tools/rivals/bin/python -modes kv,kv-blocks,cache-aware,least-request -repeats 1 \
 	  -live-modes kv,kv-blocks,dynamo,envoy-least-request,sglang-gateway,smg,vllm-cache-aware,vllm-kv-aware $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-drill: tools .tools/rivals/.whole ## the same pickers and proxies when a worker dies, is slow to say that it is well, stands still, and in a burst: a quarter of an hour
-	@{ go -C test build -o $(CURDIR)/.run/bench-routing ./bench/routing && exec .run/bench-routing -drill -python .tools/rivals/bin/python $(BENCH_ARGS); } $(FOLLOWED)
+	@{ $(call tool,bench-routing,bench/routing) -drill -python .tools/rivals/bin/python $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-shared: ## what it costs that replicas share what they have booked, and how late they know
-	@{ go -C test build -o $(CURDIR)/.run/bench-shared ./bench/shared && exec .run/bench-shared $(BENCH_ARGS); } $(FOLLOWED)
+	@{ $(call tool,bench-shared,bench/shared) $(BENCH_ARGS); } $(FOLLOWED)
 
 bench-tokens: tokenizers real-tools ## first sight of 220 KB beside Hugging Face's tokenizers, a conversation's next turn, and both beside a real vLLM's /tokenize
-	@{ go -C test build -o $(CURDIR)/.run/bench-tokens ./bench/tokens && exec .run/bench-tokens $(BENCH_ARGS); } $(FOLLOWED)
+	@{ $(call tool,bench-tokens,bench/tokens) $(BENCH_ARGS); } $(FOLLOWED)
 
 demo: tools ## the main job: a conversation, killed workers, the table of decisions
 	$(call step,build-demo,go -C test build -o $(CURDIR)/.run/demo ./demo)
