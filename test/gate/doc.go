@@ -19,7 +19,9 @@
 // told as not seen, or as failed, never as passed. Each sentence of the first page is a claim, or is listed with the
 // reason why nothing can judge it: a test compares the page with both lists.
 //
-// The exit code is 0 if every claim held in steps of the commit that is checked out.
+// The exit code is 0 if every claim held in steps of the product that is checked out. What a step has seen counts
+// until the product changes: a judge that was mended is run again, and the others need not be. The page says
+// which commit each step is of.
 //
 // # What it does not do
 //

@@ -145,13 +145,14 @@ no JSON
 		require.Equal(t, c.held, held, says)
 	}
 	j := judge{step: "a", tests: []string{"TestA"}}
-	says, v := j.look(s, "a1")
+	says, v := j.look(s)
 	require.Equal(t, "TestA passed", says)
 	require.Equal(t, yes, v)
-	says, v = j.look(s, "b2")
+	s.stale = true
+	says, v = j.look(s)
 	require.Equal(t, "TestA passed (of a1)", says)
 	require.Equal(t, unseen, v)
-	says, v = j.look(nil, "a1")
+	says, v = j.look(nil)
 	require.Equal(t, "the step has not run", says)
 	require.Equal(t, unseen, v)
 }
@@ -233,7 +234,7 @@ func TestThePageSaysWhatWasSeen(t *testing.T) {
 	text, held := render([]step{{name: "beside", what: "x"}, {name: "demo", what: "y"}}, []claim{
 		{says: "It [walks](docs/x.md).", by: []judge{{step: "beside", see: besideSeen("")}}},
 		{says: "It talks.", by: []judge{{step: "demo", see: ended}}},
-	}, map[string]*seen{"beside": s}, "a1")
+	}, map[string]*seen{"beside": s})
 	require.False(t, held)
 	require.Equal(t, `## What README.md claims
 
@@ -255,4 +256,38 @@ func TestThePageSaysWhatWasSeen(t *testing.T) {
 | --- | --- | ---: | ---: | ---: | ---: | ---: |
 | vLLM alone | one is killed | 10 | 10 | 0 | 0 | 1.0 s |
 `, text)
+}
+
+// TestWhatWasSeenCountsUntilTheProductChanges: a judge and a page are no part of it.
+func TestWhatWasSeenCountsUntilTheProductChanges(t *testing.T) {
+	g := &gate{root: t.TempDir()}
+	git := func(args ...string) {
+		t.Helper()
+		_, err := g.git(t.Context(), append([]string{"-c", "user.name=a", "-c", "user.email=a@b"}, args...)...)
+		require.NoError(t, err)
+	}
+	write := func(name string) string {
+		t.Helper()
+		file := filepath.Join(g.root, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+		old, _ := os.ReadFile(file)
+		require.NoError(t, os.WriteFile(file, append(old, 'x'), 0o600))
+		git("add", ".")
+		git("commit", "-m", name)
+		commit, err := g.commit(t.Context())
+		require.NoError(t, err)
+		return commit
+	}
+	git("init")
+	seen := write("pkg/a.go")
+	for _, name := range []string{"test/a.go", "docs/a.md", "README.md", "pkg/a_test.go", "pkg/testdata/a", "Makefile"} {
+		require.True(t, g.same(t.Context(), seen, write(name)), name)
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(g.root, "pkg/a.go"), []byte("y"), 0o600))
+	dirty, err := g.commit(t.Context())
+	require.NoError(t, err)
+	require.Regexp(t, `\+$`, dirty)
+	require.False(t, g.same(t.Context(), seen, dirty))
+	require.False(t, g.same(t.Context(), seen, write("pkg/b.go")))
+	require.False(t, g.same(t.Context(), seen, "0123456789ab"), "of a commit that is not known")
 }

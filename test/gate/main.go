@@ -198,22 +198,17 @@ func (g *gate) keep(s step, r record) error {
 	return os.WriteFile(filepath.Join(dir, "record.json"), text, 0o600)
 }
 
-// commit is what is checked out, with a + if files differ from it.
+// product are git's patterns of what is given out: a change elsewhere, of a judge or of a page, leaves what
+// was seen as it is.
+var product = []string{"--", ".", ":!docs", ":!*.md", ":!test", ":!.ci", ":!Makefile", ":!*_test.go", ":!*/testdata/*"}
+
+// commit is what is checked out, with a + if the product differs from it.
 func (g *gate) commit(ctx context.Context) (string, error) {
-	git := func(args ...string) (string, error) {
-		cmd := exec.CommandContext(ctx, "git", args...)
-		cmd.Dir = g.root
-		out, err := cmd.Output()
-		if err != nil {
-			return "", fmt.Errorf("git %s: %w", args[0], err)
-		}
-		return strings.TrimSpace(string(out)), nil
-	}
-	commit, err := git("rev-parse", "--short=12", "HEAD")
+	commit, err := g.git(ctx, "rev-parse", "--short=12", "HEAD")
 	if err != nil {
 		return "", err
 	}
-	changed, err := git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")
+	changed, err := g.git(ctx, append([]string{"status", "--porcelain", "--untracked-files=no"}, product...)...)
 	if err != nil {
 		return "", err
 	}
@@ -221,4 +216,23 @@ func (g *gate) commit(ctx context.Context) (string, error) {
 		commit += "+"
 	}
 	return commit, nil
+}
+
+// same reports whether two commits have the same product. One that git does not know has another.
+func (g *gate) same(ctx context.Context, a, b string) bool {
+	if strings.HasSuffix(a, "+") || strings.HasSuffix(b, "+") {
+		return false
+	}
+	_, err := g.git(ctx, append([]string{"diff", "--quiet", a, b}, product...)...)
+	return err == nil
+}
+
+func (g *gate) git(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd.Dir = g.root
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("git %s: %w", args[0], err)
+	}
+	return strings.TrimSpace(string(out)), nil
 }

@@ -28,17 +28,21 @@ func (g *gate) page(ctx context.Context, now time.Time) (bool, error) {
 	}
 	left := map[string]*seen{}
 	for _, s := range steps() {
-		left[s.name], err = read(filepath.Join(g.kept, s.name))
+		l, err := read(filepath.Join(g.kept, s.name))
 		if err != nil {
 			return false, err
 		}
+		if l != nil {
+			l.stale = !g.same(ctx, l.Commit, commit)
+		}
+		left[s.name] = l
 	}
 	name := filepath.Join(g.root, pageName)
 	old, err := os.ReadFile(name)
 	if err != nil {
 		return false, err
 	}
-	text, held := render(steps(), claims(), left, commit)
+	text, held := render(steps(), claims(), left)
 	text = fmt.Sprintf("Written %s on %d processors, of %s.\n\n%s", now.Format(time.DateOnly), runtime.NumCPU(), strings.TrimSuffix(commit, "+"), text)
 	whole, err := pagepart.Replace(string(old), partBegins, partEnds, func(string) string { return text })
 	if err != nil {
@@ -48,7 +52,7 @@ func (g *gate) page(ctx context.Context, now time.Time) (bool, error) {
 }
 
 // render is the page's tables, and whether every claim has held.
-func render(all []step, of []claim, left map[string]*seen, commit string) (string, bool) {
+func render(all []step, of []claim, left map[string]*seen) (string, bool) {
 	var b strings.Builder
 	held := true
 	b.WriteString("## What README.md claims\n\n")
@@ -56,7 +60,7 @@ func render(all []step, of []claim, left map[string]*seen, commit string) (strin
 		var saw strings.Builder
 		worst := yes
 		for _, j := range c.by {
-			what, v := j.look(left[j.step], commit)
+			what, v := j.look(left[j.step])
 			fmt.Fprintf(&saw, "  - *%s*: %s\n", j.step, what)
 			worst = min(worst, v)
 		}
@@ -103,8 +107,8 @@ const (
 
 func (v verdict) String() string { return [...]string{"**Not held**", "**Not seen**", "Held"}[v] }
 
-// look says what the judge has seen. What was seen of another commit does not count.
-func (j *judge) look(s *seen, commit string) (string, verdict) {
+// look says what the judge has seen. What was seen of another product does not count.
+func (j *judge) look(s *seen) (string, verdict) {
 	if s == nil {
 		return "the step has not run", unseen
 	}
@@ -116,7 +120,7 @@ func (j *judge) look(s *seen, commit string) (string, verdict) {
 	switch {
 	case !held:
 		return what, no
-	case s.Commit != commit:
+	case s.stale:
 		return what + " (of " + s.Commit + ")", unseen
 	}
 	return what, yes

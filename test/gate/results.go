@@ -16,7 +16,7 @@ import (
 
 // record is how a step ended.
 type record struct {
-	Commit  string    `json:"commit"` // with + behind it if files had changed
+	Commit  string    `json:"commit"` // with + behind it if the product differed from it
 	Began   time.Time `json:"began"`
 	Seconds float64   `json:"seconds"`
 	Failed  string    `json:"failed,omitempty"` // why; empty: it ended well
@@ -25,6 +25,7 @@ type record struct {
 // seen is what a step has left.
 type seen struct {
 	record
+	stale bool                // what is given out has changed since
 	tests map[string][]string // what became of tests, by name, in each package that has one
 	files map[string]string   // by their last element
 }
