@@ -411,8 +411,8 @@ DYNAMO := ai-dynamo-runtime==1.6.1
 bench-path-rivals: tools .tools/rivals/.whole ## what a request costs through Baton, SGLang's gateway, vLLM's router and plain Envoy: two minutes
 	@{ $(call tool,bench-rivals,bench/rivals) -python .tools/rivals/bin/python $(BENCH_ARGS); } $(FOLLOWED)
 
-bench-index: ## the index, its events and the pick, allocations included
-	@go test -json -run '^$$' -bench . -benchmem ./pkg/kvindex ./pkg/kvevents ./pkg/picker ./internal/load $(TESTED)
+bench-index: ## the index, its events, the pick and recording, allocations included
+	@go test -json -run '^$$' -bench . -benchmem ./pkg/kvindex ./pkg/kvevents ./pkg/picker ./internal/load ./internal/extproc $(TESTED)
 
 bench-kube: tools tools-kube tools-epp ## a picker's memory and CPU at 100 and 1,000 pods, beside the inference extension's own, on a real apiserver: twenty minutes
 	@go -C test test -json -tags kube -timeout 90m -count 1 -run TestBench ./bench/kube -args $(BENCH_ARGS) $(TESTED)
