@@ -39,6 +39,8 @@ var ofOneHop = map[string]bool{
 	"connection": true, "keep-alive": true, "proxy-connection": true, "proxy-authenticate": true, "proxy-authorization": true,
 	"te": true, "trailer": true, "transfer-encoding": true, "upgrade": true, "http2-settings": true, "expect": true,
 	"host": true, "content-length": true, "content-encoding": true, "accept-encoding": true,
+	// With these Go's transport sends a POST again by itself: a worker would get a leg twice. Engines do not read them.
+	"idempotency-key": true, "x-idempotency-key": true,
 }
 
 // ofRouters are headers that other routers, and the sidecars of their workers, obey, as far

@@ -40,6 +40,8 @@ func TestWhatALegOfOursCarriesOfItsRequest(t *testing.T) {
 		{"of the message", "content-length", "17", ""},
 		{"of the message", "accept-encoding", "gzip", ""},
 		{"of the message", "expect", "100-continue", ""},
+		{"with it Go sends a leg twice", "idempotency-key", "k", ""},
+		{"with it Go sends a leg twice", "X-Idempotency-Key", "k", ""},
 		{"the plugin's", "x-baton-start", "1", ""},
 		{"the plugin's", "x-attempt-id", "1", ""},
 		{"a destination", "x-gateway-destination-endpoint", "10.0.0.1:1", ""},

@@ -62,7 +62,7 @@ func (c *clocks) received(ms string, attempt int, host string, now time.Time, mo
 	if err != nil {
 		return now, 0, false
 	}
-	said := time.UnixMilli(n)
+	said := now.Add(time.UnixMilli(n).Sub(now)) // on the monotonic clock, as now is: a deadline outlives a step of the system's clock
 	if host == "" && now.Sub(said) <= most {
 		return earlier(said, now), 0, false
 	}
@@ -135,24 +135,28 @@ func (c *clocks) wrong(host string, ahead time.Duration) (known, first bool) {
 }
 
 // receipt returns when the proxy received the request with the headers h, in time of this
-// process. Where the filter is not ours, a client may have set that header.
-func (srv *Server) receipt(ctx context.Context, h *wire.Headers, ours bool, now time.Time) time.Time {
+// process, and how far that is ahead of what the proxy says. Where the filter is not ours, a client may have set
+// that header.
+func (srv *Server) receipt(ctx context.Context, h *wire.Headers, ours bool, now time.Time) (t time.Time, ahead time.Duration) {
 	if h.Start == "" {
-		return now
+		return now, 0
 	}
 	host := peerHost(ctx)
 	if host == "" && !ours {
 		host = "local"
 	}
-	t, ahead, first := srv.clocks.received(h.Start, h.Attempt(), host, now, srv.rules.MaxTimeout)
-	if ahead != 0 {
+	t, off, first := srv.clocks.received(h.Start, h.Attempt(), host, now, srv.rules.MaxTimeout)
+	if off != 0 {
 		srv.cfg.Telemetry.ClockOff()
 	}
 	if first {
 		srv.log.Warn("the clock of a proxy is off: set that clock; until then its x-baton-start is not used, and deadlines count from when its requests reach this process; logged once for each proxy",
-			slog.String(logkey.Address, host), slog.Duration(logkey.Ahead, ahead))
+			slog.String(logkey.Address, host), slog.Duration(logkey.Ahead, off))
 	}
-	return t
+	if ms, err := strconv.ParseInt(h.Start, 10, 64); err == nil {
+		ahead = t.Sub(time.UnixMilli(ms))
+	}
+	return t, ahead
 }
 
 // peerHost returns the address of the proxy that has opened the stream, without the port.

@@ -3,12 +3,15 @@ package extproc
 import (
 	"bytes"
 	"log/slog"
+	"net"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/peer"
 
+	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
@@ -105,4 +108,21 @@ func TestAProxyWhoseClockIsBehindIsServed(t *testing.T) {
 	p.cancel()
 	r.forgetLegs()
 	r.requireIdle()
+}
+
+// TestTimesAreOfOneClock: the access log has the proxy's.
+func TestTimesAreOfOneClock(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	at := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}})
+	for _, off := range []time.Duration{0, 11 * time.Minute, -11 * time.Minute, -time.Second} {
+		began := time.Now()
+		proxys := began.Add(-off)
+		s := &mainStream{}
+		s.m.Request().Start, s.asked.ahead = r.srv.receipt(at, &wire.Headers{Start: millis(proxys)}, true, began)
+		require.Contains(t, s.m.Request().Start.String(), " m=", "a deadline outlives a step of the system's clock")
+		s.answered.sent = sent{start: proxys, last: 3 * time.Second}
+		var served telemetry.Served
+		s.clock(&served, began, false)
+		require.InDelta(t, 3*time.Second, served.Whole, float64(2*time.Millisecond), off)
+	}
 }

@@ -27,6 +27,7 @@ type asking struct {
 	scratch  *route.Scratch
 	before   leg.Lesson   // of earlier attempts
 	instead  *leg.Failure // of a pair in whose place one worker is to serve; the answer if none can
+	bytes    int64        // of the request's body, which the attempt may have given up while its tokens are counted
 }
 
 // decide performs leg.OpPick: it posts leg.EventPicked, leg.EventRefused, or
@@ -41,7 +42,7 @@ func (s *mainStream) decide(instead *leg.Failure) {
 		before.Lost = max(before.Lost, lost)
 		before.AlsoAvoid(by)
 	}
-	a := asking{mainStream: s, before: before.Lesson, instead: instead}
+	a := asking{mainStream: s, before: before.Lesson, instead: instead, bytes: int64(len(s.m.Request().Body))}
 	var refused *route.Refusal
 	a.question, refused = srv.router.Ask(a.request(&before))
 	held := s.asked.heldBack(a.question, srv.shapes, time.Now())
@@ -193,7 +194,7 @@ func (a *asking) picks(pl *leg.Plan, b *booked) {
 func (a *asking) waits(r *route.Refusal, now time.Time) bool {
 	srv := a.srv
 	if !r.Returning || a.instead != nil || now.Sub(a.m.WaitsSince(now)) >= srv.cfg.MaxWait || srv.door.reached(stageDraining) ||
-		!a.asked.wait(&srv.waiting, int64(len(a.m.Request().Body)), srv.bodies.Limit()/waitingShare) {
+		!a.asked.wait(&srv.waiting, a.bytes, srv.bodies.Limit()/waitingShare) {
 		return false
 	}
 	a.post(just(leg.Event{Kind: leg.EventRefused, Failure: srv.failureOf(r), Wait: true}))

@@ -49,11 +49,11 @@ func (d *doubts) has(model string, now time.Time) bool {
 
 // proved counts what an answer of prefill's proves. If what was expected of the model's
 // prompts is wrong, it says so.
-func (d *doubts) proved(model string, expected int64, r *leg.Report, now time.Time) {
+func (d *doubts) proved(model string, r *leg.Report, now time.Time) {
 	d.counts.PrefillProof(string(r.Proof))
 	if r.Proof == leg.Believed && d.add(model, now) {
 		d.log.Warn("two prefill workers count the tokens of a prompt alike, and not as Baton does: for an hour the tokens of the model's prompts count as estimated; "+
 			"check that its tokenizer and chat template are those of its engines",
-			logkey.Model, model, logkey.ISLTokens, expected, logkey.ToldTokens, r.Told.Prompt)
+			logkey.Model, model, logkey.ISLTokens, r.Expected, logkey.ToldTokens, r.Told.Prompt)
 	}
 }

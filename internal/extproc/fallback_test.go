@@ -43,6 +43,7 @@ func TestWhatPrefillHasFailedForGoodIsServedByOneWorkerAsAFallback(t *testing.T)
 	t.Parallel()
 	for name, row := range map[string]struct {
 		status   int
+		says     string // with status 200
 		attempt  int
 		fallback bool
 		needs    bool // no decode worker can serve without prefill
@@ -50,6 +51,7 @@ func TestWhatPrefillHasFailedForGoodIsServedByOneWorkerAsAFallback(t *testing.T)
 		want     string // the error; "": one worker serves
 	}{
 		"it is served":                    {status: 500, attempt: 3, fallback: true},
+		"nor has it made a token":         {status: 200, says: `{"choices":[{"index":0,"text":"","finish_reason":"length"}],"usage":{"prompt_tokens":8,"completion_tokens":0}}`, attempt: 3, fallback: true},
 		"not without the setting":         {status: 500, attempt: 3, want: "prefill_failed"},
 		"not where nobody can":            {status: 500, attempt: 3, fallback: true, needs: true, want: "prefill_failed"},
 		"not while attempts are left":     {status: 500, attempt: 2, fallback: true, want: "prefill_failed"},
@@ -60,7 +62,11 @@ func TestWhatPrefillHasFailedForGoodIsServedByOneWorkerAsAFallback(t *testing.T)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			at := listener(t, refusing(row.status))
+			answer := refusing(row.status)
+			if row.says != "" {
+				answer = saying(row.says)
+			}
+			at := listener(t, answer)
 			ws := prefillFirst(t, func(w *worker.Worker) { w.AcceptsAggregated = !row.needs && w.ID == 3 })
 			r := newReplicaOf(t, "a", ws, func(c *Config) {
 				c.PrefillListener, c.FallbackAggregated = at, row.fallback

@@ -225,7 +225,12 @@ func whyOf(err error) string {
 // copies, so the memory is free once all of it was read. For the same reason legBody is no
 // [io.WriterTo].
 type legBody struct {
-	r     *bytes.Reader
+	r *bytes.Reader
+	*legSent
+}
+
+// legSent is what is known of a body however often the transport reads it.
+type legSent struct {
 	body  []byte
 	sent  func()      // is called once the whole body was read; nil: nobody wants to know
 	until time.Time   // it is not read after that, so that no worker computes it; zero: at any time
@@ -235,7 +240,7 @@ type legBody struct {
 }
 
 func newLegBody(body []byte, sent func()) *legBody {
-	return &legBody{r: bytes.NewReader(body), body: body, sent: sent}
+	return &legBody{bytes.NewReader(body), &legSent{body: body, sent: sent}}
 }
 
 func (b *legBody) tooOld() bool { return !b.until.IsZero() && time.Now().After(b.until) }
@@ -260,7 +265,7 @@ func (b *legBody) spent() bool { return b.ended.Load() && !b.again.Load() }
 // reused, but left to the garbage collector.
 func (b *legBody) reread() (io.ReadCloser, error) {
 	b.again.Store(true)
-	return &legBody{r: bytes.NewReader(b.body), body: b.body, until: b.until}, nil
+	return &legBody{bytes.NewReader(b.body), b.legSent}, nil
 }
 
 // errTooOld is why a leg is not sent whose hand-off has become too old.

@@ -20,12 +20,13 @@ import (
 type asked struct {
 	began  time.Time
 	span   trace.Span
-	subset *subset.Set  // endpoints that the data plane allows; nil: all
-	named  bool         // the attempt is noted in unrouted
-	body   budget.Share // of bodies in flight
-	letIn  bool         // the body had room in an earlier attempt
-	shape  shape        // zero: not known, or none
-	tries  bool         // the request is let through to try its shape, which is held back
+	subset *subset.Set   // endpoints that the data plane allows; nil: all
+	named  bool          // the attempt is noted in unrouted
+	ahead  time.Duration // our clock less that of the proxy, as the request came; see receipt
+	body   budget.Share  // of bodies in flight
+	letIn  bool          // the body had room in an earlier attempt
+	shape  shape         // zero: not known, or none
+	tries  bool          // the request is let through to try its shape, which is held back
 
 	waits atomic.Int64 // the request's part in waiting.bytes; also written by a decision
 }
@@ -35,7 +36,7 @@ func (q *asked) begin(s *mainStream, ev *notice) {
 	q.began = time.Now()
 	s.srv.said.sent(ev.Headers.Unheeded)
 	q.subset = s.srv.subsetOf(ev, s.filter.Gateway())
-	ev.Received = s.srv.receipt(s.grpc.Context(), ev.Headers, !s.filter.Gateway(), q.began)
+	ev.Received, q.ahead = s.srv.receipt(s.grpc.Context(), ev.Headers, !s.filter.Gateway(), q.began)
 	if ev.Headers.RequestID == "" {
 		ev.Headers.RequestID, ev.Unnamed = uuid.NewString(), true
 	}

@@ -22,7 +22,7 @@ import (
 func (s *mainStream) mark(now time.Time, r leg.Report) {
 	j := s.srv.cfg.Journal
 	if r.Proof != "" {
-		s.srv.doubts.proved(s.decided.prompt.Model, s.m.Plan().Expected.Tokens, &r, now)
+		s.srv.doubts.proved(s.decided.prompt.Model, &r, now)
 	}
 	s.far.span.hear(&r)
 	switch r.State {

@@ -118,9 +118,10 @@ func (s *mainStream) clock(t *telemetry.Served, now time.Time, began bool) {
 	var first time.Time
 	switch {
 	case s.answered.sent.last > 0:
-		now = s.answered.sent.start.Add(s.answered.sent.last)
+		sent := s.answered.sent.start.Add(s.asked.ahead)
+		now = sent.Add(s.answered.sent.last)
 		if s.answered.sent.first > 0 {
-			first = s.answered.sent.start.Add(s.answered.sent.first)
+			first = sent.Add(s.answered.sent.first)
 		}
 	default: // there is no access log, or it has not come yet
 		first = s.m.Answer().Relayed

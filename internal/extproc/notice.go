@@ -30,6 +30,6 @@ func noticeOf(m *wire.Message) *notice {
 // sent is when Envoy sent the answer on, by its access log. The times first and last count
 // from start; 0 means never, or not known.
 type sent struct {
-	start       time.Time // of the attempt
+	start       time.Time // of the attempt, by the proxy's clock
 	first, last time.Duration
 }

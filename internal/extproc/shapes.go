@@ -126,6 +126,10 @@ func shaped(s *mainStream, now time.Time, e *leg.Effect) {
 	l, tried := s.srv.shapes, s.asked.tried()
 	switch {
 	case s.asked.shape == shape{}:
+	case e.Outcome == blame.OK && s.m.Answer().Relayed.IsZero(): // prefill has answered alone, which proves nothing of decode
+		if tried {
+			l.ended(s.asked.shape, now)
+		}
 	case e.Outcome == blame.OK:
 		if l.served(s.asked.shape, s.m.Answer().Relayed, now) {
 			s.srv.log.Info("a request with the members that two lost workers had was served: requests with these members are no longer held back",

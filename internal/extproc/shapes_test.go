@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
 	"github.com/seed-60ae5743/baton/internal/leg"
 )
 
@@ -78,4 +79,18 @@ func TestClientsDoNotDecideHowManyShapesAreKept(t *testing.T) {
 // TestNoTextOfAClientIsShownAsAMember: a name may be anything.
 func TestNoTextOfAClientIsShownAsAMember(t *testing.T) {
 	require.Equal(t, "the members (no word), top_k.2", shapeOf("m", []string{"my secret is", "top_k.2"}).words())
+}
+
+// TestAnAnswerOfPrefillAloneIsNoTrialOfAShape: decode has not had the request, and another one may be tried.
+func TestAnAnswerOfPrefillAloneIsNoTrialOfAShape(t *testing.T) {
+	srv := &Server{shapes: newShapes()}
+	now, held := time.Now(), shape{"m", "a"}
+	srv.shapes.lost(held, now.Add(-shapeHeld))
+	why, tries := srv.shapes.ask(held, now)
+	require.True(t, why == nil && tries)
+	s := &mainStream{stream: stream{srv: srv}}
+	s.asked.shape, s.asked.tries = held, true
+	shaped(s, now, &leg.Effect{Outcome: blame.OK})
+	why, tries = srv.shapes.ask(held, now)
+	require.True(t, why == nil && tries)
 }

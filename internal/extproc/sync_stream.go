@@ -115,6 +115,9 @@ func (s *mainStream) askPrefill(e *leg.Effect, ended bool) {
 	}
 	s.far.send(stop, span)
 	end := func(a *leg.OwnAnswer) { s.post(just(leg.Event{Kind: leg.EventPrefilled, Answer: a})) }
+	if ended { // the stream's reader says so later: until then the attempt would take this for a failure of the leg
+		s.post(just(leg.Event{Kind: leg.EventClosed}))
+	}
 	begun := func() {
 		s.srv.cfg.Telemetry.Leg(leg.Started.String(), "")
 		s.post(just(leg.Event{Kind: leg.EventLeg, Leg: leg.Report{State: leg.Started}}))

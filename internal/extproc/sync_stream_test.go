@@ -47,6 +47,15 @@ func TestALegThatHasEndedLeavesNothingWithTheServer(t *testing.T) {
 	require.Zero(t, legs.now.Load())
 }
 
+// TestALegThatIsNotSentForAClientThatHasLeftIsNoFailureOfTheLeg: its stream's reader may say later that it has.
+func TestALegThatIsNotSentForAClientThatHasLeftIsNoFailureOfTheLeg(t *testing.T) {
+	s := &mainStream{stream: stream{srv: &Server{bodies: budget.New(0), legs: context.Background(), cfg: Config{Telemetry: new(telemetry.Instruments)}}}}
+	var said []leg.EventKind
+	s.act.handle = func(ev *notice) { said = append(said, ev.Kind) }
+	s.askPrefill(&leg.Effect{Wait: time.Minute}, true)
+	require.Equal(t, []leg.EventKind{leg.EventClosed, leg.EventPrefilled}, said)
+}
+
 func TestALegsBodyIsSpentOnceItWasReadAndTheAnswerToo(t *testing.T) {
 	body := bytes.Repeat([]byte("x"), 32<<20) // more bytes than the buffers of sockets hold
 	var sent chan struct{}
@@ -96,7 +105,8 @@ func TestALegsBodyIsSpentOnceItWasReadAndTheAnswerToo(t *testing.T) {
 }
 
 func TestALegsBodyThatIsSentAnewIsNeverSpent(t *testing.T) {
-	b := newLegBody([]byte("body"), nil)
+	began := 0
+	b := newLegBody([]byte("body"), func() { began++ })
 	_, err := io.ReadAll(b)
 	require.NoError(t, err)
 	require.True(t, b.spent())
@@ -106,4 +116,13 @@ func TestALegsBodyThatIsSentAnewIsNeverSpent(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "body", string(text))
 	require.False(t, b.spent())
+	require.Equal(t, 1, began, "a leg begins once")
+
+	b = newLegBody([]byte("body"), func() { began++ }) // of which the first connection has read nothing
+	again, err = b.reread()
+	require.NoError(t, err)
+	_, err = io.ReadAll(again)
+	require.NoError(t, err)
+	require.Equal(t, 2, began)
+	require.True(t, b.begun.Load())
 }

@@ -175,8 +175,8 @@ func (t *Tracker) believeLocked(e *entry, r Reason, now time.Time) {
 
 // condemnLocked sets aside a worker that cannot be reached. No share limits it, since
 // such a worker could serve no request. If the worker was aside by judgement already, it
-// makes room for others. The other ranks of the worker may be dead too: they become
-// suspects.
+// makes room for others, and is aside because it cannot be reached from now on: requests that wait for it
+// wait in vain. The other ranks of the worker may be dead too: they become suspects.
 func (t *Tracker) condemnLocked(e *entry, r Reason, now time.Time) {
 	if !e.is().aside() {
 		t.setAsideLocked(e, true, r, now)
@@ -184,6 +184,10 @@ func (t *Tracker) condemnLocked(e *entry, r Reason, now time.Time) {
 			t.touchLocked()
 			t.suspectLocked(mate, now)
 		}
+		return
+	}
+	if (r.proof() || r == ReasonUnconnected) && !e.reason.proof() && !e.reason.silence() {
+		t.moveLocked(e, e.is(), true, r, now) // a probe that is under way goes on
 		return
 	}
 	t.countLocked(e, -1)

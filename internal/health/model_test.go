@@ -193,6 +193,10 @@ func (m *model) move(p *patient, to State, r Reason, now time.Time) {
 func (m *model) aside(p *patient, dead bool, r Reason, now time.Time) {
 	if p.State.aside() {
 		p.dead = p.dead || dead
+		if dead && (r.proof() || r == ReasonUnconnected) && !p.Reason.proof() && !p.Reason.silence() {
+			m.lines = append(m.lines, fmt.Sprint(p.Rank.ID, Aside, Aside, r))
+			p.Reason, p.Since, p.tried = r, now, false
+		}
 		return
 	}
 	for _, members := range m.mates(p) {
@@ -445,6 +449,9 @@ func (m *model) probed(p *patient, asked probe, v verdict, now time.Time) {
 		m.move(p, Recovering, ReasonProbe, now)
 	case on == onSchedule && p.State == Probing:
 		p.State, p.due, p.dead = Aside, now.Add(m.cfg.ProbeInterval), p.dead || dead
+		if r := map[verdict]Reason{unreachable: "connect-failed", unconnected: "no-connection"}[v]; r != "" {
+			m.aside(p, true, r, now)
+		}
 	}
 	if on == onSuspicion && p.State == Doubted {
 		p.wanted, p.due = true, now.Add(m.cfg.ProbeInterval)

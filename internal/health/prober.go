@@ -426,7 +426,9 @@ func (t *Tracker) probed(p probe, v verdict, now time.Time) {
 			t.moveLocked(e, Aside, true, ReasonOtherModels, now)
 		case v == unreachable:
 			t.condemnLocked(e, reasonOf(ConnectFailed), now)
-		case v == unconnected || v == silent:
+		case v == unconnected:
+			t.condemnLocked(e, ReasonUnconnected, now)
+		case v == silent: // one silence more makes no judgement a death
 			t.condemnLocked(e, e.reason, now)
 		case p.path == knockPath && p.at == e.at && (v == well || v == answered): // the address leads elsewhere now
 			e.loops, e.at = false, e.atEndpoint.at

@@ -194,6 +194,14 @@ func TestAnEngineOfOtherModelsGetsNoRequests(t *testing.T) {
 		web.serves(at, "m")
 		pass(5 * time.Second)
 		require.True(t, tr.Allows(rankOf(7)), "it is the first one again")
+
+		tr.Report(rankOf(7), Report{Outcome: ConnectFailed}, time.Now())
+		web.serves(at, "other")
+		pass(5 * time.Second)
+		require.False(t, tr.Allows(rankOf(7)))
+		tr.Update(parseWorkers(t, "7 prefill models=other\n8 prefill\n"), time.Now())
+		pass(5 * time.Second)
+		require.True(t, tr.Allows(rankOf(7)), "its record has other models now, as its engine has")
 		end()
 	})
 }

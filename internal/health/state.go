@@ -103,7 +103,7 @@ func reasonOf(o Outcome) Reason { return Reason(o.String()) }
 
 // Transition is one change of state. Probing counts as Aside here: a probe that begins or
 // fails is no transition. A worker that is aside for another reason goes from Aside to
-// Aside when it is seen that its address leads back.
+// Aside when it is seen that it cannot be reached, or that its address leads back.
 type Transition struct {
 	Rank     worker.Rank
 	OwnPort  bool // the rank has a port of its own; else Rank is rank 0 and stands for the whole worker

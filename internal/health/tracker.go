@@ -98,9 +98,10 @@ type entry struct {
 	flight flight
 	lates  uint8 // how many probes in a row had no answer in time
 	answers
-	models []string  // that its engine was first heard to serve; nil: it has not told
-	probe  uint64    // the number of its last probe
-	asked  time.Time // when its last probe on suspicion began
+	models   []string  // that its engine was first heard to serve; nil: it has not told
+	recorded []string  // the models of its record
+	probe    uint64    // the number of its last probe
+	asked    time.Time // when its last probe on suspicion began
 
 	// The questions at arrival. No bootstrap: at is empty.
 	atEndpoint, atBootstrap turn
@@ -149,6 +150,7 @@ func (t *Tracker) Update(s *worker.Snapshot, now time.Time) {
 			}
 			t.welcomeLocked(es, now)
 		}
+		learnAnewLocked(es, w)
 		known[w.ID] = es
 	}
 	t.layLocked(s, known)
@@ -170,6 +172,15 @@ func (t *Tracker) Update(s *worker.Snapshot, now time.Time) {
 	}
 	t.enforceSharesLocked(now)
 	t.nudge()
+}
+
+// learnAnewLocked forgets which models an engine was heard to serve if its record has others now.
+func learnAnewLocked(es []*entry, w *worker.Worker) {
+	for _, e := range es {
+		if !slices.Equal(e.recorded, w.Models) {
+			e.recorded, e.models = w.Models, nil
+		}
+	}
 }
 
 // goneKept is for how long a worker that has left is remembered by its address, and goneMost how

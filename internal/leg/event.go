@@ -125,6 +125,7 @@ type Report struct {
 	Odd        bool  // the worker refuses more than its pool: a mate may be asked
 	Told       Told  // Well: what the answer tells of tokens
 	Proof      Proof // what that proves, as the attempt judges it; "": not judged
+	Expected   int64 // with Proof: how many tokens the prompt was expected to have; 0: not known
 	Cached     int64 // Well: tokens of the prompt that the worker did not compute
 	Counted    bool  // the engine has reported Cached
 	// Said tells what the leg has met, of a leg that failed; see said. The worker's words

@@ -463,7 +463,7 @@ func (m *Main) onFound(now time.Time, ev *Event) {
 // follows from a few seconds of silence. EventGone or EventMute tells what a probe has found.
 func (m *Main) onSuspect(now time.Time) {
 	m.timers.stop(timerProbe)
-	if !m.awaitsAnswer() || m.far.state == Dispatched {
+	if !m.awaitsPrefill() || m.far.state == Dispatched {
 		return // nobody waits, or no worker has the leg yet
 	}
 	m.timers.set(timerProbe, now.Add(suspectEvery))

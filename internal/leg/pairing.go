@@ -197,12 +197,18 @@ func (m *pairing) withoutPrefill(now time.Time, f *Failure, r Report, retry bool
 	}
 }
 
+// awaitsPrefill reports whether a client waits for the prefill leg: nothing of the answer has gone to
+// it, or, if answers are not held for the leg, the head alone.
+func (m *pairing) awaitsPrefill() bool {
+	return m.awaitsAnswer() || m.phase == mainStreaming && m.far.awaited()
+}
+
 // onLate acts when a mirrored leg has not begun in time. The flag repeat says that another
 // attempt may be made though the leg may still come; else it is waited for, as long as a
 // prefill may take, and so is the leg of the last attempt.
 func (m *pairing) onLate(now time.Time, repeat bool) {
 	m.timers.stop(timerBegin)
-	if m.awaitsAnswer() && !(repeat && m.mayRetry(&failPrefill)) && now.Sub(m.pickedAt) < m.rules.PrefillTimeout {
+	if m.awaitsPrefill() && !(repeat && m.awaitsAnswer() && m.mayRetry(&failPrefill)) && now.Sub(m.pickedAt) < m.rules.PrefillTimeout {
 		m.timers.set(timerBegin, now.Add(m.plan.StartWithin))
 		return
 	}
@@ -217,7 +223,7 @@ func (m *pairing) onOverdue(now time.Time, repeat bool) {
 		m.timers.set(timerLate, now.Add(m.plan.OverdueAfter))
 		return
 	}
-	if !m.awaitsAnswer() { // no request waits for the leg: prefill is not late, and its work is of no use
+	if !m.awaitsPrefill() { // no request waits for the leg: prefill is not late, and its work is of no use
 		if m.far.awaited() {
 			m.abortOrphan(now)
 		}
@@ -240,6 +246,9 @@ func (m *pairing) leavePrefill(now time.Time, seen blame.Sight) (left bool) {
 }
 
 func (m *pairing) mayLeavePrefill() bool {
+	if !m.awaitsAnswer() {
+		return false
+	}
 	f := failPrefill
 	f.Fresh = mayDoBetter(blame.Of(m.prefillLeg(), blame.Overdue), m.plan, m.plan.Spare.Prefill, false)
 	return m.mayRetry(&f) || m.phase == mainPrefilling && m.mayServeAlone(&failPrefill, Report{State: Failed, Reason: blame.Overdue})

@@ -111,7 +111,7 @@ func (m *pairing) proves(r *Report) bool {
 		return true
 	}
 	e := &m.plan.Expected
-	r.Proof = e.prove(&r.Told)
+	r.Proof, r.Expected = e.prove(&r.Told), e.Tokens
 	switch r.Proof {
 	case NotMade:
 		return false

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,10 +21,10 @@ import (
 // onChange tells every part that keeps facts about workers that the set has changed. The
 // parts that a pick reads come first.
 func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
-	p.book.Update(now)
-	p.health.Update(now, time.Now())
-	p.reports.Update(now)
-	p.events.Update(now) // only this attaches ranks to the index and detaches them
+	if again := returned(c); len(again) > 0 { // another process: what was known of the one before goes with it
+		p.follow(now.Without(again))
+	}
+	p.follow(now)
 	// The board is late in the order, since requests see the new set from here on.
 	for _, t := range p.board.Follow(now, c, time.Now()) {
 		p.onActivation(t)
@@ -37,6 +38,24 @@ func (p *plugin) onChange(old, now *worker.Snapshot, c discovery.Change) {
 		p.history.counted(old, now, c, time.Now())
 	}
 	p.judgeKeys()
+}
+
+// follow tells the parts that keep facts about workers by their ids which workers there are.
+func (p *plugin) follow(now *worker.Snapshot) {
+	p.book.Update(now)
+	p.health.Update(now, time.Now())
+	p.reports.Update(now)
+	p.events.Update(now) // only this attaches ranks to the index and detaches them
+}
+
+// returned are the workers that have left and joined in one change: the view joins changes that come fast.
+func returned(c discovery.Change) (ids []worker.ID) {
+	for _, id := range c.Left {
+		if slices.Contains(c.Joined, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // cut shortens text from outside, for the log and the page, and removes passwords of addresses.

@@ -114,6 +114,33 @@ func TestNothingIsKeptOfAWorkerThatHasLeft(t *testing.T) {
 	require.True(t, booked)
 }
 
+// TestNothingIsKeptOfAWorkerThatHasLeftAndIsBackInOneChange: the view joins changes that come fast, such as
+// those of an engine that was started anew under the same id.
+func TestNothingIsKeptOfAWorkerThatHasLeftAndIsBackInOneChange(t *testing.T) {
+	x := newTold(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- x.events.Run(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	publishes := testWorker(t, 5, worker.Prefill, "1001")
+	publishes.KVEvents = worker.KVEvents{Host: "127.0.0.1", Port: 1}
+	stays := testWorker(t, 1, worker.Decode, "1003")
+	x.set(discovery.Change{Joined: []worker.ID{1, 5}}, publishes, stays)
+	rank := worker.Rank{ID: 5}
+	blocks := func() int { st, _ := x.index.Stats(rank); return st.Blocks }
+	require.Eventually(t, func() bool { _, ok := x.index.Stats(rank); return ok }, 20*time.Second, time.Millisecond)
+	require.NoError(t, x.index.Store(rank, kvindex.Stored{Blocks: []kvindex.Block{{Engine: 1, Local: 1}}}))
+	require.Equal(t, 1, blocks())
+	x.health.Report(rank, health.Report{Outcome: health.ServerError}, time.Now())
+
+	again := *publishes
+	x.set(discovery.Change{Left: []worker.ID{5}, Joined: []worker.ID{5}}, &again, stays)
+	require.Eventually(t, func() bool { _, ok := x.index.Stats(rank); return ok && blocks() == 0 }, 20*time.Second, time.Millisecond)
+	for _, h := range x.health.Status() {
+		require.Zero(t, h.ConsecutiveErrors, h.Rank)
+	}
+}
+
 // TestAWorkerThatIsBackAtOnceIsInTheIndex, although who follows its events may
 // have seen nothing of its absence.
 func TestAWorkerThatIsBackAtOnceIsInTheIndex(t *testing.T) {

@@ -82,11 +82,12 @@ func awaitReplicas(ctx context.Context, hub *mesh.Hub) {
 
 const readyEvery = 20 * time.Millisecond
 
-// setAside are the ranks that this process has set aside by what it has seen.
+// setAside are the ranks that this process has set aside by what it has seen. One that is being probed is one
+// of them: a worker that takes connections and never answers is probed most of the time.
 func setAside(t *health.Tracker) []worker.Rank {
 	out := []worker.Rank{}
 	for _, h := range t.Status() {
-		if h.State == health.Aside {
+		if h.State == health.Aside || h.State == health.Probing {
 			out = append(out, h.Rank)
 		}
 	}

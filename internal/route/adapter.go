@@ -26,6 +26,10 @@ type home struct {
 	adapter string // only for SGLang; "": none
 }
 
+// maxCuts is how many colons of a model's name may be the one in front of an adapter, from the right. The name is
+// the client's, and each cut reads all that is left of it: without a bound a name of colons alone takes hours.
+const maxCuts = 16
+
 // homeOf finds the pool of the model that a request names, or of the only model if the
 // request names none. A worker whose models are not known has a pool of its own: a request
 // that names such a worker is for that pool, and so is, if PassUnknown is set, one for a
@@ -44,7 +48,7 @@ func (m *models) homeOf(q *Question) (home, *Refusal) {
 	h := home{pool: world.Pool(key)}
 	departed := h.pool == nil && world.Departed(key, now)
 	// SGLang's native path /generate reads no model.
-	for at := len(key.Model); h.pool == nil && r.Scan.Path != openai.Generate; {
+	for at, cuts := len(key.Model), 0; h.pool == nil && r.Scan.Path != openai.Generate && cuts < maxCuts; cuts++ {
 		at = strings.LastIndexByte(key.Model[:at], ':')
 		if at < 0 {
 			break

@@ -2,6 +2,7 @@ package route
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,6 +60,8 @@ func TestAnAdapterIsFoundAsItsEngineFindsIt(t *testing.T) {
 		{"SGLang: and an adapter behind it", `"model":"s3://x:sa"`, 0, `s3://x "sa" ""`},
 		{"SGLang's native path: lora_path alone", `"model":"s","lora_path":"sa"`, openai.Generate, `sa "sa" ""`},
 		{"SGLang's native path reads no model", `"model":"s:sa"`, openai.Generate, "model_not_found"},
+		{"SGLang: an adapter with colons", `"model":"s` + strings.Repeat(":", 16) + `"`, 0, `s "` + strings.Repeat(":", 15) + `" ""`},
+		{"SGLang: with more than are looked at", `"model":"s` + strings.Repeat(":", 17) + `"`, 0, "model_not_found"},
 
 		{"nobody's", `"model":"t:sa"`, 0, "model_not_found"},
 	} {

@@ -48,7 +48,11 @@ func (k *checker) run(ctx context.Context) {
 			if !k.kept {
 				k.hangUp() // the rest of a replay must not be read as the next answer
 			}
-			k.told <- c // does not block: there is one question at a time
+			select {
+			case k.told <- c:
+			case <-ctx.Done(): // the answer before it was not read any more
+				return
+			}
 		case <-ctx.Done():
 			return
 		}

@@ -327,6 +327,16 @@ func (s *Snapshot) WithStale(stale bool) *Snapshot {
 	return &c
 }
 
+// Without returns a snapshot of the same revision that lacks some workers.
+func (s *Snapshot) Without(ids []ID) *Snapshot {
+	rest := slices.DeleteFunc(slices.Clone(s.Workers()), func(w *Worker) bool { return slices.Contains(ids, w.ID) })
+	out, err := NewSnapshot(s.Revision(), rest)
+	if err != nil {
+		panic(fmt.Errorf("worker: a part of a valid set: %w", err)) // no fault comes from having fewer workers
+	}
+	return out.WithStale(s.Stale())
+}
+
 // Revision counts the sets that were published. The sources' own revisions are other
 // numbers.
 func (s *Snapshot) Revision() uint64 {
