@@ -200,7 +200,7 @@ func (m *pairing) withoutPrefill(now time.Time, f *Failure, r Report, retry bool
 // awaitsPrefill reports whether a client waits for the prefill leg: nothing of the answer has gone to
 // it, or, if answers are not held for the leg, the head alone.
 func (m *pairing) awaitsPrefill() bool {
-	return m.awaitsAnswer() || m.phase == mainStreaming && m.far.awaited()
+	return m.awaitsAnswer() || m.phase == mainStreaming && m.link != linkOver && m.far.awaited()
 }
 
 // onLate acts when a mirrored leg has not begun in time. The flag repeat says that another
