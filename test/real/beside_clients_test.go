@@ -336,17 +336,12 @@ func (b *beside) judge(what, seen string, from int) {
 	require.NoError(t, keepRow(b.root, &v))
 	var parts []string
 	for _, c := range slices.Sorted(maps.Keys(by)) {
-		parts = append(parts, fmt.Sprintf("%d of %s", by[c], c))
+		parts = append(parts, fmt.Sprintf("%d %s", by[c], c))
 	}
-	text := fmt.Sprintf("%d requests (%s): %d served, %d failed, %d cut after they had begun (%d with an error event, the others with their connection); the slowest took %.1f s; %g fresh attempts; the healthy: %d times aside, %d times doubted",
-		v.Requests, strings.Join(parts, ", "), v.Served, v.Failed, v.Cut, v.CutTold, v.Slowest, b.fresh+b.freshPicks(), v.HealthyAside, doubts)
-	if v.LateAside > 0 {
-		text += fmt.Sprintf("; %d times aside whose page took more than %s", v.LateAside, lateAfter)
-	}
-	if seen != "" {
-		text += "; " + seen
-	}
-	tellf(t, b.at.engine, "clients beside faults, "+b.at.name+": "+what, "%s", text)
+	t.Logf("%s: of the cut %d had an error event; %g fresh attempts; %d times aside whose page took more than %s; %s",
+		what, v.CutTold, b.fresh+b.freshPicks(), v.LateAside, lateAfter, seen)
+	tellf(t, b.at.engine, "clients beside faults, "+b.at.name+": "+what, "%d requests (%s), %d served, %d failed, %d cut after they had begun; slowest %.1f s; the healthy: %d times aside, %d doubted",
+		v.Requests, strings.Join(parts, ", "), v.Served, v.Failed, v.Cut, v.Slowest, v.HealthyAside, doubts)
 	require.Equal(t, []int{0, 0, 0}, []int{v.Failed, v.CutWrongly, v.HealthyAside}, "failed, cut without a death, healthy and set aside")
 }
 
