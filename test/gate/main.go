@@ -200,7 +200,7 @@ func (g *gate) keep(s step, r record) error {
 
 // product are git's patterns of what is given out: a change elsewhere, of a judge or of a page, leaves what
 // was seen as it is.
-var product = []string{"--", ".", ":!docs", ":!*.md", ":!test", ":!.ci", ":!Makefile", ":!*_test.go", ":!*/testdata/*"}
+var product = []string{"--", ".", ":!docs", ":!*.md", ":!test", ":!.ci", ":!.gitignore", ":!Makefile", ":!*_test.go", ":!*/testdata/*"}
 
 // commit is what is checked out, with a + if the product differs from it.
 func (g *gate) commit(ctx context.Context) (string, error) {
