@@ -29,8 +29,11 @@ func (n *Node) ImportBaton(ctx context.Context) (program string, err error) {
 	if err != nil {
 		return "", err
 	}
+	if err := n.Build("", "./test/dist"); err != nil {
+		return "", err
+	}
 	out := filepath.Join(".run", "dist")
-	cmd := exec.CommandContext(ctx, "go", "run", "./test/dist", "-out", out)
+	cmd := exec.CommandContext(ctx, n.Built("dist"), "-out", out)
 	cmd.Dir = root
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("node: what people install: %w\n%s", err, said)
