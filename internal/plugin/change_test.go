@@ -33,6 +33,14 @@ func testWorker(t *testing.T, id worker.ID, role worker.Role, port string) *work
 	}
 }
 
+// publisher is a prefill worker, 5, that publishes events where nobody answers.
+func publisher(t *testing.T) *worker.Worker {
+	t.Helper()
+	w := testWorker(t, 5, worker.Prefill, "1001")
+	w.KVEvents = worker.KVEvents{Host: "127.0.0.1", Port: 1}
+	return w
+}
+
 // told is a plugin that is told of sets by the test, and what it logs.
 type told struct {
 	*plugin
@@ -67,6 +75,15 @@ func newTold(t *testing.T, settings ...string) *told {
 	return x
 }
 
+// followEvents has the events of workers followed until the test ends.
+func (x *told) followEvents() {
+	x.t.Helper()
+	ctx, cancel := context.WithCancel(x.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- x.events.Run(ctx) }()
+	x.t.Cleanup(func() { cancel(); require.NoError(x.t, <-ended) })
+}
+
 func (x *told) set(c discovery.Change, ws ...*worker.Worker) {
 	x.t.Helper()
 	now, err := worker.NewSnapshot(x.old.Revision()+1, ws)
@@ -78,12 +95,8 @@ func (x *told) set(c discovery.Change, ws ...*worker.Worker) {
 // TestNothingIsKeptOfAWorkerThatHasLeft is docs/behaviour.md#leaves-nothing, part by part.
 func TestNothingIsKeptOfAWorkerThatHasLeft(t *testing.T) {
 	x := newTold(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- x.events.Run(ctx) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
-	publishes := testWorker(t, 5, worker.Prefill, "1001")
-	publishes.KVEvents = worker.KVEvents{Host: "127.0.0.1", Port: 1}
+	x.followEvents()
+	publishes := publisher(t)
 	silent := testWorker(t, 6, worker.Prefill, "1002")
 	stays := testWorker(t, 1, worker.Decode, "1003")
 	x.set(discovery.Change{Joined: []worker.ID{1, 5, 6}}, publishes, silent, stays)
@@ -118,12 +131,8 @@ func TestNothingIsKeptOfAWorkerThatHasLeft(t *testing.T) {
 // those of an engine that was started anew under the same id.
 func TestNothingIsKeptOfAWorkerThatHasLeftAndIsBackInOneChange(t *testing.T) {
 	x := newTold(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- x.events.Run(ctx) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
-	publishes := testWorker(t, 5, worker.Prefill, "1001")
-	publishes.KVEvents = worker.KVEvents{Host: "127.0.0.1", Port: 1}
+	x.followEvents()
+	publishes := publisher(t)
 	stays := testWorker(t, 1, worker.Decode, "1003")
 	x.set(discovery.Change{Joined: []worker.ID{1, 5}}, publishes, stays)
 	rank := worker.Rank{ID: 5}
@@ -145,12 +154,8 @@ func TestNothingIsKeptOfAWorkerThatHasLeftAndIsBackInOneChange(t *testing.T) {
 // have seen nothing of its absence.
 func TestAWorkerThatIsBackAtOnceIsInTheIndex(t *testing.T) {
 	x := newTold(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- x.events.Run(ctx) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
-	w := testWorker(t, 5, worker.Prefill, "1001")
-	w.KVEvents = worker.KVEvents{Host: "127.0.0.1", Port: 1}
+	x.followEvents()
+	w := publisher(t)
 	stored := func() bool {
 		return x.index.Store(worker.Rank{ID: 5}, kvindex.Stored{Blocks: []kvindex.Block{{Engine: 1, Local: 1}}}) == nil
 	}
