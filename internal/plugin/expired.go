@@ -28,8 +28,8 @@ type expired struct {
 }
 
 // source wraps a source whose records have leases.
-func (x *expired) source(inner discovery.Source) discovery.Source {
-	s := &discovery.Expiry{Inner: inner, Ask: x.ask, Told: x.told}
+func (x *expired) source(inner discovery.Source, before func() ([]discovery.Entry, bool)) discovery.Source {
+	s := &discovery.Expiry{Inner: inner, Before: before, Ask: x.ask, Told: x.told}
 	x.sources = append(x.sources, s)
 	return s
 }
@@ -93,6 +93,13 @@ func (x *expired) told(news []discovery.Expired) {
 		c := change{"registered", "expired", "nobody has withdrawn them: they get no new requests, and leave a lease later"}
 		if n.Stale {
 			c.to, c.why = "stale", "half or more of a role have expired together: they are served while they answer"
+		}
+		if n.Recalled {
+			c.from = "known before the start"
+			c.why = "nobody of their role is registered: they are asked, and get requests once they answer"
+			if n.Stale {
+				c.why = "nobody of their role is registered: they are served while they answer"
+			}
 		}
 		if n.Over != "" {
 			c = change{c.to, "left", n.Over}

@@ -125,7 +125,8 @@ func openEtcd(o *opening) error {
 	if err != nil {
 		return err
 	}
-	return o.add("etcd "+strings.Join(e.Endpoints, ","), "", "etcd "+e.Prefix, o.Expires(o.guarded(source, false)), e.Vouches())
+	of := origin{name: "etcd " + strings.Join(e.Endpoints, ","), identity: "etcd " + e.Prefix, vouches: e.Vouches(), leased: true}
+	return o.add(of, o.guarded(source, false))
 }
 
 func openDynamo(o *opening) error {
@@ -137,5 +138,5 @@ func openDynamo(o *opening) error {
 	if err != nil {
 		return err
 	}
-	return o.add("dynamo", ".dynamo", "dynamo", source, o.d.Etcd.Vouches())
+	return o.add(origin{name: "dynamo", suffix: ".dynamo", identity: "dynamo", vouches: o.d.Etcd.Vouches()}, source)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/discovery/cache"
@@ -39,9 +40,10 @@ type World struct {
 	Allowed   *discovery.Addresses
 	Dry       bool // nothing will be reached: what only a pod has may be missing
 
-	Asking   func(discovery.Source) (discovery.Source, error) // wraps a source whose workers are asked for what it leaves open
-	Expires  func(discovery.Source) discovery.Source          // wraps a source whose records have leases
-	Presence func(ref string, exists bool, why string)        // is told whether a pool is there
+	Asking func(discovery.Source) (discovery.Source, error) // wraps a source whose workers are asked for what it leaves open
+	// Expires wraps a source whose records have leases. before is discovery.Expiry.Before.
+	Expires  func(inner discovery.Source, before func() ([]discovery.Entry, bool)) discovery.Source
+	Presence func(ref string, exists bool, why string) // is told whether a pool is there
 }
 
 // Opened are sources that are ready to run. Closers are to be closed after they have ended.
@@ -85,18 +87,42 @@ func (o *opening) guarded(source discovery.Source, operator bool) *discovery.Gua
 	return &discovery.Guard{Inner: source, Addresses: o.Allowed, Operator: operator}
 }
 
-// add adds a source whose store may be away at a start: its last set is kept, if it is to
-// be.
-func (o *opening) add(name, suffix, identity string, source discovery.Source, vouches bool) error {
+// origin describes a source whose store may be away at a start.
+type origin struct {
+	name     string
+	suffix   string // of the file that keeps its last set
+	identity string // of what is read, for that file
+	vouches  bool   // it knows who has written a worker
+	leased   bool   // its records have leases
+}
+
+// add adds a source. Its last set is kept, if it is to be.
+func (o *opening) add(of origin, source discovery.Source) error {
+	var kept *cache.Source
+	if of.leased {
+		source = o.Expires(source, func() ([]discovery.Entry, bool) { return o.before(kept) })
+	}
 	if o.d.Cache != "" {
-		kept, err := cache.New(cache.Config{Inner: source, Path: o.d.Cache + suffix, Identity: identity, Logger: o.Log})
+		var err error
+		kept, err = cache.New(cache.Config{Inner: source, Path: o.d.Cache + of.suffix, Identity: of.identity, Logger: o.Log})
 		if err != nil {
 			return err
 		}
 		source = kept
 	}
 	g := o.guarded(source, false)
-	g.Unvouched = !vouches
-	o.out = append(o.out, discovery.Named{Name: name, Source: g})
+	g.Unvouched = !of.vouches
+	o.out = append(o.out, discovery.Named{Name: of.name, Source: g})
 	return nil
+}
+
+// before returns what was kept of a source before the start. Where workers may be can have
+// changed since.
+func (o *opening) before(kept *cache.Source) (entries []discovery.Entry, served bool) {
+	if kept == nil {
+		return nil, false
+	}
+	entries, served = kept.Before()
+	refused := func(e discovery.Entry) bool { return o.Allowed.Refuse(e.Worker, false) != "" }
+	return slices.DeleteFunc(entries, refused), served
 }

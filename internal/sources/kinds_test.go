@@ -16,7 +16,7 @@ func world() World {
 	return World{
 		Log: slog.New(slog.DiscardHandler), Allowed: &discovery.Addresses{}, Dry: true,
 		Asking:   func(s discovery.Source) (discovery.Source, error) { return s, nil },
-		Expires:  func(s discovery.Source) discovery.Source { return s },
+		Expires:  func(s discovery.Source, _ func() ([]discovery.Entry, bool)) discovery.Source { return s },
 		Presence: func(string, bool, string) {},
 	}
 }

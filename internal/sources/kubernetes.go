@@ -189,7 +189,9 @@ func openPools(o *opening) error {
 		if err != nil {
 			return err
 		}
-		if err := o.add("kubernetes "+ref, ".kubernetes-"+strings.NewReplacer("/", "-", ",", "-").Replace(ref), "kubernetes "+ref, asked, true); err != nil {
+		name := "kubernetes " + ref
+		of := origin{name: name, suffix: ".kubernetes-" + strings.NewReplacer("/", "-", ",", "-").Replace(ref), identity: name, vouches: true}
+		if err := o.add(of, asked); err != nil {
 			return err
 		}
 	}

@@ -51,18 +51,26 @@ func TestReducerScenarios(t *testing.T) {
 //
 //	new
 //	list, watch, broken      as in testdata/reducer
+//	before served=BOOL       entries that the next set is told were known before the start
 //	pass D                   time passes, and who is due is asked
 //	answer KEY KIND          KIND is heard, doubtful, silent or refused; models=A tells models
 func TestExpiryScenarios(t *testing.T) {
 	var r *Reducer
 	var x *expiries
+	var before []Entry
+	var served bool
 	start := time.Unix(0, 0).UTC()
 	var now time.Time
 	datadriven.RunTest(t, "testdata/expired", func(t *testing.T, d *datadriven.TestData) string {
 		var b strings.Builder
 		switch d.Cmd {
 		case "new":
-			r, x, now = &Reducer{}, &expiries{}, start
+			r, x, now, before = &Reducer{}, &expiries{}, start, nil
+		case "before":
+			for _, line := range lines(d.Input) {
+				before = append(before, entryOf(t, line))
+			}
+			d.ScanArgs(t, "served", &served)
 		case "pass":
 			by, err := time.ParseDuration(d.CmdArgs[0].Key)
 			require.NoError(t, err)
@@ -84,6 +92,8 @@ func TestExpiryScenarios(t *testing.T) {
 			x.answered(h, a, r.entries, now)
 		default:
 			expired, err := r.fold(eventOf(t, d))
+			x.recall(before, served, r.entries, now)
+			before = nil
 			x.follow(expired, r.entries, now)
 			if err != nil {
 				fmt.Fprintln(&b, err)
@@ -91,6 +101,9 @@ func TestExpiryScenarios(t *testing.T) {
 		}
 		for _, n := range x.news() {
 			fmt.Fprintf(&b, "told %d since %s stale=%t", n.Worker.ID, n.Since.Sub(start), n.Stale)
+			if n.Recalled {
+				b.WriteString(" recalled")
+			}
 			if n.Over != "" {
 				fmt.Fprintf(&b, " over (back=%t): %s", n.Back, n.Over)
 			}

@@ -64,6 +64,11 @@
 // since the process that serves them is most likely the same. While few have expired they
 // drain, and are not dropped at once: the leases of registers that are cut off at one moment
 // end within a third of a lease, and the first of them must not be lost before that is seen.
+//
+// A start has no set from before to compare with, but a file may (package cache). Of the
+// time between nothing is known, so more is asked for: the role has nobody else, and the worker
+// has answered with one of its models. Until then it drains, for ten leases at most.
+//
 // expiries is the pure core.
 //
 // [Ineligible] applies docs/behaviour.md#eligible: an SGLang prefill worker without

@@ -36,11 +36,18 @@ const (
 	Refused                    // nothing listens there
 )
 
+// doubtedFor is for how many leases a worker from before the start is asked that does not
+// answer.
+const doubtedFor = 10
+
 // Expired is a worker whose record has expired: its key is gone, and nobody has withdrawn
 // it.
 type Expired struct {
 	Worker *worker.Worker // as its record was
-	Since  time.Time      // when the record expired
+	Since  time.Time      // when the record expired; if Recalled, when this was seen
+	// Recalled says that the worker was known before the start, and that the source has not
+	// had it since.
+	Recalled bool
 	// Stale says that the worker goes on: half or more of a role have expired together,
 	// and it has not been found dead. Else it drains, and leaves after a lease.
 	Stale bool
@@ -62,6 +69,7 @@ type expiry struct {
 	Expired
 	entry  Entry
 	told   bool      // it has been in news
+	doubt  bool      // it is recalled and has not answered since: it is not served
 	names  []string  // that its answers must share one with; nil: none has come yet
 	due    time.Time // when it is to be asked
 	asking bool
@@ -129,14 +137,35 @@ func (r *Reducer) fold(ev Event) (expired []Entry, err error) {
 	}
 }
 
-// follow takes which entries have expired, and which ones the source has now. A process that
-// registers again has another key, and the address from before.
-func (x *expiries) follow(expired []Entry, fresh map[string]Entry, now time.Time) {
+// hold takes an entry that has expired.
+func (x *expiries) hold(e Entry, now time.Time) *expiry {
 	if x.held == nil {
 		x.held = map[string]*expiry{}
 	}
+	h := &expiry{entry: e, Expired: Expired{Worker: e.Worker, Since: now}, due: now.Add(time.Duration(len(x.held)) * askGap)}
+	x.held[e.Key] = h
+	return h
+}
+
+// recall takes, before the first set is followed, the entries that were known before the
+// start. Of the time between nothing is known, so one that has gone may as well have been
+// withdrawn. It is held only if its role has nobody else, and is served only once it has
+// answered; served says that they are served already.
+func (x *expiries) recall(before []Entry, served bool, fresh map[string]Entry, now time.Time) {
+	here := present(fresh)
+	for _, e := range before {
+		if e.expires() && slices.ContainsFunc(seats(e.Worker), func(s seat) bool { return here[s] == 0 }) {
+			h := x.hold(e, now)
+			h.Recalled, h.doubt = true, !served
+		}
+	}
+}
+
+// follow takes which entries have expired, and which ones the source has now. A process that
+// registers again has another key, and the address from before.
+func (x *expiries) follow(expired []Entry, fresh map[string]Entry, now time.Time) {
 	for _, e := range expired {
-		x.held[e.Key] = &expiry{entry: e, Expired: Expired{Worker: e.Worker, Since: now}, due: now.Add(time.Duration(len(x.held)) * askGap)}
+		x.hold(e, now)
 	}
 	if len(x.held) == 0 {
 		return
@@ -158,27 +187,33 @@ func (x *expiries) follow(expired []Entry, fresh map[string]Entry, now time.Time
 	x.judge(fresh, now)
 }
 
+// present counts the workers of each role that a set has.
+func present(set map[string]Entry) map[seat]int {
+	out := map[seat]int{}
+	for _, e := range set {
+		if e.Worker != nil && !e.Worker.Draining {
+			for _, s := range seats(e.Worker) {
+				out[s]++
+			}
+		}
+	}
+	return out
+}
+
 // judge finds the roles of which half or more have expired within one lease: what they
 // have in common is more likely the way to the store than their death. Workers that are
 // stale from before count on neither side.
 func (x *expiries) judge(fresh map[string]Entry, now time.Time) {
-	here, gone := map[seat]int{}, map[seat]int{}
-	for _, e := range fresh {
-		if e.Worker != nil && !e.Worker.Draining {
-			for _, s := range seats(e.Worker) {
-				here[s]++
-			}
-		}
-	}
+	here, gone := present(fresh), map[seat]int{}
 	for _, h := range x.held {
-		if now.Sub(h.Since) <= h.entry.Lease {
+		if !h.doubt && now.Sub(h.Since) <= h.entry.Lease {
 			for _, s := range seats(h.Worker) {
 				gone[s]++
 			}
 		}
 	}
 	for _, h := range x.held {
-		stale := slices.ContainsFunc(seats(h.Worker), func(s seat) bool { return gone[s] > 0 && gone[s] >= here[s] })
+		stale := !h.doubt && slices.ContainsFunc(seats(h.Worker), func(s seat) bool { return gone[s] > 0 && gone[s] >= here[s] })
 		if !h.told || stale && !h.Stale {
 			h.told, h.Stale = true, stale
 			x.changes = append(x.changes, h.Expired)
@@ -186,11 +221,23 @@ func (x *expiries) judge(fresh map[string]Entry, now time.Time) {
 	}
 }
 
+// leaves is when a worker is dropped that is not stale.
+func (h *expiry) leaves() time.Time {
+	if h.doubt {
+		return h.Since.Add(doubtedFor * h.entry.Lease)
+	}
+	return h.Since.Add(h.entry.Lease)
+}
+
 // tick drops the workers whose role has mostly stayed: their engines may be well, but
 // nobody looks after them any more.
 func (x *expiries) tick(now time.Time) {
 	for _, h := range x.held {
-		if !h.Stale && now.Sub(h.Since) >= h.entry.Lease {
+		switch {
+		case h.Stale || now.Before(h.leaves()):
+		case h.doubt:
+			x.end(h, "it has not answered since the start", false)
+		default:
 			x.end(h, "most of its role have kept their records", false)
 		}
 	}
@@ -206,7 +253,7 @@ func (x *expiries) ask(now time.Time) (due []*expiry, again time.Time) {
 	}
 	for _, h := range x.held {
 		if !h.Stale {
-			earlier(h.Since.Add(h.entry.Lease))
+			earlier(h.leaves())
 		}
 		switch {
 		case h.asking:
@@ -230,12 +277,16 @@ func (x *expiries) answered(h *expiry, a Answer, fresh map[string]Entry, now tim
 		x.end(h, a.Why, false)
 	case a.Kind == Heard && h.differs(a.Models):
 		x.end(h, "it serves other models: "+strings.Join(a.Models, ", "), false)
+	case a.Kind == Heard && h.doubt:
+		h.doubt, h.Since = false, now
+		x.judge(fresh, now)
 	}
 }
 
 // differs reports whether an engine that serves these models is another one. Some serve
 // requests by any name, so their records may have names that they do not know: then the first
-// answer says what the later ones must have.
+// answer says what the later ones must have. Not so before a recalled worker is served: too
+// much may have changed at its address.
 func (h *expiry) differs(models []string) bool {
 	first, shares := h.names == nil, func(m string) bool { return slices.Contains(h.names, m) }
 	if first && len(models) > 0 {
@@ -244,7 +295,7 @@ func (h *expiry) differs(models []string) bool {
 	switch {
 	case len(models) == 0 || slices.ContainsFunc(models, shares):
 		return false
-	case first && engines.Of(h.Worker.Engine).ServesAnyModel:
+	case first && !h.doubt && engines.Of(h.Worker.Engine).ServesAnyModel:
 		h.names = models
 		return false
 	}
@@ -254,23 +305,15 @@ func (h *expiry) differs(models []string) bool {
 // last reports whether a model would have no worker of the role left: silence never takes
 // the last one.
 func (x *expiries) last(h *expiry, fresh map[string]Entry) bool {
-	left := map[seat]bool{}
-	add := func(w *worker.Worker) {
-		for _, s := range seats(w) {
-			left[s] = true
-		}
-	}
-	for _, e := range fresh {
-		if e.Worker != nil && !e.Worker.Draining {
-			add(e.Worker)
-		}
-	}
+	left := present(fresh)
 	for _, o := range x.held {
 		if o != h && o.Stale {
-			add(o.Worker)
+			for _, s := range seats(o.Worker) {
+				left[s]++
+			}
 		}
 	}
-	return slices.ContainsFunc(seats(h.Worker), func(s seat) bool { return !left[s] })
+	return slices.ContainsFunc(seats(h.Worker), func(s seat) bool { return left[s] == 0 })
 }
 
 // end forgets a worker. What news has not told needs no end.

@@ -24,6 +24,10 @@ type Expiry struct {
 	// registered again or have left. It must be quick, and call no method. Nil: nothing
 	// is called.
 	Told func([]Expired)
+	// Before returns the entries that were known before the start, and whether they are
+	// served already. It is called once, when Inner sends its first listing, and must be
+	// quick. Nil: none were known.
+	Before func() (known []Entry, served bool)
 
 	// mu guards the fields below, and is held while an event is sent.
 	mu   sync.Mutex
@@ -31,6 +35,8 @@ type Expiry struct {
 	held expiries
 	sink Sink
 	wake chan struct{} // has room for one: there may be somebody to ask
+	// begun is that the first listing has come.
+	begun bool
 }
 
 var _ Source = (*Expiry)(nil)
@@ -77,7 +83,15 @@ func (x expiring) Send(ev Event) error {
 	defer x.mu.Unlock()
 	plain := len(x.held.held) == 0 // the sink has what the inner source has
 	expired, err := x.set.fold(ev)
-	x.held.follow(expired, x.set.entries, time.Now())
+	now := time.Now()
+	if _, lists := ev.(List); lists && err == nil && !x.begun {
+		x.begun = true
+		if x.Before != nil {
+			known, served := x.Before()
+			x.held.recall(known, served, x.set.entries, now)
+		}
+	}
+	x.held.follow(expired, x.set.entries, now)
 	switch {
 	case err != nil: // for a reason for which the sink would have refused the event
 		return errors.Join(err, x.sink.Send(Broken{Reason: x.set.Cause()}))

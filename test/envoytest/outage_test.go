@@ -257,6 +257,39 @@ func TestRegistersThatAreCutOffCostNoRequest(t *testing.T) {
 	})
 }
 
+// TestAPluginThatStartsWhileRegistersAreCutOffServesTheFleetThatAnswers is
+// docs/behaviour.md#expired at a start: the listing of etcd is empty and fresh, and the fleet is
+// only in the file of the plugin before. So it is for a second start, too. An engine that has died
+// meanwhile is gone.
+func TestAPluginThatStartsWhileRegistersAreCutOffServesTheFleetThatAnswers(t *testing.T) {
+	t.Parallel()
+	f := newEtcdFleet(t, false, "", "--discovery-cache", filepath.Join(t.TempDir(), "last.yaml"))
+	members := append(f.pods("decode", 3), f.pods("prefill", 2)...)
+	for _, m := range members {
+		require.NoError(t, m.register.Signal(unix.SIGSTOP))
+	}
+	f.await("the leases to run out", func() bool { return len(f.keys()) == 0 })
+	f.awaitStaleWorkers(5)
+	for _, left := range []int{4, 3} {
+		require.NoError(t, f.plugin.Kill())
+		<-f.plugin.Done()
+		require.NoError(t, members[0].worker.Kill())
+		<-members[0].worker.Done()
+		members = members[1:]
+		f.fleet.plugin = f.newPlugin(f.dir, false)
+		f.awaitStaleWorkers(left)
+		f.await("the dead engine to be gone", func() bool { return len(look(t, f.plugin).Workers) == left })
+		f.requireServed(f.awaitEnvoy(), "by a fleet that is not registered")
+		require.NotEmpty(t, logLines(f.plugin.Log(), "known before the start"))
+	}
+	for _, m := range members {
+		require.NoError(t, m.register.Signal(unix.SIGCONT))
+	}
+	f.awaitStaleWorkers(0)
+	f.awaitKeys(3)
+	f.requireAllServed(f.burst(8), "by a fleet that is registered again")
+}
+
 // awaitStaleWorkers waits until so many workers go on without a record.
 func (f *etcdFleet) awaitStaleWorkers(n int) {
 	f.t.Helper()

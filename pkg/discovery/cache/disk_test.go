@@ -23,10 +23,10 @@ type disk struct {
 	begun  atomic.Int64
 	at     atomic.Int64 // how many writes are in progress
 	most   atomic.Int64
-	latest atomic.Pointer[[]*worker.Worker]
+	latest atomic.Pointer[[]discovery.Entry]
 }
 
-func (d *disk) replace(ws []*worker.Worker) error {
+func (d *disk) replace(ws []discovery.Entry) error {
 	d.begun.Add(1)
 	d.most.Store(max(d.most.Load(), d.at.Add(1)))
 	defer d.at.Add(-1)
@@ -89,7 +89,7 @@ func TestADiskThatHangsHoldsUpNothing(t *testing.T) {
 		synctest.Wait() // the bubble would not end if a goroutine were left
 		<-time.After(time.Second)
 		require.Equal(t, int64(1), d.most.Load(), "two writes at once")
-		require.Equal(t, []*worker.Worker{made(20)}, *d.latest.Load(), "the latest is written in the end")
+		d.requireHas(t, 20, "the latest is written in the end")
 	})
 }
 
@@ -114,7 +114,7 @@ func TestWhatIsUnwrittenAtTheEndOfRunIsWritten(t *testing.T) {
 		in.list(3, 3)
 		cancel()
 		require.NoError(t, <-done)
-		require.Equal(t, []*worker.Worker{made(3)}, *d.latest.Load())
+		d.requireHas(t, 3)
 		require.Equal(t, int64(1), d.most.Load())
 	})
 }
@@ -160,7 +160,7 @@ func TestAWriteThatFailsIsTriedAgainUnlessThereIsANewerSetOrAnEnd(t *testing.T) 
 		require.Equal(t, int64(1), d.begun.Load(), "not before the pause is over")
 		<-time.After(retry + time.Second)
 		require.Equal(t, int64(2), d.begun.Load())
-		require.Equal(t, []*worker.Worker{made(2)}, *d.latest.Load(), "the newer one")
+		d.requireHas(t, 2, "the newer one")
 
 		d.fails.Store(true)
 		in.list(3, 3)
@@ -219,4 +219,12 @@ func TestAfterARefusalNothingIsRememberedBeforeAListing(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, src.Run(t.Context(), picky{2}))
 	requireFile(t, path, 1, 2) // not worker 2 alone: there was no such set
+}
+
+// requireHas checks that the disk has one worker.
+func (d *disk) requireHas(t *testing.T, id uint64, msg ...any) {
+	t.Helper()
+	got := *d.latest.Load()
+	require.Len(t, got, 1, msg...)
+	require.True(t, got[0].Worker.Equal(made(id)), msg...)
 }

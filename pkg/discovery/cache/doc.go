@@ -8,18 +8,21 @@
 // file is written soon after a change, at most five times a second; ten times in
 // [Config.MaxAge] if nothing changes; and at the end, unless the disk is slow.
 //
-// The file is read at most once: when the wrapped source has sent no listing within
-// [Config.Patience] of the first Run, or has returned before. The source then sends
+// The file is read once, when the first Run begins. It is served when the wrapped source
+// has sent no listing within [Config.Patience], or has returned before. The source then sends
 // what the file has: a listing with the epoch "cache", and at once a Broken that says
 // how old the listing is. The view serves it, marked stale, until the wrapped source
 // sends a listing: that has another epoch and replaces it. A file that is older than
 // MaxAge is not served, since other workers may have its addresses by then. A file with
-// another [Config.Identity] is not served either.
+// another [Config.Identity] is not served either. [Source.Before] tells the same workers to a
+// wrapped source that may ask those whom its store has lost (discovery.Expiry); so the file keeps
+// how long the lease of each record is.
 //
 // Invariants:
 //
 //   - The file has a set for which the wrapped source vouched when it was sent. A set
-//     that is stale, or that was read from the file, is never written.
+//     that is stale, or that was read from the file, is never written. A worker whose record
+//     has expired is written as its record was.
 //   - An empty set is written if the source sends one, but it is not served: it is better
 //     to tell clients to try again than that the model does not exist.
 //   - A disk that hangs or refuses does not delay discovery: one goroutine of the

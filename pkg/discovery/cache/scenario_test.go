@@ -145,7 +145,7 @@ func (s *scenario) create(t *testing.T, d *datadriven.TestData) {
 	switch have {
 	case "none":
 	case "good":
-		data, err := written(owner, []*worker.Worker{made(1), made(2)})
+		data, err := written(owner, []discovery.Entry{entry(1), entry(2)})
 		require.NoError(t, err)
 		require.NoError(t, wholefile.Replace(s.path, data))
 		at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) // later than the time of the bubble

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
@@ -87,8 +89,15 @@ func (c Config) Validate() error {
 // returned.
 type Source struct {
 	// set at construction, read-only
-	cfg Config
-	w   *writer
+	cfg  Config
+	w    *writer
+	read chan struct{} // closed once stored is there
+	once sync.Once     // reads the file
+
+	stored stored // what the file had at the first Run; read it after <-read
+
+	// recalled says that the workers of the file are served, or were.
+	recalled atomic.Bool
 
 	// Owned by the goroutine of Run, and kept between Runs.
 	mirror  discovery.Reducer // what the sink has accepted from Inner
@@ -104,7 +113,30 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	return &Source{cfg: cfg, w: newWriter(cfg.Path, cfg.Identity, cfg.Logger)}, nil
+	return &Source{cfg: cfg, w: newWriter(cfg.Path, cfg.Identity, cfg.Logger), read: make(chan struct{})}, nil
+}
+
+// Before returns what the file had at the start, and whether it has been served: workers
+// that Inner may ask if its first listing lacks them. It has none if the file cannot be used, or
+// has not been read in time. Inner calls it before it sends its first listing.
+func (s *Source) Before() (entries []discovery.Entry, served bool) {
+	patience := time.NewTimer(breakWait)
+	defer patience.Stop()
+	select {
+	case <-s.read:
+	case <-patience.C:
+		return nil, false
+	}
+	if s.stored.err != nil || time.Since(s.stored.at) > s.cfg.MaxAge {
+		return nil, false
+	}
+	return slices.Clone(s.stored.entries), s.recalled.Load()
+}
+
+// load reads the file, in a goroutine of its own: a disk that hangs delays nobody.
+func (s *Source) load() {
+	s.stored = read(s.cfg.Path, s.cfg.Identity)
+	close(s.read)
 }
 
 // Run runs the inner source until it returns, and returns its error; if workers from
@@ -118,6 +150,7 @@ func (s *Source) Run(ctx context.Context, sink discovery.Sink) error {
 			s.w.flush(endWait)
 		}
 	}()
+	s.once.Do(func() { go s.load() })
 	_ = s.mirror.Apply(discovery.Begin{}) // never refused
 	// The sink needs one caller at a time, and recall sends to it while the inner
 	// source runs. So the inner source also sends through this goroutine.
@@ -218,7 +251,12 @@ func (s *Source) recall(ctx context.Context, sink discovery.Sink, silence string
 		return
 	}
 	s.asked = true
-	entries, at, err := read(s.cfg.Path, s.cfg.Identity)
+	select {
+	case <-s.read:
+	case <-ctx.Done():
+		return
+	}
+	entries, at, err := s.stored.entries, s.stored.at, s.stored.err
 	if err != nil {
 		level := slog.LevelWarn
 		if errors.Is(err, fs.ErrNotExist) {
@@ -234,7 +272,7 @@ func (s *Source) recall(ctx context.Context, sink discovery.Sink, silence string
 	}
 	serving := fmt.Sprintf("serving the %d workers that were known at %s", len(entries), at.UTC().Format(time.RFC3339))
 	for _, ev := range []discovery.Event{
-		discovery.List{Epoch: Epoch, Revision: 1, Entries: entries},
+		discovery.List{Epoch: Epoch, Revision: 1, Entries: slices.Clone(entries)},
 		discovery.Broken{Reason: "the store has not answered " + silence + ": " + serving},
 	} {
 		if err := sink.Send(ev); err != nil {
@@ -243,5 +281,6 @@ func (s *Source) recall(ctx context.Context, sink discovery.Sink, silence string
 		}
 	}
 	s.serving = serving
+	s.recalled.Store(true)
 	s.cfg.Logger.Warn("the store has not answered "+silence, slog.String(logkey.Instead, serving), slog.String(logkey.Path, s.cfg.Path))
 }

@@ -243,7 +243,7 @@ func TestWhatIsRememberedIsWhatAViewServes(t *testing.T) {
 		}))
 		require.NoError(t, v.WaitReady(t.Context()))
 		got := known(set.Entries())
-		text, err := record.MarshalList(got)
+		text, err := written("", got)
 		require.NoError(t, err)
 		served, err := record.MarshalList(v.Load().Workers())
 		require.NoError(t, err)
@@ -258,15 +258,15 @@ func TestNoLoggerIsSilence(t *testing.T) {
 
 // BenchmarkWrite measures one write; Marshal also reads its own output back.
 func BenchmarkWrite(b *testing.B) {
-	ws := make([]*worker.Worker, 1000)
-	for i := range ws {
-		ws[i] = made(uint64(i + 1))
+	es := make([]discovery.Entry, 1000)
+	for i := range es {
+		es[i] = entry(uint64(i + 1))
 		e, err := worker.ParseEndpoint(fmt.Sprintf("10.0.%d.%d:30000", i/200, i%200))
 		require.NoError(b, err)
-		ws[i].Endpoint = e
+		es[i].Worker.Endpoint = e
 	}
 	w := newWriter(filepath.Join(b.TempDir(), "last.yaml"), "", slog.New(slog.DiscardHandler))
 	for b.Loop() {
-		require.True(b, w.write(ws))
+		require.True(b, w.write(es))
 	}
 }

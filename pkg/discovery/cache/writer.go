@@ -12,8 +12,8 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/internal/wholefile"
+	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/discovery/record"
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 const (
@@ -42,14 +42,14 @@ type writer struct {
 	path    string
 	owner   string // the identity; "": none
 	log     *slog.Logger
-	replace func(ws []*worker.Worker) error // writes the file; tests replace it
+	replace func(ws []discovery.Entry) error // writes the file; tests replace it
 
-	mu      sync.Mutex       // guards this group
-	next    []*worker.Worker // the latest set, not yet taken by the goroutine; nil: none
-	busy    bool             // the goroutine runs
-	idle    chan struct{}    // closed when the goroutine has ended
-	hurry   chan struct{}    // closed: there are no pauses, and a failed write is not tried again
-	hurried bool             // hurry is closed
+	mu      sync.Mutex        // guards this group
+	next    []discovery.Entry // the latest set, not yet taken by the goroutine; nil: none
+	busy    bool              // the goroutine runs
+	idle    chan struct{}     // closed when the goroutine has ended
+	hurry   chan struct{}     // closed: there are no pauses, and a failed write is not tried again
+	hurried bool              // hurry is closed
 
 	// Owned by the goroutine; mu passes them on to the next goroutine.
 	notBefore time.Time
@@ -64,7 +64,7 @@ func newWriter(path, owner string, log *slog.Logger) *writer {
 
 // put hands a set to the writer, which owns it from then on. It replaces a set that was
 // not taken yet.
-func (w *writer) put(ws []*worker.Worker) {
+func (w *writer) put(ws []discovery.Entry) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.next = ws
@@ -133,7 +133,7 @@ func (w *writer) pause() {
 
 // take returns the set to write. False means that there is none: the goroutine has to
 // end.
-func (w *writer) take() (ws []*worker.Worker, any bool) {
+func (w *writer) take() (ws []discovery.Entry, any bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	ws, w.next = w.next, nil
@@ -143,7 +143,7 @@ func (w *writer) take() (ws []*worker.Worker, any bool) {
 
 // giveBack keeps a set that could not be written, so that it is tried again, unless a
 // newer one came.
-func (w *writer) giveBack(ws []*worker.Worker) {
+func (w *writer) giveBack(ws []discovery.Entry) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.next == nil && !w.hurried {
@@ -153,7 +153,7 @@ func (w *writer) giveBack(ws []*worker.Worker) {
 
 // write reports whether the file has the set now, apart from workers that no file can
 // hold.
-func (w *writer) write(ws []*worker.Worker) bool {
+func (w *writer) write(ws []discovery.Entry) bool {
 	err := w.replace(ws)
 	if err == nil {
 		w.tell("", nil)
@@ -169,7 +169,7 @@ func (w *writer) write(ws []*worker.Worker) bool {
 	return false
 }
 
-func (w *writer) toDisk(ws []*worker.Worker) error {
+func (w *writer) toDisk(ws []discovery.Entry) error {
 	if err := os.MkdirAll(filepath.Dir(w.path), 0o755); err != nil {
 		return fmt.Errorf("cache: %w", err)
 	}
@@ -184,11 +184,11 @@ func (w *writer) toDisk(ws []*worker.Worker) error {
 }
 
 // holdable returns the workers that a file can hold, and the faults of the others.
-func holdable(ws []*worker.Worker) ([]*worker.Worker, []error) {
+func holdable(ws []discovery.Entry) ([]discovery.Entry, []error) {
 	var faults []error
-	some := make([]*worker.Worker, 0, len(ws))
+	some := make([]discovery.Entry, 0, len(ws))
 	for _, one := range ws {
-		if _, err := record.Marshal(one); err != nil {
+		if _, err := record.Marshal(one.Worker); err != nil {
 			faults = append(faults, err)
 			continue
 		}
