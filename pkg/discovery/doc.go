@@ -38,9 +38,9 @@
 //
 // If an id or an endpoint is claimed twice: between sources, the earlier source keeps
 // both. Within one source the first key in order keeps an id, and the entry that was
-// written last keeps an endpoint. The reason is that only one process can listen at an
-// address, and that a restarted worker registers again at its old address before its
-// old lease has ended.
+// written last keeps an endpoint, unless its worker drains and another one's does not
+// ([ByPrecedence]). The reason is that only one process can listen at an address, and that a
+// restarted worker registers again at its old address before its old lease has ended.
 //
 // # Records that expire
 //

@@ -46,7 +46,7 @@ type claim struct {
 func merge(parts []part) ([]*worker.Worker, []Problem) {
 	m := merger{ids: make(map[worker.ID]claim), addrs: make(map[netip.AddrPort]claim)}
 	for _, p := range parts {
-		for _, e := range byPrecedence(p.entries) {
+		for _, e := range ByPrecedence(p.entries) {
 			m.add(claim{source: p.source, Entry: e})
 		}
 	}
@@ -119,11 +119,12 @@ func takenBy(addrs map[netip.AddrPort]claim, w *worker.Worker) (at netip.AddrPor
 	return at, by, false
 }
 
-// byPrecedence orders the entries of one source by precedence: if each entry in turn
-// takes what is free, an endpoint goes to the entry written last and an id to the first
-// key. Entries that do not get their id come at the end, so that they take no endpoint
-// from a worker of the set.
-func byPrecedence(entries []Entry) []Entry {
+// ByPrecedence orders the entries of one source, which are sorted by key, by precedence: if
+// each entry in turn takes what is free, an id goes to the first key, and an endpoint to the
+// entry written last of those that do not drain, else of all. Who drains writes so, and must not
+// take the endpoint from who holds it by now. Entries that do not get their id come at the end,
+// so that they take no endpoint from a worker of the set.
+func ByPrecedence(entries []Entry) []Entry {
 	ordered := make([]Entry, 0, len(entries))
 	var late []Entry
 	seen := make(map[worker.ID]bool, len(entries))
@@ -137,6 +138,16 @@ func byPrecedence(entries []Entry) []Entry {
 		}
 		ordered = append(ordered, e)
 	}
-	slices.SortStableFunc(ordered, func(a, b Entry) int { return cmp.Compare(b.Revision, a.Revision) })
+	slices.SortStableFunc(ordered, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(a.drains(), b.drains()), cmp.Compare(b.Revision, a.Revision))
+	})
 	return append(ordered, late...)
+}
+
+// drains is 1 if the entry's worker drains, else 0.
+func (e *Entry) drains() int {
+	if e.Worker != nil && e.Worker.Draining {
+		return 1
+	}
+	return 0
 }

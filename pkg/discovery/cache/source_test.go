@@ -232,6 +232,7 @@ func TestWhatIsRememberedIsWhatAViewServes(t *testing.T) {
 				w.Endpoint, _ = worker.ParseEndpoint(fmt.Sprintf("10.0.0.1:%d", 8000+r.IntN(5)))
 				w.DPSize, w.PortPerRank = 1+r.Uint32N(3), true
 			}
+			w.Draining = r.IntN(4) == 0
 			es = append(es, discovery.Entry{Key: fmt.Sprintf("k/%d", i), Worker: w, Revision: 1 + r.Uint64N(4)})
 		}
 		var set discovery.Reducer

@@ -120,31 +120,18 @@ func read(path, identity string) stored {
 }
 
 // known returns the workers of a set as a file may have them: no id and no endpoint
-// occurs twice. If one is claimed twice, the same entry keeps it as in a view (see
-// package discovery). An endpoint goes to the entry written last, since a worker that
-// came back at its old address is in the set twice while its old lease runs. An id
-// stays with its first key. A worker whose record has expired is as its record was. The
-// entries are sorted by the workers' ids.
+// occurs twice. If one is claimed twice, the same entry keeps it as in a view. A worker
+// whose record has expired is as its record was. The entries are sorted by the workers' ids.
 func known(entries []discovery.Entry) []discovery.Entry {
 	ids := make(map[worker.ID]bool, len(entries))
-	var order, late []discovery.Entry
-	for _, e := range entries {
-		switch {
-		case e.Worker == nil:
-		case ids[e.Worker.ID]:
-			late = append(late, e)
-		default:
-			ids[e.Worker.ID] = true
-			order = append(order, e)
-		}
-	}
-	slices.SortStableFunc(order, func(a, b discovery.Entry) int { return cmp.Compare(b.Revision, a.Revision) })
-	clear(ids)
 	addrs := make(map[netip.AddrPort]bool, len(entries))
 	taken := func(a netip.AddrPort) bool { return addrs[a] }
 	out := make([]discovery.Entry, 0, len(entries))
-	for _, e := range append(order, late...) {
+	for _, e := range discovery.ByPrecedence(entries) {
 		w := e.Worker
+		if w == nil {
+			continue
+		}
 		at := slices.Collect(w.Addresses())
 		if ids[w.ID] || !w.Fronted && slices.ContainsFunc(at, taken) {
 			continue

@@ -98,7 +98,7 @@
 //
 // A registrar's user needs read and write permission on <prefix>/workers/, a source's read
 // permission; for Dynamo's layout, read permission from v1/instances/ to the end of
-// v1/mdc/. Leases need no permission of their own. A client asks for one token at a time
+// v1/mdc/; [Replicas] read and write permission on <prefix>/replicas/. Leases need no permission of their own. A client asks for one token at a time
 // and keeps it (tokens). If the password is changed in etcd, the password file must have the new one within the TTL: etcd refuses
 // to renew a lease with a token from before the change.
 //

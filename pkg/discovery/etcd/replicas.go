@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,8 @@ type Replicas struct {
 	client       *clientv3.Client
 	folder, self string
 	lease        clientv3.LeaseID // 0: none is held
+	kept         bool             // the last listing had the key of lease
+	pulse        pulse
 }
 
 // NewReplicas returns the list of a process that others reach at the address self.
@@ -33,9 +36,9 @@ func NewReplicas(client *clientv3.Client, prefix, self string) (*Replicas, error
 // few seconds: without that the key ends after 10 s.
 func (r *Replicas) List(ctx context.Context) ([]string, error) {
 	if r.lease != 0 {
-		_, err := r.client.KeepAliveOnce(ctx, r.lease)
+		err := r.pulse.beat(ctx, r.client, r.lease)
 		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			r.lease = 0
+			r.lease, r.kept = 0, false
 		} else if err != nil {
 			return nil, err
 		}
@@ -45,10 +48,12 @@ func (r *Replicas) List(ctx context.Context) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, err := r.client.Put(ctx, r.folder+r.self, "", clientv3.WithLease(lease.ID)); err != nil {
+		r.lease = lease.ID
+	}
+	if !r.kept {
+		if _, err := r.client.Put(ctx, r.folder+r.self, "", clientv3.WithLease(r.lease)); err != nil {
 			return nil, err
 		}
-		r.lease = lease.ID
 	}
 	got, err := r.client.Get(ctx, r.folder, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(mostReplicas))
 	if err != nil {
@@ -58,6 +63,8 @@ func (r *Replicas) List(ctx context.Context) ([]string, error) {
 	for _, kv := range got.Kvs {
 		out = append(out, strings.TrimPrefix(string(kv.Key), r.folder))
 	}
+	// Somebody may have deleted the key: the next call puts it again.
+	r.kept = slices.Contains(out, r.self) || got.More
 	return out, nil
 }
 
@@ -66,6 +73,7 @@ const mostReplicas = 1000
 
 // Close takes the key away, within a second; if etcd is away it ends by itself.
 func (r *Replicas) Close() error {
+	r.pulse.stop()
 	if r.lease == 0 {
 		return nil
 	}

@@ -39,6 +39,12 @@ func TestReplicasFindEachOtherBesideTheWorkers(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, both[1:], list(all[1]))
 	require.Equal(t, both, list(all[0]), "it is written again")
+	_, err = c.Delete(t.Context(), etcd.DefaultPrefix, clientv3.WithPrefix()) // as by an operator who clears everything
+	require.NoError(t, err)
+	require.Empty(t, list(all[0]))
+	require.Equal(t, both[:1], list(all[0]), "it is put again")
+	require.Equal(t, both[:1], list(all[1]))
+	require.Equal(t, both, list(all[1]))
 	require.NoError(t, all[1].Close())
 	require.Equal(t, both[:1], list(all[0]))
 	got, err := c.Get(t.Context(), etcd.DefaultPrefix+"/replicas/", clientv3.WithPrefix())
@@ -52,6 +58,21 @@ func TestReplicasFindEachOtherBesideTheWorkers(t *testing.T) {
 	require.NoError(t, all[0].Close(), "a process ends all the same")
 	_, err = etcd.NewReplicas(c, "/wrong", "x")
 	require.ErrorContains(t, err, "prefix")
+}
+
+// TestAReplicaThatMayNotWriteHoldsOneLease, however often it tries.
+func TestAReplicaThatMayNotWriteHoldsOneLease(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	withUsers(t, s.dial())
+	r, err := etcd.NewReplicas(s.dial(func(c *etcd.ClientConfig) { c.Username, c.Password = "reader", "word" }), etcd.DefaultPrefix, "10.0.0.1:9002")
+	require.NoError(t, err)
+	for range 3 {
+		_, err := r.List(t.Context())
+		require.ErrorContains(t, err, "permission denied")
+	}
+	held := leases(t, s.dial(func(c *etcd.ClientConfig) { c.Username, c.Password = "root", "secret" }))
+	require.Len(t, held, 1)
 }
 
 // shortly is a context for a call that must not be answered.
