@@ -115,7 +115,7 @@ func (l *link) send() (err error) {
 	if creds == nil {
 		creds = insecure.NewCredentials()
 	}
-	conn, err := grpc.NewClient(l.addr, grpc.WithTransportCredentials(creds),
+	conn, err := grpc.NewClient(l.addr, grpc.WithTransportCredentials(creds), grpc.WithNoProxy(), // replicas are neighbours
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: answerWithin}))
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -15,6 +16,13 @@ import (
 	"github.com/seed-60ae5743/baton/internal/telemetry/logkey"
 	"github.com/seed-60ae5743/baton/pkg/tokens/local"
 	"github.com/seed-60ae5743/baton/pkg/worker"
+)
+
+// connectWithin and beginWithin bound how long a worker may take to accept a connection and to
+// begin its answer, which is a file that it has in memory.
+const (
+	connectWithin = 2 * time.Second
+	beginWithin   = 5 * time.Second
 )
 
 // Config configures a [Follower].
@@ -31,7 +39,7 @@ type Config struct {
 	Timeout time.Duration // of one question to one worker; default 1 min
 	Again   time.Duration // after a set could not be read; default 10 s
 
-	Transport http.RoundTripper // default http.DefaultTransport
+	Transport http.RoundTripper // default: one that gives a silent worker up before Timeout
 	Log       *slog.Logger      // default: nothing is logged
 	// Counted is called with each outcome: fetched, kept (read from the folder), failed, or
 	// refused (the files are not understood).
@@ -45,6 +53,11 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Counted == nil {
 		c.Counted = func(string) {}
+	}
+	if c.Transport == nil {
+		// No proxy: workers are neighbours. Workers are asked one after another, and each one that
+		// is silent delays the files of every model.
+		c.Transport = &http.Transport{DialContext: (&net.Dialer{Timeout: connectWithin}).DialContext, ResponseHeaderTimeout: beginWithin, DisableKeepAlives: true}
 	}
 	return c
 }

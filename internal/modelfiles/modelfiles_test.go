@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -209,14 +210,26 @@ func TestAnotherWorkerServesThem(t *testing.T) {
 	w.await(t, "m")
 }
 
+// TestAWorkerIsAskedWithoutTheProxyOfTheEnvironment, and one that accepts connections and says
+// nothing delays the others' files by less than the time that a file may take.
+func TestAWorkerIsAskedWithoutTheProxyOfTheEnvironment(t *testing.T) {
+	c := Config{}.withDefaults()
+	direct, ok := c.Transport.(*http.Transport)
+	require.True(t, ok)
+	require.Nil(t, direct.Proxy)
+	require.Less(t, direct.ResponseHeaderTimeout, c.Timeout)
+	require.Positive(t, direct.ResponseHeaderTimeout)
+}
+
 func TestAWorkerThatServesThemLaterIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := packed(t, tokenizerOf("a"))
-		up, asked := false, 0
+		var up atomic.Bool
+		var asked atomic.Int64
 		c := Config{Again: time.Minute, Use: func(string, *local.Model) {}, Transport: roundTripper(func(r *http.Request) *http.Response {
-			asked++
+			asked.Add(1)
 			rec := httptest.NewRecorder()
-			if up {
+			if up.Load() {
 				Handler(a).ServeHTTP(rec, r)
 			} else {
 				rec.WriteHeader(http.StatusBadGateway)
@@ -230,14 +243,14 @@ func TestAWorkerThatServesThemLaterIsAskedAgain(t *testing.T) {
 		f.Changed([]*worker.Worker{named(t, "10.0.0.1:9904", local.Digest(a), "m")})
 		<-time.After(150 * time.Second)
 		synctest.Wait()
-		require.Equal(t, 3, asked)
+		require.Equal(t, int64(3), asked.Load())
 		require.Equal(t, 1, strings.Count(said.String(), "cannot be read"), "it is said once: %s", &said)
-		up = true
+		up.Store(true)
 		<-time.After(time.Minute)
 		synctest.Wait()
-		require.Equal(t, 4, asked)
+		require.Equal(t, int64(4), asked.Load())
 		<-time.After(time.Hour)
-		require.Equal(t, 4, asked, "it is held")
+		require.Equal(t, int64(4), asked.Load(), "it is held")
 		require.Contains(t, said.String(), "the files of a model are read")
 	})
 }

@@ -246,11 +246,6 @@ func (m *machine) onRefreshed(now time.Time, e refreshed) {
 	if factsErr != nil {
 		fault(fmt.Errorf("engine: %w", factsErr))
 	}
-	if e.notesErr != nil {
-		fault(e.notesErr)
-	} else {
-		m.notes, m.noted = e.notes, true
-	}
 	addr, err := m.addr, e.addrErr
 	if err == nil {
 		addr, err = choose(m.addr, e.addrs, m.cfg.PreferIPv6)
@@ -259,6 +254,11 @@ func (m *machine) onRefreshed(now time.Time, e refreshed) {
 		fault(err)
 	} else {
 		m.addr = addr
+	}
+	if err := cmp.Or(e.notesErr, m.spoilt(e.notes)); err != nil {
+		fault(err)
+	} else {
+		m.notes, m.noted = e.notes, true
 	}
 	why := strings.Join(faults, "; ")
 	if !m.fresh || !m.noted || !m.addr.IsValid() {
@@ -270,6 +270,20 @@ func (m *machine) onRefreshed(now time.Time, e refreshed) {
 	}
 	m.kept = why
 	m.compose(now)
+}
+
+// spoilt returns why there would be no record with these annotations, if there is one with
+// those from before: a slip of somebody who annotates pods takes no engine away that is well.
+func (m *machine) spoilt(notes map[string]string) error {
+	fault := func(notes map[string]string) error {
+		_, _, err := compose(m.cfg.Override, m.facts, notes, netip.AddrPortFrom(m.addr, m.port))
+		return err
+	}
+	err := fault(notes)
+	if err == nil || !m.noted || fault(m.notes) != nil {
+		return nil
+	}
+	return err
 }
 
 // take accepts facts, and judges whether they are of another process. If they are not,
