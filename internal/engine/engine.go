@@ -37,6 +37,10 @@ type Engine struct {
 	// its record says otherwise.
 	DecodePrefills bool
 
+	// HealthComputes says that /health has a token computed, and answers 503 if that takes too
+	// long: the engine may be busy.
+	HealthComputes bool
+
 	// Of its KV events.
 
 	// TellsAsItWrites says that KV events name each block of an answer as soon as the block is

@@ -29,8 +29,8 @@ type Config struct {
 	// HealthInterval is the time between two questions about health; default 1 s. With a
 	// longer one, a stuck engine is found later. A dead one is found by its connection.
 	HealthInterval time.Duration
-	// UnhealthyAfter is how many bad answers in a row withdraw the worker; default 3. A
-	// refused connection withdraws it at once.
+	// UnhealthyAfter is how many bad answers, without a good one between them, withdraw the
+	// worker; default 3. A refused connection withdraws it at once, and silence never.
 	UnhealthyAfter int
 	// Refresh is the time between two readings of the engine's facts, of its address and
 	// of the annotations; default 10 s.

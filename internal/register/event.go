@@ -80,6 +80,7 @@ const (
 	leave // the last one
 	tellHealthy
 	tellUnhealthy
+	tellSilent
 	tellIncomplete
 	tellKept
 	tellWarning

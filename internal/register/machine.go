@@ -35,7 +35,8 @@ type machine struct {
 	// the engine
 	up       bool
 	down     engine.Health // the worst health since facts were last accepted; 0: none was bad
-	failures int           // in a row
+	failures int           // since it was last healthy; silence is none while it is announced
+	silent   bool          // it was silent since it was last healthy
 	lost     bool          // facts must be read again after the next good answer
 	again    bool          // health must be asked for again after the question that is under way
 
@@ -157,7 +158,7 @@ func (m *machine) onHealth(now time.Time, e healthAsked) {
 		m.askSoon(now)
 	}
 	if e.health == engine.Healthy {
-		m.failures = 0
+		m.failures, m.silent = 0, false
 		if !m.up {
 			m.up, m.fresh = true, false
 			if m.phase == away {
@@ -171,6 +172,10 @@ func (m *machine) onHealth(now time.Time, e healthAsked) {
 		m.lost = false
 		return
 	}
+	if e.health == engine.Silent && m.phase == announced {
+		m.hush(e)
+		return
+	}
 	m.failures++
 	if e.health == engine.Refused {
 		m.healthAt = m.healthAsked.Add(min(m.cfg.HealthInterval, goneInterval))
@@ -178,6 +183,15 @@ func (m *machine) onHealth(now time.Time, e healthAsked) {
 	if e.health == engine.Refused || m.failures >= m.cfg.UnhealthyAfter {
 		m.fell(e)
 	}
+}
+
+// hush takes that an announced engine is silent. That is doubt: it may compute long prompts, as
+// its mates may, and plugins find out by its requests whether they have to avoid it.
+func (m *machine) hush(e healthAsked) {
+	if !m.silent {
+		m.do(tellSilent, fmt.Sprintf("engine health: %v", e.err))
+	}
+	m.silent = true
 }
 
 // refreshSoon has everything read again. An answer that is under way is not used, since

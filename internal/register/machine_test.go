@@ -199,7 +199,7 @@ func (s *scenario) step(ev event) string {
 func (a action) String() string {
 	words := map[verb]string{
 		askHealth: "ask health", refresh: "read facts", count: "count requests", withdraw: "withdraw", leave: "leave",
-		tellHealthy: "say healthy", tellUnhealthy: "say not healthy", tellIncomplete: "say incomplete",
+		tellHealthy: "say healthy", tellUnhealthy: "say not healthy", tellSilent: "say silent", tellIncomplete: "say incomplete",
 		tellKept: "say kept", tellWarning: "say warning", tellUncounted: "say uncounted",
 	}
 	if a.verb != announce {

@@ -61,7 +61,7 @@ func newMetrics(state func() State) *metrics {
 	for _, c := range causes {
 		m.withdrawals.WithLabelValues(string(c))
 	}
-	for _, h := range []engine.Health{engine.Unhealthy, engine.Refused} {
+	for _, h := range []engine.Health{engine.Silent, engine.Unhealthy, engine.Refused} {
 		m.healthFailures.WithLabelValues(h.String())
 	}
 	return m

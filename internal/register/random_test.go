@@ -17,7 +17,7 @@ func randomEvent(rng *rand.Rand, asked map[verb]bool) event {
 	switch n := rng.IntN(200); {
 	case n < 60 && asked[askHealth]:
 		delete(asked, askHealth)
-		return healthAsked{health: []engine.Health{engine.Healthy, engine.Healthy, engine.Healthy, engine.Unhealthy, engine.Refused}[rng.IntN(5)]}
+		return healthAsked{health: []engine.Health{engine.Healthy, engine.Healthy, engine.Healthy, engine.Silent, engine.Unhealthy, engine.Refused}[rng.IntN(6)]}
 	case n < 120 && asked[refresh]:
 		delete(asked, refresh)
 		e := refreshed{

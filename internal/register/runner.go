@@ -187,6 +187,9 @@ func (r *Runner) do(ctx context.Context, a action) {
 		r.log.LogAttrs(ctx, slog.LevelInfo, "engine is healthy", slog.String(logkey.URL, r.cfg.Engine.URL))
 	case tellUnhealthy:
 		r.log.LogAttrs(ctx, slog.LevelWarn, "engine is not healthy", slog.String(logkey.URL, r.cfg.Engine.URL), why)
+	case tellSilent:
+		r.log.LogAttrs(ctx, slog.LevelWarn, "engine does not answer, or is too busy to: it stays announced, and plugins avoid it if its requests fail",
+			slog.String(logkey.URL, r.cfg.Engine.URL), why)
 	case tellIncomplete:
 		r.log.LogAttrs(ctx, slog.LevelWarn, "worker is not announced: facts are missing, they are asked for again", why)
 	case tellKept:

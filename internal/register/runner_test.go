@@ -189,7 +189,7 @@ func TestOnlyTheLatestAnnouncementIsWaitedFor(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
 		if ill.Load() {
-			w.WriteHeader(http.StatusServiceUnavailable)
+			w.WriteHeader(http.StatusInternalServerError)
 		}
 	})
 	mux.HandleFunc("/server_info", func(w http.ResponseWriter, _ *http.Request) {

@@ -328,18 +328,30 @@ func (c *Client) askHealth(ctx context.Context) (Health, error) {
 		if refused(err) {
 			return Refused, bare(err)
 		}
-		return Unhealthy, fmt.Errorf("%s: %w", c.cfg.HealthPath, bare(err))
+		return late(ctx), fmt.Errorf("%s: %w", c.cfg.HealthPath, bare(err))
 	}
 	defer res.Body.Close()
 	if _, err := io.Copy(io.Discard, io.LimitReader(res.Body, c.cfg.MaxBytes)); err != nil {
-		return Unhealthy, fmt.Errorf("%s: %w", c.cfg.HealthPath, err)
+		return late(ctx), fmt.Errorf("%s: %w", c.cfg.HealthPath, err)
 	}
 	// If the engine closes after each answer, a closed connection means nothing.
 	c.watch.idle.Store(!res.Close)
 	if res.StatusCode/100 != 2 {
-		return Unhealthy, c.keyless(&ask.StatusError{Path: c.cfg.HealthPath, Status: res.StatusCode})
+		err := c.keyless(&ask.StatusError{Path: c.cfg.HealthPath, Status: res.StatusCode})
+		if k := c.counted(); k != Auto && engines.Of(k).HealthComputes && res.StatusCode == http.StatusServiceUnavailable {
+			return Silent, err
+		}
+		return Unhealthy, err
 	}
 	return Healthy, nil
+}
+
+// late is the health that an error in a question shows.
+func late(ctx context.Context) Health {
+	if ctx.Err() != nil {
+		return Silent
+	}
+	return Unhealthy
 }
 
 // Lost receives a message when the engine has closed the connection for health between

@@ -301,8 +301,22 @@ func TestHealth(t *testing.T) {
 	}), Config{HealthTimeout: 10 * time.Millisecond})
 	h, err = cl.Health(t.Context())
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Equal(t, Unhealthy, h)
+	require.Equal(t, Silent, h)
 	close(hang)
+
+	// SGLang's page computes a token, and gives up after 20 s: so 503 of it says no more than
+	// silence. It does of an engine whose page only looks whether its core lives.
+	for _, c := range []struct {
+		page string
+		kind Kind
+		want Health
+	}{{"/server_info", SGLang, Silent}, {"/metrics", VLLM, Unhealthy}} {
+		cl = client(t, pages{"/health": "503!", c.page: sglang0523, "/v1/models": `{"data":[{"id":"m"}]}`}, Config{Kind: c.kind})
+		_, _ = cl.Facts(t.Context())
+		h, err = cl.Health(t.Context())
+		require.EqualError(t, err, "/health: status 503")
+		require.Equal(t, c.want, h, "%s", c.kind)
+	}
 
 	srv := httptest.NewServer(p)
 	srv.Close()

@@ -46,16 +46,18 @@ var (
 // Health is the result of one question about health.
 type Health uint8
 
-// The results. Refused means that nothing listens: the process is gone.
+// The results, from good to worst. Silent means that no answer has come in time, or one that says
+// no more: the engine may be busy. Refused means that nothing listens: the process is gone.
 const (
 	Healthy Health = iota + 1
+	Silent
 	Unhealthy
 	Refused
 )
 
-var healthNames = [...]string{Healthy: "ok", Unhealthy: "failed", Refused: "refused"}
+var healthNames = [...]string{Healthy: "ok", Silent: "silent", Unhealthy: "failed", Refused: "refused"}
 
-// String returns "ok", "failed" or "refused"; "unknown" for the zero value.
+// String returns "ok", "silent", "failed" or "refused"; "unknown" for the zero value.
 func (h Health) String() string {
 	if h < Healthy || h > Refused {
 		return "unknown"
