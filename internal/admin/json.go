@@ -47,7 +47,6 @@ type stateDoc struct {
 	Replicas       []replicaJSON    `json:"replicas,omitempty"`
 	OwnSum         string           `json:"booked_checksum,omitempty"`
 	Transitions    []transitionJSON `json:"transitions"`
-	Failures       []failureJSON    `json:"failures"`
 	BodyBytes      int64            `json:"body_bytes_in_flight"`
 	BodyLimit      int64            `json:"max_body_bytes_in_flight"`
 	Shadow         *Shadow          `json:"shadow,omitempty"`
@@ -187,19 +186,12 @@ type transitionJSON struct {
 	Cause string    `json:"cause"`
 }
 
-type failureJSON struct {
-	Code   string     `json:"code"`
-	Status int        `json:"status"`
-	Count  uint64     `json:"count"`
-	Last   *time.Time `json:"last,omitempty"`
-}
-
 func stateJSON(s *State) *stateDoc {
 	d := &stateDoc{
 		Version: s.Version, StartedAt: s.StartedAt.UTC(), UptimeSeconds: s.Now.Sub(s.StartedAt).Seconds(),
 		Ready: s.Ready, NotReadyReason: s.NotReadyReason, Trouble: []string{}, Troubles: []troubleJSON{},
 		View:     viewJSON{s.View.Revision, s.View.Source, s.View.Age.Seconds(), s.View.Stale, s.View.StaleReason},
-		Problems: []string{}, Keys: []keyJSON{}, Workers: []workerJSON{}, Transitions: []transitionJSON{}, Failures: []failureJSON{},
+		Problems: []string{}, Keys: []keyJSON{}, Workers: []workerJSON{}, Transitions: []transitionJSON{},
 		Config: s.Config, BodyBytes: s.BodyBytes, BodyLimit: s.BodyLimit,
 	}
 	for _, x := range s.Problems {
@@ -233,9 +225,6 @@ func stateJSON(s *State) *stateDoc {
 	}
 	for _, t := range s.Transitions {
 		d.Transitions = append(d.Transitions, transitionJSON{t.At.UTC(), t.What, t.From, t.To, t.Why})
-	}
-	for _, f := range s.Failures {
-		d.Failures = append(d.Failures, failureJSON{f.Code, f.Status, f.Count, moment(f.Last)})
 	}
 	return d
 }

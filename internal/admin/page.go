@@ -42,7 +42,6 @@ type pageView struct {
 	Decisions                     []decision.Record
 	JournalSize                   int
 	Transitions                   []transitionView
-	Failures                      []failureView
 	Shadow                        *shadowView
 	Config                        string
 }
@@ -127,8 +126,6 @@ type transitionView struct{ Clock, Full, What, From, To, Why string }
 
 type channelView struct{ Name, State, Class, Messages, Refused, Reason string }
 
-type failureView struct{ Code, Status, Count, Last string }
-
 func parsePage() (*template.Template, error) {
 	return template.New("page.html").Funcs(words).ParseFS(assets, "assets/page.html")
 }
@@ -185,13 +182,6 @@ func newPageView(s *State, recs []decision.Record, size int) *pageView {
 	}
 	for _, t := range s.Transitions {
 		p.Transitions = append(p.Transitions, transitionView{clock(t.At), full(t.At), t.What, t.From, t.To, t.Why})
-	}
-	for _, f := range s.Failures {
-		v := failureView{f.Code, strconv.Itoa(f.Status), strconv.FormatUint(f.Count, 10), "–"}
-		if !f.Last.IsZero() {
-			v.Last = duration(s.Now.Sub(f.Last)) + " ago"
-		}
-		p.Failures = append(p.Failures, v)
 	}
 	return p
 }

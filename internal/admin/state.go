@@ -31,9 +31,8 @@ type State struct {
 	OwnSum      string       // checksum of what this process has booked; "" if nothing is shared
 	Lately      []Lately     // who came and went, newest first
 	Transitions []Transition // newest first
-	Failures    []FailureRow
-	Shadow      *Shadow // of a second policy; nil: there is none
-	Config      string  // effective configuration as text, without secrets
+	Shadow      *Shadow      // of a second policy; nil: there is none
+	Config      string       // effective configuration as text, without secrets
 }
 
 // View describes the present view of the workers.
@@ -243,14 +242,6 @@ type Transition struct {
 	At            time.Time
 	What          string // as "worker 7" or "model m"
 	From, To, Why string
-}
-
-// FailureRow counts the failures of one row of the failure table.
-type FailureRow struct {
-	Code   string
-	Status int
-	Count  uint64
-	Last   time.Time
 }
 
 // totals adds up the ranks.

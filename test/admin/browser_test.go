@@ -204,7 +204,6 @@ func hostileConfig(t *testing.T, n int) admin.Config {
 			s.Transitions = append(s.Transitions, admin.Transition{At: s.Now, What: name, From: name, To: name, Why: name})
 			s.Replicas = append(s.Replicas, admin.ReplicaRow{Address: name, Name: name, State: "silent", Since: s.Now, Error: name})
 			s.Channels = append(s.Channels, admin.ChannelRow{Name: name, Reason: name, Refused: map[string]uint64{name: 1}})
-			s.Failures = append(s.Failures, admin.FailureRow{Code: name})
 		}
 		return s
 	}

@@ -15,7 +15,7 @@ import (
 // FleetState is a fleet of n workers in pairs of pools, in which some are in trouble.
 func FleetState(now time.Time, n int, models ...string) admin.State {
 	s := NightState(now)
-	s.Now, s.Transitions, s.Failures[0].Last = now, nil, now.Add(-2*time.Minute)
+	s.Now, s.Transitions = now, nil
 	s.Lately = []admin.Lately{{At: now.Add(-18 * time.Second), Text: "1 of 2 prefill workers left"}}
 	s.BodyBytes, s.BodiesTight, s.View.Stale, s.Keys, s.Workers, s.Channels, s.Replicas, s.OwnSum = 3<<20, false, false, nil, nil, nil, nil, ""
 	r := rand.New(rand.NewPCG(1, 2))

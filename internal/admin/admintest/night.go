@@ -49,7 +49,6 @@ func NightState(now time.Time) admin.State {
 			Error: &admin.ShadowRow{Hit: 0.003, P50: -0.016, P99: -0.045},
 		},
 		Transitions: []admin.Transition{{At: ago(4*time.Minute + 11*time.Second), What: "worker 8", From: "healthy", To: "aside", Why: "connection refused"}},
-		Failures:    []admin.FailureRow{{Code: "no_worker", Status: 503, Count: 3, Last: ago(2 * time.Minute)}, {Code: "not_json", Status: 400}},
 		Config:      "admin:\n  address: 127.0.0.1:9902 # <loopback>\n",
 	}
 }
