@@ -79,10 +79,10 @@ func newReplicaView(r *ReplicaRow, now time.Time) replicaView {
 	}
 	if r.State != "sharing" {
 		v.Class = "bad"
-		v.State += forTime(r.Since, now)
+		v.State += forTime(r.Since.Time, now)
 	}
 	if !r.Heard.IsZero() {
-		v.Heard = duration(now.Sub(r.Heard)) + " ago"
+		v.Heard = duration(now.Sub(r.Heard.Time)) + " ago"
 	}
 	if r.Late > 0 {
 		v.Late = duration(time.Duration(r.Late * float64(time.Second)))
@@ -91,7 +91,7 @@ func newReplicaView(r *ReplicaRow, now time.Time) replicaView {
 	case r.State != "sharing" && r.State != "silent":
 		v.Sum = "–"
 	case !r.DiffersSince.IsZero():
-		v.Sum = "differ" + forTime(r.DiffersSince, now) + ", " + r.Sum
+		v.Sum = "differ" + forTime(r.DiffersSince.Time, now) + ", " + r.Sum
 	default:
 		v.Sum = "equal, " + r.Sum
 	}
@@ -174,21 +174,21 @@ func newPageView(s *State, recs []decision.Record, size int) *pageView {
 		p.Channels = append(p.Channels, v)
 	}
 	for _, l := range s.Lately {
-		p.Lately = append(p.Lately, latelyView{full(l.At), l.Text + " " + duration(s.Now.Sub(l.At)) + " ago"})
+		p.Lately = append(p.Lately, latelyView{full(l.At.Time), l.Text + " " + duration(s.Now.Sub(l.At.Time)) + " ago"})
 	}
 	p.OwnSum, p.Shadow = s.OwnSum, newShadowView(s.Shadow, s.Now)
 	for i := range s.Replicas {
 		p.Replicas = append(p.Replicas, newReplicaView(&s.Replicas[i], s.Now))
 	}
 	for _, t := range s.Transitions {
-		p.Transitions = append(p.Transitions, transitionView{clock(t.At), full(t.At), t.What, t.From, t.To, t.Why})
+		p.Transitions = append(p.Transitions, transitionView{clock(t.At.Time), full(t.At.Time), t.What, t.From, t.To, t.Why})
 	}
 	return p
 }
 
 func newKeyView(k *KeyRow, now time.Time) keyView {
-	v := keyView{KeyRow: *k, Name: cutText(KeyName(k.Key), maxShown), Queued: grouped(k.QueuedTokens), Full: k.Full()}
-	v.Reason += forTime(k.Since, now)
+	v := keyView{KeyRow: *k, Name: cutText(k.Name(), maxShown), Queued: grouped(k.QueuedTokens), Full: k.Full()}
+	v.Reason += forTime(k.Since.Time, now)
 	if k.MaxQueuedTokens > 0 {
 		v.Queued += " of " + grouped(k.MaxQueuedTokens)
 	}
@@ -241,14 +241,14 @@ func newWorkerView(w *WorkerRow, now time.Time) workerView {
 		v.Pair = w.Pair.String()
 	}
 	if !w.Since.IsZero() {
-		v.SinceFull = full(w.Since)
-		v.Why = strings.TrimPrefix(v.Why+", for "+duration(now.Sub(w.Since)), ", ")
+		v.SinceFull = full(w.Since.Time)
+		v.Why = strings.TrimPrefix(v.Why+", for "+duration(now.Sub(w.Since.Time)), ", ")
 	}
 	if text := w.Facts.text(now); text != "" {
 		v.Why = strings.TrimPrefix(v.Why+"; "+text, "; ")
 	}
 	if !w.StaleSince.IsZero() {
-		v.Why = strings.TrimPrefix(v.Why+"; stale for "+duration(now.Sub(w.StaleSince)), "; ")
+		v.Why = strings.TrimPrefix(v.Why+"; stale for "+duration(now.Sub(w.StaleSince.Time)), "; ")
 	}
 	total := w.totals()
 	v.Total = newRankView("", &total, now)
@@ -304,13 +304,13 @@ func newStreamView(e *EventStream, now time.Time) streamView {
 	if e.Degraded {
 		v.Class, v.Text = "warn", v.Text+", degraded"
 	}
-	if e.Any {
-		v.Text += ", at " + strconv.FormatUint(e.LastSequence, 10)
+	if n := e.LastSequence; n != nil {
+		v.Text += ", at " + strconv.FormatUint(*n, 10)
 	}
 	if e.Via != "" {
 		v.Text += ", via " + e.Via
 	}
-	if age := now.Sub(e.AsOf); !e.AsOf.IsZero() && age > agesAfter {
+	if age := now.Sub(e.AsOf.Time); !e.AsOf.IsZero() && age > agesAfter {
 		v.Text += ", as of " + duration(age) + " ago"
 	}
 	if r := refusedText(e.Refused); r != "" {
@@ -324,9 +324,7 @@ func newStreamView(e *EventStream, now time.Time) streamView {
 var words = template.FuncMap{
 	"after": after, "bars": bars, "bytes": bytesText, "class": outcomeClass, "clock": clock, "full": full,
 	"grouped": grouped, "overlap": overlapText, "source": sourceWord,
-	"model": func(r *decision.Record) string {
-		return KeyName(worker.Key{Model: r.Model, Namespace: r.Namespace})
-	},
+	"model": func(r *decision.Record) string { return keyName(r.Model, r.Namespace) },
 	"at": func(c *decision.Choice) string { // the endpoint, for a narrow column
 		if !c.Made() {
 			return "–"
