@@ -74,6 +74,17 @@ func TestTheStateInJSON(t *testing.T) {
 	golden(t, "state.json", w.Body.String())
 }
 
+func TestTimesOfRowsAreInUTCInJSON(t *testing.T) {
+	s := newServer(t, func(c *Config) {
+		c.State = func() State {
+			st := Made.NightState(now().In(time.FixedZone("", 3600)))
+			st.Shadow = nil // as it was made
+			return st
+		}
+	})
+	require.NotContains(t, get(s, "/debug/state").Body.String(), "+01:00")
+}
+
 func TestTheDecisionsInJSON(t *testing.T) {
 	s := newServer(t, nil)
 	golden(t, "decisions.json", get(s, "/debug/decisions").Body.String())

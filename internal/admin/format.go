@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/decision"
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // duration prints d as people say it, in one unit or two.
@@ -70,12 +69,12 @@ func bytesText(n int64) string {
 	}
 }
 
-// KeyName is how people name a model in a namespace.
-func KeyName(k worker.Key) string {
-	if k.Namespace == "" {
-		return k.Model
+// keyName is how people name a model in a namespace.
+func keyName(model, namespace string) string {
+	if namespace == "" {
+		return model
 	}
-	return k.Model + " in " + k.Namespace
+	return model + " in " + namespace
 }
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }

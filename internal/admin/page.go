@@ -20,83 +20,20 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// pageView is what the template prints: text for people. The template escapes it.
+// pageView is what the template prints: the state, of which the functions in words make text
+// for people, and what is made of it here. The template escapes it.
 type pageView struct {
-	Version, Uptime, Now, NowFull string
-	Ready, Bad                    bool // Bad: one of Troubles makes requests fail or wait
-	NotReady                      string
-	View                          View
-	ViewAge, Bodies               string
-	Troubles                      []troubleView
-	Keys                          []keyView
-	Hour                          *hourView // nil: none is kept
-	Query                         query
-	Columns                       []columnView
-	Pools                         []poolView
-	Channels                      []channelView
-	Lately                        []latelyView
-	Replicas                      []replicaView
-	OwnSum                        string
-	WorkersAll, PoolsLeft         int
-	Counts                        []countView
-	Decisions                     []decision.Record
-	JournalSize                   int
-	Transitions                   []transitionView
-	Failures                      []failureView
-	Shadow                        *shadowView
-	Config                        string
-}
-
-type keyView struct {
-	KeyRow
-	Name, Queued string
-	Full         bool
-}
-
-type troubleView struct {
-	Bad             bool // requests fail or wait because of it; else they may
-	Kind, Tag, Text string
-	For, SinceFull  string
-}
-
-func newTroubleView(t *trouble.Trouble, now time.Time) troubleView {
-	v := troubleView{Bad: t.Severe(), Kind: string(t.Kind), Tag: t.Tag(), Text: t.Text()}
-	if !t.Since.IsZero() {
-		v.For, v.SinceFull = "For "+duration(now.Sub(t.Since))+".", full(t.Since)
-	}
-	return v
-}
-
-type latelyView struct{ Full, Text string }
-
-type replicaView struct {
-	Address, Name, State, Class, Heard, Late, Legs, Tokens, Blocks, Sum, Why string
-}
-
-func newReplicaView(r *ReplicaRow, now time.Time) replicaView {
-	v := replicaView{
-		Address: r.Address, Name: r.Name, State: r.State, Class: "good", Heard: "–", Late: "–", Why: r.Error,
-		Legs: grouped(r.Legs), Tokens: grouped(r.PrefillTokens), Blocks: grouped(r.DecodeBlocks),
-	}
-	if r.State != "sharing" {
-		v.Class = "bad"
-		v.State += forTime(r.Since, now)
-	}
-	if !r.Heard.IsZero() {
-		v.Heard = duration(now.Sub(r.Heard)) + " ago"
-	}
-	if r.Late > 0 {
-		v.Late = duration(time.Duration(r.Late * float64(time.Second)))
-	}
-	switch {
-	case r.State != "sharing" && r.State != "silent":
-		v.Sum = "–"
-	case !r.DiffersSince.IsZero():
-		v.Sum = "differ" + forTime(r.DiffersSince, now) + ", " + r.Sum
-	default:
-		v.Sum = "equal, " + r.Sum
-	}
-	return v
+	*State
+	Bad         bool      // one of Troubles makes requests fail or wait
+	Hour        *hourView // nil: none is kept
+	Query       query
+	Columns     []columnView
+	Pools       []poolView
+	PoolsLeft   int
+	Counts      []countView
+	Decisions   []decision.Record
+	JournalSize int
+	Shadow      *shadowView // in place of the state's
 }
 
 type countView struct {
@@ -123,12 +60,6 @@ type streamView struct {
 	Class, Text, Detail string
 }
 
-type transitionView struct{ Clock, Full, What, From, To, Why string }
-
-type channelView struct{ Name, State, Class, Messages, Refused, Reason string }
-
-type failureView struct{ Code, Status, Count, Last string }
-
 func parsePage() (*template.Template, error) {
 	return template.New("page.html").Funcs(words).ParseFS(assets, "assets/page.html")
 }
@@ -152,57 +83,10 @@ func assetHandler() http.Handler {
 }
 
 func newPageView(s *State, recs []decision.Record, size int) *pageView {
-	p := &pageView{
-		Version: s.Version, Uptime: duration(s.Now.Sub(s.StartedAt)),
-		Now: s.Now.UTC().Format("15:04:05"), NowFull: full(s.Now),
-		Ready: s.Ready, NotReady: cmp.Or(s.NotReadyReason, "no reason given"),
-		View: s.View, ViewAge: duration(s.View.Age), Bodies: bytesText(s.BodyBytes) + " of " + bytesText(s.BodyLimit),
-		WorkersAll: len(s.Workers), Decisions: recs, JournalSize: size, Config: s.Config,
+	return &pageView{
+		State: s, Bad: slices.ContainsFunc(s.Troubles, func(t trouble.Trouble) bool { return t.Severe() }),
+		Counts: counts(s.Workers), Decisions: recs, JournalSize: size, Shadow: newShadowView(s.Shadow, s.Now),
 	}
-	for i := range s.Troubles {
-		p.Troubles = append(p.Troubles, newTroubleView(&s.Troubles[i], s.Now))
-	}
-	p.Bad = slices.ContainsFunc(p.Troubles, func(t troubleView) bool { return t.Bad })
-	for _, k := range s.Keys {
-		p.Keys = append(p.Keys, newKeyView(&k, s.Now))
-	}
-	p.Counts = counts(s.Workers)
-	for _, c := range s.Channels {
-		v := channelView{Name: c.Name, State: "up", Class: "good", Messages: strconv.FormatUint(c.Messages, 10), Refused: refusedText(c.Refused), Reason: c.Reason}
-		if !c.Up {
-			v.State, v.Class = "down", "bad"
-		} else if c.Waiting > 0 {
-			v.State = fmt.Sprintf("up, %d of at most %d peers have not said whose they are", c.Waiting, c.MaxWaiting)
-		}
-		p.Channels = append(p.Channels, v)
-	}
-	for _, l := range s.Lately {
-		p.Lately = append(p.Lately, latelyView{full(l.At), l.Text + " " + duration(s.Now.Sub(l.At)) + " ago"})
-	}
-	p.OwnSum, p.Shadow = s.OwnSum, newShadowView(s.Shadow, s.Now)
-	for i := range s.Replicas {
-		p.Replicas = append(p.Replicas, newReplicaView(&s.Replicas[i], s.Now))
-	}
-	for _, t := range s.Transitions {
-		p.Transitions = append(p.Transitions, transitionView{clock(t.At), full(t.At), t.What, t.From, t.To, t.Why})
-	}
-	for _, f := range s.Failures {
-		v := failureView{f.Code, strconv.Itoa(f.Status), strconv.FormatUint(f.Count, 10), "–"}
-		if !f.Last.IsZero() {
-			v.Last = duration(s.Now.Sub(f.Last)) + " ago"
-		}
-		p.Failures = append(p.Failures, v)
-	}
-	return p
-}
-
-func newKeyView(k *KeyRow, now time.Time) keyView {
-	v := keyView{KeyRow: *k, Name: cutText(KeyName(k.Key), maxShown), Queued: grouped(k.QueuedTokens), Full: k.Full()}
-	v.Reason += forTime(k.Since, now)
-	if k.MaxQueuedTokens > 0 {
-		v.Queued += " of " + grouped(k.MaxQueuedTokens)
-	}
-	return v
 }
 
 // wellSeverity is that of a worker without trouble; a smaller one is in trouble, or leaves.
@@ -251,14 +135,14 @@ func newWorkerView(w *WorkerRow, now time.Time) workerView {
 		v.Pair = w.Pair.String()
 	}
 	if !w.Since.IsZero() {
-		v.SinceFull = full(w.Since)
-		v.Why = strings.TrimPrefix(v.Why+", for "+duration(now.Sub(w.Since)), ", ")
+		v.SinceFull = full(w.Since.Time)
+		v.Why = strings.TrimPrefix(v.Why+", for "+duration(now.Sub(w.Since.Time)), ", ")
 	}
 	if text := w.Facts.text(now); text != "" {
 		v.Why = strings.TrimPrefix(v.Why+"; "+text, "; ")
 	}
 	if !w.StaleSince.IsZero() {
-		v.Why = strings.TrimPrefix(v.Why+"; stale for "+duration(now.Sub(w.StaleSince)), "; ")
+		v.Why = strings.TrimPrefix(v.Why+"; stale for "+duration(now.Sub(w.StaleSince.Time)), "; ")
 	}
 	total := w.totals()
 	v.Total = newRankView("", &total, now)
@@ -314,13 +198,13 @@ func newStreamView(e *EventStream, now time.Time) streamView {
 	if e.Degraded {
 		v.Class, v.Text = "warn", v.Text+", degraded"
 	}
-	if e.Any {
-		v.Text += ", at " + strconv.FormatUint(e.LastSequence, 10)
+	if n := e.LastSequence; n != nil {
+		v.Text += ", at " + strconv.FormatUint(*n, 10)
 	}
 	if e.Via != "" {
 		v.Text += ", via " + e.Via
 	}
-	if age := now.Sub(e.AsOf); !e.AsOf.IsZero() && age > agesAfter {
+	if age := now.Sub(e.AsOf.Time); !e.AsOf.IsZero() && age > agesAfter {
 		v.Text += ", as of " + duration(age) + " ago"
 	}
 	if r := refusedText(e.Refused); r != "" {
@@ -329,14 +213,13 @@ func newStreamView(e *EventStream, now time.Time) streamView {
 	return v
 }
 
-// words are the functions by which the page shows a decision, beside the texts of its
-// record.
+// words are the functions by which the page shows rows of the state, and a decision beside
+// the texts of its record.
 var words = template.FuncMap{
-	"after": after, "bars": bars, "bytes": bytesText, "class": outcomeClass, "clock": clock, "full": full,
-	"grouped": grouped, "overlap": overlapText, "source": sourceWord,
-	"model": func(r *decision.Record) string {
-		return KeyName(worker.Key{Model: r.Model, Namespace: r.Namespace})
-	},
+	"after": after, "bars": bars, "bytes": bytesText, "class": outcomeClass, "clock": clock, "duration": duration, "full": full,
+	"grouped": grouped, "lasting": lasting, "overlap": overlapText, "refused": refusedText, "seconds": secondsOf, "source": sourceWord,
+	"short": func(s string) string { return cutText(s, maxShown) },
+	"model": func(r *decision.Record) string { return keyName(r.Model, r.Namespace) },
 	"at": func(c *decision.Choice) string { // the endpoint, for a narrow column
 		if !c.Made() {
 			return "–"
@@ -377,10 +260,10 @@ func outcomeClass(o decision.Outcome) string {
 	return "quiet"
 }
 
-// forTime says for how long something has been so, if that is known.
-func forTime(since, now time.Time) string {
+// lasting says for how long something has been so, if that is known.
+func lasting(since Time, now time.Time) string {
 	if since.IsZero() {
 		return ""
 	}
-	return " for " + duration(now.Sub(since))
+	return " for " + duration(now.Sub(since.Time))
 }

@@ -271,7 +271,8 @@ func TestHostileNamesAreText(t *testing.T) {
 					w.Pair, w.Ranks[0].Events.Reason, w.Ranks[0].Events.Via = worker.PairFacts{name}, name, name
 				}
 				for i := range st.Keys {
-					st.Keys[i].Key, st.Keys[i].Reason, st.Keys[i].How = worker.Key{Model: name, Namespace: name}, name, name
+					k := &st.Keys[i]
+					k.Model, k.Namespace, k.Reason, k.How = name, name, name, name
 				}
 				st.View.Source, st.View.StaleReason, st.Config = name, name, name
 				st.Problems = []Problem{{Text: name}}

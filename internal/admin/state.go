@@ -9,7 +9,8 @@ import (
 )
 
 // State is all that the page and the JSON show, apart from the decisions. The caller
-// makes a new one for each call, and does not write to it afterwards.
+// makes a new one for each call, and does not write to it afterwards. Its rows are JSON as
+// they are: their tags are what readers of /debug/state know.
 type State struct {
 	Version   string
 	StartedAt time.Time
@@ -31,9 +32,8 @@ type State struct {
 	OwnSum      string       // checksum of what this process has booked; "" if nothing is shared
 	Lately      []Lately     // who came and went, newest first
 	Transitions []Transition // newest first
-	Failures    []FailureRow
-	Shadow      *Shadow // of a second policy; nil: there is none
-	Config      string  // effective configuration as text, without secrets
+	Shadow      *Shadow      // of a second policy; nil: there is none
+	Config      string       // effective configuration as text, without secrets
 }
 
 // View describes the present view of the workers.
@@ -51,21 +51,34 @@ type Problem struct {
 	Text string
 }
 
+// Time is a time in a row. JSON has it in UTC, whatever zone the process has.
+type Time struct{ time.Time }
+
+// At returns t as rows have it.
+func At(t time.Time) Time { return Time{t} }
+
+// MarshalJSON writes the time in UTC.
+func (t Time) MarshalJSON() ([]byte, error) { return t.UTC().MarshalJSON() }
+
 // KeyRow is one model in one namespace: its workers, and whether it can be served.
 type KeyRow struct {
-	Key        worker.Key
-	Activation string // state of the prefill activation
-	CanServe   bool
-	Reason     string    // why it cannot serve
-	Since      time.Time // of Reason; zero: not known
-	How        string    // how it is served: by two workers or one
-	Prefill    int       // workers that can be picked for the role
-	Decode     int
-	Aggregated int
+	Model      string `json:"model"`
+	Namespace  string `json:"namespace"`
+	Activation string `json:"activation,omitempty"` // state of the prefill activation
+	CanServe   bool   `json:"can_serve"`
+	Reason     string `json:"reason,omitempty"` // why it cannot serve
+	Since      Time   `json:"since,omitzero"`   // of Reason; zero: not known
+	How        string `json:"how,omitempty"`    // how it is served: by two workers or one
+	Prefill    int    `json:"prefill_workers"`  // workers that can be picked for the role
+	Decode     int    `json:"decode_workers"`
+	Aggregated int    `json:"aggregated_workers"`
 
-	QueuedTokens    int64 // prompt tokens booked on the prefill workers and not done
-	MaxQueuedTokens int64 // new requests are refused once so many are queued; 0: no limit
+	QueuedTokens    int64 `json:"queued_isl_tokens"`               // prompt tokens booked on the prefill workers and not done
+	MaxQueuedTokens int64 `json:"max_queued_isl_tokens,omitempty"` // new requests are refused once so many are queued; 0: no limit
 }
+
+// Name is how people name the model.
+func (k *KeyRow) Name() string { return keyName(k.Model, k.Namespace) }
 
 // Full reports whether new requests are refused because of the queue.
 func (k *KeyRow) Full() bool { return k.MaxQueuedTokens > 0 && k.QueuedTokens >= k.MaxQueuedTokens }
@@ -85,36 +98,36 @@ const (
 
 // WorkerRow is one worker.
 type WorkerRow struct {
-	ID        worker.ID
-	Role      worker.Role
-	Engine    worker.Engine
-	Endpoint  string
-	Models    []string
-	Namespace string
-	Health    Health
-	Reason    string       // why it is not healthy
-	Since     time.Time    // of Health; zero: since the start
-	Doubt     trouble.Kind // what is wrong with a worker in service; "": nothing
+	ID        worker.ID     `json:"-"`
+	Role      worker.Role   `json:"-"`
+	Engine    worker.Engine `json:"engine"`
+	Endpoint  string        `json:"endpoint"`
+	Models    []string      `json:"models"`
+	Namespace string        `json:"namespace"`
+	Health    Health        `json:"state"`
+	Reason    string        `json:"reason,omitempty"` // why it is not healthy
+	Since     Time          `json:"since,omitzero"`   // of Health; zero: since the start
+	Doubt     trouble.Kind  `json:"-"`                // what is wrong with a worker in service; "": nothing
 	// StaleSince is when its record expired, if it goes on without; zero: its source has it.
-	StaleSince time.Time
-	Ranks      []RankRow // at least one
-	Facts      FactsRow
-	Pair       worker.PairFacts // what its partner must share
+	StaleSince Time             `json:"stale_since,omitzero"`
+	Ranks      []RankRow        `json:"ranks"` // at least one
+	Facts      FactsRow         `json:"facts,omitzero"`
+	Pair       worker.PairFacts `json:"-"` // what its partner must share
 }
 
 // FactsRow is what is known of the facts of a worker whose engine is asked for them. The
 // zero value: it is not asked.
 type FactsRow struct {
-	State    string    // unknown, known or failing
-	Since    time.Time // of State
-	URL      string    // where its engine is asked
-	As       string    // the engine as which it is asked
-	Version  string    // of the engine
-	ReadAt   time.Time // when the engine last answered; zero: never
-	Failures int       // questions in a row without an answer
-	Error    string    // of the last question; "": it was answered
-	Unread   string    // pages that could not be read the last time
-	Events   string    // what was found where KV events are published by default
+	State    string `json:"state"`                    // unknown, known or failing
+	Since    Time   `json:"since,omitzero"`           // of State
+	URL      string `json:"url"`                      // where its engine is asked
+	As       string `json:"asked_as"`                 // the engine as which it is asked
+	Version  string `json:"engine_version,omitempty"` // of the engine
+	ReadAt   Time   `json:"read_at,omitzero"`         // when the engine last answered; zero: never
+	Failures int    `json:"failures,omitempty"`       // questions in a row without an answer
+	Error    string `json:"error,omitempty"`          // of the last question; "": it was answered
+	Unread   string `json:"unread,omitempty"`         // pages that could not be read the last time
+	Events   string `json:"kv_events,omitempty"`      // what was found where KV events are published by default
 }
 
 // knownFacts is the state in which nothing has to be said on the page.
@@ -129,27 +142,27 @@ func (f *FactsRow) text(now time.Time) string {
 	case f.Answered():
 		return ""
 	case f.Error != "":
-		return fmt.Sprintf("facts %s for %s: %s", f.State, duration(now.Sub(f.Since)), f.Error)
+		return fmt.Sprintf("facts %s for %s: %s", f.State, duration(now.Sub(f.Since.Time)), f.Error)
 	default:
-		return fmt.Sprintf("facts %s for %s", f.State, duration(now.Sub(f.Since)))
+		return fmt.Sprintf("facts %s for %s", f.State, duration(now.Sub(f.Since.Time)))
 	}
 }
 
 // RankRow is one data-parallel rank of a worker.
 type RankRow struct {
-	DPRank worker.DPRank
+	DPRank worker.DPRank `json:"dp_rank"`
 	// Health is set only for a rank with a port of its own that is not healthy. If it is
 	// empty, the worker's Health holds.
-	Health         Health
-	Reason         string // of Health
-	Requests       int    // legs booked on it
-	PrefillTokens  int64  // prompt tokens booked and not yet prefilled
-	DecodeBlocks   int64  // KV blocks booked for running answers
-	IndexBlocks    int64  // blocks that the index knows on it
-	ShedBlocks     int64  // blocks that the index has dropped for lack of memory
-	CapacityBlocks int64  // 0: unknown
-	Events         EventStream
-	Pace           Pace
+	Health         Health      `json:"state,omitempty"`
+	Reason         string      `json:"reason,omitempty"`            // of Health
+	Requests       int         `json:"requests"`                    // legs booked on it
+	PrefillTokens  int64       `json:"prefill_tokens"`              // prompt tokens booked and not yet prefilled
+	DecodeBlocks   int64       `json:"decode_blocks"`               // KV blocks booked for running answers
+	IndexBlocks    int64       `json:"index_blocks"`                // blocks that the index knows on it
+	ShedBlocks     int64       `json:"index_shed_blocks,omitempty"` // blocks that the index has dropped for lack of memory
+	CapacityBlocks int64       `json:"capacity_blocks,omitempty"`   // 0: unknown
+	Pace           Pace        `json:"believed"`
+	Events         EventStream `json:"kv_events,omitzero"`
 }
 
 // Pace is what is believed of how long a rank takes, in seconds: of a prompt's token and of a request, or, if it
@@ -187,70 +200,65 @@ const (
 
 // EventStream is the KV event stream of one rank.
 type EventStream struct {
-	State        StreamState
-	Since        time.Time // of State
-	Late         bool      // its events are to come, and it has not been connected for too long
-	LastSequence uint64
-	Any          bool      // LastSequence and LastAt are set
-	LastAt       time.Time // when the last batch came
-	AsOf         time.Time // when its events were last known to be complete; zero: never
-	Degraded     bool      // the index may differ from the worker's cache
-	Reason       string    // why it is degraded or lost
-	Via          string    // the channel that carries it; "": the engine's own address
+	State        StreamState `json:"state"`
+	Since        Time        `json:"since,omitzero"`          // of State
+	Late         bool        `json:"-"`                       // its events are to come, and it has not been connected for too long
+	LastSequence *uint64     `json:"last_sequence,omitempty"` // nil: nothing has come since its beginning
+	LastAt       Time        `json:"last_at,omitzero"`        // when the last batch came; set with LastSequence
+	AsOf         Time        `json:"as_of,omitzero"`          // when its events were last known to be complete; zero: never
+	Degraded     bool        `json:"degraded"`                // the index may differ from the worker's cache
+	Reason       string      `json:"reason,omitempty"`        // why it is degraded or lost
+	Via          string      `json:"via,omitempty"`           // the channel that carries it; "": the engine's own address
 	// Refused counts the events that were not used, by reason; normal reasons are
 	// included.
-	Refused map[string]uint64
+	Refused map[string]uint64 `json:"refused,omitempty"`
 }
 
 // ChannelRow is one channel that carries the KV events of many workers, or one address at
 // which the plugin waits for their publishers.
 type ChannelRow struct {
-	Name     string
-	Up       bool
-	Since    time.Time // of Up
-	Messages uint64
-	Refused  map[string]uint64 // messages that belong to no rank, by reason
-	Reason   string            // the latest error
+	Name     string            `json:"name"`
+	Up       bool              `json:"up"`
+	Since    Time              `json:"since,omitzero"` // of Up
+	Messages uint64            `json:"messages"`
+	Refused  map[string]uint64 `json:"refused,omitempty"` // messages that belong to no rank, by reason
+	Reason   string            `json:"reason,omitempty"`  // the latest error
 	// Waiting is how many peers have dialed and not yet said to which worker they belong,
 	// and MaxWaiting how many may; 0 if nothing dials the channel.
-	Waiting, MaxWaiting int
+	Waiting    int `json:"waiting_peers,omitempty"`
+	MaxWaiting int `json:"max_waiting_peers,omitempty"`
 }
 
 // ReplicaRow is another replica, and what is held here of its bookings.
 type ReplicaRow struct {
-	Address, Name string
-	State         string
-	Since         time.Time // of State
-	Heard         time.Time // when its newest message came
-	Late          float64   // seconds that it took to answer a message of ours; 0: it has not
-	Told          bool      // messages of ours reach it
-	Error         string    // why not
-	Legs          int64
-	PrefillTokens int64
-	DecodeBlocks  int64
-	Sum           string    // checksum of what it has booked
-	DiffersSince  time.Time // from what it says itself; zero: it is equal
+	Address       string  `json:"address"`
+	Name          string  `json:"name,omitempty"`
+	State         string  `json:"state"`
+	Since         Time    `json:"since"`           // of State
+	Heard         Time    `json:"heard,omitzero"`  // when its newest message came
+	Late          float64 `json:"late_seconds"`    // seconds that it took to answer a message of ours; 0: it has not
+	Told          bool    `json:"told"`            // messages of ours reach it
+	Error         string  `json:"error,omitempty"` // why not
+	Legs          int64   `json:"legs"`
+	PrefillTokens int64   `json:"prefill_tokens"`
+	DecodeBlocks  int64   `json:"decode_blocks"`
+	Sum           string  `json:"booked_checksum"`        // checksum of what it has booked
+	DiffersSince  Time    `json:"differs_since,omitzero"` // from what it says itself; zero: it is equal
 }
 
 // Lately is something that has changed of late, to be read beside what is wrong now.
 type Lately struct {
-	At   time.Time
-	Text string // as "1 of 2 prefill workers left"
+	At   Time   `json:"at"`
+	Text string `json:"text"` // as "1 of 2 prefill workers left"
 }
 
 // Transition is one change of state, as the page shows it.
 type Transition struct {
-	At            time.Time
-	What          string // as "worker 7" or "model m"
-	From, To, Why string
-}
-
-// FailureRow counts the failures of one row of the failure table.
-type FailureRow struct {
-	Code   string
-	Status int
-	Count  uint64
-	Last   time.Time
+	At   Time   `json:"at"`
+	What string `json:"what"` // as "worker 7" or "model m"
+	From string `json:"from"`
+	To   string `json:"to"`
+	Why  string `json:"cause"`
 }
 
 // totals adds up the ranks.
@@ -283,6 +291,9 @@ func (s *State) Shed() (blocks int64, ranks int) {
 	}
 	return blocks, ranks
 }
+
+// IsZero reports whether there is no stream: then JSON leaves it out.
+func (e *EventStream) IsZero() bool { return e.State == NoStream }
 
 // Silent reports whether the stream is trouble since nothing comes by it.
 func (e *EventStream) Silent() bool { return e.Late || e.State == Lost }

@@ -137,7 +137,7 @@ func (p *plugin) judgeKeys() {
 		if why != "" {
 			to = "refused"
 		}
-		p.history.add(admin.Transition{At: time.Now(), What: "requests for " + k.Model, From: from, To: to, Why: why})
+		p.history.add(admin.Transition{At: admin.At(time.Now()), What: "requests for " + k.Model, From: from, To: to, Why: why})
 	}
 	p.refused = now
 }
@@ -151,7 +151,7 @@ func (p *plugin) onActivation(c activation.Change) {
 		logkey.Activated, len(c.Activated), logkey.Reactivated, len(c.Reactivated), logkey.Deactivated, len(c.Deactivated),
 		logkey.EnforceDisagg, p.cfg.EnforceDisagg)
 	p.history.add(admin.Transition{
-		At: time.Now(), What: "model " + c.Key.Model, From: c.From.String(), To: c.To.String(),
+		At: admin.At(time.Now()), What: "model " + c.Key.Model, From: c.From.String(), To: c.To.String(),
 		Why: cause + " " + c.Event.Worker.String() + decodeSides("activated", c.Activated) +
 			decodeSides("reactivated", c.Reactivated) + decodeSides("deactivated", c.Deactivated),
 	})
@@ -176,7 +176,7 @@ func (p *plugin) onTransition(t discovery.Transition) {
 	}
 	p.log.Log(context.Background(), level, "discovery", logkey.Source, t.Source, logkey.From, t.From.String(), logkey.To, t.To.String(),
 		logkey.Revision, t.Revision, logkey.Workers, t.Workers, logkey.Cause, t.Cause)
-	p.history.add(admin.Transition{At: time.Now(), What: t.Source, From: t.From.String(), To: t.To.String(), Why: redact.Text(t.Cause)})
+	p.history.add(admin.Transition{At: admin.At(time.Now()), What: t.Source, From: t.From.String(), To: t.To.String(), Why: redact.Text(t.Cause)})
 }
 
 func (p *plugin) onProblem(x discovery.Problem) {
@@ -203,5 +203,5 @@ func (p *plugin) onHealth(t health.Transition) {
 	if t.From == health.Aside { // what answers there again may be another process
 		p.askAgain(t.Rank.ID)
 	}
-	p.history.add(admin.Transition{At: t.At, What: what, From: t.From.String(), To: t.To.String(), Why: reasonText(t.Reason)})
+	p.history.add(admin.Transition{At: admin.At(t.At), What: what, From: t.From.String(), To: t.To.String(), Why: reasonText(t.Reason)})
 }

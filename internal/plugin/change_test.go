@@ -182,7 +182,7 @@ func TestAModelThatCannotBeServedIsSeen(t *testing.T) {
 	x.set(discovery.Change{Left: []worker.ID{5}}, foreign)
 	s := x.state()
 	require.Len(t, s.Keys, 2, "the one whose workers have all left is still shown")
-	require.Equal(t, "m", s.Keys[1].Key.Model)
+	require.Equal(t, "m", s.Keys[1].Model)
 	require.Equal(t, "absent", s.Keys[1].Activation)
 	require.Equal(t, "it has no worker", s.Keys[1].Reason)
 	require.Contains(t, x.metrics(), `baton_keys{activation="absent",can_serve="false"} 1`)
@@ -202,7 +202,7 @@ func TestAModelThatCannotBeServedIsSeen(t *testing.T) {
 	m := x.state().Keys[0]
 	require.False(t, m.CanServe)
 	require.Equal(t, aside+": connect-failed", m.Reason)
-	require.True(t, at.Equal(m.Since))
+	require.True(t, at.Equal(m.Since.Time))
 	ready, why = x.isKeyReady(worker.Key{Model: "m"})
 	require.False(t, ready)
 	require.Equal(t, aside, why)
@@ -236,7 +236,7 @@ func TestWhetherAndHowAModelIsServedIsSaidEverywhere(t *testing.T) {
 	require.False(t, ready)
 	require.Equal(t, why, said)
 	s := x.state()
-	require.Equal(t, []string{"odd", "whole"}, []string{s.Keys[0].Key.Model, s.Keys[1].Key.Model})
+	require.Equal(t, []string{"odd", "whole"}, []string{s.Keys[0].Model, s.Keys[1].Model})
 	require.Equal(t, why, s.Keys[0].Reason)
 	require.True(t, s.Keys[1].CanServe)
 	require.Equal(t, "one worker: its disaggregation is off", s.Keys[1].How)
@@ -274,7 +274,7 @@ func TestWhatTheIndexDropsAndWhatIsQueuedIsShown(t *testing.T) {
 	require.Contains(t, metrics, fmt.Sprintf(`baton_worker_index_shed_blocks_total{dp_rank="0",role="prefill",worker_id="5"} %d`, st.Shed))
 
 	key := x.state().Keys[1]
-	require.Equal(t, "foreign", key.Key.Namespace)
+	require.Equal(t, "foreign", key.Namespace)
 	require.Zero(t, key.MaxQueuedTokens, "none of our trouble")
 	key = x.state().Keys[0]
 	require.Equal(t, []int64{64, 90}, []int64{key.QueuedTokens, key.MaxQueuedTokens})

@@ -85,8 +85,10 @@ func (p *plugin) onWritten(r worker.Rank, blocks int, live bool) {
 // there whenever it is for a pick.
 func eventStream(r *kvevents.RankStatus) admin.EventStream {
 	e := admin.EventStream{
-		LastSequence: r.LastSeq, Any: r.Seen, LastAt: r.LastAt, AsOf: r.AsOf, Via: r.Via, Refused: r.Refused.Map(),
-		Since: r.Since, Degraded: doubtful(r.State),
+		AsOf: admin.At(r.AsOf), Via: r.Via, Refused: r.Refused.Map(), Since: admin.At(r.Since), Degraded: doubtful(r.State),
+	}
+	if r.Seen {
+		e.LastSequence, e.LastAt = new(r.LastSeq), admin.At(r.LastAt)
 	}
 	switch r.State {
 	case kvevents.StateNone:
@@ -139,7 +141,7 @@ func (p *plugin) channelRows() []admin.ChannelRow {
 	var rows []admin.ChannelRow
 	for _, c := range p.events.Channels() {
 		rows = append(rows, admin.ChannelRow{
-			Name: c.Name, Up: c.Up, Since: c.Since, Messages: c.Messages, Refused: c.Refused.Map(), Reason: c.LastError,
+			Name: c.Name, Up: c.Up, Since: admin.At(c.Since), Messages: c.Messages, Refused: c.Refused.Map(), Reason: c.LastError,
 			Waiting: c.Waiting, MaxWaiting: c.MaxWaiting,
 		})
 	}

@@ -78,7 +78,7 @@ func TestWhatThePageSaysOfEvents(t *testing.T) {
 			kvevents.RankStatus{Kept: 5},
 			admin.EventStream{State: admin.Connecting, Degraded: true, Reason: "5 blocks from before the restart are not used until the events confirm them"},
 		},
-		"in step":     {kvevents.RankStatus{State: kvevents.StateConnected, LastSeq: 4, Seen: true, Via: "x"}, admin.EventStream{State: admin.Connected, LastSequence: 4, Any: true, Via: "x"}},
+		"in step":     {kvevents.RankStatus{State: kvevents.StateConnected, LastSeq: 4, Seen: true, Via: "x"}, admin.EventStream{State: admin.Connected, LastSequence: new(uint64(4)), Via: "x"}},
 		"replaying":   {kvevents.RankStatus{State: kvevents.StateReplaying}, admin.EventStream{State: admin.Replaying, Degraded: true, Reason: "it catches up"}},
 		"never there": {kvevents.RankStatus{State: kvevents.StateConnecting, LastError: "kvevents: connect to x: refused"}, admin.EventStream{State: admin.Connecting, Degraded: true, Reason: "connect to x: refused"}},
 		"gone":        {kvevents.RankStatus{State: kvevents.StateConnecting, LastError: "EOF", Messages: 1}, admin.EventStream{State: admin.Lost, Degraded: true, Reason: "EOF"}},

@@ -116,7 +116,7 @@ func (x *expired) told(news []discovery.Expired) {
 		}
 		names := firstOf(len(g), func(i int) string { return named(g[i].Worker) })
 		x.plugin.log.Log(context.Background(), level, "records of workers: "+c.to, logkey.Workers, len(g), logkey.Expired, names, logkey.From, c.from, logkey.Since, g[0].Since, logkey.Why, c.why)
-		x.plugin.history.add(admin.Transition{At: time.Now(), What: "record of worker " + names, From: c.from, To: c.to, Why: c.why})
+		x.plugin.history.add(admin.Transition{At: admin.At(time.Now()), What: "record of worker " + names, From: c.from, To: c.to, Why: c.why})
 	}
 }
 

@@ -96,7 +96,7 @@ func (p *plugin) factRows() map[worker.ID]admin.FactsRow {
 	for _, s := range p.facts {
 		for _, r := range s.Rows() {
 			out[r.Worker] = admin.FactsRow{
-				State: string(r.State), Since: r.Since, URL: r.URL, As: r.As, Version: r.Version, ReadAt: r.ReadAt,
+				State: string(r.State), Since: admin.At(r.Since), URL: r.URL, As: r.As, Version: r.Version, ReadAt: admin.At(r.ReadAt),
 				Failures: r.Failures, Error: cut(r.Error), Unread: cut(r.Unread), Events: cut(r.Events),
 			}
 		}

@@ -38,11 +38,11 @@ func (h *history) moved(before, after *worker.Snapshot, c discovery.Change, now 
 		from, to string
 	}{{before, c.Left, "known", "left"}, {after, c.Joined, "unknown", "joined"}} {
 		if len(x.ids) > few {
-			h.add(admin.Transition{At: now, What: strconv.Itoa(len(x.ids)) + " workers", From: x.from, To: x.to, Why: "discovery"})
+			h.add(admin.Transition{At: admin.At(now), What: strconv.Itoa(len(x.ids)) + " workers", From: x.from, To: x.to, Why: "discovery"})
 			continue
 		}
 		for _, id := range x.ids {
-			h.add(admin.Transition{At: now, What: "worker " + placed(x.snap, id), From: x.from, To: x.to, Why: "discovery"})
+			h.add(admin.Transition{At: admin.At(now), What: "worker " + placed(x.snap, id), From: x.from, To: x.to, Why: "discovery"})
 		}
 	}
 }
@@ -58,10 +58,10 @@ func (h *history) counted(before, after *worker.Snapshot, c discovery.Change, no
 	defer h.mu.Unlock()
 	for _, role := range []worker.Role{worker.Prefill, worker.Decode, worker.Aggregated} {
 		if n := left[role]; n > 0 {
-			h.noteLocked(admin.Lately{At: now, Text: fmt.Sprintf("%d of %d %s workers left", n, had[role], role)})
+			h.noteLocked(admin.Lately{At: admin.At(now), Text: fmt.Sprintf("%d of %d %s workers left", n, had[role], role)})
 		}
 		if n := joined[role]; n > 0 {
-			h.noteLocked(admin.Lately{At: now, Text: fmt.Sprintf("%d of %d %s workers joined", n, has[role], role)})
+			h.noteLocked(admin.Lately{At: admin.At(now), Text: fmt.Sprintf("%d of %d %s workers joined", n, has[role], role)})
 		}
 	}
 }
@@ -93,7 +93,7 @@ func (h *history) recently(now time.Time) (out []admin.Lately) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, l := range h.lately {
-		if now.Sub(l.At) <= latelyFor {
+		if now.Sub(l.At.Time) <= latelyFor {
 			out = append(out, l)
 		}
 	}

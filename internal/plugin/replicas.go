@@ -101,9 +101,9 @@ func replicaRows(hub *mesh.Hub) (rows []admin.ReplicaRow) {
 	}
 	for _, m := range hub.Mates() {
 		rows = append(rows, admin.ReplicaRow{
-			Address: m.Address, Name: m.Name, State: m.Hearing.String(), Since: m.Since, Heard: m.Heard, Late: m.Late.Seconds(), Told: m.Told, Error: cut(m.Error),
+			Address: m.Address, Name: m.Name, State: m.Hearing.String(), Since: admin.At(m.Since), Heard: admin.At(m.Heard), Late: m.Late.Seconds(), Told: m.Told, Error: cut(m.Error),
 			Legs: int64(m.Booked.PrefillRequests + m.Booked.DecodeRequests), PrefillTokens: m.Booked.PrefillTokens, DecodeBlocks: m.Booked.DecodeBlocks,
-			Sum: fmt.Sprintf("%016x", m.Booked.Sum), DiffersSince: m.Differs,
+			Sum: fmt.Sprintf("%016x", m.Booked.Sum), DiffersSince: admin.At(m.Differs),
 		})
 	}
 	return rows

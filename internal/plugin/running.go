@@ -46,8 +46,8 @@ func (s *runningDoc) printReplicas(c *config.Config, stdout io.Writer) {
 		if r.Error != "" {
 			line += "; it is not told what is booked here: " + r.Error
 		}
-		if r.Differs != nil {
-			line += "; what is held here of its bookings differs from what it says since " + r.Differs.UTC().Format(time.RFC3339)
+		if !r.DiffersSince.IsZero() {
+			line += "; what is held here of its bookings differs from what it says since " + r.DiffersSince.UTC().Format(time.RFC3339)
 		}
 		fmt.Fprintln(stdout, line)
 	}
@@ -74,12 +74,7 @@ func listedBy(c *config.Config) string {
 // runningDoc is what is read of a plugin's state.
 type runningDoc struct {
 	Trouble  []string
-	Replicas []struct {
-		Address, State, Error string
-		Since                 time.Time
-		Late                  float64    `json:"late_seconds"`
-		Differs               *time.Time `json:"differs_since"`
-	}
+	Replicas []admin.ReplicaRow
 }
 
 func askRunning(ctx context.Context, at string) (s runningDoc, err error) {

@@ -86,7 +86,7 @@ func worldOf(p *plugin, now time.Time) admin.State {
 	asked, stale := p.factRows(), p.expired.stale()
 	for _, w := range snap.Workers() {
 		row := p.workerRow(w, healths[w.ID], streams, asked[w.ID], s.Now)
-		row.StaleSince = stale[w.ID]
+		row.StaleSince = admin.At(stale[w.ID])
 		s.Workers = append(s.Workers, row)
 	}
 	s.Channels = p.channelRows()
@@ -116,7 +116,7 @@ func viewState(found *discovery.Status, snap *worker.Snapshot, now time.Time) ad
 func (p *plugin) keyRow(world *activation.World, k worker.Key, healths map[worker.ID][]health.RankHealth) admin.KeyRow {
 	pool := cmp.Or(world.Pool(k), &worker.Pool{})
 	row := admin.KeyRow{
-		Key: k, Activation: world.Standing(k).State.String(),
+		Model: k.Model, Namespace: k.Namespace, Activation: world.Standing(k).State.String(),
 		Prefill: len(pool.Prefill), Decode: len(pool.Decode), Aggregated: len(pool.Aggregated),
 	}
 	o := p.server.Outlook(world, k)
@@ -125,9 +125,8 @@ func (p *plugin) keyRow(world *activation.World, k worker.Key, healths map[worke
 		row.How += ", but no leg reaches Envoy at " + at + " (" + why + ")"
 	}
 	if o.Aside && !row.CanServe {
-		var why string
-		row.Since, why = asideOf(o.Needs(pool), healths)
-		row.Reason += ": " + why
+		since, why := asideOf(o.Needs(pool), healths)
+		row.Since, row.Reason = admin.At(since), row.Reason+": "+why
 	}
 	if k.Namespace == p.cfg.Namespace {
 		row.QueuedTokens, row.MaxQueuedTokens = p.server.Backlog(world, k)
@@ -160,7 +159,7 @@ func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map
 	s := stateOf(w, hs)
 	row := admin.WorkerRow{
 		ID: w.ID, Role: w.Role, Engine: w.Engine, Endpoint: w.Endpoint.String(), Models: w.Models, Namespace: w.Namespace,
-		Health: s.Health, Reason: s.why, Since: s.since, Doubt: s.doubt, Facts: f, Pair: w.Pair,
+		Health: s.Health, Reason: s.why, Since: admin.At(s.since), Doubt: s.doubt, Facts: f, Pair: w.Pair,
 	}
 	if why := discovery.Ineligible(w); why != "" && (row.Reason == "" || w.Fronted) {
 		row.Reason = why

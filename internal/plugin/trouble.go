@@ -107,9 +107,9 @@ func served(s *admin.State) (ts []trouble.Trouble) {
 	}
 	for i := range s.Keys {
 		k := &s.Keys[i]
-		name := admin.KeyName(k.Key)
+		name := k.Name()
 		if !k.CanServe {
-			ts = append(ts, trouble.Trouble{Kind: trouble.ModelUnserved, Subject: name, Since: k.Since,
+			ts = append(ts, trouble.Trouble{Kind: trouble.ModelUnserved, Subject: name, Since: k.Since.Time,
 				What: fmt.Sprintf("Model %s cannot be served: %s", name, cmp.Or(k.Reason, "no reason given"))})
 		}
 		if k.Full() {
@@ -138,13 +138,13 @@ type members struct {
 	since time.Time
 }
 
-func (m *members) add(name string, since time.Time) {
+func (m *members) add(name string, since admin.Time) {
 	m.n++
 	if len(m.names) < mostNamed {
 		m.names = append(m.names, name)
 	}
 	if m.since.IsZero() || !since.IsZero() && since.Before(m.since) {
-		m.since = since
+		m.since = since.Time
 	}
 }
 
@@ -162,7 +162,7 @@ type groups struct {
 	roles map[worker.Role]int // workers in all
 }
 
-func (g *groups) add(x group, name string, since time.Time) {
+func (g *groups) add(x group, name string, since admin.Time) {
 	if g.of[x] == nil {
 		g.order = append(g.order, x)
 		g.of[x] = &members{}
@@ -213,7 +213,7 @@ func workersIn(s *admin.State) []trouble.Trouble {
 		w := &s.Workers[i]
 		g.roles[w.Role]++
 		name := fmt.Sprintf("%s (id %s)", w.Endpoint, w.ID)
-		add := func(k trouble.Kind, why string, since time.Time) { g.add(group{k, w.Role, why}, name, since) }
+		add := func(k trouble.Kind, why string, since admin.Time) { g.add(group{k, w.Role, why}, name, since) }
 		switch w.Health {
 		case admin.Aside:
 			add(trouble.WorkerAside, w.Reason, w.Since)
@@ -303,7 +303,7 @@ func eventsOf(s *admin.State) (ts []trouble.Trouble) {
 	}
 	for _, c := range s.Channels {
 		if !c.Up {
-			ts = append(ts, trouble.Trouble{Kind: trouble.KVChannelDown, Subject: c.Name, Since: c.Since, What: "No KV events come by " + c.Name + trouble.Because(c.Reason)})
+			ts = append(ts, trouble.Trouble{Kind: trouble.KVChannelDown, Subject: c.Name, Since: c.Since.Time, What: "No KV events come by " + c.Name + trouble.Because(c.Reason)})
 		}
 	}
 	if blocks, ranks := s.Shed(); ranks > 0 {

@@ -21,7 +21,7 @@ import (
 func fine(change ...func(s *admin.State)) *admin.State {
 	s := &admin.State{
 		Now: time.Date(2026, 11, 30, 3, 0, 0, 0, time.UTC), Ready: true,
-		Keys: []admin.KeyRow{{Key: worker.Key{Model: "m"}, CanServe: true}},
+		Keys: []admin.KeyRow{{Model: "m", CanServe: true}},
 		Workers: []admin.WorkerRow{
 			{ID: 1, Role: worker.Prefill, Endpoint: "10.0.0.1:8000", Health: admin.Healthy, Ranks: []admin.RankRow{{Events: admin.EventStream{State: admin.Connected}}}},
 			{ID: 2, Role: worker.Decode, Endpoint: "10.0.0.2:8000", Health: admin.Healthy, Ranks: []admin.RankRow{{}}},
@@ -44,7 +44,7 @@ func linesOf(s *admin.State) (lines []string) {
 
 func TestWhatTheStateShowsIsJudged(t *testing.T) {
 	require.Empty(t, linesOf(fine()))
-	at := fine().Now.Add(-time.Minute)
+	at := admin.At(fine().Now.Add(-time.Minute))
 	first := func(f func(w *admin.WorkerRow)) func(s *admin.State) {
 		return func(s *admin.State) { f(&s.Workers[0]) }
 	}
@@ -112,10 +112,10 @@ func TestAFleetInTroubleIsAFewLines(t *testing.T) {
 		s.Workers = nil
 		for i := range 300 {
 			w := admin.WorkerRow{ID: worker.ID(i + 1), Role: worker.Prefill, Endpoint: "10.0.0.1:8000", Health: admin.Healthy, Ranks: []admin.RankRow{{Events: admin.EventStream{
-				State: admin.Connecting, Late: true, Since: s.Now.Add(-time.Duration(i) * time.Minute), Reason: "connection refused",
+				State: admin.Connecting, Late: true, Since: admin.At(s.Now.Add(-time.Duration(i) * time.Minute)), Reason: "connection refused",
 			}}}}
 			if i%2 == 0 {
-				w.Health, w.Reason, w.Since = admin.Aside, "connect-failed", s.Now.Add(-time.Duration(i)*time.Second)
+				w.Health, w.Reason, w.Since = admin.Aside, "connect-failed", admin.At(s.Now.Add(-time.Duration(i)*time.Second))
 			}
 			s.Workers = append(s.Workers, w)
 			s.Problems = append(s.Problems, admin.Problem{Kind: trouble.DiscoveryProblem, Text: fmt.Sprintf("entry %d", i)})

@@ -201,10 +201,9 @@ func hostileConfig(t *testing.T, n int) admin.Config {
 			w.Ranks[0].Events.Reason, w.Ranks[0].Events.Via = name, name
 			s.View.Source, s.Config = name, name
 			s.Keys[i].Reason, s.Keys[i].CanServe = name, i%2 == 0
-			s.Transitions = append(s.Transitions, admin.Transition{At: s.Now, What: name, From: name, To: name, Why: name})
-			s.Replicas = append(s.Replicas, admin.ReplicaRow{Address: name, Name: name, State: "silent", Since: s.Now, Error: name})
+			s.Transitions = append(s.Transitions, admin.Transition{At: admin.At(s.Now), What: name, From: name, To: name, Why: name})
+			s.Replicas = append(s.Replicas, admin.ReplicaRow{Address: name, Name: name, State: "silent", Since: admin.At(s.Now), Error: name})
 			s.Channels = append(s.Channels, admin.ChannelRow{Name: name, Reason: name, Refused: map[string]uint64{name: 1}})
-			s.Failures = append(s.Failures, admin.FailureRow{Code: name})
 		}
 		return s
 	}

@@ -15,15 +15,15 @@ import (
 // FleetState is a fleet of n workers in pairs of pools, in which some are in trouble.
 func FleetState(now time.Time, n int, models ...string) admin.State {
 	s := NightState(now)
-	s.Now, s.Transitions, s.Failures[0].Last = now, nil, now.Add(-2*time.Minute)
-	s.Lately = []admin.Lately{{At: now.Add(-18 * time.Second), Text: "1 of 2 prefill workers left"}}
+	s.Now, s.Transitions = now, nil
+	s.Lately = []admin.Lately{{At: admin.At(now.Add(-18 * time.Second)), Text: "1 of 2 prefill workers left"}}
 	s.BodyBytes, s.BodiesTight, s.View.Stale, s.Keys, s.Workers, s.Channels, s.Replicas, s.OwnSum = 3<<20, false, false, nil, nil, nil, nil, ""
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range n {
 		w := admin.WorkerRow{
 			ID: worker.ID(r.Uint64()), Role: worker.Prefill + worker.Role(i%2), Endpoint: fmt.Sprintf("10.%d.%d.%d:8000", 8+i/65536, i/256%256, i%256),
 			Models: []string{models[i/2%len(models)]}, Health: admin.Healthy, Pair: worker.PairFacts{worker.EngineVersion: "0.5.23"},
-			Ranks: []admin.RankRow{{Requests: r.IntN(30), IndexBlocks: r.Int64N(90000), CapacityBlocks: 120000, Events: admin.EventStream{State: admin.Connected, LastSequence: r.Uint64N(1e6), Any: true, AsOf: s.Now}}},
+			Ranks: []admin.RankRow{{Requests: r.IntN(30), IndexBlocks: r.Int64N(90000), CapacityBlocks: 120000, Events: admin.EventStream{State: admin.Connected, LastSequence: new(r.Uint64N(1e6)), AsOf: admin.At(s.Now)}}},
 		}
 		if w.Role == worker.Prefill {
 			w.Ranks[0].PrefillTokens = r.Int64N(64000)
@@ -32,16 +32,16 @@ func FleetState(now time.Time, n int, models ...string) admin.State {
 		}
 		switch {
 		case i%400 == 7:
-			w.Health, w.Reason, w.Since = admin.Aside, "connection refused", s.Now.Add(-time.Minute)
+			w.Health, w.Reason, w.Since = admin.Aside, "connection refused", admin.At(s.Now.Add(-time.Minute))
 		case i%300 == 11:
-			w.Health, w.Reason, w.Since = admin.Recovering, "a probe succeeded", s.Now.Add(-6*time.Second)
+			w.Health, w.Reason, w.Since = admin.Recovering, "a probe succeeded", admin.At(s.Now.Add(-6*time.Second))
 		case i%250 == 13:
-			w.Ranks[0].Events = admin.EventStream{State: admin.Lost, Since: s.Now.Add(-time.Minute), Reason: "EOF"}
+			w.Ranks[0].Events = admin.EventStream{State: admin.Lost, Since: admin.At(s.Now.Add(-time.Minute)), Reason: "EOF"}
 		}
 		s.Workers = append(s.Workers, w)
 	}
 	for _, m := range models {
-		s.Keys = append(s.Keys, admin.KeyRow{Key: worker.Key{Model: m}, Activation: "prefill-ready", CanServe: true, How: "prefill and decode apart (sglang)", Prefill: n / 2, Decode: n / 2})
+		s.Keys = append(s.Keys, admin.KeyRow{Model: m, Activation: "prefill-ready", CanServe: true, How: "prefill and decode apart (sglang)", Prefill: n / 2, Decode: n / 2})
 	}
 	return s
 }

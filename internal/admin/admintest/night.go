@@ -14,21 +14,21 @@ import (
 // NightState is a bad night: a worker aside, a stale view, a degraded stream,
 // and a model whose name is an attack.
 func NightState(now time.Time) admin.State {
-	ago := night{now}.ago
+	ago := func(d time.Duration) admin.Time { return admin.At(now.Add(-d)) }
 	return admin.State{
-		Version: "v0.1.0", StartedAt: ago(26*time.Hour + 3*time.Minute), Now: now, Ready: true,
+		Version: "v0.1.0", StartedAt: ago(26*time.Hour + 3*time.Minute).Time, Now: now, Ready: true,
 		BodyBytes: 101 << 20, BodyLimit: 128 << 20, BodiesTight: true,
 		Troubles: []trouble.Trouble{
-			{Kind: trouble.ModelUnserved, Subject: "qwen3-8b", Since: ago(95 * time.Second), What: `Model <script>alert("m")</script> cannot be served: all its decode workers (2) are set aside: connect-failed`},
+			{Kind: trouble.ModelUnserved, Subject: "qwen3-8b", Since: ago(95 * time.Second).Time, What: `Model <script>alert("m")</script> cannot be served: all its decode workers (2) are set aside: connect-failed`},
 			{Kind: trouble.QueueFull, What: "The prefill workers of model llama-3.1-70b have 12480 prompt tokens queued, the limit is 12000"},
-			{Kind: trouble.ViewStale, Since: ago(190 * time.Second), What: "The view of the workers, revision 418, is no longer confirmed (the file cannot be read)"},
+			{Kind: trouble.ViewStale, Since: ago(190 * time.Second).Time, What: "The view of the workers, revision 418, is no longer confirmed (the file cannot be read)"},
 			{Kind: trouble.KVEventsLost, Count: 3, What: "KV events of 3 of 6 workers are degraded: 10.0.1.3:8000 (<b>x</b>)", Do: "See <b>it</b>"},
 		},
 		View: admin.View{Revision: 418, Source: "file /etc/baton/workers.yaml", Age: 190 * time.Second, Stale: true, StaleReason: "the file cannot be read"},
 		Keys: []admin.KeyRow{
-			{Key: worker.Key{Model: "llama-3.1-70b"}, Activation: "prefill-ready", CanServe: true, How: "prefill and decode apart (sglang)", Prefill: 1, Decode: 2, QueuedTokens: 12480, MaxQueuedTokens: 12000},
-			{Key: worker.Key{Model: `<script>alert("m")</script>`, Namespace: "lab"}, Activation: "decode-waiting", Reason: "no prefill worker"},
-			{Key: worker.Key{Model: "qwen3-8b"}, Activation: "prefill-ready", Reason: "all its decode workers (2) are set aside: connect-failed", Since: ago(95 * time.Second), Prefill: 1, Decode: 2},
+			{Model: "llama-3.1-70b", Activation: "prefill-ready", CanServe: true, How: "prefill and decode apart (sglang)", Prefill: 1, Decode: 2, QueuedTokens: 12480, MaxQueuedTokens: 12000},
+			{Model: `<script>alert("m")</script>`, Namespace: "lab", Activation: "decode-waiting", Reason: "no prefill worker"},
+			{Model: "qwen3-8b", Activation: "prefill-ready", Reason: "all its decode workers (2) are set aside: connect-failed", Since: ago(95 * time.Second), Prefill: 1, Decode: 2},
 		},
 		Workers: nightWorkers(ago),
 		Channels: []admin.ChannelRow{
@@ -44,34 +44,33 @@ func NightState(now time.Time) admin.State {
 			{Address: "10.0.0.4:9002", State: "not shared", Since: ago(time.Minute), Error: "it is of a version before 0.2", Sum: "0000000000000000"},
 		},
 		Shadow: &admin.Shadow{
-			At: new(ago(40 * time.Second)), Requests: 2048, Minutes: 6,
+			At: new(ago(40 * time.Second).Time), Requests: 2048, Minutes: 6,
 			Rows:  []admin.ShadowRow{{Name: "measured", Hit: 0.412, P50: 0.31, P99: 2.2}, {Name: "policy in force, simulated", Hit: 0.415, P50: 0.305, P99: 2.1}, {Name: "shadow policy, simulated", Hit: 0.52, P50: 0.25, P99: 1.4}},
 			Error: &admin.ShadowRow{Hit: 0.003, P50: -0.016, P99: -0.045},
 		},
 		Transitions: []admin.Transition{{At: ago(4*time.Minute + 11*time.Second), What: "worker 8", From: "healthy", To: "aside", Why: "connection refused"}},
-		Failures:    []admin.FailureRow{{Code: "no_worker", Status: 503, Count: 3, Last: ago(2 * time.Minute)}, {Code: "not_json", Status: 400}},
 		Config:      "admin:\n  address: 127.0.0.1:9902 # <loopback>\n",
 	}
 }
 
-func nightWorkers(ago func(time.Duration) time.Time) []admin.WorkerRow {
+func nightWorkers(ago func(time.Duration) admin.Time) []admin.WorkerRow {
 	return []admin.WorkerRow{
 		{
 			ID: 7, Role: worker.Prefill, Engine: worker.SGLang, Endpoint: "10.0.0.7:8000", Models: []string{"llama-3.1-70b"}, Health: admin.Healthy,
 			Facts: admin.FactsRow{State: "known", Since: ago(time.Hour), URL: "http://10.0.0.7:8000", As: "auto", Version: "0.5.23", ReadAt: ago(20 * time.Second)},
 			Pair:  worker.PairFacts{worker.EngineVersion: "0.5.23", worker.Weights: "/models/<llama>", worker.KVDType: "auto"},
-			Ranks: []admin.RankRow{{Requests: 3, PrefillTokens: 12480, IndexBlocks: 90211, CapacityBlocks: 120000, Events: admin.EventStream{State: admin.Connected, LastSequence: 88123, Any: true, LastAt: ago(time.Minute), AsOf: ago(time.Second)}}},
+			Ranks: []admin.RankRow{{Requests: 3, PrefillTokens: 12480, IndexBlocks: 90211, CapacityBlocks: 120000, Events: admin.EventStream{State: admin.Connected, LastSequence: new(uint64(88123)), LastAt: ago(time.Minute), AsOf: ago(time.Second)}}},
 		},
 		{
 			ID: 8, Role: worker.Prefill, Engine: worker.SGLang, Endpoint: "10.0.0.8:8000", Models: []string{"llama-3.1-70b"},
 			Health: admin.Aside, Reason: "connection refused", Since: ago(4*time.Minute + 11*time.Second),
-			Ranks: []admin.RankRow{{Events: admin.EventStream{State: admin.Lost, LastSequence: 4410, Any: true, Reason: "connection refused"}}},
+			Ranks: []admin.RankRow{{Events: admin.EventStream{State: admin.Lost, LastSequence: new(uint64(4410)), Reason: "connection refused"}}},
 		},
 		{
 			ID: 1<<64 - 1, Role: worker.Decode, Engine: worker.SGLang, Endpoint: "10.0.1.3:8000", Models: []string{"llama-3.1-70b", "<b>x</b>"}, Namespace: "lab", Health: admin.Healthy,
 			Ranks: []admin.RankRow{
-				{DPRank: 0, Requests: 21, DecodeBlocks: 4312, IndexBlocks: 50000, ShedBlocks: 1234, Events: admin.EventStream{State: admin.Connected, LastSequence: 12, Any: true, AsOf: ago(11 * time.Minute)}},
-				{DPRank: 1, Requests: 18, DecodeBlocks: 3999, IndexBlocks: 48211, Events: admin.EventStream{State: admin.Connected, LastSequence: 9, Any: true, Degraded: true, Reason: "gap 4..6, no replay", Via: "tcp://10.0.0.1:20080", Refused: map[string]uint64{"unknown_parent": 12, "partial_block": 300}}},
+				{DPRank: 0, Requests: 21, DecodeBlocks: 4312, IndexBlocks: 50000, ShedBlocks: 1234, Events: admin.EventStream{State: admin.Connected, LastSequence: new(uint64(12)), AsOf: ago(11 * time.Minute)}},
+				{DPRank: 1, Requests: 18, DecodeBlocks: 3999, IndexBlocks: 48211, Events: admin.EventStream{State: admin.Connected, LastSequence: new(uint64(9)), Degraded: true, Reason: "gap 4..6, no replay", Via: "tcp://10.0.0.1:20080", Refused: map[string]uint64{"unknown_parent": 12, "partial_block": 300}}},
 			},
 		},
 		{ID: 31, Role: worker.Decode, Engine: worker.SGLang, Endpoint: "10.0.1.4:8000", Models: []string{"llama-3.1-70b"}, Health: admin.Recovering, Reason: "a probe succeeded", Since: ago(6 * time.Second), StaleSince: ago(42 * time.Second), Ranks: []admin.RankRow{{Requests: 1, DecodeBlocks: 12}}},
