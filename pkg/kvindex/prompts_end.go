@@ -99,14 +99,12 @@ func (p *prompts) unend(rk *treeRank, b blockID) {
 		id := tr.blocks.node(b)
 		n := &tr.nodes[id]
 		start, end := n.start(), n.start()+blockID(n.load().length())
-		first := b
-		for first > start && !p.isMarked(rk, first-1) {
-			first--
+		first := tr.blocks.plain(start, b)
+		for first > start && !p.isMarked(rk, first-1) { // the mark is another rank's
+			first = tr.blocks.plain(start, first-1)
 		}
 		up := tr.before(first)
-		for x := first; x <= b; x++ {
-			tr.blocks.unref(x, 1)
-		}
+		tr.blocks.unrefAll(first, b)
 		tr.holders.set(n, rk.sent.slot, uint32(first-start))
 		p.count(rk, -int(b-first)-1)
 		if b+1 == end {

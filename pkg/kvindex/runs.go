@@ -46,6 +46,26 @@ func (r *runs) refs(b blockID) uint32  { return uint32(r.meta[b] >> 32) }
 func (r *runs) ref(b blockID)          { r.meta[b] += 1 << 32 }
 func (r *runs) unref(b blockID, n int) { r.meta[b] -= uint64(n) << 32 }
 
+// unrefAll takes one name off each block from first to last.
+func (r *runs) unrefAll(first, last blockID) {
+	some := r.meta[first : last+1]
+	for i := range some {
+		some[i] -= 1 << 32
+	}
+}
+
+// plain returns the first of the blocks up to last, not before start, between which and last
+// no block is flagged; last's own flag does not count.
+func (r *runs) plain(start, last blockID) blockID {
+	some := r.meta[start:last]
+	for i := len(some) - 1; i >= 0; i-- {
+		if some[i]>>flagBit&1 != 0 {
+			return start + blockID(i) + 1
+		}
+	}
+	return start
+}
+
 // write makes b a block of the node, with one name, where queries do not read yet.
 func (r *runs) write(b blockID, n nodeID, l LocalHash) {
 	set(&r.local[b], uint64(l))
