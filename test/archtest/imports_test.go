@@ -180,7 +180,7 @@ var bans = []ban{
 	},
 	{
 		pkg: "internal/replay", not: []string{ourPackages, anyModule, "context", "sync", "sync/atomic", "net", "os", "log", "log/slog"},
-		may: []string{"internal/stats"},
+		may: []string{"internal/heap", "internal/stats"},
 		why: "what a run gives follows from its arguments alone; who chooses is told to it as an interface",
 	},
 	{
@@ -206,6 +206,10 @@ var bans = []ban{
 	{
 		pkg: "internal/recent", not: []string{ourPackages, anyModule, "context", "sync", "sync/atomic", "net", "os", "log/slog"},
 		why: "it holds what it is given, under its owner's lock; what that is and who asks is not its business",
+	},
+	{
+		pkg: "internal/heap", not: []string{ourPackages, anyModule, "context", "sync", "sync/atomic", "net", "os", "time", "log/slog"},
+		why: "it orders what it is given, under its owner's lock; what that is and what the order means is not its business",
 	},
 	{
 		pkg: "internal/hour",
