@@ -54,10 +54,7 @@ func Unpaired(p *worker.Pool) (out []string) {
 				side.role, strings.Join(some, ", "), more, f, side.other, listed(fitsOf(side.others, telling), worker.Fit.String)))
 		}
 	}
-	if len(out) > mostNamed {
-		out = append(out[:mostNamed], fmt.Sprintf("and %d more kinds of workers without a partner", len(out)-mostNamed))
-	}
-	return out
+	return few(out, "and %d more kinds of workers without a partner")
 }
 
 // Mixed describes each pair fact in which the prefill and decode workers of a pool differ,
@@ -84,13 +81,10 @@ func counted(ws []*worker.Worker, fact int) string {
 	}
 	texts := slices.SortedFunc(maps.Keys(n), func(a, b string) int { return cmp.Or(cmp.Compare(n[b], n[a]), cmp.Compare(a, b)) })
 	var parts []string
-	for _, text := range texts[:min(len(texts), mostNamed)] {
+	for _, text := range texts {
 		parts = append(parts, fmt.Sprintf("%d %s", n[text], text))
 	}
-	if len(texts) > mostNamed {
-		parts = append(parts, fmt.Sprintf("%d more texts", len(texts)-mostNamed))
-	}
-	return strings.Join(parts, ", ")
+	return strings.Join(few(parts, "%d more texts"), ", ")
 }
 
 // textsOf returns for each pair fact the texts that the pool's prefill and decode workers
@@ -145,8 +139,13 @@ func listed(fits []worker.Fit, name func(worker.Fit) string) string {
 			names = append(names, n)
 		}
 	}
-	if more := len(names) - mostNamed; more > 0 {
-		names = append(names[:mostNamed], fmt.Sprintf("%d more", more))
+	return strings.Join(few(names, "%d more"), " and ")
+}
+
+// few returns the first of some texts, and counts the others in a last one.
+func few(texts []string, others string) []string {
+	if more := len(texts) - mostNamed; more > 0 {
+		return append(texts[:mostNamed], fmt.Sprintf(others, more))
 	}
-	return strings.Join(names, " and ")
+	return texts
 }

@@ -122,29 +122,16 @@ func (p *peers) report(owner, token string, r leg.Report, over func(), before <-
 		close(done)
 		return done
 	}
-	conn, err := p.conn(addr)
-	if err != nil {
-		p.log.Debug("a leg's owner cannot be dialled", logkey.Owner, owner, logkey.Err, err)
-		p.lost()
-		close(done)
-		return done
-	}
 	began := p.run(p.calls, func() {
 		defer close(done)
 		if before != nil {
 			<-before
 		}
-		body, err := json.Marshal(peerReport{From: p.self, Life: p.life, Token: token, State: r.State, Reason: r.Reason, Status: r.Status, Retry: r.RetryAfter, Moved: r.Location, Cached: r.Cached, Counted: r.Counted, Said: r.Said, Told: r.Told})
-		if err == nil {
-			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
-			defer cancel()
-			err = conn.Invoke(ctx, legsReport, wrapperspb.Bytes(body), new(wrapperspb.BytesValue))
-		}
-		if status.Code(err) == codes.NotFound {
+		err := p.tell(addr, legsReport, peerReport{From: p.self, Life: p.life, Token: token, State: r.State, Reason: r.Reason, Status: r.Status, Retry: r.RetryAfter, Moved: r.Location, Cached: r.Cached, Counted: r.Counted, Said: r.Said, Told: r.Told})
+		switch {
+		case status.Code(err) == codes.NotFound:
 			over()
-			return
-		}
-		if err != nil {
+		case err != nil:
 			p.log.Debug("a leg's owner was not told", logkey.Owner, owner, logkey.Err, err)
 			p.lost()
 		}
@@ -160,11 +147,7 @@ func (p *peers) report(owner, token string, r leg.Report, over func(), before <-
 // ended.
 func (p *peers) found(ctx context.Context, owner string, r peerReport, then func()) {
 	began := p.run(nil, func() {
-		conn, err := p.conn(addressOf(owner))
-		if err == nil {
-			body, _ := json.Marshal(r) // cannot fail: JSON has a form for each field
-			err = conn.Invoke(ctx, legsFound, wrapperspb.Bytes(body), new(wrapperspb.BytesValue), grpc.WaitForReady(false))
-		}
+		err := p.call(ctx, addressOf(owner), legsFound, r, grpc.WaitForReady(false))
 		if err != nil && ctx.Err() == nil {
 			p.log.Debug("an answer's owner was not told", logkey.Owner, owner, logkey.Err, err)
 			p.lost()
@@ -191,13 +174,7 @@ type peerEntry struct {
 // logged tells the owner how answers of its attempts have ended.
 func (p *peers) logged(owner string, entries []peerEntry) {
 	p.run(p.calls, func() {
-		conn, err := p.conn(addressOf(owner))
-		if err == nil {
-			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
-			defer cancel()
-			body, _ := json.Marshal(entries)
-			err = conn.Invoke(ctx, legsLogged, wrapperspb.Bytes(body), new(wrapperspb.BytesValue))
-		}
+		err := p.tell(addressOf(owner), legsLogged, entries)
 		if err != nil {
 			p.log.Debug("the owner of answers was not told how they ended", logkey.Owner, owner, logkey.Answers, len(entries), logkey.Err, err)
 			p.lost()
@@ -209,13 +186,7 @@ func (p *peers) logged(owner string, entries []peerEntry) {
 // answers that the leg has ended: its report of that was lost.
 func (p *peers) abort(addr, token string, over func()) {
 	p.run(p.calls, func() {
-		conn, err := p.conn(addr)
-		if err == nil {
-			ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
-			defer cancel()
-			body, _ := json.Marshal(peerReport{Token: token})
-			err = conn.Invoke(ctx, legsAbort, wrapperspb.Bytes(body), new(wrapperspb.BytesValue))
-		}
+		err := p.tell(addr, legsAbort, peerReport{Token: token})
 		switch {
 		case status.Code(err) == codes.NotFound:
 			over()
@@ -224,6 +195,26 @@ func (p *peers) abort(addr, token string, over func()) {
 			p.lost()
 		}
 	})
+}
+
+// tell makes a call that has to end within reportTimeout.
+func (p *peers) tell(addr, method string, v any) error {
+	ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
+	defer cancel()
+	return p.call(ctx, addr, method, v)
+}
+
+// call calls a method of the replica at addr with the JSON of v.
+func (p *peers) call(ctx context.Context, addr, method string, v any, opts ...grpc.CallOption) error {
+	conn, err := p.conn(addr)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return conn.Invoke(ctx, method, wrapperspb.Bytes(body), new(wrapperspb.BytesValue), opts...)
 }
 
 func (p *peers) conn(addr string) (*grpc.ClientConn, error) {

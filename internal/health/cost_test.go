@@ -190,7 +190,7 @@ func checkInvariants(t *testing.T, tr *Tracker) {
 		}
 	}
 	for _, a := range []*agenda{&tr.suspects, &tr.scheduled, &tr.arrivals} {
-		for i, x := range a.rows {
+		for i, x := range a.Heap {
 			require.Equal(t, i, x.row)
 			require.Same(t, a, x.agenda)
 			require.Same(t, x.of, tr.find(x.of.rank))

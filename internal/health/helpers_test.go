@@ -10,7 +10,7 @@ func newRand(s rand.Source) *rand.Rand { return rand.New(s) }
 
 // haveAsked leaves out the questions that are due at an arrival.
 func haveAsked(tr *Tracker) {
-	for x := tr.arrivals.first(); x != nil; x = tr.arrivals.first() {
+	for x := tr.arrivals.First(); x != nil; x = tr.arrivals.First() {
 		x.strike()
 	}
 }

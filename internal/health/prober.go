@@ -367,7 +367,7 @@ func (t *Tracker) nextDue() (at time.Time, any bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, a := range [...]*agenda{&t.suspects, &t.scheduled, &t.arrivals} {
-		if x := a.first(); x != nil && (!any || x.due.Before(at)) {
+		if x := a.First(); x != nil && (!any || x.due.Before(at)) {
 			at, any = x.due, true
 		}
 	}

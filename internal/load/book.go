@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/heap"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -90,7 +91,7 @@ type Book struct {
 
 	held, late, double uint64
 
-	turns turns // bookings of answers that grow
+	turns heap.Heap[*growingAnswer] // those whose phase will end
 
 	// Of several replicas; see others.go.
 	origins map[uint64]*origin // by the life of their process

@@ -1,9 +1,6 @@
 package load
 
-import (
-	"container/heap"
-	"time"
-)
+import "time"
 
 // Growth is how the answer of a booking is expected to take KV blocks: none at first,
 // then so many a second, up to a limit. The zero value is an answer that takes none.
@@ -27,6 +24,7 @@ const (
 // growingAnswer is the growth of one booking: between from and until its blocks increase
 // evenly. Guarded by Book.mu. Times are in seconds since Book.epoch.
 type growingAnswer struct {
+	of          *Reservation
 	phase       phase
 	from, until float64
 	rate, most  float64 // of all choices together
@@ -97,10 +95,10 @@ func (b *Book) plantLocked(r *Reservation, e *entry, g Growth) {
 	}
 	from, n := (b.now + max(g.After, 0)).Seconds(), float64(max(g.Choices, 1))
 	r.answer = growingAnswer{
-		phase: waiting, from: from, until: from + g.Most/g.PerSecond, rate: n * g.PerSecond, most: n * g.Most, choices: n,
+		of: r, phase: waiting, from: from, until: from + g.Most/g.PerSecond, rate: n * g.PerSecond, most: n * g.Most, choices: n,
 		here: r.answer.here,
 	}
-	heap.Push(&b.turns, r)
+	b.turns.Put(&r.answer)
 	e.answers.count(&r.answer, 1)
 	b.turnLocked(r, e)
 }
@@ -117,19 +115,19 @@ func (b *Book) turnLocked(r *Reservation, e *entry) {
 			e.answers.count(a, 1)
 		}
 		if a.phase == grown {
-			heap.Remove(&b.turns, a.at)
+			b.turns.Remove(a)
 		} else {
-			heap.Fix(&b.turns, a.at)
+			b.turns.Fix(a)
 		}
 	}
 }
 
 // growLocked moves every booking's answer on to its present phase.
 func (b *Book) growLocked() {
-	for now := b.now.Seconds(); len(b.turns) > 0 && b.turns[0].answer.next() <= now; {
-		r := b.turns[0]
-		e := b.entryLocked(r)
-		b.turnLocked(r, e)
+	now := b.now.Seconds()
+	for a := b.turns.First(); a != nil && a.next() <= now; a = b.turns.First() {
+		e := b.entryLocked(a.of)
+		b.turnLocked(a.of, e)
 		if e != nil {
 			b.writeLocked(e)
 		}
@@ -146,7 +144,7 @@ func (b *Book) uprootLocked(r *Reservation, e *entry) {
 		e.over += a.come(now)
 	}
 	if a.phase == waiting || a.phase == growing {
-		heap.Remove(&b.turns, a.at)
+		b.turns.Remove(a)
 	}
 	a.phase = still
 }
@@ -159,7 +157,7 @@ func (b *Book) replantLocked(r *Reservation, e *entry) {
 		return
 	}
 	a.phase = waiting
-	heap.Push(&b.turns, r)
+	b.turns.Put(a)
 	e.answers.count(a, 1)
 	b.turnLocked(r, e)
 	e.answers.done -= a.took(now) // it was not written on this rank
@@ -185,33 +183,8 @@ func (a *growingAnswer) next() float64 {
 	return a.until
 }
 
-// turns are the bookings whose phase will end, the soonest first, as a heap.
-type turns []*Reservation
+// Before implements [heap.Element]: which of two answers is the first whose phase ends.
+func (a *growingAnswer) Before(o *growingAnswer) bool { return a.next() < o.next() }
 
-// Len implements heap.Interface.
-func (t turns) Len() int { return len(t) }
-
-// Less implements heap.Interface.
-func (t turns) Less(i, j int) bool { return t[i].answer.next() < t[j].answer.next() }
-
-// Swap implements heap.Interface.
-func (t turns) Swap(i, j int) {
-	t[i], t[j] = t[j], t[i]
-	t[i].answer.at, t[j].answer.at = i, j
-}
-
-// Push implements heap.Interface.
-func (t *turns) Push(x any) {
-	r := x.(*Reservation)
-	r.answer.at = len(*t)
-	*t = append(*t, r)
-}
-
-// Pop implements heap.Interface.
-func (t *turns) Pop() any {
-	n := len(*t) - 1
-	r := (*t)[n]
-	(*t)[n] = nil
-	*t = (*t)[:n]
-	return r
-}
+// Place implements [heap.Element].
+func (a *growingAnswer) Place() *int { return &a.at }

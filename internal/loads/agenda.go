@@ -1,10 +1,10 @@
 package loads
 
 import (
-	"container/heap"
 	"math/rand/v2"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/heap"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -21,8 +21,8 @@ type agenda struct {
 	interval time.Duration
 	rng      *rand.Rand
 	asked    map[place]*asked
-	due      dues
-	free     time.Time // no question may begin before
+	due      heap.Heap[*asked] // those that are not being asked
+	free     time.Time         // no question may begin before
 }
 
 // asked is an address, and how it has answered lately.
@@ -48,7 +48,7 @@ func (a *agenda) update(s *worker.Snapshot, now time.Time) {
 			x := left[p]
 			if x == nil {
 				x = &asked{place: p, due: now.Add(time.Duration(a.rng.Int64N(int64(a.interval) + 1)))}
-				heap.Push(&a.due, x)
+				a.due.Put(x)
 			}
 			delete(left, p)
 			a.asked[p] = x
@@ -57,7 +57,7 @@ func (a *agenda) update(s *worker.Snapshot, now time.Time) {
 	for _, x := range left {
 		x.gone = true
 		if x.at >= 0 {
-			heap.Remove(&a.due, x.at)
+			a.due.Remove(x)
 		}
 	}
 }
@@ -66,10 +66,11 @@ func (a *agenda) update(s *worker.Snapshot, now time.Time) {
 // the time of the next call; a zero time means after the next change of the workers, or
 // the next answer.
 func (a *agenda) begin(now time.Time) (x *asked, again time.Time) {
-	if len(a.due) == 0 {
+	x = a.due.First()
+	if x == nil {
 		return nil, time.Time{}
 	}
-	again = a.due[0].due
+	again = x.due
 	if again.Before(a.free) {
 		again = a.free
 	}
@@ -77,7 +78,8 @@ func (a *agenda) begin(now time.Time) (x *asked, again time.Time) {
 		return nil, again
 	}
 	a.free = now.Add(time.Second / mostPerSecond)
-	return heap.Pop(&a.due).(*asked), time.Time{}
+	a.due.Remove(x)
+	return x, time.Time{}
 }
 
 // news says whether an answer is news for the log.
@@ -109,38 +111,12 @@ func (a *agenda) ended(x *asked, well bool, now time.Time) (n news) {
 		}
 	}
 	x.due = now.Add(pause*9/10 + time.Duration(a.rng.Int64N(int64(pause)/5+1)))
-	heap.Push(&a.due, x)
+	a.due.Put(x)
 	return n
 }
 
-// dues is a heap of the addresses that are not being asked, with the one that is due
-// first on top.
-type dues []*asked
+// Before implements [heap.Element].
+func (x *asked) Before(y *asked) bool { return x.due.Before(y.due) }
 
-// Len implements heap.Interface.
-func (d dues) Len() int { return len(d) }
-
-// Less implements heap.Interface.
-func (d dues) Less(i, j int) bool { return d[i].due.Before(d[j].due) }
-
-// Swap implements heap.Interface.
-func (d dues) Swap(i, j int) {
-	d[i], d[j] = d[j], d[i]
-	d[i].at, d[j].at = i, j
-}
-
-// Push implements heap.Interface.
-func (d *dues) Push(x any) {
-	a := x.(*asked)
-	a.at = len(*d)
-	*d = append(*d, a)
-}
-
-// Pop implements heap.Interface.
-func (d *dues) Pop() any {
-	n := len(*d) - 1
-	x := (*d)[n]
-	(*d)[n] = nil
-	*d, x.at = (*d)[:n], -1
-	return x
-}
+// Place implements [heap.Element].
+func (x *asked) Place() *int { return &x.at }

@@ -3,6 +3,8 @@ package openai
 import (
 	"slices"
 	"strings"
+
+	"github.com/seed-60ae5743/baton/internal/edits"
 )
 
 // Paths are the paths that engines serve to clients. A name in braces is one segment.
@@ -67,9 +69,9 @@ func (p *Paths) Nearest(path string, passed bool) string {
 		}
 	}
 	plain := "/" + strings.Join(segments, "/")
-	for edits := 1; edits <= mostEdits; edits++ {
+	for most := 1; most <= mostEdits; most++ {
 		for _, p := range among {
-			if within(p, plain, edits) || within(p, "/v1"+plain, edits) {
+			if within(p, plain, most) || within(p, "/v1"+plain, most) {
 				return p
 			}
 		}
@@ -79,24 +81,6 @@ func (p *Paths) Nearest(path string, passed bool) string {
 
 // within reports whether at most so many letters of a have to be added, dropped or replaced to
 // make b, and a has four times as many.
-func within(a, b string, edits int) bool {
-	if len(a) < 4*edits {
-		return false
-	}
-	return differ(a, b, edits)
-}
-
-func differ(a, b string, edits int) bool {
-	for a != "" && b != "" && a[0] == b[0] {
-		a, b = a[1:], b[1:]
-	}
-	switch {
-	case len(a)+len(b) == 0:
-		return true
-	case edits == 0 || len(a)-len(b) > edits || len(b)-len(a) > edits:
-		return false
-	case a == "" || b == "":
-		return true
-	}
-	return differ(a[1:], b, edits-1) || differ(a, b[1:], edits-1) || differ(a[1:], b[1:], edits-1)
+func within(a, b string, most int) bool {
+	return len(a) >= 4*most && edits.Within(a, b, most)
 }

@@ -1,10 +1,11 @@
 package replay
 
 import (
-	"container/heap"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/seed-60ae5743/baton/internal/heap"
 )
 
 // event is something that happens at a simulated time. Those of one instant happen in the order
@@ -12,22 +13,17 @@ import (
 type event struct {
 	at    time.Duration
 	order int
+	place int
 	do    func() error
 }
 
-type agenda []event
+// Before implements [heap.Element].
+func (e *event) Before(o *event) bool {
+	return e.at < o.at || e.at == o.at && e.order < o.order
+}
 
-func (a agenda) Len() int { return len(a) }
-func (a agenda) Less(i, j int) bool {
-	return a[i].at < a[j].at || a[i].at == a[j].at && a[i].order < a[j].order
-}
-func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
-func (a *agenda) Push(x any)   { *a = append(*a, x.(event)) }
-func (a *agenda) Pop() any {
-	last := (*a)[len(*a)-1]
-	*a = (*a)[:len(*a)-1]
-	return last
-}
+// Place implements [heap.Element].
+func (e *event) Place() *int { return &e.place }
 
 // sim is one run.
 type sim struct {
@@ -38,7 +34,7 @@ type sim struct {
 	decodes bool // some ranks do
 
 	now       time.Duration
-	agenda    agenda
+	agenda    heap.Heap[*event]
 	orders    int
 	open      int     // requests that have not ended
 	followers [][]int // by request
@@ -87,7 +83,8 @@ func (s *sim) play() error {
 		for next < len(s.load.Requests) && s.load.Requests[next].Follows > 0 {
 			next++
 		}
-		if next < len(s.load.Requests) && (len(s.agenda) == 0 || s.load.Requests[next].At < s.agenda[0].at) {
+		e := s.agenda.First()
+		if next < len(s.load.Requests) && (e == nil || s.load.Requests[next].At < e.at) {
 			s.now = s.load.Requests[next].At
 			if err := s.arrive(next); err != nil {
 				return err
@@ -95,10 +92,10 @@ func (s *sim) play() error {
 			next++
 			continue
 		}
-		if len(s.agenda) == 0 {
+		if e == nil {
 			return nil
 		}
-		e := heap.Pop(&s.agenda).(event)
+		s.agenda.Remove(e)
 		s.now = e.at
 		if err := e.do(); err != nil {
 			return err
@@ -108,7 +105,7 @@ func (s *sim) play() error {
 
 func (s *sim) after(d time.Duration, do func() error) {
 	s.orders++
-	heap.Push(&s.agenda, event{at: s.now + d, order: s.orders, do: do})
+	s.agenda.Put(&event{at: s.now + d, order: s.orders, do: do})
 }
 
 // arrive has ranks chosen for a request.

@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/seed-60ae5743/baton/internal/edits"
 )
 
 // keysOf are the keys of a struct, in its order.
@@ -72,35 +74,13 @@ func findAll(t reflect.Type, key, name string, depth int) (out []string) {
 
 // Nearest is the one of known that name may be a slip of the pen for: it differs in a few
 // letters alone. "" where there is none.
-func Nearest(name string, known []string) (best string) {
-	least := 1 + min(3, max(len(name)/3, min(2, len(name)/2)))
-	for _, k := range known {
-		if d := distance(name, k); d < least {
-			best, least = k, d
-		}
-	}
-	return best
-}
-
-// distance is the number of letters to insert, to remove or to replace that makes a of b.
-func distance(a, b string) int {
-	if len(a) > 100 {
-		return 100
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		last := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
+func Nearest(name string, known []string) string {
+	for most := range 1 + min(3, max(len(name)/3, min(2, len(name)/2))) {
+		for _, k := range known {
+			if edits.Within(name, k, most) {
+				return k
 			}
-			last, row[j+1] = row[j+1], min(last+cost, row[j]+1, row[j+1]+1)
 		}
 	}
-	return row[len(b)]
+	return ""
 }

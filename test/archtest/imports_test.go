@@ -132,7 +132,7 @@ var bans = []ban{
 		why: "it reads pools and pods; what is wrong is told by its events, and engines are asked elsewhere",
 	},
 	{
-		pkg: "internal/openai", not: []string{ourPackages, grpcModule, "net/http"},
+		pkg: "internal/openai", not: []string{ourPackages, grpcModule, "net/http"}, may: []string{"internal/edits"},
 		why: "it reads bytes and splices bytes",
 	},
 	{
@@ -144,7 +144,7 @@ var bans = []ban{
 		why: "a hint is read by itself; who may be picked of those it allows is not its business",
 	},
 	{
-		pkg: "internal/strictyaml", not: []string{ourPackages, grpcModule, otelModule, "net", "os"},
+		pkg: "internal/strictyaml", not: []string{ourPackages, grpcModule, otelModule, "net", "os"}, may: []string{"internal/edits"},
 		why: "it reads the bytes that it is given; which keys there are is the struct's",
 	},
 	{
@@ -180,7 +180,7 @@ var bans = []ban{
 	},
 	{
 		pkg: "internal/replay", not: []string{ourPackages, anyModule, "context", "sync", "sync/atomic", "net", "os", "log", "log/slog"},
-		may: []string{"internal/stats"},
+		may: []string{"internal/heap", "internal/stats"},
 		why: "what a run gives follows from its arguments alone; who chooses is told to it as an interface",
 	},
 	{
@@ -206,6 +206,14 @@ var bans = []ban{
 	{
 		pkg: "internal/recent", not: []string{ourPackages, anyModule, "context", "sync", "sync/atomic", "net", "os", "log/slog"},
 		why: "it holds what it is given, under its owner's lock; what that is and who asks is not its business",
+	},
+	{
+		pkg: "internal/edits", not: []string{ourPackages, anyModule, "context", "sync", "net", "os", "time", "log/slog"},
+		why: "it compares two words; which words there are, and what follows, is its callers' business",
+	},
+	{
+		pkg: "internal/heap", not: []string{ourPackages, anyModule, "context", "sync", "sync/atomic", "net", "os", "time", "log/slog"},
+		why: "it orders what it is given, under its owner's lock; what that is and what the order means is not its business",
 	},
 	{
 		pkg: "internal/hour",
