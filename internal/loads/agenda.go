@@ -10,7 +10,8 @@ import (
 
 const (
 	mostPerSecond = 200              // questions that begin
-	mostAtOnce    = 16               // questions under way
+	mostAtOnce    = 32               // questions under way
+	connectWithin = 2 * time.Second  // of a question: who is away must not hold a place for all of its time
 	mostPage      = 4 << 20          // bytes of an answer; vLLM's are some 100 KiB
 	longestPause  = 30 * time.Second // between two questions to an address that does not answer
 	tellEvery     = 10 * time.Minute // between two lines of the log about one address

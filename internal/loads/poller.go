@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
 	"sync"
@@ -33,7 +34,8 @@ const (
 type Config struct {
 	// Interval is the time between two questions to one address. Default 2 s.
 	Interval time.Duration
-	// Timeout bounds one question. Default 1 s.
+	// Timeout bounds one question. Default 10 s: SGLang's scheduler answers between batches,
+	// and long prompts make long ones.
 	Timeout time.Duration
 	// Around wraps the transport, to add an API key for example. Default: nothing.
 	Around func(http.RoundTripper) http.RoundTripper
@@ -69,9 +71,12 @@ type Poller struct {
 
 // New returns a Poller that has no worker to ask yet.
 func New(c Config) *Poller {
-	c.Interval, c.Timeout = cmp.Or(c.Interval, 2*time.Second), cmp.Or(c.Timeout, time.Second)
+	c.Interval, c.Timeout = cmp.Or(c.Interval, 2*time.Second), cmp.Or(c.Timeout, 10*time.Second)
 	if c.Transport == nil {
-		c.Transport = &http.Transport{MaxIdleConns: 512, MaxIdleConnsPerHost: 1, IdleConnTimeout: longestPause}
+		c.Transport = &http.Transport{
+			DialContext:  (&net.Dialer{Timeout: connectWithin}).DialContext,
+			MaxIdleConns: 512, MaxIdleConnsPerHost: 1, IdleConnTimeout: longestPause,
+		}
 	}
 	if c.Around != nil {
 		c.Transport = c.Around(c.Transport)
