@@ -1,6 +1,7 @@
 package facts_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/facts"
 	"github.com/seed-60ae5743/baton/internal/register"
 	"github.com/seed-60ae5743/baton/internal/register/engine"
@@ -81,6 +83,8 @@ func (l listed) Run(ctx context.Context, sink discovery.Sink) error {
 // viewOf runs a view of the source.
 func viewOf(t *testing.T, c facts.Config) (*facts.Source, *discovery.View) {
 	t.Helper()
+	d := config.Default()
+	c.Refresh, c.Timeout = d.Facts.Refresh, cmp.Or(c.Timeout, d.Facts.Timeout)
 	s, err := facts.New(c)
 	require.NoError(t, err)
 	v, err := discovery.New(discovery.Config{Sources: []discovery.Named{{Name: "test", Source: s}}})
