@@ -18,6 +18,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/facts"
 	"github.com/seed-60ae5743/baton/internal/register"
 	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/internal/register/registertest"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 	"github.com/seed-60ae5743/baton/test/enginesim"
@@ -149,7 +150,8 @@ func adapters(e worker.Engine) []string {
 // announced returns what register announces of the engine.
 func announced(t *testing.T, sim *enginesim.Sim, w *worker.Worker, d facts.Defaults) worker.Worker {
 	t.Helper()
-	conf := register.Config{Engine: engine.Config{URL: sim.URL(), Kind: engine.Kind(d.Engine), Bootstrap: w.Bootstrap.Port}}
+	conf := registertest.Quick(sim.URL())
+	conf.Engine.Kind, conf.Engine.Bootstrap = engine.Kind(d.Engine), w.Bootstrap.Port
 	if w.Fixed.Has(worker.FactRole) {
 		conf.Override.Role = w.Role
 	}
