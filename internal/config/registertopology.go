@@ -11,16 +11,15 @@ import (
 )
 
 // topologyFlags adds the flags that say in which domains a worker is and where its KV may
-// go. The function that it returns copies them to o.
-func topologyFlags(fs *flag.FlagSet) func(o *register.Override) error {
-	taints := fs.String("taints", "", "`taints` that requests may ask a worker to carry, separated by commas")
+// go. The function that it returns checks them, and converts them for o.
+func topologyFlags(fs *flag.FlagSet, o *register.Override) func() error {
+	fs.Var((*list)(&o.Taints), "taints", "`taints` that requests may ask a worker to carry, separated by commas")
 	domains := fs.String("topology", "", "topology `domains` and their values, as zone=us-east-1a,rack=r7; each is a taint, too")
 	domain := fs.String("kv-transfer-domain", "", "topology `domain` that the KV of this prefill worker is not to leave")
 	enforcement := fs.String("kv-transfer-enforcement", "required", "required: a decode worker outside of the domain never gets it; preferred: it costs more")
 	weight := fs.Float64("kv-transfer-weight", 0, "`weight` of a preferred domain, above 0 and at most 1; raising it leaves the domain later")
-	return func(o *register.Override) error {
+	return func() error {
 		var errs []error
-		o.Taints = splitList(*taints)
 		for _, pair := range splitList(*domains) {
 			d, v, ok := strings.Cut(pair, "=")
 			if !ok || d == "" || v == "" {

@@ -75,7 +75,7 @@ func TestARequestsOwnTaintsHoldWhereADomainBinds(t *testing.T) {
 			w.Taints = []string{"gpu=h"}
 		}
 		ws[2].Taints = nil
-		r := newReplicaOf(t, "a", fixed(ws), func(c *Config) { c.Overrides = true })
+		r := newReplicaOf(t, "a", fixed(ws), nil)
 		status, body := r.ask(withExt(`"routing_constraints":{"required_taints":["gpu=h"]}`))
 		if zone == "a" {
 			require.Equal(t, 503, status, "3 lacks the taint, 4 the domain")

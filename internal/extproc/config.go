@@ -1,9 +1,6 @@
 package extproc
 
 import (
-	"cmp"
-	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -31,7 +28,8 @@ import (
 // Conditional says when one worker serves a request although there are prefill workers.
 type Conditional = route.Conditional
 
-// Config configures a Server. Zero means the default, if the comment of a field names one.
+// Config configures a Server. internal/config has the defaults and the bounds of what an
+// operator can set, so New does not check those fields again.
 type Config struct {
 	// The parts that a Server uses. All are required, except Tells, Ready and the last four.
 	// Without one of the last four, nothing is recorded there.
@@ -95,7 +93,7 @@ type Config struct {
 	// leg, the answer to it then names the prefill worker in prefill.HeaderPrefiller, and
 	// that sidecar sends the prefill leg.
 	Sidecar bool
-	// PrefillCluster is the mirror's cluster in Envoy. Default prefill_leg.
+	// PrefillCluster is the mirror's cluster in Envoy.
 	PrefillCluster string
 	// PrefillListener is the address on this host, unix:///path or http://host:port, at
 	// which the plugin's Envoy takes the legs that the plugin sends itself. Engines
@@ -103,40 +101,39 @@ type Config struct {
 	// prefill workers are not used.
 	PrefillListener string
 	// MaxLegs bounds how many legs the plugin sends at once: each takes an open file. A
-	// request beyond it gets 503. Default 0: no bound.
+	// request beyond it gets 503. 0: no bound.
 	MaxLegs int64
 	// Targets are within which time first tokens are wanted of requests that do not say it, by model.
 	Targets map[string]time.Duration
 	// TimeoutHeader names, in lower case, the header with the client's own deadline in
-	// milliseconds. Default x-request-timeout-ms.
+	// milliseconds.
 	TimeoutHeader string
 	// DefaultTimeout bounds a request without that header, MaxTimeout every request.
-	// Defaults 10 minutes and 1 hour.
 	DefaultTimeout, MaxTimeout time.Duration
 	// MaxWait is how long a request waits for a worker to return, at most to its deadline,
-	// if all workers of a role are set aside and one may come back. Default 1 minute.
+	// if all workers of a role are set aside and one may come back.
 	MaxWait time.Duration
 	// HandedOver names members of a body that no row of what an engine takes has, and which are
 	// handed over all the same.
 	HandedOver []string
 	// MaxBodyBytes bounds a request's body. A value above three quarters of
 	// MaxBodiesBytes is lowered to that, since large bodies get no more together.
-	// Default 64 MiB. Envoy applies its own limit before.
+	// Envoy applies its own limit before.
 	MaxBodyBytes int
 	// MaxBodiesBytes bounds the bytes of bodies that are in flight, over all requests.
-	// A request whose body would exceed it gets 503. Default 1 GiB. See package budget.
+	// A request whose body would exceed it gets 503. See package budget.
 	MaxBodiesBytes int64
 	// MaxAttempts is how many attempts a request may have, the first one included. It
-	// must not exceed Envoy's num_retries plus one. Default 3.
+	// must not exceed Envoy's num_retries plus one.
 	MaxAttempts int
 	// NoHold relays decode's response headers before prefill is well. If prefill then
 	// fails, the answer is cut.
 	NoHold bool
 	// FirstToken says what becomes of decode's streamed answers before their first
-	// token. Default FirstTokenHold.
+	// token.
 	FirstToken FirstToken
 	// AnswerBase is decode's allowance for its response headers, of which package
-	// patience makes the limit. Default 10 s.
+	// patience makes the limit.
 	AnswerBase time.Duration
 	// DebugHeader puts the decision and its costs into a header of the answer if the
 	// request has the header x-debug-decision.
@@ -157,9 +154,9 @@ type Config struct {
 	Gateway Gateway
 
 	// StartTimeout is how long a dispatched prefill leg may take to start. A large body
-	// and attempts in flight add to it. Default 1 s.
+	// and attempts in flight add to it.
 	StartTimeout time.Duration
-	// PrefillTimeout bounds a prefill leg. Default 5 minutes.
+	// PrefillTimeout bounds a prefill leg.
 	PrefillTimeout time.Duration
 	// The allowance of a prefill leg is OverdueBase, plus OverduePerToken for each
 	// prompt token booked on its rank, its own included. Package patience makes of it
@@ -169,7 +166,7 @@ type Config struct {
 	// MaxQueuedISLTokens refuses new requests with 429 while the prefill ranks
 	// of their model that may be picked have this many prompt tokens booked and
 	// not done (docs/behaviour.md#full-queue). The request that crosses the limit is
-	// served. Default 0: no limit. With a higher limit more requests wait, for longer.
+	// served. 0: no limit. With a higher limit more requests wait, for longer.
 	MaxQueuedISLTokens int64
 	// OrphanGrace is how long a prefill leg may outlive its client; 0: not at all.
 	OrphanGrace time.Duration
@@ -197,20 +194,7 @@ func (c *Config) resync(r worker.Rank, empty bool) {
 }
 
 func (c Config) withDefaults() Config {
-	c.DefaultTimeout = cmp.Or(c.DefaultTimeout, 10*time.Minute)
-	c.MaxTimeout = cmp.Or(c.MaxTimeout, time.Hour)
-	c.MaxWait = cmp.Or(c.MaxWait, time.Minute)
-	c.StartTimeout = cmp.Or(c.StartTimeout, time.Second)
-	c.PrefillTimeout = cmp.Or(c.PrefillTimeout, 5*time.Minute)
-	c.AnswerBase = cmp.Or(c.AnswerBase, 10*time.Second)
-	c.FirstToken = cmp.Or(c.FirstToken, FirstTokenHold)
-	c.PrefillCluster = cmp.Or(c.PrefillCluster, "prefill_leg")
-	c.TimeoutHeader = cmp.Or(c.TimeoutHeader, "x-request-timeout-ms")
-	c.MaxBodyBytes = cmp.Or(c.MaxBodyBytes, 64<<20)
-	c.MaxBodiesBytes = cmp.Or(c.MaxBodiesBytes, 1<<30)
 	c.MaxBodyBytes = int(min(int64(c.MaxBodyBytes), budget.New(c.MaxBodiesBytes).Large()))
-	c.Gateway.Endpoints = cmp.Or(c.Gateway.Endpoints, 1)
-	c.MaxAttempts = cmp.Or(c.MaxAttempts, 3)
 	if c.Telemetry == nil {
 		c.Telemetry = new(telemetry.Instruments)
 	}
@@ -218,52 +202,6 @@ func (c Config) withDefaults() Config {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return c
-}
-
-// Validate returns every fault of c, joined, or nil.
-func (c Config) Validate() error {
-	c = c.withDefaults()
-	var errs []error
-	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
-	if c.View == nil || c.Board == nil || c.Index == nil || c.Routes == nil || c.Slots == nil || c.Tokens == nil || c.Book == nil || c.Health == nil {
-		bad("expected all of View, Board, Index, Routes, Slots, Tokens, Book and Health")
-	}
-	if c.Instance == "" {
-		bad("instance: expected a name")
-	}
-	if c.MaxAttempts < 1 {
-		bad("max attempts %d: expected at least 1", c.MaxAttempts)
-	}
-	if err := c.FirstToken.Validate(); err != nil {
-		errs = append(errs, err)
-	}
-	if c.MaxQueuedISLTokens < 0 {
-		bad("max queued isl tokens %d: expected 0 or more", c.MaxQueuedISLTokens)
-	}
-	if c.DefaultTimeout > c.MaxTimeout {
-		bad("default timeout %s: expected at most the maximum, %s", c.DefaultTimeout, c.MaxTimeout)
-	}
-	for name, d := range map[string]time.Duration{
-		"default timeout": c.DefaultTimeout, "start timeout": c.StartTimeout, "prefill timeout": c.PrefillTimeout,
-		"overdue base": c.OverdueBase, "overdue per token": c.OverduePerToken, "orphan grace": c.OrphanGrace, "hand-off lease": c.HandOffLease, "answer base": c.AnswerBase,
-	} {
-		if d < 0 {
-			bad("%s %s: expected 0 or more", name, d)
-		}
-	}
-	for _, p := range []*route.Params{&c.Prefill, &c.Decode, &c.Aggregated} {
-		if err := p.Validate(); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	errs = append(errs, c.Gateway.faults()...)
-	if c.FallbackAggregated && c.EnforceDisagg {
-		bad("fallback aggregated: expected it without enforced disaggregation")
-	}
-	if len(errs) == 0 {
-		return nil
-	}
-	return fmt.Errorf("extproc: %w", errors.Join(errs...))
 }
 
 // overdueAfter returns the allowance of a prefill leg on a rank with so many tokens booked,

@@ -58,7 +58,7 @@ func newFleet(t *testing.T, d *datadriven.TestData, lines []string, set ...func(
 		c.Sidecar = d.HasArg("sidecar")
 		// Only the scenario makes time pass: nothing times out by itself.
 		c.StartTimeout, c.OverdueBase = time.Minute, 5*time.Minute
-		c.MaxBodyBytes, c.MaxQueuedISLTokens = num(t, d, "max-body", 0), int64(num(t, d, "queue", 0))
+		c.MaxBodyBytes, c.MaxQueuedISLTokens = num(t, d, "max-body", c.MaxBodyBytes), int64(num(t, d, "queue", 0))
 		for _, set := range set {
 			set(c)
 		}

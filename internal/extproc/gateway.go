@@ -4,7 +4,6 @@ import (
 	"unicode/utf8"
 
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -27,8 +26,8 @@ type Gateway struct {
 	// Gateway API implementation opens them. If false, such streams are refused.
 	Enabled bool
 	// Endpoints is how many endpoints an answer names at most, best first, for
-	// proxies that try the next one if an endpoint cannot be reached. Default 1, since
-	// some proxies read no more; at most 8. A filter whose Envoy carries two legs gets
+	// proxies that try the next one if an endpoint cannot be reached: 1 to MaxEndpoints.
+	// Some proxies read no more than one. A filter whose Envoy carries two legs gets
 	// one endpoint, since its clusters take a single address.
 	Endpoints int
 	// ReasonHeader names the header that says on refusals why, for gateways that count
@@ -46,13 +45,6 @@ type Gateway struct {
 
 // MaxEndpoints is the most that Gateway.Endpoints may be.
 const MaxEndpoints = 8
-
-func (g *Gateway) faults() (errs []error) {
-	if g.Endpoints < 0 || g.Endpoints > MaxEndpoints {
-		errs = append(errs, fmt.Errorf("gateway.endpoints %d: expected 1 to %d", g.Endpoints, MaxEndpoints))
-	}
-	return errs
-}
 
 // answererOf returns which worker has answered, by the endpoint that the data plane names
 // beside the response headers. It returns nil if the data plane names none, or the picked

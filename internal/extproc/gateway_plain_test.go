@@ -132,7 +132,7 @@ func TestAFilterThatSaysTwoThingsOfItselfIsRefused(t *testing.T) {
 func TestTheLogSaysOnceWhatAGatewaysRetriesDo(t *testing.T) {
 	var log syncbuf.Buffer
 	r := newReplicaOf(t, "a", prefillFirst(t, nil), func(c *Config) {
-		c.Gateway, c.PrefillListener, c.Logger = Gateway{Enabled: true}, "unix:///nowhere/prefill.sock", slog.New(slog.NewTextHandler(&log, nil))
+		c.Gateway, c.PrefillListener, c.Logger = Gateway{Enabled: true, Endpoints: 1}, "unix:///nowhere/prefill.sock", slog.New(slog.NewTextHandler(&log, nil))
 	})
 	p := r.open(filterMain)
 	require.NotNil(t, p.ask(eightTokens).GetImmediateResponse())

@@ -83,7 +83,7 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 	for name, kind := range map[string]handoff.Kind{"mirrored": sglang.HandOff, "first": vllm.HandOff} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				cfg := Config{OverdueBase: 2 * time.Second, OverduePerToken: time.Millisecond}.withDefaults()
+				cfg := Defaults
 				gone := make(chan worker.ID, 1)
 				tracker, err := health.New(health.Config{
 					Client: &http.Client{Transport: stoppedWorker("10.0.1.1:80")},

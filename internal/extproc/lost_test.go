@@ -55,7 +55,7 @@ func TestTheBlocksThatAreKeptOfAPromptAreBounded(t *testing.T) {
 		c.Slots = kvindex.NewSlots()
 		c.Index, err = kvindex.NewTree(kvindex.TreeConfig{MaxBytes: 16 << 20, NoHugePages: true}, c.Slots)
 		require.NoError(t, err)
-		c.Routes, c.PredictedWeight = overlap.NewRoutes(c.Index), 1
+		c.Routes = overlap.NewRoutes(c.Index)
 	})
 	var ids strings.Builder
 	for i := range blocks * page {

@@ -46,8 +46,8 @@ var matrixStates = map[string]matrixState{
 	}},
 	"all ineligible: overloaded": {standing: prefill.PrefillReady, queued: true, config: func(c *Config) { c.Prefill.PrefillTokensThreshold = 5 }},
 	"all ineligible: lack a taint": {
-		standing: prefill.PrefillReady, config: func(c *Config) { c.Overrides = true },
-		ext: `"routing_constraints":{"required_taints":["` + matrixTaint + `"]}`,
+		standing: prefill.PrefillReady,
+		ext:      `"routing_constraints":{"required_taints":["` + matrixTaint + `"]}`,
 	},
 }
 

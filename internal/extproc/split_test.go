@@ -92,7 +92,7 @@ func TestPrefillIsPickedInADomainThatHasDecode(t *testing.T) {
 			act:    func(r *replica) *load.Reservation { return r.load(3, worker.Decode, 400) },
 		},
 		"it lacks what the request requires": {
-			config: func(c *Config) { c.Overrides = true }, set: func(w *worker.Worker) { w.Taints = nil },
+			set: func(w *worker.Worker) { w.Taints = nil },
 			ext: `"routing_constraints":{"required_taints":["gpu=h"]}`,
 		},
 		"the request names the other": {filter: []string{routingKey, "prerouted"}},
@@ -166,7 +166,7 @@ func TestAPreferredDomainIsLeftWhereItIsTooBusy(t *testing.T) {
 }
 
 func TestARequestMayBindItsOwnPicks(t *testing.T) {
-	r := newReplicaOf(t, "a", fixed(routetest.Zoned(worker.Preferred, 0.5)), func(c *Config) { c.Overrides = true })
+	r := newReplicaOf(t, "a", fixed(routetest.Zoned(worker.Preferred, 0.5)), nil)
 	for range 10 {
 		rec := r.explain(withExt(`"routing_constraints":{"required_taints":["dynamo.topology/zone=b"]}`))
 		require.Equal(t, worker.ID(2), rec.Prefill.Rank.ID)

@@ -99,7 +99,7 @@ type virtualLeg struct{ events chan leg.Event }
 
 func newVirtual(t *testing.T, kind handoff.Kind, speed float64, stops bool) *virtual {
 	w := &virtual{t: t, kind: kind, speed: speed, stops: stops, dead: map[worker.ID]bool{}, attempts: map[*virtualLeg]bool{}}
-	w.cfg = Config{OverdueBase: 2 * time.Second, OverduePerToken: time.Millisecond}.withDefaults()
+	w.cfg = Defaults
 	var err error
 	w.tracker, err = health.New(health.Config{Client: &http.Client{Transport: w}, Seed: 1, Hooks: health.Hooks{Transition: w.changed}})
 	require.NoError(t, err)

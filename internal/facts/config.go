@@ -3,15 +3,14 @@ package facts
 import (
 	"cmp"
 	"crypto/tls"
-	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 )
 
-// Config configures a [Source].
+// Config configures a [Source]. internal/config has the defaults of Refresh and Timeout, and
+// the bounds of what an operator can set; New does not check those again.
 type Config struct {
 	// Inner is the source whose workers are asked. Required.
 	Inner discovery.Source
@@ -28,14 +27,14 @@ type Config struct {
 	TLS *tls.Config
 
 	// Refresh is the time between two questions to a worker whose facts are known, give
-	// or take a fifth, and the longest pause of one that does not answer. Default 1 min.
-	// With a higher value, a new adapter is known later, and engines are asked less.
+	// or take a fifth, and the longest pause of one that does not answer. With a higher
+	// value, a new adapter is known later, and engines are asked less.
 	Refresh time.Duration
 	// Retry is the pause after the first question without an answer; it doubles with each
 	// further one. Default 1 s.
 	Retry time.Duration
-	// Timeout bounds one question, with all its pages. Default 5 s. The first question to
-	// a worker takes at most 1 s.
+	// Timeout bounds one question, with all its pages. The first question to a worker
+	// takes at most 1 s.
 	Timeout time.Duration
 	// AtOnce is how many questions may run at a time. Default 16. With a higher value,
 	// workers that hang delay the others less.
@@ -59,9 +58,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Defaults = c.Defaults.WithDefaults()
-	c.Refresh = cmp.Or(c.Refresh, time.Minute)
 	c.Retry = min(cmp.Or(c.Retry, time.Second), c.Refresh)
-	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
 	c.AtOnce = cmp.Or(c.AtOnce, 16)
 	c.PerHost = cmp.Or(c.PerHost, 2)
 	c.PerSecond = cmp.Or(c.PerSecond, 100)
@@ -72,35 +69,4 @@ func (c Config) withDefaults() Config {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	return c
-}
-
-// Validate returns every fault of c, joined, or nil.
-func (c Config) Validate() error {
-	errs := []error{c.Defaults.Validate()}
-	if c.Inner == nil {
-		errs = append(errs, errors.New("inner: expected the source whose workers are asked"))
-	}
-	for _, d := range []struct {
-		name string
-		v    time.Duration
-	}{{"refresh", c.Refresh}, {"retry", c.Retry}, {"timeout", c.Timeout}} {
-		if d.v < 0 {
-			errs = append(errs, fmt.Errorf("%s %s: expected more than 0", d.name, d.v))
-		}
-	}
-	for _, n := range []struct {
-		name string
-		v    int
-	}{{"at once", c.AtOnce}, {"per host", c.PerHost}, {"per second", c.PerSecond}} {
-		if n.v < 0 {
-			errs = append(errs, fmt.Errorf("%s %d: expected at least 1", n.name, n.v))
-		}
-	}
-	if c.PortOffset < -mostPort || c.PortOffset > mostPort {
-		errs = append(errs, fmt.Errorf("port offset %d: expected %d to %d", c.PortOffset, -mostPort, mostPort))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("facts: %w", err)
-	}
-	return nil
 }

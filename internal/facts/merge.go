@@ -28,11 +28,10 @@ type Trial struct {
 }
 
 // Merge returns w with the facts of a reading, and notes on what does not fit. What the
-// source has fixed stays; what it has not is the engine's word, else the default. w is not
-// changed; its slices are shared. If the facts make no valid worker, Merge returns w
+// source has fixed stays; what it has not is the engine's word, else the default, of d as
+// WithDefaults returns it. w is not changed; its slices are shared. If the facts make no valid worker, Merge returns w
 // itself, and the note says why.
 func Merge(w *worker.Worker, d Defaults, r *Reading) (*worker.Worker, []string) {
-	d = d.WithDefaults()
 	m := &merger{out: *w, d: d, f: &r.Facts}
 	m.identity()
 	m.blocks()
@@ -212,7 +211,6 @@ func (m *merger) incomplete() {
 // eventsAddress is where a worker's KV events are looked for if its engine does not say;
 // "": nowhere.
 func eventsAddress(w *worker.Worker, d Defaults) string {
-	d = d.WithDefaults()
 	m := merger{out: *w}
 	port := m.shifted(d.KVEventsPort)
 	if w.Fixed.Has(worker.FactKVEvents) || d.KVEvents == EventsOff || port == 0 {

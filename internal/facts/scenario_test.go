@@ -35,7 +35,7 @@ func TestMergeScenarios(t *testing.T) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			require.Equal(t, "merge", d.Cmd)
 			var r Reading
-			var def Defaults
+			def := Defaults{}.WithDefaults()
 			w := bare(t, 7, "10.0.0.7:8000")
 			for _, line := range strings.Split(strings.TrimSpace(d.Input), "\n") {
 				what, rest, _ := strings.Cut(line, " ")

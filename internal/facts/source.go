@@ -68,8 +68,8 @@ var _ discovery.Source = (*Source)(nil)
 
 // New returns a source that asks the workers of cfg.Inner.
 func New(cfg Config) (*Source, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
+	if cfg.Inner == nil {
+		return nil, errors.New("facts: expected the source whose workers are asked")
 	}
 	cfg = cfg.withDefaults()
 	reader := cfg.Reader

@@ -61,7 +61,7 @@ type scenario struct {
 func newScenario(t *testing.T) *scenario {
 	s := &scenario{inner: newScript(), speakers: &speakers{at: map[string]string{}}, start: time.Now()}
 	var err error
-	s.src, err = New(Config{Inner: s.inner, Reader: s.speakers, Seed: 1, PerSecond: 1000})
+	s.src, err = New(Config{Inner: s.inner, Reader: s.speakers, Refresh: time.Minute, Timeout: 5 * time.Second, Seed: 1, PerSecond: 1000})
 	require.NoError(t, err)
 	return s
 }
@@ -301,9 +301,7 @@ func entryOf(t *testing.T, line string) discovery.Entry {
 	return e
 }
 
-func TestWhatIsWrongWithAConfigIsSaid(t *testing.T) {
-	_, err := New(Config{PortOffset: 70000, Refresh: -1, PerHost: -1, Defaults: Defaults{Engine: "triton", KVEvents: "on"}})
-	for _, want := range []string{"engine \"triton\"", "kv_events \"on\"", "inner", "refresh", "per host", "port offset"} {
-		require.ErrorContains(t, err, want)
-	}
+func TestASourceHasAnother(t *testing.T) {
+	_, err := New(Config{})
+	require.ErrorContains(t, err, "expected the source whose workers are asked")
 }

@@ -1,21 +1,17 @@
 package health
 
 import (
-	"errors"
-	"fmt"
+	"cmp"
 	"net"
 	"net/http"
 	"time"
 )
 
-// mostProbes is the highest number of probes a second: what one machine can be expected
-// to do.
-const mostProbes = 100_000
-
 // probePath is the page that probes request; all engines have it.
 const probePath = "/health"
 
-// Config sets up a Tracker. The zero value stands for the documented defaults.
+// Config sets up a Tracker. The zero value stands for the documented defaults. New does not
+// check the values: internal/config has the bounds of what an operator can set.
 type Config struct {
 	// MaxShare is the share of the workers of one key and role that may be set aside for
 	// what requests have met, rounded up. Default 0.5. A higher share removes more
@@ -60,24 +56,12 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.MaxShare == 0 {
-		c.MaxShare = 0.5
-	}
-	if c.ServerErrors == 0 {
-		c.ServerErrors = 3
-	}
-	if c.ProbeInterval == 0 {
-		c.ProbeInterval = time.Second
-	}
-	if c.ProbeTimeout == 0 {
-		c.ProbeTimeout = 5 * time.Second
-	}
-	if c.MaxProbes == 0 {
-		c.MaxProbes = 200
-	}
-	if c.MaxHold == 0 {
-		c.MaxHold = 30 * time.Second
-	}
+	c.MaxShare = cmp.Or(c.MaxShare, 0.5)
+	c.ServerErrors = cmp.Or(c.ServerErrors, 3)
+	c.ProbeInterval = cmp.Or(c.ProbeInterval, time.Second)
+	c.ProbeTimeout = cmp.Or(c.ProbeTimeout, 5*time.Second)
+	c.MaxProbes = cmp.Or(c.MaxProbes, 200)
+	c.MaxHold = cmp.Or(c.MaxHold, 30*time.Second)
 	if c.Client == nil {
 		c.Client = NewClient(c.Around)
 	}
@@ -96,34 +80,4 @@ func NewClient(around func(http.RoundTripper) http.RoundTripper) *http.Client {
 		Transport:     t,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-}
-
-// Validate returns every fault of c, joined, or nil.
-func (c Config) Validate() error {
-	c = c.withDefaults()
-	var errs []error
-	if !(c.MaxShare > 0 && c.MaxShare <= 1) {
-		errs = append(errs, fmt.Errorf("max_share %v: expected a number above 0, at most 1", c.MaxShare))
-	}
-	if c.ServerErrors < 1 {
-		errs = append(errs, fmt.Errorf("server_errors %d: expected at least 1", c.ServerErrors))
-	}
-	for _, d := range []struct {
-		name string
-		v    time.Duration
-	}{{"probe_interval", c.ProbeInterval}, {"probe_timeout", c.ProbeTimeout}} {
-		if d.v < time.Millisecond {
-			errs = append(errs, fmt.Errorf("%s %v: expected at least 1ms", d.name, d.v))
-		}
-	}
-	if c.MaxProbes < 1 || c.MaxProbes > mostProbes {
-		errs = append(errs, fmt.Errorf("max_probes %d: expected 1 to %d", c.MaxProbes, mostProbes))
-	}
-	if c.MaxHold < c.ProbeInterval {
-		errs = append(errs, fmt.Errorf("max_hold %v: expected at least probe_interval %v", c.MaxHold, c.ProbeInterval))
-	}
-	if len(errs) == 0 {
-		return nil
-	}
-	return fmt.Errorf("health: %w", errors.Join(errs...))
 }

@@ -20,17 +20,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestFaultsOfAConfigAreAllNamed(t *testing.T) {
-	require.NoError(t, Config{}.Validate())
-	err := Config{
-		MaxShare: 1.5, ServerErrors: -1, ProbeInterval: -time.Second, ProbeTimeout: time.Nanosecond,
-		MaxHold: -time.Hour, MaxProbes: -1,
-	}.Validate()
-	for _, name := range []string{"max_share", "server_errors", "probe_interval", "probe_timeout", "max_hold", "max_probes"} {
-		require.ErrorContains(t, err, name)
-	}
-	_, err = New(Config{MaxShare: -1})
-	require.ErrorContains(t, err, "max_share")
+func TestTheLongestHoldIsNoShorterThanTheInterval(t *testing.T) {
+	_, err := New(Config{ProbeInterval: time.Minute})
+	require.EqualError(t, err, "health: max_hold 30s: expected at least probe_interval 1m0s")
 }
 
 func TestNamesAreDistinct(t *testing.T) {

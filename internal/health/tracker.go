@@ -1,6 +1,7 @@
 package health
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -109,12 +110,12 @@ type entry struct {
 	unheard                 verdict // of the latest question at its endpoint, until then
 }
 
-// New returns a Tracker that knows no worker. The error names every fault of cfg.
+// New returns a Tracker that knows no worker.
 func New(cfg Config) (*Tracker, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
 	cfg = cfg.withDefaults()
+	if cfg.MaxHold < cfg.ProbeInterval {
+		return nil, fmt.Errorf("health: max_hold %v: expected at least probe_interval %v", cfg.MaxHold, cfg.ProbeInterval)
+	}
 	seed := cfg.Seed
 	if seed == 0 {
 		seed = rand.Uint64()

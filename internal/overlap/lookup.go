@@ -2,7 +2,6 @@ package overlap
 
 import (
 	"errors"
-	"fmt"
 	"sync/atomic"
 
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
@@ -15,26 +14,11 @@ type Config struct {
 	Index kvindex.Index
 	Slots *kvindex.Slots // the numbering of Index
 	// PredictedWeight is how much a block counts that a rank is only predicted to hold: 0
-	// to 1. The product is rounded down to whole blocks.
+	// to 1, which is not checked. The product is rounded down to whole blocks.
 	PredictedWeight float64
 	// Tells reports whether events of a rank arrive although its worker names no stream
 	// of events. Optional. Forget must be called when the answer changes.
 	Tells func(worker.Rank) bool
-}
-
-// Validate returns every fault of the configuration, joined, or nil.
-func (c Config) Validate() error {
-	var errs []error
-	if c.Index == nil {
-		errs = append(errs, errors.New("overlap: index: expected one"))
-	}
-	if c.Slots == nil {
-		errs = append(errs, errors.New("overlap: slots: expected those of the index"))
-	}
-	if !(c.PredictedWeight >= 0 && c.PredictedWeight <= 1) {
-		errs = append(errs, fmt.Errorf("overlap: predicted weight %g: expected 0 to 1", c.PredictedWeight))
-	}
-	return errors.Join(errs...)
 }
 
 // Lookup finds overlaps. Safe for concurrent use.
@@ -44,10 +28,10 @@ type Lookup struct {
 	doubts atomic.Pointer[map[worker.Rank]float64]
 }
 
-// New returns a Lookup. The error names every fault of cfg.
+// New returns a Lookup.
 func New(cfg Config) (*Lookup, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
+	if cfg.Index == nil || cfg.Slots == nil {
+		return nil, errors.New("overlap: expected an index, and its slots")
 	}
 	l := &Lookup{cfg: cfg}
 	l.known.Store(new(layouts))

@@ -254,9 +254,12 @@ func TestAnswersFitThePoolWhileTheNumberingChanges(t *testing.T) {
 }
 
 func TestEveryPartIsRequired(t *testing.T) {
-	_, err := New(Config{PredictedWeight: 2})
-	for _, name := range []string{"index", "slots", "predicted weight 2"} {
-		require.ErrorContains(t, err, name)
+	slots := kvindex.NewSlots()
+	tree, err := kvindex.NewTree(kvindex.TreeConfig{MaxBytes: 1 << 20, NoHugePages: true}, slots)
+	require.NoError(t, err)
+	for _, c := range []Config{{Index: tree}, {Slots: slots}} {
+		_, err := New(c)
+		require.ErrorContains(t, err, "expected an index, and its slots")
 	}
 }
 

@@ -14,7 +14,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Config says which worker is registered, and how it is watched.
+// Config says which worker is registered, and how it is watched. The flags of register, in
+// internal/config, give and check the times and counts.
 type Config struct {
 	Engine engine.Config
 
@@ -26,21 +27,21 @@ type Config struct {
 	Override        Override
 	AnnotationsFile string // of Kubernetes' downward API; default none
 
-	// HealthInterval is the time between two questions about health; default 1 s. With a
-	// longer one, a stuck engine is found later. A dead one is found by its connection.
+	// HealthInterval is the time between two questions about health. With a longer one, a
+	// stuck engine is found later. A dead one is found by its connection.
 	HealthInterval time.Duration
 	// UnhealthyAfter is how many bad answers, without a good one between them, withdraw the
-	// worker; default 3. A refused connection withdraws it at once, and silence never.
+	// worker. A refused connection withdraws it at once, and silence never.
 	UnhealthyAfter int
 	// Refresh is the time between two readings of the engine's facts, of its address and
-	// of the annotations; default 10 s.
+	// of the annotations.
 	Refresh time.Duration
 	// DrainSettle is the shortest drain, counted from when the registry holds that the
-	// worker drains; default 1 s. A longer one leaves more time for requests that were
-	// picked just before.
+	// worker drains. A longer one leaves more time for requests that were picked just
+	// before.
 	DrainSettle time.Duration
-	// DrainTimeout is the longest drain; default 2 min. The drain of an engine that does
-	// not count its requests takes all of it.
+	// DrainTimeout is the longest drain. The drain of an engine that does not count its
+	// requests takes all of it.
 	DrainTimeout time.Duration
 
 	// Others lists the workers that the registry holds, so that a worker without a partner
@@ -52,11 +53,6 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.HealthInterval = cmp.Or(c.HealthInterval, time.Second)
-	c.UnhealthyAfter = cmp.Or(c.UnhealthyAfter, 3)
-	c.Refresh = cmp.Or(c.Refresh, 10*time.Second)
-	c.DrainSettle = cmp.Or(c.DrainSettle, time.Second)
-	c.DrainTimeout = cmp.Or(c.DrainTimeout, 2*time.Minute)
 	if c.Resolver == nil {
 		c.Resolver = net.DefaultResolver
 	}
@@ -73,20 +69,6 @@ func (c Config) Validate() error {
 	}
 	if engines.Of(c.Engine.Kind).HidesRole && c.Override.Role == 0 {
 		errs = append(errs, errNoRole)
-	}
-	for _, d := range []struct {
-		name string
-		v    time.Duration
-	}{
-		{"health interval", c.HealthInterval}, {"refresh", c.Refresh},
-		{"drain settle", c.DrainSettle}, {"drain time-out", c.DrainTimeout},
-	} {
-		if d.v < 0 {
-			errs = append(errs, fmt.Errorf("%s %v: expected more than 0", d.name, d.v))
-		}
-	}
-	if c.UnhealthyAfter < 0 {
-		errs = append(errs, fmt.Errorf("unhealthy after %d: expected at least 1", c.UnhealthyAfter))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("register: %w", err)

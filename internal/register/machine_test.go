@@ -3,6 +3,7 @@ package register
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -60,9 +61,15 @@ func (s *scenario) do(t *testing.T, d *datadriven.TestData) string {
 	return s.step(s.event(t, d))
 }
 
+// usual are the defaults of the flags of register.
+var usual = Config{
+	HealthInterval: time.Second, UnhealthyAfter: 3, Refresh: 10 * time.Second,
+	DrainSettle: time.Second, DrainTimeout: 2 * time.Minute, Logger: slog.New(slog.DiscardHandler),
+}
+
 func (s *scenario) start(t *testing.T, d *datadriven.TestData) {
-	c := Config{}
-	number := func(key string) (n int) {
+	c := usual
+	number := func(key string, n int) int {
 		if d.HasArg(key) {
 			d.ScanArgs(t, key, &n)
 		}
@@ -75,10 +82,10 @@ func (s *scenario) start(t *testing.T, d *datadriven.TestData) {
 		c.Override.Role, err = worker.ParseRole(text)
 		require.NoError(t, err)
 	}
-	c.Override.BootstrapPort = uint16(number("bootstrap-port"))
-	c.Override.BlockSize = uint32(number("block-size"))
-	c.DrainSettle = time.Duration(number("settle")) * time.Second
-	c.DrainTimeout = time.Duration(number("drain")) * time.Second
+	c.Override.BootstrapPort = uint16(number("bootstrap-port", 0))
+	c.Override.BlockSize = uint32(number("block-size", 0))
+	c.DrainSettle = time.Duration(number("settle", 1)) * time.Second
+	c.DrainTimeout = time.Duration(number("drain", 120)) * time.Second
 	if d.HasArg("accepts-aggregated") {
 		c.Override.AcceptsAggregated = new(true)
 	}
@@ -86,7 +93,7 @@ func (s *scenario) start(t *testing.T, d *datadriven.TestData) {
 		c.AnnotationsFile = "annotations"
 	}
 	s.now = 0
-	s.m = newMachine(c.withDefaults(), 8000)
+	s.m = newMachine(c, 8000)
 }
 
 func (s *scenario) event(t *testing.T, d *datadriven.TestData) event {
@@ -231,7 +238,7 @@ func (a action) String() string {
 func TestWhateverComesTheMachineKeepsItsRules(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := newRand(seed)
-		m := newMachine(Config{}.withDefaults(), 8000)
+		m := newMachine(usual, 8000)
 		now := epoch
 		asked := map[verb]bool{}
 		known, left := false, false

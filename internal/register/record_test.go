@@ -281,12 +281,12 @@ func (unasked) ID() worker.ID { return 0 }
 
 func TestConfigNamesItsFaults(t *testing.T) {
 	_, err := New(Config{
-		Engine: engine.Config{URL: "engine:80", HealthPath: "health", HealthTimeout: -1}, HealthInterval: -1, UnhealthyAfter: -1,
+		Engine:   engine.Config{URL: "engine:80", HealthPath: "health"},
 		Override: Override{BootstrapHost: "h:1", KVHosts: []string{"0.0.0.0"}, Models: []string{""}, DPSize: 1 << 20},
 	}, unasked{})
 	for _, want := range []string{
-		`engine url "engine:80": expected http://host:port`, `health path "health"`, "time-out: expected", "health interval",
-		"unhealthy after -1", `bootstrap host "h:1"`, `kv-events host "0.0.0.0"`, "model: expected", "dp size 1048576",
+		`engine url "engine:80": expected http://host:port`, `health path "health"`,
+		`bootstrap host "h:1"`, `kv-events host "0.0.0.0"`, "model: expected", "dp size 1048576",
 	} {
 		require.ErrorContains(t, err, want)
 	}

@@ -346,8 +346,10 @@ func (r *durationReader) called(x *ast.CallExpr) string {
 	}
 	switch f := x.Fun.(type) {
 	case *ast.SelectorExpr:
-		if lit, ok := x.Args[0].(*ast.BasicLit); ok && f.Sel.Name == "Duration" && lit.Kind == token.STRING {
-			return r.pkg + ".--" + strings.Trim(lit.Value, `"`)
+		if at := slices.Index([]string{"Duration", "DurationVar"}, f.Sel.Name); at >= 0 && at < len(x.Args) { // the place of the flag's name
+			if lit, ok := x.Args[at].(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				return r.pkg + ".--" + strings.Trim(lit.Value, `"`)
+			}
 		}
 		if f.Sel.Name == "Or" {
 			return r.beside(x.Args)
@@ -646,7 +648,7 @@ func (c *Config) defaults(fs *flag.FlagSet, n int) {
 	c.Poll = max(cmp.Or(c.Poll, 4*clock.Second), c.Rest)
 	def(&c.Rest, a.Long)
 	s := http.Server{ReadTimeout: 5 * clock.Minute}
-	d := fs.Duration("grace", 6*clock.Second, "")
+	d := fs.Duration("grace", 6*clock.Second, ""); fs.DurationVar(&c.Rest, "rest", 7*clock.Second, "")
 	select {
 	case <-clock.After(clock.Second):
 	case <-clock.After(clock.Duration(8+n%9) * clock.Millisecond):
@@ -675,6 +677,7 @@ func units(d clock.Duration, f float64, n int) {
 		"cmd/extproc.Config.Poll":                 {4 * time.Second: "cmd/extproc/main.go:12"},
 		"cmd/extproc.Config.defaults.ReadTimeout": {5 * time.Minute: "cmd/extproc/main.go:14"},
 		"cmd/extproc.--grace":                     {6 * time.Second: "cmd/extproc/main.go:15"},
+		"cmd/extproc.--rest":                      {7 * time.Second: "cmd/extproc/main.go:15"},
 		"cmd/extproc.Config.defaults": {
 			time.Second: "cmd/extproc/main.go:17", 8 * time.Millisecond: "cmd/extproc/main.go:18", 9 * time.Millisecond: "cmd/extproc/main.go:18",
 			time.Hour + 2*time.Second: "cmd/extproc/main.go:20",

@@ -18,13 +18,13 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/extproc"
 	"github.com/seed-60ae5743/baton/internal/extproc/extproctest"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/wire/wiretest"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/picker"
-	"github.com/seed-60ae5743/baton/pkg/prefill"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -46,15 +46,14 @@ func newReplica(t *testing.T, name string, source discovery.Source, change func(
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	names, err := prefill.NamesOf(prefill.DialectPlain)
-	require.NoError(t, err)
 	p := extproctest.NewParts(source)
-	cfg := extproc.Config{
-		View: p.View, Board: p.Board, Index: p.Index, Routes: p.Routes, Slots: p.Slots, Tokens: p.Tokens, Book: p.Book,
-		Health: p.Health, Journal: p.Journal, Telemetry: p.Telemetry.Instruments, Tracer: p.Telemetry.Tracer, Names: names,
-		Prefill: picker.DefaultParams(), Decode: picker.DefaultParams(), Aggregated: picker.DefaultParams(),
-		LegKey: []byte("a key that all of them share"), Instance: name, Advertise: l.Addr().String(),
-	}
+	defaults := config.Default()
+	cfg, err := defaults.Server()
+	require.NoError(t, err)
+	cfg.View, cfg.Board, cfg.Index, cfg.Routes, cfg.Slots, cfg.Tokens = p.View, p.Board, p.Index, p.Routes, p.Slots, p.Tokens
+	cfg.Book, cfg.Health, cfg.Journal, cfg.Telemetry, cfg.Tracer = p.Book, p.Health, p.Journal, p.Telemetry.Instruments, p.Telemetry.Tracer
+	cfg.Prefill, cfg.Decode, cfg.Aggregated = picker.DefaultParams(), picker.DefaultParams(), picker.DefaultParams()
+	cfg.LegKey, cfg.Instance, cfg.Advertise, cfg.PrefillListener = []byte("a key that all of them share"), name, l.Addr().String(), ""
 	change(&cfg)
 	r := &replica{t: t, parts: p}
 	r.srv, err = extproc.New(cfg)

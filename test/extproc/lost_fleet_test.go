@@ -89,7 +89,7 @@ func newLossFleet(t *testing.T, n int, tells bool, engine worker.Engine, change 
 			}},
 		})
 		require.NoError(t, err)
-		c.PredictedWeight, c.Overrides, c.Resync, c.Events = 1, true, f.events.Resync, f.events.Heard
+		c.Resync, c.Events = f.events.Resync, f.events.Heard
 		f.journal, err = journal.New(64)
 		require.NoError(t, err)
 		c.Journal = f.journal

@@ -14,7 +14,7 @@ import (
 
 	"github.com/seed-60ae5743/baton/internal/facts"
 	"github.com/seed-60ae5743/baton/internal/register"
-	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/internal/register/registertest"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -198,9 +198,9 @@ func registered(t *testing.T, sim *enginesim.Sim, over register.Override) (worke
 		return log.Write(p)
 	})
 	reg := &registry{}
-	r, err := register.New(register.Config{
-		Engine: engine.Config{URL: sim.URL()}, Override: over, Logger: slog.New(slog.NewTextHandler(write, nil)),
-	}, reg)
+	conf := registertest.Quick(sim.URL())
+	conf.Override, conf.Logger = over, slog.New(slog.NewTextHandler(write, nil))
+	r, err := register.New(conf, reg)
 	require.NoError(t, err)
 	runs(t, r.Run)
 	t.Cleanup(r.Hurry)

@@ -1,6 +1,7 @@
 package facts_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -13,9 +14,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-60ae5743/baton/internal/config"
 	"github.com/seed-60ae5743/baton/internal/facts"
 	"github.com/seed-60ae5743/baton/internal/register"
 	"github.com/seed-60ae5743/baton/internal/register/engine"
+	"github.com/seed-60ae5743/baton/internal/register/registertest"
 	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 	"github.com/seed-60ae5743/baton/test/enginesim"
@@ -81,6 +84,8 @@ func (l listed) Run(ctx context.Context, sink discovery.Sink) error {
 // viewOf runs a view of the source.
 func viewOf(t *testing.T, c facts.Config) (*facts.Source, *discovery.View) {
 	t.Helper()
+	d := config.Default()
+	c.Refresh, c.Timeout = d.Facts.Refresh, cmp.Or(c.Timeout, d.Facts.Timeout)
 	s, err := facts.New(c)
 	require.NoError(t, err)
 	v, err := discovery.New(discovery.Config{Sources: []discovery.Named{{Name: "test", Source: s}}})
@@ -145,7 +150,8 @@ func adapters(e worker.Engine) []string {
 // announced returns what register announces of the engine.
 func announced(t *testing.T, sim *enginesim.Sim, w *worker.Worker, d facts.Defaults) worker.Worker {
 	t.Helper()
-	conf := register.Config{Engine: engine.Config{URL: sim.URL(), Kind: engine.Kind(d.Engine), Bootstrap: w.Bootstrap.Port}}
+	conf := registertest.Quick(sim.URL())
+	conf.Engine.Kind, conf.Engine.Bootstrap = engine.Kind(d.Engine), w.Bootstrap.Port
 	if w.Fixed.Has(worker.FactRole) {
 		conf.Override.Role = w.Role
 	}

@@ -12,7 +12,7 @@ var Engine = engine.Engine{
 	Name: worker.SGLang, HandOff: HandOff, Pages: pages,
 	ServesAnyModel: true, DefaultModel: "default", AdapterInModel: true,
 	HealthComputes: true, // entrypoints/http_server.py health_generate: 503 after 20 s, as in 0.5.23
-	FirstClears: true, NamesResponses: true,
+	FirstClears:    true, NamesResponses: true,
 	ChatCaller:  &caller,
 	AsChat:      asChat,
 	Recognized:  true,

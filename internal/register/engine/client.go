@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -24,7 +25,8 @@ import (
 // maxBody bounds one answer. vLLM's metrics are the largest page, some 100 KiB.
 const maxBody = 8 << 20
 
-// Config says where an engine is, and which engine to expect.
+// Config says where an engine is, and which engine to expect. Kind and the times are not checked:
+// internal/config checks them.
 type Config struct {
 	URL  string // http://host:port, or https
 	Kind Kind   // default Auto
@@ -50,31 +52,18 @@ type Config struct {
 	// HealthPath is the path that is asked for health; default /health. SGLang computes a
 	// token for each such request, unless configured otherwise.
 	HealthPath string
-	// HealthTimeout bounds a request for health; default 25 s, since SGLang's page waits
-	// while a prompt is computed and gives up by itself after 20 s. A longer one finds a
-	// stuck engine later.
+	// HealthTimeout bounds a request for health, which needs it. SGLang's page waits while a
+	// prompt is computed and gives up by itself after 20 s. A longer one finds a stuck
+	// engine later.
 	HealthTimeout time.Duration
 }
 
 func (c Config) withDefaults() Config {
-	if c.Kind == "" {
-		c.Kind = Auto
-	}
-	if c.KeySetting == "" {
-		c.KeySetting = "--engine-api-key-file"
-	}
-	if c.Timeout == 0 {
-		c.Timeout = 5 * time.Second
-	}
-	if c.MaxBytes == 0 {
-		c.MaxBytes = maxBody
-	}
-	if c.HealthPath == "" {
-		c.HealthPath = "/health"
-	}
-	if c.HealthTimeout == 0 {
-		c.HealthTimeout = 25 * time.Second
-	}
+	c.Kind = cmp.Or(c.Kind, Auto)
+	c.KeySetting = cmp.Or(c.KeySetting, "--engine-api-key-file")
+	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
+	c.MaxBytes = cmp.Or(c.MaxBytes, maxBody)
+	c.HealthPath = cmp.Or(c.HealthPath, "/health")
 	return c
 }
 
@@ -84,20 +73,11 @@ func (c Config) Validate() error {
 	if _, _, err := HostPort(c.URL); err != nil {
 		errs = append(errs, err)
 	}
-	if _, err := ParseKind(string(c.Kind)); err != nil {
-		errs = append(errs, err)
-	}
 	if _, err := apikey.Open(c.APIKeyFile); err != nil {
 		errs = append(errs, err)
 	}
 	if c.HealthPath != "" && !strings.HasPrefix(c.HealthPath, "/") {
 		errs = append(errs, fmt.Errorf("health path %q: expected one that begins with /", c.HealthPath))
-	}
-	if c.Timeout < 0 || c.HealthTimeout < 0 {
-		errs = append(errs, errors.New("time-out: expected more than 0"))
-	}
-	if c.MaxBytes < 0 {
-		errs = append(errs, fmt.Errorf("max bytes %d: expected more than 0", c.MaxBytes))
 	}
 	return errors.Join(errs...)
 }

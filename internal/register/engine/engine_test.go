@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -49,7 +50,7 @@ func client(t *testing.T, h http.Handler, c Config) *Client {
 	t.Helper()
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
-	c.URL = srv.URL
+	c.URL, c.HealthTimeout = srv.URL, cmp.Or(c.HealthTimeout, 25*time.Second)
 	cl, err := New(c)
 	require.NoError(t, err)
 	t.Cleanup(cl.Close)
@@ -320,7 +321,7 @@ func TestHealth(t *testing.T) {
 
 	srv := httptest.NewServer(p)
 	srv.Close()
-	cl, err = New(Config{URL: srv.URL})
+	cl, err = New(Config{URL: srv.URL, HealthTimeout: 25 * time.Second})
 	require.NoError(t, err)
 	h, err = cl.Health(t.Context())
 	require.ErrorContains(t, err, "connection refused")
@@ -360,7 +361,7 @@ func TestALostConnectionTells(t *testing.T) {
 		}
 	}))
 	defer srv.Close()
-	cl, err := New(Config{URL: srv.URL})
+	cl, err := New(Config{URL: srv.URL, HealthTimeout: 25 * time.Second})
 	require.NoError(t, err)
 	defer cl.Close()
 	ask := func() {

@@ -54,8 +54,8 @@ func (r *Running) Wait(t T) error {
 // frequent questions, so that intervals may stay long.
 func Quick(url string) register.Config {
 	return register.Config{
-		Engine: engine.Config{URL: url}, HealthInterval: 20 * time.Millisecond, Refresh: 50 * time.Millisecond,
-		DrainSettle: 10 * time.Millisecond,
+		Engine: engine.Config{URL: url, HealthTimeout: 25 * time.Second}, HealthInterval: 20 * time.Millisecond, UnhealthyAfter: 3,
+		Refresh: 50 * time.Millisecond, DrainSettle: 10 * time.Millisecond, DrainTimeout: 2 * time.Minute,
 	}
 }
 
