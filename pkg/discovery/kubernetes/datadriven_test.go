@@ -341,6 +341,8 @@ func podFrom(t *testing.T, line string) *Pod {
 			p.Declared = ports(t, v)
 		case "not-ready":
 			p.Ready = false
+		case "unheard":
+			p.Ready, p.Unheard = false, true
 		case "deleting":
 			p.Deleting = true
 		case "finished":

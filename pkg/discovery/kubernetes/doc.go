@@ -3,7 +3,8 @@
 //
 // Contract. An endpoint is a pod of the pool's namespace that has all labels of the
 // pool's selector, is Ready, is not being deleted and has an address, at one of the
-// pool's target ports. Each endpoint is a worker of its own: port i of the pool is rank i
+// pool's target ports. A pod that is not Ready only because its node's kubelet is silent is one,
+// too. Each endpoint is a worker of its own: port i of the pool is rank i
 // of the pod's engine ([worker.Worker.EngineRank]). The annotations of [ActivePorts] say
 // which of the ports count. The worker's id is made from the pod's name, its UID and the
 // port. So a pod that comes back at the same address is another worker.

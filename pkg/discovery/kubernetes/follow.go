@@ -197,7 +197,7 @@ func trim(object map[string]any) {
 		return
 	}
 	spec, _ := object["spec"].(map[string]any)
-	kept := map[string]any{}
+	kept := map[string]any{"readinessGates": spec["readinessGates"]}
 	for _, field := range []string{"containers", "initContainers"} {
 		containers, _ := spec[field].([]any)
 		for i, c := range containers {

@@ -95,9 +95,12 @@ func (j *joined) fault(key, format string, a ...any) {
 	j.faults = append(j.faults, discovery.Entry{Key: key, Fault: fmt.Sprintf(format, a...)})
 }
 
-// add adds the workers of a pod that is ready. It reports whether the pod's role is known.
+// add adds the workers of a pod that is an endpoint. It reports whether the pod's role is known.
 func (j *joined) add(p *Pool, pod found, t *terms) (told bool) {
 	name := "pod " + pod.Namespace + "/" + pod.Name
+	if pod.Unheard {
+		j.fault(name+" node", "the apiserver does not hear its node's kubelet: it serves while it answers")
+	}
 	ip, err := netip.ParseAddr(pod.IP)
 	if err != nil {
 		j.fault(name, "status.podIP %.60q: expected an IP address", pod.IP)

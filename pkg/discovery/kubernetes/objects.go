@@ -27,8 +27,10 @@ type Pod struct {
 	Annotations          map[string]string // those that Baton reads
 	Declared             []uint16          // the ports that its containers declare, sidecars included
 	Ready                bool
-	Deleting             bool
-	Finished             bool // its containers have ended for good
+	// Unheard says that only the silence of its node's kubelet has made it not ready.
+	Unheard  bool
+	Deleting bool
+	Finished bool // its containers have ended for good
 }
 
 // poolOf reads a pool's object, of the present API or of v1alpha2, where selector and
@@ -100,17 +102,26 @@ func podOf(o map[string]any) *Pod {
 	phase := text(o, "status", "phase")
 	p.Finished = phase == "Succeeded" || phase == "Failed"
 	conditions, _ := at(o, "status", "conditions").([]any)
+	holds := map[string]string{}
 	for _, c := range conditions {
 		one, _ := c.(map[string]any)
-		if text(one, "type") == "Ready" {
-			p.Ready = text(one, "status") == "True"
-		}
+		holds[text(one, "type")] = text(one, "status")
 	}
+	gates, _ := at(o, "spec", "readinessGates").([]any)
+	p.Ready = holds["Ready"] == "True"
+	// A kubelet sets both, and Ready alone is False only by a gate. When a kubelet has not been heard
+	// for a while, the node controller sets Ready of its pods, and nothing else
+	// (Kubernetes 1.36, pkg/controller/util/node MarkPodsNotReady).
+	p.Unheard = holds["Ready"] == "False" && holds["ContainersReady"] == "True" && len(gates) == 0
 	return p
 }
 
-// endpoint reports whether the pod may be sent requests.
-func (p *Pod) endpoint() bool { return p.Ready && !p.Deleting && !p.Finished && p.IP != "" }
+// endpoint reports whether the pod may be sent requests. A kubelet that is silent is doubt: the
+// way to the apiserver may be cut for all nodes at once, while each engine is well. If the
+// machine is dead, its requests show it.
+func (p *Pod) endpoint() bool {
+	return (p.Ready || p.Unheard) && !p.Deleting && !p.Finished && p.IP != ""
+}
 
 // at returns the value at a path of an object, or nil.
 func at(o map[string]any, path ...string) any {

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -59,6 +60,20 @@ func TestOfAPodThatIsReadWhichItsEndpointDependsOn(t *testing.T) {
 	trim(o)
 	require.Equal(t, want, podOf(o), "nothing that is read is trimmed away")
 	require.Equal(t, &Pod{}, podOf(map[string]any{"metadata": 7, "status": []any{}}))
+	for _, c := range []struct {
+		spec, ready, containers string
+		unheard                 bool
+	}{
+		{`{}`, "False", "True", true},
+		{`{}`, "True", "True", false},
+		{`{}`, "False", "False", false},
+		{`{}`, "Unknown", "True", false},
+		{`{"readinessGates":[{"conditionType":"x"}]}`, "False", "True", false},
+	} {
+		o := decoded(t, fmt.Sprintf(`{"kind":"Pod","spec":%s,"status":{"conditions":[{"type":"Ready","status":%q},{"type":"ContainersReady","status":%q}]}}`, c.spec, c.ready, c.containers))
+		trim(o)
+		require.Equal(t, c.unheard, podOf(o).Unheard, "%+v", c)
+	}
 }
 
 func FuzzReadingObjectsNeverPanics(f *testing.F) {
