@@ -61,7 +61,7 @@ type KVEvents struct {
 // state returns the machine's state, for people.
 func (m *machine) state() State {
 	s := State{
-		Phase: m.phase.String(), Why: m.why, Life: m.life, Healthy: m.up, Held: !m.heldAt.IsZero(),
+		Phase: m.phase.String(), Why: m.why, Life: m.life, Healthy: m.up && !m.silent, Held: !m.heldAt.IsZero(),
 		Version: m.facts.Version, Kept: m.kept, Warnings: m.warnings,
 	}
 	if m.phase == draining && m.known {

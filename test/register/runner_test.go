@@ -107,14 +107,20 @@ func TestAStuckEngineIsTakenAwayAfterAFewAnswersAndIsTheSameAfterwards(t *testin
 	c.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	r, _ := registertest.StartRunner(t, c, reg)
 	eventually(t, r.Ready, "ready")
+
+	// Of an SGLang, 503 says that it has computed no token in time: it may be busy.
 	require.NoError(t, sim.SetFault(enginesim.Fault{Mode: enginesim.FaultError, Status: 503, Health: true}))
+	eventually(t, func() bool { return !r.State().Healthy }, "silent")
+	require.Equal(t, "decode id 1", reg.Told(), "it is kept")
+
+	require.NoError(t, sim.SetFault(enginesim.Fault{Mode: enginesim.FaultError, Status: 500, Health: true}))
 	eventually(t, func() bool { return reg.Told() == "decode id 1, gone" }, "gone")
 	require.NoError(t, sim.SetFault(enginesim.Fault{}))
 	eventually(t, r.Ready, "back")
 	require.Equal(t, uint64(1), r.State().Life)
 	for _, want := range []string{
 		"engine is healthy", "msg=announced worker_id=1 role=decode", "plugins refuse the worker: endpoint 127.0.0.1:",
-		`msg="engine is not healthy"`, "msg=withdrawn why=\"engine health: /health: status 503\"",
+		`msg="engine is not healthy"`, "msg=withdrawn why=\"engine health: /health: status 500\"",
 	} {
 		require.Contains(t, log.String(), want)
 	}
@@ -203,6 +209,10 @@ func TestMetrics(t *testing.T) {
 	want("lives_total", "1")
 	want(`health_failures_total{outcome="failed"}`, "0")
 	require.NoError(t, sim.SetFault(enginesim.Fault{Mode: enginesim.FaultError, Status: 503, Health: true}))
+	want("engine_healthy", "0")
+	want("announced", "1")
+	require.NotEqual(t, "0", metric(t, r, `health_failures_total{outcome="silent"}`))
+	require.NoError(t, sim.SetFault(enginesim.Fault{Mode: enginesim.FaultError, Status: 500, Health: true}))
 	want(`withdrawals_total{reason="engine_ill"}`, "1")
 	require.NotEqual(t, "0", metric(t, r, `health_failures_total{outcome="failed"}`))
 	want("held", "0")

@@ -381,6 +381,7 @@ func TestAPoolComesAndGoes(t *testing.T) {
 		r.has()
 		k.pool("primary", llama(), 8001)
 		r.has("10.0.0.2:8001")
+		r.eventually("each is told", func() bool { return len(r.told(&r.presence)) == 4 })
 		require.Equal(t, []string{"falsedoes not exist", "true", "falsewas deleted", "true"}, r.told(&r.presence))
 	})
 }
