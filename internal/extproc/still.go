@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/blame"
+	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/patience"
 )
 
@@ -35,6 +37,7 @@ type still struct {
 	bytes   uint64
 	since   time.Time     // when the bytes were first seen to be so many; zero: no entry has come
 	longest time.Duration // of the gaps that were seen
+	taught  time.Duration // the same, of those that the client cannot have made by not reading
 	count   *atomic.Int64 // of answers that stand still; nil: this one does not count there
 }
 
@@ -45,7 +48,11 @@ func (s *still) sees(bytes uint64, now time.Time, count *atomic.Int64) time.Dura
 		s.bytes, s.since = bytes, now
 		return 0
 	}
-	s.longest = max(s.longest, now.Sub(s.since))
+	gap := now.Sub(s.since)
+	s.longest = max(s.longest, gap)
+	if leg.SightOfStill(bytes) != blame.Expired {
+		s.taught = max(s.taught, gap)
+	}
 	if s.count == nil {
 		s.count = count
 		count.Add(1)
@@ -63,7 +70,7 @@ func (s *still) leave() {
 // cut notes that the answer was ended for its gap. It teaches as well: else a limit that is too
 // short would never grow.
 func (s *still) cut(now time.Time, limit time.Duration) {
-	s.longest = max(s.longest, limit)
+	s.taught = max(s.taught, limit)
 	if s.since.IsZero() {
 		s.since = now
 	}
@@ -73,7 +80,7 @@ func (s *still) cut(now time.Time, limit time.Duration) {
 func (s *still) over(l *patience.Limits, of limited) {
 	s.leave()
 	if !s.since.IsZero() {
-		l.Took(of.subject, of.allowance, s.longest)
+		l.Took(of.subject, of.allowance, s.taught)
 		s.since = time.Time{}
 	}
 }

@@ -56,4 +56,11 @@ func TestHowLongAnAnswerMayStandStillIsLearned(t *testing.T) {
 	s.cut(start, limit())
 	s.over(&l, of)
 	require.Equal(t, 100*time.Second, limit(), "it grows where it has ended an answer")
+
+	for range 5 { // a client that has taken this much and does not read holds up the worker, too
+		s = answer(100<<10, 100<<10)
+		require.Equal(t, 10*time.Minute, s.sees(100<<10, start.Add(10*time.Minute), &count), "it is ended for its gap")
+		s.over(&l, of)
+	}
+	require.Less(t, limit(), 101*time.Second, "and teaches nothing")
 }

@@ -183,7 +183,7 @@ func (f *Fleet[K]) Ended(at K, spent time.Duration, tokens int64) (expected floa
 		}
 	}
 	counted := took
-	if expected > 0 && r.all.N >= enough {
+	if expected > 0 && r.all.N+f.all.N >= enough { // of many pairs each has few legs of its own
 		counted = min(took, outlier*expected)
 	}
 	f.age += 1 / float64(len(f.ranks))

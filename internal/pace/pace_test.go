@@ -134,6 +134,21 @@ func TestOneLegThatTookVeryLongMovesLittle(t *testing.T) {
 }
 
 // TestValuesAreFinite: whatever is told.
+// TestOneLegThatTookVeryLongMovesLittleOfManyRanks: of the pairs of a large fleet hardly one has
+// legs enough to tell by itself what is usual.
+func TestOneLegThatTookVeryLongMovesLittleOfManyRanks(t *testing.T) {
+	for _, n := range []int{4, 16, 64} {
+		var f Fleet[int]
+		for i := range 400 {
+			f.Ended(i%(n*n), 20*time.Millisecond, 1000)
+		}
+		f.Ended(1, time.Minute, 1000)
+		mean, known := f.Mean()
+		require.True(t, known)
+		require.Less(t, mean.Seconds(1000), 0.024, "%d by %d", n, n)
+	}
+}
+
 func TestValuesAreFinite(t *testing.T) {
 	var f Fleet[worker.Rank]
 	r := rand.New(rand.NewPCG(11, 1))

@@ -60,12 +60,16 @@ func (d *decider) reachOf(w *worker.Worker) reach {
 
 // strand takes prefill workers out of the pick whose KV no decode worker may fetch: those
 // of the reach that has just failed, and those of reaches without a decode worker to pick.
-// It returns false if there is only one reach, or if the request names the prefill worker.
+// It returns false if there is only one reach, if no decode worker may be picked at all, or if the
+// request names the prefill worker.
 func (d *decider) strand() bool {
 	q, v := d.q, &d.v
 	from := q.world.Worker(v.prefill.decision.Rank.ID)
 	if from == nil || q.places.Prefill != nil || domain(q.world, from) == "" && len(q.pool.PrefillFits) < 2 && d.sides == nil {
 		return false
+	}
+	if !slices.ContainsFunc(q.pool.Decode, d.mayDecode) {
+		return false // another prefill worker would help nobody
 	}
 	served := map[reach]bool{d.reachOf(from): false}
 	for _, w := range q.pool.Prefill {
@@ -96,13 +100,15 @@ func domain(world *activation.World, w *worker.Worker) string {
 // Load is not looked at: such a worker may be overloaded.
 func (d *decider) decodes(at reach) bool {
 	q := d.q
-	may := func(w *worker.Worker) bool {
-		if at := q.places.Decode; at != nil {
-			return w.ID == at.Worker.ID
-		}
-		return w.CanServe(worker.Decode) && allowed(q.req.Subset, w) && d.cfg.Health.AllowsSome(w.ID)
-	}
 	return slices.ContainsFunc(q.pool.Decode, func(w *worker.Worker) bool {
-		return w.Fit().Fits(at.fit) && (at.domain == "" || w.HasTaint(at.domain)) && !d.sides.Keeps(at.from, w.ID) && q.constraints.Lacks(w) == "" && may(w)
+		return w.Fit().Fits(at.fit) && (at.domain == "" || w.HasTaint(at.domain)) && !d.sides.Keeps(at.from, w.ID) && q.constraints.Lacks(w) == "" && d.mayDecode(w)
 	})
+}
+
+// mayDecode reports whether the worker may be picked for decode, wherever KV may go.
+func (d *decider) mayDecode(w *worker.Worker) bool {
+	if at := d.q.places.Decode; at != nil {
+		return w.ID == at.Worker.ID
+	}
+	return w.CanServe(worker.Decode) && allowed(d.q.req.Subset, w) && d.cfg.Health.AllowsSome(w.ID)
 }

@@ -27,6 +27,7 @@ type models struct {
 	namespace   string // read-only, as the next
 	passUnknown bool   // see Config.PassUnknown
 	everyone    atomic.Pointer[everyone]
+	only        atomic.Pointer[only]
 }
 
 // untold returns the pool of the workers whose models are not known, nil if there are none.
@@ -46,28 +47,50 @@ func (m *models) noneTold(world *activation.World) bool {
 // same workers are one model, whose first name it returns. It returns the zero Key if there
 // are several models or none.
 func (m *models) onlyModel(world *activation.World, now time.Time) worker.Key {
-	only := worker.Key{}
+	there, several := m.onlyThere(world)
 	for _, k := range world.DepartedKeys(now) { // a model whose workers have all left counts: it may come back
 		if k.Namespace == m.namespace {
-			if only.Model != "" {
-				return worker.Key{}
-			}
-			only = k
+			several = several || there.Model != ""
+			there = k
 		}
 	}
+	if several {
+		return worker.Key{}
+	}
+	return there
+}
+
+// only is the model of a world's workers that is the only one of its namespace.
+type only struct {
+	world   *activation.World
+	key     worker.Key // zero: there is none
+	several bool
+}
+
+// onlyThere is onlyModel without models whose workers have all left. Of a world it is found when it
+// is first asked for: with many adapters that takes long, and clients decide how often it is asked.
+func (m *models) onlyThere(world *activation.World) (key worker.Key, several bool) {
+	if o := m.only.Load(); o != nil && o.world == world {
+		return o.key, o.several
+	}
+	o := &only{world: world}
 	for k := range Keys(world, m.namespace) {
 		p := world.Pool(k)
-		if adapterAlone(p) {
-			continue // the pool of its base model counts instead
+		switch {
+		case o.key.Model != "" && sameWorkers(world.Pool(o.key), p):
+		case adapterAlone(p): // the pool of its base model counts instead
+		case o.key.Model != "":
+			o.several = true
+		default:
+			o.key = k
 		}
-		if only.Model != "" && !sameWorkers(world.Pool(only), p) {
-			return worker.Key{}
-		}
-		if only.Model == "" {
-			only = k
+		if o.several {
+			break
 		}
 	}
-	return m.firstName(world, only)
+	o.key = m.firstName(world, o.key)
+	m.only.Store(o)
+	return o.key, o.several
 }
 
 // firstName returns the name that the first worker of the key's pool has first, of the names,
