@@ -142,8 +142,14 @@ func TestAnEstimateOfAMessageCountsItsTexts(t *testing.T) {
 		require.InDelta(t, len(long)/4, p.ISLTokens, 40, c.body[:60])
 		require.NotEmpty(t, p.Hashes)
 	}
-	p := resolved(t, r, worker.VLLM, "/v1/messages", `{"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","data":"`+long+`"}}]}]}`)
-	require.Less(t, p.ISLTokens, 400)
+	picture := `{"type":"image","source":{"type":"base64","data":"` + long + `"}}`
+	for _, c := range []struct{ path, body string }{
+		{"/v1/messages", `{"model":"m","messages":[{"role":"user","content":[` + picture + `]}]}`},
+		{"/v1/messages", `{"model":"m","messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"i","content":[` + picture + `]}]}]}`},
+		{"/v1/responses", `{"model":"m","input":[{"type":"function_call_output","call_id":"i","output":[{"type":"input_image","image_url":"` + long + `"}]}]}`},
+	} {
+		require.Less(t, resolved(t, r, worker.VLLM, c.path, c.body).ISLTokens, 300, c.body[:80])
+	}
 }
 
 // TestWithMembersThatChangeTokensNothingIsClaimed: such a prompt is not made here, no count of it shows
