@@ -22,7 +22,9 @@ type Answer struct {
 	reading   bool               // first events are looked for here: the pieces come through the main leg, and no token has come
 	events    openai.FirstEvents // reads those first events
 	unserved  blame.Sight        // what the first events say, if they do not serve the request; else ""
-	failed    bool               // a finish reason that has passed says that the engine has failed
+	follows   bool               // it is a stream of events that is read here, and its first events serve the request
+	later     openai.LaterEvents // reads what comes behind the first token
+	failed    bool               // what has passed says that the engine has failed
 	Relayed   time.Time          // when the head went to the client
 	held      []piece
 	heldBytes int
@@ -105,6 +107,7 @@ func (a *Answer) serves(ev *Event, reads bool) {
 	events := IsEventStream(ev.Headers.ContentType) && !ev.Headers.Encoded
 	a.streams = events && !ev.EndOfStream
 	a.reading = a.throughUs() && reads && a.streams
+	a.follows = a.reading
 	if a.carriage == inDuplex && events {
 		a.carriage = asEvents
 	}
@@ -175,15 +178,16 @@ func (a *Answer) sightOfStart(passes bool) blame.Sight {
 	return a.sightOfHead(passes)
 }
 
-// read looks for first events in a piece of the answer, and for a finish reason. Once it has found something, it
-// looks no further.
+// read looks for first events in a piece of the answer until it has found something, and for what
+// says that the engine has failed.
 func (a *Answer) read(p piece) openai.Finding {
-	a.failed = a.failed || openai.FindFinish(p.body).Failed()
-	if !a.reading {
-		return openai.FoundNothing
+	found := openai.FoundNothing
+	if a.reading {
+		found = a.events.Read(p.body, p.last)
+		a.reading = found == openai.FoundNothing
+		a.follows = found != openai.FoundError && found != openai.FoundEnd
 	}
-	found := a.events.Read(p.body, p.last)
-	a.reading = found == openai.FoundNothing
+	a.failed = a.later.Failed(p.body, a.follows && !a.reading) || a.failed
 	return found
 }
 
