@@ -1,6 +1,7 @@
 package leg
 
 import (
+	"bytes"
 	"strconv"
 	"strings"
 	"time"
@@ -59,7 +60,8 @@ type sent uint8
 
 const (
 	sentNothing sent = iota
-	sentLines        // whole lines: an event can be added
+	sentEvents       // whole events, as an empty line ends each: another can be added
+	sentLines        // whole lines
 	sentPart         // the last line is not whole
 )
 
@@ -213,8 +215,12 @@ func (a *Answer) pass(p piece) Effect {
 	}
 	if n := len(p.body); n > 0 && p.of == wire.ResponseBody {
 		a.passed += uint64(n)
-		a.sent = sentLines
-		if p.body[n-1] != '\n' {
+		switch {
+		case bytes.HasSuffix(p.body, []byte("\n\n")):
+			a.sent = sentEvents
+		case p.body[n-1] == '\n':
+			a.sent = sentLines
+		default:
 			a.sent = sentPart
 		}
 	}
@@ -229,11 +235,16 @@ func (a *Answer) release() []piece {
 	return held
 }
 
-// cutWith returns what ends an event stream on the path that is cut: an event with the error f.
+// cutWith returns what ends an event stream on the path that is cut: an event with the error f. It is
+// no part of what was sent before: an empty line more says nothing.
 func (a *Answer) cutWith(f *Failure, path string) []byte {
 	var event []byte
-	if a.sent == sentPart {
+	switch a.sent {
+	case sentPart:
 		event = append(event, "\n\n"...)
+	case sentLines:
+		event = append(event, '\n')
+	case sentNothing, sentEvents:
 	}
 	return openai.AppendSSEErrorAt(event, path, f.Status, f.Kind, f.Code, f.Message, f.Param)
 }
