@@ -85,7 +85,7 @@ var groups = []group{
 	{BrokeOff, servers, "Envoy's access log: UC, UR, UPE, or details that begin upstream_reset", Row{Charge: Break, Suspect: true, Outcome: Cut}},
 	{Unsent, servers, "the same, before Envoy had sent a byte on: Envoy begins a fresh attempt", Row{Charge: Break, Suspect: true, Avoid: It, Outcome: Retried}},
 	{Stalled, servers, "the answer's bytes have stood still for longer than they may: Envoy's access log, or the plugin where the answer passes it; and too few have been sent for the client to be what holds them up", Row{Charge: Break, Suspect: true, Outcome: Cut}},
-	{Failing, servers, "the worker: a finish reason error or abort after the answer has begun, where the answer passes the plugin: it broke off in good form", Row{Charge: Break, Suspect: true, Outcome: Cut}},
+	{Failing, servers, "the worker: a finish reason error or abort, or an error event other than 4xx, after the answer has begun, where the answer passes the plugin: it broke off in good form", Row{Charge: Break, Suspect: true, Outcome: Cut}},
 	{Expired, servers, "Envoy's access log: a timer, after the answer began; or the plugin's own timer, if Envoy's is late", Row{Outcome: Cut}},
 	{Served, all, "the whole answer", Row{Charge: Credit, Outcome: OK}},
 	{ClientLeft, servers, "Envoy's access log: DC; or the stream's end before an answer", Row{Outcome: Left}},

@@ -1,6 +1,7 @@
 package leg
 
 import (
+	"bytes"
 	"strconv"
 	"strings"
 	"time"
@@ -22,7 +23,9 @@ type Answer struct {
 	reading   bool               // first events are looked for here: the pieces come through the main leg, and no token has come
 	events    openai.FirstEvents // reads those first events
 	unserved  blame.Sight        // what the first events say, if they do not serve the request; else ""
-	failed    bool               // a finish reason that has passed says that the engine has failed
+	follows   bool               // it is a stream of events that is read here, and its first events serve the request
+	later     openai.LaterEvents // reads what comes behind the first token
+	failed    bool               // what has passed says that the engine has failed
 	Relayed   time.Time          // when the head went to the client
 	held      []piece
 	heldBytes int
@@ -57,7 +60,8 @@ type sent uint8
 
 const (
 	sentNothing sent = iota
-	sentLines        // whole lines: an event can be added
+	sentEvents       // whole events, as an empty line ends each: another can be added
+	sentLines        // whole lines
 	sentPart         // the last line is not whole
 )
 
@@ -105,6 +109,7 @@ func (a *Answer) serves(ev *Event, reads bool) {
 	events := IsEventStream(ev.Headers.ContentType) && !ev.Headers.Encoded
 	a.streams = events && !ev.EndOfStream
 	a.reading = a.throughUs() && reads && a.streams
+	a.follows = a.reading
 	if a.carriage == inDuplex && events {
 		a.carriage = asEvents
 	}
@@ -175,15 +180,16 @@ func (a *Answer) sightOfStart(passes bool) blame.Sight {
 	return a.sightOfHead(passes)
 }
 
-// read looks for first events in a piece of the answer, and for a finish reason. Once it has found something, it
-// looks no further.
+// read looks for first events in a piece of the answer until it has found something, and for what
+// says that the engine has failed.
 func (a *Answer) read(p piece) openai.Finding {
-	a.failed = a.failed || openai.FindFinish(p.body).Failed()
-	if !a.reading {
-		return openai.FoundNothing
+	found := openai.FoundNothing
+	if a.reading {
+		found = a.events.Read(p.body, p.last)
+		a.reading = found == openai.FoundNothing
+		a.follows = found != openai.FoundError && found != openai.FoundEnd
 	}
-	found := a.events.Read(p.body, p.last)
-	a.reading = found == openai.FoundNothing
+	a.failed = a.later.Failed(p.body, a.follows && !a.reading) || a.failed
 	return found
 }
 
@@ -209,8 +215,12 @@ func (a *Answer) pass(p piece) Effect {
 	}
 	if n := len(p.body); n > 0 && p.of == wire.ResponseBody {
 		a.passed += uint64(n)
-		a.sent = sentLines
-		if p.body[n-1] != '\n' {
+		switch {
+		case bytes.HasSuffix(p.body, []byte("\n\n")):
+			a.sent = sentEvents
+		case p.body[n-1] == '\n':
+			a.sent = sentLines
+		default:
 			a.sent = sentPart
 		}
 	}
@@ -225,11 +235,16 @@ func (a *Answer) release() []piece {
 	return held
 }
 
-// cutWith returns what ends an event stream on the path that is cut: an event with the error f.
+// cutWith returns what ends an event stream on the path that is cut: an event with the error f. It is
+// no part of what was sent before: an empty line more says nothing.
 func (a *Answer) cutWith(f *Failure, path string) []byte {
 	var event []byte
-	if a.sent == sentPart {
+	switch a.sent {
+	case sentPart:
 		event = append(event, "\n\n"...)
+	case sentLines:
+		event = append(event, '\n')
+	case sentNothing, sentEvents:
 	}
 	return openai.AppendSSEErrorAt(event, path, f.Status, f.Kind, f.Code, f.Message, f.Param)
 }

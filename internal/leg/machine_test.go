@@ -43,7 +43,7 @@ import (
 //	found seen=SIGHT [odd]       what the other stream has read
 //	response-headers status=N [local=FLAGS] [eos] [odd] [events] [encoded] [answered=ID/RANK or unknown]
 //	                             the input is what has come of an error's body
-//	response-body [more]         the input is the body
+//	response-body [more] [ends]  the input is the body; ends: and an empty line
 //	response-trailers
 //	gone [worker=ID] [aside] | drain | logged [seen=SIGHT] [unreached] | log-broken | runs
 //	closed
@@ -171,6 +171,9 @@ func (dr *mainDriver) run(t *testing.T, d *datadriven.TestData) string {
 		ev.Answerer = answererArg(t, str(d, "answered", ""))
 	case "response-body":
 		ev = Event{Kind: EventResponseBody, Body: []byte(strings.TrimSuffix(d.Input, "\n")), EndOfStream: !d.HasArg("more")}
+		if d.HasArg("ends") {
+			ev.Body = append(ev.Body, "\n\n"...)
+		}
 	case "response-trailers":
 		ev = Event{Kind: EventResponseTrailers}
 	case "found":

@@ -86,6 +86,26 @@ func BenchmarkValidOfEncodingJSON(b *testing.B) {
 	}
 }
 
+// BenchmarkLaterEvents has a piece as vLLM sends it, and what was read of it before.
+func BenchmarkLaterEvents(b *testing.B) {
+	piece := []byte(`data: {"id":"chatcmpl-8a1d2f0c9b7e4f6a","object":"chat.completion.chunk","created":1764500000,"model":"meta-llama/Llama-3.1-8B-Instruct",` +
+		`"choices":[{"index":0,"delta":{"content":" the"},"logprobs":null,"finish_reason":null,"token_ids":null}]}` + "\n\n")
+	b.Run("finish reason alone", func(b *testing.B) {
+		for b.Loop() {
+			FindFinish(piece)
+		}
+	})
+	for name, p := range map[string][]byte{"events": piece, "events that are cut": piece[:len(piece)-9]} {
+		b.Run(name, func(b *testing.B) {
+			var l LaterEvents
+			b.ReportAllocs()
+			for b.Loop() {
+				l.Failed(p, true)
+			}
+		})
+	}
+}
+
 func TestTheHotPathAllocatesNothing(t *testing.T) {
 	members := []byte(`"bootstrap_host":"10.0.0.5","bootstrap_port":8998,"bootstrap_room":1`)
 	var r Request
@@ -120,6 +140,9 @@ func TestTheHotPathAllocatesNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(20, func() { _ = Scan(Generate, sampling, &r) }), "sampling parameters")
 	answer := []byte(`{"choices":[{"finish_reason":"length"}],"usage":{"a":1},"meta_info":{"finish_reason":{"type":"length"}}}`)
 	require.Zero(t, testing.AllocsPerRun(20, func() { _, _ = ScanAnswer(answer) }), "answer")
+	var later LaterEvents
+	event := []byte(`data: {"id":"a","choices":[{"delta":{"content":"b"},"finish_reason":null}]}`) // which the next piece ends
+	require.Zero(t, testing.AllocsPerRun(20, func() { later.Failed(event, true) }), "a piece of an answer")
 }
 
 func TestTenMegabytesAreScanned(t *testing.T) {

@@ -207,3 +207,96 @@ func isEmpty(v []byte) bool {
 	}
 	return false
 }
+
+// LaterEvents reads the pieces of an answer for what says that its engine has failed: a finish
+// reason, and in an event stream, once the first token has come, an error event. vLLM's chats end
+// with such an event in place of the finish reason error. The zero value is ready. It is not safe for
+// concurrent use, and allocates nothing.
+type LaterEvents struct {
+	tail [lateTail]byte // how a piece ended that did not end with a line
+	n    int            // bytes of tail
+	amid bool           // tail does not begin with its line
+}
+
+// lateTail is longer than what is looked for, which may begin in one piece and end in another.
+const lateTail = 64
+
+// Failed takes the next piece, and reports whether the engine says in it that it has failed. errors
+// says that an error event counts.
+func (l *LaterEvents) Failed(piece []byte, errors bool) bool {
+	failed := failedIn(piece, errors, l.n > 0)
+	if l.n > 0 && !failed {
+		var room [2 * lateTail]byte
+		both := append(append(room[:0], l.tail[:l.n]...), piece[:min(len(piece), lateTail)]...)
+		failed = failedIn(both, errors, l.amid)
+	}
+	end := bytes.LastIndexByte(piece, '\n') + 1
+	if end > 0 {
+		l.n, l.amid = 0, false
+	}
+	piece = piece[end:]
+	if over := l.n + len(piece) - lateTail; over > 0 {
+		l.n = copy(l.tail[:], l.tail[min(over, l.n):l.n])
+		piece, l.amid = piece[len(piece)-(lateTail-l.n):], true
+	}
+	l.n += copy(l.tail[l.n:], piece)
+	return failed
+}
+
+// failedIn looks in b, which begins amid a line or with one.
+func failedIn(b []byte, errors, amid bool) bool {
+	if FindFinish(b).Failed() {
+		return true
+	}
+	for errors {
+		if !amid && isErrorLine(b) {
+			return true
+		}
+		end := bytes.IndexByte(b, '\n')
+		if end < 0 {
+			return false
+		}
+		b, amid = b[end+1:], false
+	}
+	return false
+}
+
+// isErrorLine reports whether b begins with a line of an error event: its name, or data whose first
+// member says so. An error with the code 4xx is the request's own fault. It returns false, too, if b
+// ends too early to tell.
+func isErrorLine(b []byte) bool {
+	if name, ok := bytes.CutPrefix(b, []byte("event:")); ok {
+		line, _, ended := bytes.Cut(name, []byte{'\n'})
+		switch string(bytes.TrimSpace(line)) {
+		case "error", "response.failed":
+			return ended
+		}
+		return false
+	}
+	data, ok := bytes.CutPrefix(b, []byte("data:"))
+	i := skipSpace(data, 0)
+	if !ok || i >= len(data) || data[i] != '{' {
+		return false
+	}
+	data = data[skipSpace(data, i+1):]
+	if v, ok := valueBehind(data, `"error"`); ok {
+		var f FirstEvents
+		line, _, _ := bytes.Cut(b[len("data:"):], []byte{'\n'})
+		return v[0] != 'n' && (f.event(line) != FoundError || f.status/100 != 4) // n: of null
+	}
+	v, ok := valueBehind(data, `"type"`)
+	return ok && (bytes.HasPrefix(v, []byte(`"error"`)) || bytes.HasPrefix(v, []byte(`"response.failed"`)))
+}
+
+// valueBehind returns b from the value of its first member on, if that has the key.
+func valueBehind(b []byte, key string) ([]byte, bool) {
+	if !bytes.HasPrefix(b, []byte(key)) {
+		return nil, false
+	}
+	i := skipSpace(b, len(key))
+	if i < len(b) && b[i] == ':' {
+		i = skipSpace(b, i+1)
+		return b[i:], i < len(b)
+	}
+	return nil, false
+}

@@ -1,6 +1,7 @@
 package openai_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -91,5 +92,51 @@ func FuzzFirstEvents(f *testing.F) {
 		if want != FoundOther || len(stream) <= MaxFirstEvents { // over the limit a token may have come before it
 			require.Equal(t, want.String(), got.String())
 		}
+		var later LaterEvents
+		for piece := range slices.Chunk(stream, 1+at) {
+			later.Failed(piece, true)
+		}
 	})
+}
+
+// TestAnAnswerThatFailsBehindItsFirstToken: by a finish reason or an error event, wherever pieces end.
+func TestAnAnswerThatFailsBehindItsFirstToken(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("long ", 40)
+	failed := func(l *LaterEvents, piece string) bool { return l.Failed([]byte(piece), true) }
+	for answer, want := range map[string]bool{
+		`data: {"error": {"message":"` + long + `","code":500}}`:                           true,
+		`data:{"error":"x"}` + "\r\n":                                                      true,
+		`data: { "error" : null, "id":1}`:                                                  false,
+		`data: {"typ":"error","message":"x"}`:                                              false,
+		`data: {"type": "error","error":{}}`:                                               true,
+		`data: {"type":"response.failed","response":{}}`:                                   true,
+		`data: {"type":"response.completed"}`:                                              false,
+		"event: error\ndata: {":                                                            true,
+		"event:response.failed\r\ndata: {":                                                 true,
+		"event: response.created\ndata: {}\n\nevent: errors\n":                             false,
+		`data: {"choices":[{"delta":{"content":"\ndata: {\"error\":1}"}}]}`:                false,
+		`data: {"id":"` + long + `data: {\"error\":1}` + long + `data: {"error":1}`:        false,
+		`: data: {"error":1}`:                                                              false,
+		`data: ["error"]`:                                                                  false,
+		`data: {"choices":[{"delta":{"content":"` + long + `"},"finish_reason":"abort"}]}`: true,
+		`data: {"text":"` + long + `","meta_info":{"finish_reason":{"type":"abort"}}}`:     true,
+		`data: {"choices":[{"delta":{"content":"` + long + `"},"finish_reason":"stop"}]}`:  false,
+	} {
+		for _, whole := range []string{answer, "data: {\"id\":1}\n\n" + answer + "\n\ndata: [DONE]\n\n"} {
+			for at := range len(whole) {
+				var l LaterEvents
+				first := failed(&l, whole[:at])
+				require.Equal(t, want, failed(&l, whole[at:]) || first, "%s at %d", whole, at)
+			}
+			var l LaterEvents
+			got := false
+			for i := range len(whole) {
+				got = failed(&l, whole[i:i+1]) || got
+			}
+			require.Equal(t, want, got, "byte by byte: %s", whole)
+		}
+	}
+	require.False(t, new(LaterEvents).Failed([]byte(`data: {"error":1}`), false), "before the first token others see to it")
+	require.False(t, new(LaterEvents).Failed([]byte(`data: {"error":{"message":"`+long+`","code":400}}`+"\n\n"), true), "the request's own fault")
 }

@@ -116,7 +116,7 @@ func visitMessage(b []byte, s Span, visit func(PieceKind, []byte)) {
 		visit(PieceText, s.Of(b))
 		return
 	}
-	var role, name, content, calls, call Span
+	var role, name, content, calls, call, output Span
 	for k, v, ok := firstMember(b, s.Start); ok; k, v, ok = nextMember(b, v) {
 		switch {
 		case isKey(b, k, "role"):
@@ -129,7 +129,9 @@ func visitMessage(b []byte, s Span, visit func(PieceKind, []byte)) {
 			calls = v
 		case isKey(b, k, "tool_call_id"), isKey(b, k, "call_id"):
 			call = v
-		case isKey(b, k, "arguments"), isKey(b, k, "output"), isKey(b, k, "summary"): // items of /v1/responses
+		case isKey(b, k, "output"): // the three of items of /v1/responses
+			calls, output = v, v
+		case isKey(b, k, "arguments"), isKey(b, k, "summary"):
 			calls = v
 		}
 	}
@@ -138,7 +140,7 @@ func visitMessage(b []byte, s Span, visit func(PieceKind, []byte)) {
 		case v.End == 0 || b[v.Start] == 'n':
 		case b[v.Start] == '"':
 			visit(PieceText, inside(v).Of(b))
-		case v == content && b[v.Start] == '[':
+		case (v == content || v == output) && b[v.Start] == '[':
 			visitContent(b, v.Start, visit)
 		default:
 			visit(PieceText, v.Of(b))
@@ -149,48 +151,57 @@ func visitMessage(b []byte, s Span, visit func(PieceKind, []byte)) {
 // visitContent visits the parts of the message content at i, which is an array.
 func visitContent(b []byte, i int, visit func(PieceKind, []byte)) {
 	for s, more := firstElement(b, i); more; s, more = nextElement(b, s) {
-		kind, piece := pieceOf(b, s)
-		visit(kind, piece.Of(b))
+		switch kind, piece, parts := pieceOf(b, s); {
+		case parts.End != 0:
+			visitContent(b, parts.Start, visit)
+		case piece.End != 0:
+			visit(kind, piece.Of(b))
+		}
 	}
 }
 
-// pieceOf returns the kind and the piece of the content part at s.
-func pieceOf(b []byte, s Span) (PieceKind, Span) {
+// pieceOf returns the kind and the piece of the content part at s. parts has the list of the parts of
+// a tool's result. If both are zero, the engine skips the part.
+func pieceOf(b []byte, s Span) (kind PieceKind, piece, parts Span) {
 	switch b[s.Start] {
 	case '"':
-		return PieceText, inside(s)
+		return PieceText, inside(s), parts
 	case '{':
 	default:
-		return PieceText, s
+		return PieceText, s, parts
 	}
 	var buf [6 * maxKeyLen]byte
 	var text Span
-	media, raw := false, false
+	media, raw, skipped := false, false, false
 	for k, v, ok := firstMember(b, s.Start); ok; k, v, ok = nextMember(b, v) {
 		switch name := keyOf(b, k, &buf); {
 		case string(name) == "type":
-			raw = isToolType(b, v)
+			raw, skipped = isToolType(b, v), string(v.Of(b)) == `"redacted_thinking"`
 			media = media || !raw && !isTextType(b, v)
 		case isTextName(name) && b[v.Start] == '"':
 			text = v
+		case string(name) == "content" && b[v.Start] == '[':
+			parts = v
 		case isMediaName(name):
 			media = true
 		}
 	}
 	switch {
+	case skipped: // vLLM's entrypoints/anthropic/serving.py, 0.32
+		return PieceText, Span{}, Span{}
 	case media || text.End == 0 && !raw:
-		return PieceMedia, s
+		return PieceMedia, s, Span{}
 	case raw:
-		return PieceText, s
+		return PieceText, s, parts
 	}
-	return PieceText, inside(text)
+	return PieceText, inside(text), Span{}
 }
 
 // isToolType reports whether the type at v is that of a part of Anthropic's API whose members are
 // text for the model.
 func isToolType(b []byte, v Span) bool {
 	switch string(v.Of(b)) {
-	case `"tool_use"`, `"tool_result"`, `"tool_reference"`, `"redacted_thinking"`:
+	case `"tool_use"`, `"tool_result"`, `"tool_reference"`:
 		return true
 	}
 	return false
@@ -326,7 +337,7 @@ func mediaIn(b []byte, message Span) (content Span, before int, found bool) {
 		return content, 0, false
 	}
 	for s, more := firstElement(b, content.Start); more; s, more = nextElement(b, s) {
-		if kind, _ := pieceOf(b, s); kind == PieceMedia {
+		if kind, _, _ := pieceOf(b, s); kind == PieceMedia {
 			return content, before, true
 		}
 		before = s.End

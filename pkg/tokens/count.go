@@ -43,5 +43,5 @@ func (r *Resolver) Count(q Query, ep worker.Endpoint, told func(tokens int)) boo
 // counts reports whether an engine counts as many tokens of q's prompt as its tokenizer tells.
 func (r *Resolver) counts(q *Query) bool {
 	return tokenizeTells(q) && !q.Request.Given(q.Body, openai.AddSpecialTokens) && q.keeps() == math.MaxInt &&
-		q.page == "" && q.made.path == 0 && !q.unread() && r.mediaOf(q).parts == 0
+		q.page == "" && q.made.path == 0 && !q.odd && !q.unread() && r.mediaOf(q).parts == 0
 }

@@ -149,7 +149,7 @@ func (f *files) begin(c *chat.Caller, now time.Time) bool {
 func (r *Resolver) fromFiles(q *Query, s *Scratch) (Prompt, bool) {
 	f := r.filesOf(q.Key.Model)
 	of, ok := formOf(q)
-	if f == nil || !ok || f.state(of) != Exact {
+	if f == nil || !ok || q.odd || f.state(of) != Exact {
 		return Prompt{}, false
 	}
 	began := time.Now()

@@ -1,6 +1,7 @@
 package tokens
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -43,6 +44,7 @@ func filesModel(t *testing.T) *local.Model {
 // counting is an engine that tokenizes as a model's files do, except where odd says so.
 type counting struct {
 	m    *local.Model
+	of   worker.Engine          // none: vLLM
 	odd  func(body []byte) bool // its answer has a token more
 	swap func(body []byte) bool // its answer has another token
 	down bool
@@ -71,7 +73,7 @@ func (c *counting) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	ids, _, err := c.m.Append(nil, CallerOf(worker.VLLM), &r, body)
+	ids, _, err := c.m.Append(nil, CallerOf(cmp.Or(c.of, worker.VLLM)), &r, body)
 	if err != nil {
 		return answered(http.StatusBadRequest, "")
 	}

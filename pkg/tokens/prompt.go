@@ -117,6 +117,7 @@ type Query struct {
 	// Set by [Resolver.Read].
 	made conversion // of which Request is what the engine makes; zero: it is the client's
 	page string     // the path at which the engine tells its tokens; "": at none of its own
+	odd  bool       // the engine's prompt has other tokens than can be told (retold)
 }
 
 // hashing is what the hashes of a prompt depend on besides its tokens.

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/seed-60ae5743/baton/internal/engine/engines"
 	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -54,9 +56,30 @@ func converts(p openai.Path) bool { return p == openai.Responses || p == openai.
 // makes of it, in memory of its own. It is called once for a query, before the methods that resolve
 // it.
 func (r *Resolver) Read(q Query) Query {
-	if q.Request == nil || !converts(q.Request.Path) || r.cfg.Mode == Off {
+	if q.Request == nil || r.cfg.Mode == Off {
 		return q
 	}
+	if converts(q.Request.Path) {
+		q = r.convert(q)
+	}
+	if k := engines.HandOff(q.Engine); k != nil {
+		k.Takes.Retokens(q.Body, q.Request, q.retold)
+	}
+	return q
+}
+
+// retold notes the value of a member by which the engine's prompt has other tokens. In a chat it
+// changes some of those that the template writes. A picture beside a text may stand anywhere in it
+// and be of any length, so all blocks count as the picture's own.
+func (q *Query) retold(value []byte) {
+	q.odd = true
+	if q.Request.Path != openai.ChatCompletions {
+		sum := xxh3.Hash128(value).Bytes()
+		q.Salt.CacheSalt += string(sum[:])
+	}
+}
+
+func (r *Resolver) convert(q Query) Query {
 	e := engines.Of(q.Engine)
 	of := conversion{q.Key.Model, q.Engine, q.Request.Path}
 	right, compared := r.conversions.state(of)

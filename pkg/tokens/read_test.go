@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -141,6 +142,66 @@ func TestAnEstimateOfAMessageCountsItsTexts(t *testing.T) {
 		require.InDelta(t, len(long)/4, p.ISLTokens, 40, c.body[:60])
 		require.NotEmpty(t, p.Hashes)
 	}
-	p := resolved(t, r, worker.VLLM, "/v1/messages", `{"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","data":"`+long+`"}}]}]}`)
-	require.Less(t, p.ISLTokens, 400)
+	picture := `{"type":"image","source":{"type":"base64","data":"` + long + `"}}`
+	for _, c := range []struct{ path, body string }{
+		{"/v1/messages", `{"model":"m","messages":[{"role":"user","content":[` + picture + `]}]}`},
+		{"/v1/messages", `{"model":"m","messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"i","content":[` + picture + `]}]}]}`},
+		{"/v1/responses", `{"model":"m","input":[{"type":"function_call_output","call_id":"i","output":[{"type":"input_image","image_url":"` + long + `"}]}]}`},
+	} {
+		require.Less(t, resolved(t, r, worker.VLLM, c.path, c.body).ISLTokens, 300, c.body[:80])
+	}
+}
+
+// TestWithMembersThatChangeTokensNothingIsClaimed: such a prompt is not made here, no count of it shows
+// anything of the files, and beside a text each picture has blocks of its own.
+func TestWithMembersThatChangeTokensNothingIsClaimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, told := filesResolver(t, &counting{m: filesModel(t), of: worker.SGLang})
+		defer r.Close()
+		chat := func(more string) string {
+			return `{"model":"m","messages":[{"role":"user","content":"what is this?"}]` + more + `}`
+		}
+		const chats, native = "/v1/chat/completions", "/generate"
+		resolved(t, r, worker.SGLang, chats, `{"model":"m","messages":[{"role":"user","content":"hello"}]}`) // begins the trial
+		synctest.Wait()
+		require.Len(t, *told, 2)
+		plain := resolved(t, r, worker.SGLang, chats, chat(`,"reasoning":null`))
+		require.Equal(t, FromLocal, plain.Source)
+		require.True(t, plain.Exact)
+		for _, more := range []string{`,"reasoning":{"effort":"none"}`, `,"thinking":true`, `,"task":"action"`} {
+			p := resolved(t, r, worker.SGLang, chats, chat(more))
+			require.Equal(t, FromEngine, p.Source, more)
+			require.False(t, p.Exact, more)
+			p.Claim.Counted(p.ISLTokens + 3)
+			require.Equal(t, plain.Hashes, p.Hashes, "most of it is what it was")
+			q := filesQuery(t, openai.ChatCompletions, chat(more))
+			q.Engine = worker.SGLang
+			require.False(t, r.Count(r.Read(q), worker.Endpoint{}, nil))
+		}
+		require.True(t, resolved(t, r, worker.VLLM, chats, chat(`,"thinking":true`)).Exact, "which vLLM does not read")
+		for _, prompt := range []string{`{"text":"what is this?"`, `{"input_ids":[1,2,3,4,5,6,7,8]`} {
+			of := func(more string) Prompt { return resolved(t, r, worker.SGLang, native, prompt+more) }
+			require.True(t, of("}").Exact)
+			one := of(`,"image_data":"one"}`)
+			require.False(t, one.Exact)
+			require.NotEmpty(t, one.Hashes)
+			require.Equal(t, one.Hashes, of(`,"image_data":"one"}`).Hashes)
+			for _, other := range []string{"}", `,"image_data":["two"]}`, `,"video_data":"one","audio_data":"two"}`} {
+				require.NotEqual(t, one.Hashes[0], of(other).Hashes[0], other)
+			}
+		}
+		require.Len(t, *told, 2, "the files are as good as before")
+	})
+}
+
+func TestTwoPicturesUnderOneTextAreNoEstimatedPrefix(t *testing.T) {
+	r, err := New(Config{Mode: EstimateOnly, EstimateBytesPerToken: 1})
+	require.NoError(t, err)
+	defer r.Close()
+	of := func(picture string) Prompt {
+		return resolved(t, r, worker.SGLang, "/generate", `{"text":"what is this? tell me more","image_data":"`+picture+`"}`)
+	}
+	one, two := of("one"), of("two")
+	require.NotEmpty(t, one.Hashes)
+	require.NotEqual(t, one.Hashes[0], two.Hashes[0])
 }

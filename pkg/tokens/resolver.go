@@ -187,9 +187,10 @@ func (r *Resolver) fromRequest(q Query, s *Scratch) Prompt {
 
 // counted says of p, whose tokens are known, whether the engine that computes it counts as
 // many. It may cut a prompt that is as long as the model takes. Its tokenizer's answer counts
-// only if the question had all that the tokens depend on.
+// only if the question had all that the tokens depend on. With some members nobody but the engine
+// knows its tokens.
 func (q *Query) counted(p Prompt) Prompt {
-	p.Exact = !p.Partial && (q.MaxModelLen == 0 || p.ISLTokens < q.MaxModelLen) &&
+	p.Exact = !p.Partial && !q.odd && (q.MaxModelLen == 0 || p.ISLTokens < q.MaxModelLen) &&
 		(p.Source != FromEngine || tokenizeTells(q) && !q.Request.Given(q.Body, openai.AddSpecialTokens))
 	return p
 }

@@ -81,7 +81,7 @@ func TestADecodeThatCountsOtherwiseIsNotUsed(t *testing.T) {
 }
 
 // TestAnAnswerThatEndsInAnAbortIsItsWorkersFault: where answers pass the plugin, as in a gateway in full
-// duplex, their finish reason is read.
+// duplex, their finish reason is read, and an error event behind the first token.
 func TestAnAnswerThatEndsInAnAbortIsItsWorkersFault(t *testing.T) {
 	t.Parallel()
 	for leg, l := range map[string]layout{
@@ -104,6 +104,16 @@ func TestAnAnswerThatEndsInAnAbortIsItsWorkersFault(t *testing.T) {
 			})
 			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion("and serves the next", 4, false)), "and serves the next", 4)
 			f.awaitOutcomes(1, "ok")
+
+			f.fault(of, enginesim.Fault{Mode: enginesim.FaultError, When: enginesim.Mid, Count: 1})
+			r = f.send(t.Context(), "/v1/completions", completion("the engine fails amid it", 4, true))
+			require.NoError(t, r.err)
+			require.Equal(t, http.StatusOK, r.status, r.body)
+			require.Contains(t, r.body, "injected error")
+			f.awaitOutcomes(2, "cut", `code="answer_cut"`)
+			f.await("it to be judged, too", func() bool {
+				return f.metric("baton_blame_total", fmt.Sprintf("leg=%q", leg), `seen="finish_reason"`) == 2
+			})
 		})
 	}
 }

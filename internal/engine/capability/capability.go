@@ -29,6 +29,7 @@ type Row struct {
 	Member string
 	Stops  string // the values that prevent a hand-off, as the file has them; "": none
 	Never  bool   // such a value ends the engine: it must not get one
+	Tokens bool   // with any value the prompt has other tokens
 	Source Source
 	when   []condition
 }
@@ -110,6 +111,27 @@ func (t *Table) Ends(body []byte, r *openai.Request) (row *Row) {
 		}
 	}
 	return nil
+}
+
+// Retokens calls visit with the value of each member of the request by which its prompt has other
+// tokens. Of members beyond [openai.MostOthers] nobody knows, so visit then gets the whole body.
+func (t *Table) Retokens(body []byte, r *openai.Request, visit func(value []byte)) {
+	if !t.Takes(r.Path) {
+		return
+	}
+	all := r.EachMember(func(f openai.Field, key, val openai.Span) bool {
+		rows := t.on[r.Path][f.String()]
+		if f == openai.NoField {
+			rows = t.on[r.Path][string(openai.KeyText(body, key))]
+		}
+		if slices.ContainsFunc(rows, func(row *Row) bool { return row.Tokens }) && given(val.Of(body)) {
+			visit(val.Of(body))
+		}
+		return true
+	})
+	if !all {
+		visit(body)
+	}
 }
 
 // judge judges the members of one request.

@@ -40,7 +40,7 @@ func TestAFileThatIsMalformedIsRefusedWithItsLine(t *testing.T) {
 		"pass a":                                 `line 1: pass: expected a line "source VERSION PLACE" before it`,
 		"source 1":                               "",
 		"source":                                 "line 1: source: expected something behind it",
-		"\nsource 1 a\nsplit b":                  "line 3: split: expected source, apart, one, any, pass, stop or never",
+		"\nsource 1 a\nsplit b":                  "line 3: split: expected source, apart, one, any, pass, tokens, stop or never",
 		"source 1 a\nstop b":                     "line 2: stop: expected MEMBER TEST, with MEMBER TEST or nothing behind it",
 		"source 1 a\nstop b maybe":               "line 2: maybe: expected a number or a word behind it",
 		"source 1 a\nstop b maybe 1":             "line 2: maybe: expected given, true, empty, is, beside, from, over or not",
@@ -144,6 +144,27 @@ func TestAValueByWhichTheEngineEndsIsFound(t *testing.T) {
 		require.Equal(t, want, got, body)
 	}
 	require.Nil(t, (*Table)(nil).Ends(nil, new(openai.Request)))
+}
+
+// TestMembersThatChangeTheTokensAreTold: with their values, unless they are null; and all that may
+// hide among too many.
+func TestMembersThatChangeTheTokensAreTold(t *testing.T) {
+	table := Must("source 1 a\napart /generate\npass text input_ids\ntokens picture sound\n").Only(openai.Generate)
+	for body, want := range map[string][]string{
+		`{"text":"a","other":1}`: nil, `{"text":"a","picture":null}`: nil, `{"sampling_params":{"picture":1},"text":"a"}`: nil,
+		`{"text":"a","sound":[2],"p\u0069cture":"b"}`: {"[2]", `"b"`},
+	} {
+		var r openai.Request
+		require.NoError(t, openai.Scan(openai.Generate, []byte(body), &r), body)
+		var got []string
+		table.Retokens([]byte(body), &r, func(v []byte) { got = append(got, string(v)) })
+		require.Equal(t, want, got, body)
+	}
+	var r openai.Request
+	many := []byte(`{"text":"a"` + strings.Repeat(`,"m":1`, openai.MostOthers) + `,"picture":1}`)
+	require.NoError(t, openai.Scan(openai.Generate, many, &r))
+	table.Retokens(many, &r, func(v []byte) { require.Equal(t, many, v) })
+	require.NotPanics(t, func() { (*Table)(nil).Retokens(many, &r, nil) })
 }
 
 // TestWhatNoRowHasIsUnlisted: in one order, once each, and no more and no longer than may be kept.

@@ -11,6 +11,8 @@
 //	one PATH...            the paths that one worker serves whole
 //	any PATH...            those that a worker of any role does, since they need no KV
 //	pass MEMBER...         members of the paths before, of which any value may be handed over
+//	tokens MEMBER...       those of which any value may, and changes the prompt's tokens as nobody
+//	                       here knows: what is told of these tokens is not what the engine counts
 //	stop MEMBER TEST [with MEMBER TEST]
 //	                       a member that prevents a hand-off if its value passes the test, and
 //	                       so does that of the other member, if one is named

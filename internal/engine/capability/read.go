@@ -101,14 +101,14 @@ func (r *reader) line(word, rest string) (err error) {
 				r.table.on[p] = map[string][]*Row{}
 			}
 		}
-	case "pass":
+	case "pass", "tokens":
 		for _, member := range fields {
-			r.row(Row{Member: member})
+			r.row(Row{Member: member, Tokens: word == "tokens"})
 		}
 	case "stop", "never":
 		err = r.stop(fields, word == "never")
 	default:
-		err = fmt.Errorf("%s: expected source, apart, one, any, pass, stop or never", word)
+		err = fmt.Errorf("%s: expected source, apart, one, any, pass, tokens, stop or never", word)
 	}
 	return err
 }

@@ -102,7 +102,7 @@ func written(t *testing.T, table *capability.Table) string {
 		first, n := table.Rows[i], 0
 		paths := strings.Join(first.Paths, " ")
 		for _, r := range table.Rows[i:] {
-			if strings.Join(r.Paths, " ") != paths || r.Stops != first.Stops || r.Never != first.Never || r.Source != first.Source {
+			if strings.Join(r.Paths, " ") != paths || r.Stops != first.Stops || r.Never != first.Never || r.Tokens != first.Tokens || r.Source != first.Source {
 				break
 			}
 			k := key{paths, r.Member, r.Never}
@@ -113,6 +113,8 @@ func written(t *testing.T, table *capability.Table) string {
 		for _, list := range lists(table.Rows[i:i+n], func(r capability.Row) string { return r.Member }) {
 			stops := "yes"
 			switch {
+			case first.Tokens:
+				stops = "yes; the prompt has other tokens"
 			case first.Never:
 				stops = "refused if " + first.Stops
 			case first.Stops != "":

@@ -172,9 +172,13 @@ func oneTokenWanted(want object, r *openai.Request) {
 			want[floor] = json.RawMessage(`1`)
 		}
 	}
-	want["max_tokens"], want["stream"] = json.RawMessage(`1`), json.RawMessage(`false`)
-	if r.Has(openai.MaxCompletionTokens) {
+	want["stream"] = json.RawMessage(`false`)
+	one := r.Has(openai.MaxCompletionTokens)
+	if one {
 		want["max_completion_tokens"] = json.RawMessage(`1`)
+	}
+	if !one || r.Path != openai.ChatCompletions || want["max_tokens"] != nil {
+		want["max_tokens"] = json.RawMessage(`1`)
 	}
 }
 

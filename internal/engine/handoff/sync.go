@@ -106,7 +106,8 @@ func clean(edits []openai.Edit) []openai.Edit {
 }
 
 // oneToken appends the edits that ask for one token and no stream. stream_options is
-// removed, since engines refuse it without a stream.
+// removed, since engines refuse it without a stream. A chat keeps the name that its client has
+// for the limit: TensorRT-LLM refuses both names together (docs/engines.md#trt-strict).
 func oneToken(edits []openai.Edit, body []byte, r *openai.Request) []openai.Edit {
 	switch r.Path {
 	case openai.TokensIn:
@@ -116,10 +117,10 @@ func oneToken(edits []openai.Edit, body []byte, r *openai.Request) []openai.Edit
 	case openai.AnthropicMessages:
 		edits = append(edits, openai.Edit{Field: openai.MaxTokens, Value: One})
 	default:
-		edits = append(edits,
-			openai.Edit{Field: openai.MaxTokens, Value: One},
-			floor(body, r, openai.MinTokens),
-			floor(body, r, openai.MinCompletionTokens))
+		if r.Path != openai.ChatCompletions || r.Has(openai.MaxTokens) || !r.Has(openai.MaxCompletionTokens) {
+			edits = append(edits, openai.Edit{Field: openai.MaxTokens, Value: One})
+		}
+		edits = append(edits, floor(body, r, openai.MinTokens), floor(body, r, openai.MinCompletionTokens))
 	}
 	edits = append(edits, openai.Edit{Field: openai.StreamOptions}, openai.Edit{Field: openai.Stream, Value: No})
 	if r.Has(openai.MaxCompletionTokens) {

@@ -67,7 +67,7 @@ func newEngine(s *core.Sim, cfg core.Config) *engine {
 // table is what the core is given.
 func (e *engine) table() *core.Engine {
 	return &core.Engine{
-		Shape: &shape, Members: append(foreignFields(), "disaggregated_params", "prompt_token_ids"), Owner: "tensorrt_llm", AnyBody: true, // what it does with bodies of other types is not known
+		Shape: &shape, Members: append(foreignFields(), "disaggregated_params", "prompt_token_ids", "max_tokens", "max_completion_tokens"), Owner: "tensorrt_llm", AnyBody: true, // what it does with bodies of other types is not known
 		Pages: e.pages, Bind: e.channel.Bind, Close: e.channel.Close, Plan: e.plan, ErrorBody: errorBody,
 		State: e.channel.State, Reset: e.channel.Reset,
 	}
@@ -116,7 +116,10 @@ func (e *engine) plan(c *core.Call, h http.Header) ([]*core.Item, core.Job, erro
 	c.Q.Rid = core.ExternalID(q, h)
 	foreign := q.First(foreignFields()...)
 	if foreign == "" && q.API == core.APICompletion {
-		foreign = q.First("prompt_token_ids")
+		foreign = q.First("prompt_token_ids", "max_completion_tokens")
+	}
+	if foreign == "" && q.First("max_tokens") != "" { // in a chat the name of the same member
+		foreign = q.First("max_completion_tokens")
 	}
 	if foreign != "" {
 		return nil, nil, c.Broken("foreign_field", http.StatusBadRequest, "%s: Extra inputs are not permitted", foreign)
