@@ -164,10 +164,15 @@ func TestFromTheStoreToTheBoardEveryChangeEndsInTheRightStanding(t *testing.T) {
 				<-done
 				require.Zero(t, s.steps)
 				require.Empty(t, faults)
-				// What the source has last, the board has: every pod once, by its newest key.
+				// What the source has last, the board has: every pod once, by its newest key, of those
+				// that do not drain if there are any.
 				newest := map[string]worker.ID{}
-				for _, k := range slices.SortedFunc(maps.Keys(s.keys), func(a, b string) int { return int(s.keys[a].Revision) - int(s.keys[b].Revision) }) {
-					newest[s.keys[k].Worker.Endpoint.String()] = s.keys[k].Worker.ID
+				for _, drains := range []bool{true, false} {
+					for _, k := range slices.SortedFunc(maps.Keys(s.keys), func(a, b string) int { return int(s.keys[a].Revision) - int(s.keys[b].Revision) }) {
+						if w := s.keys[k].Worker; w.Draining == drains {
+							newest[w.Endpoint.String()] = w.ID
+						}
+					}
 				}
 				got := map[string]worker.ID{}
 				for _, w := range board.Load().Workers() {

@@ -25,7 +25,8 @@ type Paces struct {
 	kept   time.Time // until then nobody is forgotten: workers that were known may still join
 }
 
-// paced is a model's ranks of a role. Those of decode are learned by what a token takes, over the KV blocks
+// paced is a model's ranks of a role. Adapters and other names of a model have the same ranks, so
+// they are learned of as one: as the one that the worker has first (worker.Worker.Base). Those of decode are learned by what a token takes, over the KV blocks
 // that the rank holds; others by what a prompt takes, over its tokens.
 type paced struct {
 	of   worker.Key
@@ -57,6 +58,10 @@ const tellEach = 64
 // took tells that a rank has spent so long on so many tokens of a prompt, or, in decode, on a token while it
 // held so many blocks.
 func (p *Paces) took(c *Config, of paced, at worker.Rank, spent time.Duration, ended time.Time, size int64) {
+	view := c.Board.Load()
+	if w := view.Worker(at.ID); w != nil && len(w.Models) > 0 {
+		of.of = w.Base()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.fleets[of]
@@ -71,7 +76,6 @@ func (p *Paces) took(c *Config, of paced, at worker.Rank, spent time.Duration, e
 		return
 	}
 	f.told = ended
-	view := c.Board.Load()
 	if ended.After(p.kept) {
 		maps.DeleteFunc(p.fleets, func(of paced, _ *fleetPace) bool { return view.Pool(of.of) == nil })
 		maps.DeleteFunc(p.pairs, func(of worker.Key, _ *pairPace) bool { return view.Pool(of) == nil })
@@ -87,7 +91,9 @@ func (f *fleetPace) tell(book *load.Book, view *activation.World, of paced) {
 		return
 	}
 	for _, r := range pool.Ranks(of.role) {
-		setPace(book, of.role, &f.Fleet, r)
+		if w := view.Worker(r.ID); w != nil && (len(w.Models) == 0 || w.Base() == of.of) {
+			setPace(book, of.role, &f.Fleet, r)
+		}
 	}
 }
 
@@ -180,13 +186,12 @@ const mostPairs = 1 << 14
 func (p *Paces) Believed(w *worker.Worker, r worker.Rank) (s pace.Speed, legs float64, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, model := range w.Models {
-		if f := p.fleets[paced{worker.Key{Model: model, Namespace: w.Namespace}, w.Role}]; f != nil {
-			s, known = f.Of(r)
-			return s, f.Legs(r), known
-		}
+	f := p.fleets[paced{w.Base(), w.Role}]
+	if f == nil {
+		return s, 0, false
 	}
-	return s, 0, false
+	s, known = f.Of(r)
+	return s, f.Legs(r), known
 }
 
 // tell tells the book what is believed of the ranks of the present view. It is for ranks that are new.

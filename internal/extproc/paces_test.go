@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/route/routetest"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -68,6 +69,35 @@ func TestWhatTheFirstLegsTeachIsBelievedOfAllRanks(t *testing.T) {
 		r.srv.Paces.took(&r.srv.cfg, paced{key, worker.Prefill}, worker.Rank{ID: 1}, time.Duration(size)*time.Millisecond, now, size)
 	}
 	require.InDelta(t, 1, wait(worker.Rank{ID: 2}), 0.1)
+}
+
+// TestAnAdapterTeachesOfTheRanksOfItsModel: the ranks are the same ones. An adapter that is loaded by its first
+// request makes no rank slow for all others.
+func TestAnAdapterTeachesOfTheRanksOfItsModel(t *testing.T) {
+	workers := routetest.Workers()
+	for i, w := range workers {
+		own := *w
+		own.Models, own.Adapters = append([]string{"lora"}, w.Models...), []string{"lora"}
+		workers[i] = &own
+	}
+	r := newReplicaOf(t, "a", fixed(workers), nil)
+	now, at := time.Now(), worker.Rank{ID: 1}
+	leg := func(model string, took time.Duration) {
+		now = now.Add(time.Millisecond)
+		r.srv.Paces.took(&r.srv.cfg, paced{worker.Key{Model: model}, worker.Prefill}, at, took, now, 1000)
+	}
+	for range 100 {
+		leg("m", 100*time.Millisecond)
+	}
+	leg("lora", 30*time.Second)
+	for range 5 {
+		leg("lora", 100*time.Millisecond)
+	}
+	s, legs, known := r.srv.Paces.Believed(r.srv.view.Load().Worker(at.ID), at)
+	require.True(t, known)
+	require.Greater(t, legs, 20.0)
+	require.Less(t, s.Seconds(1000), 0.15)
+	require.Len(t, r.srv.Paces.fleets, 1)
 }
 
 // TestWhatAnotherReplicaHasLearnedIsBelieved where this one has seen nothing, until that one is gone.

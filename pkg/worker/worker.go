@@ -324,6 +324,20 @@ func (w *Worker) CanServe(r Role) bool {
 	return w.Role == r || (r == Aggregated && w.Role == Decode && w.AcceptsAggregated)
 }
 
+// Base returns the key of the model that the worker has loaded: its first name that is no
+// adapter's. Without such a name it is the first, or the zero Key if there is none.
+func (w *Worker) Base() Key {
+	for _, m := range w.Models {
+		if !slices.Contains(w.Adapters, m) {
+			return Key{Model: m, Namespace: w.Namespace}
+		}
+	}
+	if len(w.Models) == 0 {
+		return Key{}
+	}
+	return Key{Model: w.Models[0], Namespace: w.Namespace}
+}
+
 // Validate returns every fault of w, joined, or nil.
 func (w *Worker) Validate() error {
 	var errs []error
