@@ -14,7 +14,7 @@ func gone() []string {
 		"discovery.cache_max_age", "discovery.poll", "events.dynamo.nats.subject", "facts.at_once", "gateway.reason_header",
 		"health.max_probes", "health.max_share", "health.probe_path", "health.probe_timeout", "index.dump_max_age",
 		"index.huge_pages", "index.max_routed_blocks", "leg.instance", "prefill.cluster", "request.timeout_header",
-		predictedWeight, "tokens.bytes_per_token", "tokens.cache_bytes",
+		predictedWeight, "tls.reload", "tokens.bytes_per_token", "tokens.cache_bytes",
 	}
 	for _, role := range []string{"prefill", "decode", "aggregated"} {
 		for _, key := range []string{
