@@ -56,8 +56,8 @@ func ignoreHangup(log *slog.Logger) (stop func()) {
 	go func() {
 		defer close(ended)
 		for range signals {
-			log.Warn("SIGHUP has no effect: the workers file is watched, and files of passwords, API keys and etcd's certificates " +
-				"are read again by themselves, as are those of tls with tls.reload; for other settings restart the process")
+			log.Warn("SIGHUP has no effect: the workers file is watched, and files of passwords, API keys, tls.cert, tls.key and etcd's certificates " +
+				"are read again by themselves; for other settings restart the process")
 		}
 	}()
 	return func() {

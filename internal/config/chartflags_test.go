@@ -84,7 +84,7 @@ func changedBy(t *testing.T, f eppFlag, v string) (out []string) {
 	for _, on := range []bool{false, true} {
 		c := Default()
 		c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA, c.Trace.Endpoint, c.Log.Level, c.Log.Format = "c", "k", "a", "t", "warn", "none"
-		c.TLS.SelfSigned, c.TLS.Reload, c.Admin.Pprof = on, on, on
+		c.TLS.SelfSigned, c.Admin.Pprof = on, on
 		before := flat(t, c)
 		require.NoError(t, f.set(&c, v))
 		after := flat(t, c)

@@ -150,8 +150,6 @@ type RoutingConfig struct {
 	// PredictedTTL is how long a routed prompt counts as cached on a rank with KV events,
 	// until its events come. Default 10s; 0: not at all.
 	PredictedTTL time.Duration `yaml:"predicted_ttl"`
-	// PredictedWeight is how much such a block counts, from 0 to 1. Default 1.
-	PredictedWeight float64 `yaml:"predicted_weight"`
 }
 
 // sidecar reports whether decode workers have llm-d's sidecar.
@@ -163,9 +161,6 @@ type PickConfig struct {
 	Cost                         string   `yaml:"cost"` // of the mode kv: seconds, or blocks
 	OverlapScoreCredit           *float64 `yaml:"overlap_score_credit"`
 	PrefillLoadScale             *float64 `yaml:"prefill_load_scale"`
-	DecodeActiveRequestWeight    *float64 `yaml:"decode_active_request_weight"`
-	HostCacheHitWeight           *float64 `yaml:"host_cache_hit_weight"`
-	DiskCacheHitWeight           *float64 `yaml:"disk_cache_hit_weight"`
 	SharedCacheMultiplier        *float64 `yaml:"shared_cache_multiplier"`
 	FetchCost                    *float64 `yaml:"fetch_cost"`
 	Temperature                  *float64 `yaml:"temperature"`
@@ -189,9 +184,8 @@ type PrefillConfig struct {
 	// tokens are queued at its prefill workers. Default 0: no limit. Choose as many tokens
 	// as the whole pool prefills in the longest wait that is better than a refusal. A
 	// higher number lets more requests wait, and longer.
-	MaxQueuedISLTokens int64  `yaml:"max_queued_isl_tokens"`
-	HoldResponse       *bool  `yaml:"hold_response"` // default true
-	Cluster            string `yaml:"cluster"`       // the cluster in Envoy to which the mirror sends; default prefill_leg
+	MaxQueuedISLTokens int64 `yaml:"max_queued_isl_tokens"`
+	HoldResponse       *bool `yaml:"hold_response"` // default true
 
 	// Listener is where Envoy takes the legs that the plugin itself begins, which vLLM
 	// and TensorRT-LLM need: unix:///path or http://host:port. Default prefill.sock
@@ -201,7 +195,6 @@ type PrefillConfig struct {
 
 // RequestConfig sets the bounds of a request.
 type RequestConfig struct {
-	TimeoutHeader  string        `yaml:"timeout_header"`  // milliseconds; default x-request-timeout-ms
 	DefaultTimeout time.Duration `yaml:"default_timeout"` // default 10m
 	MaxTimeout     time.Duration `yaml:"max_timeout"`     // default 1h
 	MaxWait        time.Duration `yaml:"max_wait"`        // default 1m
@@ -242,7 +235,6 @@ type TokensConfig struct {
 // HealthConfig says when a worker is set aside.
 type HealthConfig struct {
 	ServerErrors  int           `yaml:"server_errors"`  // in a row; default 3
-	MaxShare      float64       `yaml:"max_share"`      // of a pool, rounded up; default 0.5
 	ProbeInterval time.Duration `yaml:"probe_interval"` // default 1s
 }
 
@@ -278,24 +270,24 @@ func Default() Config {
 
 		Discovery: sources.Default(),
 		Facts:     defaultFacts(),
-		Index:     IndexConfig{MaxBytes: kvindex.DefaultMaxBytes, HugePages: &yes, DumpInterval: time.Minute, DumpMaxAge: 15 * time.Minute},
+		Index:     IndexConfig{MaxBytes: kvindex.DefaultMaxBytes, DumpInterval: time.Minute},
 		Routing: RoutingConfig{
 			Prefill: PickConfig{Mode: "kv", Cost: "seconds"}, Decode: PickConfig{Mode: "kv", Cost: "seconds"}, Aggregated: PickConfig{Mode: "kv", Cost: "seconds"},
 			Headers: prefill.DialectPlain, RequestOverrides: &yes, RoutedTTL: 2 * time.Minute,
-			PredictedTTL: 10 * time.Second, PredictedWeight: 1,
+			PredictedTTL: 10 * time.Second,
 		},
 		Prefill: PrefillConfig{
 			StartTimeout: time.Second, Timeout: 5 * time.Minute, OverdueBase: 2 * time.Second,
-			OverduePerToken: time.Millisecond, OrphanGrace: 30 * time.Second, HoldResponse: &yes, Cluster: "prefill_leg",
+			OverduePerToken: time.Millisecond, OrphanGrace: 30 * time.Second, HoldResponse: &yes,
 		},
 		Request: RequestConfig{
-			TimeoutHeader: "x-request-timeout-ms", DefaultTimeout: 10 * time.Minute, MaxTimeout: time.Hour, MaxWait: time.Minute,
+			DefaultTimeout: 10 * time.Minute, MaxTimeout: time.Hour, MaxWait: time.Minute,
 			MaxBodyBytes: 64 << 20, MaxAttempts: 3, PassOtherPaths: &yes,
 		},
 		Answer:       AnswerConfig{FirstToken: extproc.FirstTokenHold, OverdueBase: 10 * time.Second},
 		Tokens:       TokensConfig{Mode: "auto", Pictures: "estimate", Wait: 100 * time.Millisecond},
 		Engines:      EnginesConfig{ReportInterval: 2 * time.Second},
-		Health:       HealthConfig{ServerErrors: 3, MaxShare: 0.5, ProbeInterval: time.Second},
+		Health:       HealthConfig{ServerErrors: 3, ProbeInterval: time.Second},
 		Leg:          LegConfig{Share: &yes},
 		Record:       RecordConfig{MaxBytes: 1 << 30},
 		Journal:      256,

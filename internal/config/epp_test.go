@@ -86,7 +86,7 @@ func TestTheReferencesFlagsSetWhatTheySay(t *testing.T) {
 		"no TLS":                    {[]string{"--secure-serving=false"}, func(c *Config) { c.TLS.SelfSigned = false }},
 		"no TLS in spite of a path": {[]string{"--secure-serving=false", "--cert-path", "/c"}, func(c *Config) { c.TLS.SelfSigned = false }},
 		"TLS, said":                 {[]string{"--secure-serving"}, func(*Config) {}},
-		"a certificate":             {[]string{"--cert-path", certs, "--enable-cert-reload"}, func(c *Config) { c.TLS.Cert, c.TLS.Key, c.TLS.Reload = certs+"/tls.crt", certs+"/tls.key", true }},
+		"a certificate":             {[]string{"--cert-path", certs, "--enable-cert-reload"}, func(c *Config) { c.TLS.Cert, c.TLS.Key = certs+"/tls.crt", certs+"/tls.key" }},
 		"an empty path":             {[]string{"--cert-path", "", "--enable-cert-reload=false"}, func(*Config) {}},
 		"a handshake": {[]string{"--tls-min-version", "VersionTLS13", "--tls-cipher-suites", "TLS_AES_128_GCM_SHA256, TLS_AES_256_GCM_SHA384"}, func(c *Config) {
 			c.TLS.MinVersion, c.TLS.CipherSuites = "VersionTLS13", []string{"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384"}

@@ -83,14 +83,6 @@ func everywhere(to func(c *Config) *string) func(c *Config, v string) error {
 	return func(c *Config, port string) error { return text(to)(c, ":"+port) }
 }
 
-// switched sets a switch as the flag says it.
-func switched(to func(c *Config) *bool) func(c *Config, v string) error {
-	return func(c *Config, v string) error {
-		*to(c) = yes(v)
-		return nil
-	}
-}
-
 func eppFlagsOfPorts() []eppFlag {
 	return []eppFlag{
 		{name: "grpc-port", def: "9002", form: eppPort, text: "`listen`, on all addresses", set: everywhere(func(c *Config) *string { return &c.Listen })},
@@ -119,7 +111,6 @@ func eppFlagsOfTLS() []eppFlag {
 			}
 			return nil
 		}},
-		{name: "enable-cert-reload", def: "false", form: eppYesNo, text: "`tls.reload`", set: switched(func(c *Config) *bool { return &c.TLS.Reload })},
 		{name: "tls-min-version", form: eppText, text: "`tls.min_version`", set: text(func(c *Config) *string { return &c.TLS.MinVersion })},
 		{name: "tls-cipher-suites", form: eppText, text: "`tls.cipher_suites`, separated by commas", set: func(c *Config, v string) error {
 			c.TLS.CipherSuites = splitList(v)
@@ -158,7 +149,10 @@ func eppFlagsOfLogs() []eppFlag {
 			}
 			return nil
 		}},
-		{name: "enable-pprof", def: "true", form: eppYesNo, text: "`admin.pprof`, at the admin address and not at the metrics port; without the flag it is off", set: switched(func(c *Config) *bool { return &c.Admin.Pprof })},
+		{name: "enable-pprof", def: "true", form: eppYesNo, text: "`admin.pprof`, at the admin address and not at the metrics port; without the flag it is off", set: func(c *Config, v string) error {
+			c.Admin.Pprof = yes(v)
+			return nil
+		}},
 	}
 }
 
@@ -222,6 +216,7 @@ func eppFlagsWithoutEffect() []eppFlag {
 		{name: "metrics-endpoint-auth", def: "true", form: eppYesNo, text: "no credentials are checked: anyone who reaches the metrics port reads the metrics, which name models and workers' ids, never a prompt; close the port to others in the network"},
 		{name: "enable-grpc-stream-metrics", def: "false", form: eppYesNo, text: "streams are always counted: `baton_streams_in_flight`"},
 		{name: "emit-endpoint-scores", def: "false", form: eppYesNo, text: "costs are in the header `x-baton-decision` and on the status page, not in metadata"},
+		{name: "enable-cert-reload", def: "false", form: eppYesNo, text: "a certificate whose files change is always read again"},
 		{name: "fairness-id-metric-label-limit", def: "1000", form: eppNumber, text: "no metric has that label"},
 		{name: "grpc-max-recv-msg-size", text: message},
 		{name: "grpc-max-send-msg-size", text: message},

@@ -2,9 +2,6 @@ package config
 
 import (
 	"fmt"
-	"strings"
-
-	"golang.org/x/net/http/httpguts"
 
 	"github.com/seed-60ae5743/baton/internal/extproc"
 )
@@ -55,9 +52,4 @@ func (c *GatewayConfig) ClientsChoose() bool { return c.Enabled && c.SelectionHe
 func (c *Config) gateway() extproc.Gateway {
 	g := &c.Gateway
 	return extproc.Gateway{Enabled: g.Enabled, Endpoints: g.Endpoints, ReasonHeader: reasonHeader, PassUnknown: g.UnknownModels == unknownPass, SelectionHeader: g.ClientsChoose()}
-}
-
-// headerName reports whether h is a header name in HTTP/2's form.
-func headerName(h string) bool {
-	return strings.ToLower(h) == h && httpguts.ValidHeaderFieldName(h)
 }

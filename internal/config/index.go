@@ -11,30 +11,17 @@ type IndexConfig struct {
 	// MaxBytes bounds the index's memory. Default kvindex.DefaultMaxBytes. With more,
 	// more of what large pools have cached is known.
 	MaxBytes int `yaml:"max_bytes"`
-	// HugePages asks the system for huge pages. Default true.
-	HugePages *bool `yaml:"huge_pages"`
 	// Dump is a file that keeps the index's content over a restart. Default: none.
 	Dump string `yaml:"dump"`
 	// DumpInterval is how often the dump is written. Default 1m; 0: only at the end. With
 	// a shorter interval, less has to be replayed after a crash.
 	DumpInterval time.Duration `yaml:"dump_interval"`
-	// DumpMaxAge is how old the dump's content of a rank may be, above 0. Default 15m. A
-	// longer age helps after a longer absence, as far back as workers can replay.
-	DumpMaxAge time.Duration `yaml:"dump_max_age"`
-}
-
-// predictedWeight is 0 if nothing is predicted.
-func (c *RoutingConfig) predictedWeight() float64 {
-	if c.PredictedTTL == 0 {
-		return 0
-	}
-	return c.PredictedWeight
 }
 
 // Tree converts to the index's settings.
 func (c *Config) Tree() kvindex.TreeConfig {
 	return kvindex.TreeConfig{
-		MaxBytes: c.Index.MaxBytes, NoHugePages: !unlessFalse(c.Index.HugePages),
-		Route: kvindex.RouteConfig{TTL: c.Routing.RoutedTTL, PredictedTTL: c.Routing.PredictedTTL},
+		MaxBytes: c.Index.MaxBytes,
+		Route:    kvindex.RouteConfig{TTL: c.Routing.RoutedTTL, PredictedTTL: c.Routing.PredictedTTL},
 	}
 }

@@ -18,13 +18,13 @@ import (
 func (c *Config) Server() (extproc.Config, error) {
 	policy := c.Policy()
 	out := extproc.Config{
-		PredictedWeight: c.Routing.predictedWeight(),
-		Namespace:       policy.Namespace, EnforceDisagg: policy.Rules.Enforced, NeverSplit: policy.NeverSplit,
+		Predicts:  c.Routing.PredictedTTL > 0,
+		Namespace: policy.Namespace, EnforceDisagg: policy.Rules.Enforced, NeverSplit: policy.NeverSplit,
 		Targets: c.targets(),
 		Gateway: c.gateway(), Sidecar: c.Routing.sidecar(),
 		Conditional: extproc.Conditional(c.Routing.Conditional), FallbackAggregated: policy.Rules.Fallback,
-		PrefillCluster: c.Prefill.Cluster, PrefillListener: c.PrefillListener(), TimeoutHeader: c.Request.TimeoutHeader,
-		DefaultTimeout: c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout, MaxWait: c.Request.MaxWait,
+		PrefillListener: c.PrefillListener(),
+		DefaultTimeout:  c.Request.DefaultTimeout, MaxTimeout: c.Request.MaxTimeout, MaxWait: c.Request.MaxWait,
 		MaxBodyBytes: c.Request.MaxBodyBytes, MaxAttempts: c.Request.MaxAttempts,
 		MaxBodiesBytes: c.Request.MaxBodiesBytes,
 		NoHold:         !unlessFalse(c.Prefill.HoldResponse),
@@ -51,10 +51,7 @@ func unlessFalse(b *bool) bool { return b == nil || *b }
 
 // Tracker converts to the settings that say when a worker is set aside.
 func (c *HealthConfig) Tracker() health.Config {
-	return health.Config{
-		ServerErrors: c.ServerErrors, MaxShare: c.MaxShare,
-		ProbeInterval: c.ProbeInterval,
-	}
+	return health.Config{ServerErrors: c.ServerErrors, ProbeInterval: c.ProbeInterval}
 }
 
 // Resolver converts to the settings that say how tokens are counted.

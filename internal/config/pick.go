@@ -18,9 +18,6 @@ func (p *PickConfig) knobs(to *picker.Params) []knob {
 	return []knob{
 		{&p.OverlapScoreCredit, &to.OverlapScoreCredit},
 		{&p.PrefillLoadScale, &to.PrefillLoadScale},
-		{&p.DecodeActiveRequestWeight, &to.DecodeActiveRequestWeight},
-		{&p.HostCacheHitWeight, &to.HostHitWeight},
-		{&p.DiskCacheHitWeight, &to.DiskHitWeight},
 		{&p.SharedCacheMultiplier, &to.SharedCacheMultiplier},
 		{&p.FetchCost, &to.FetchCost},
 		{&p.Temperature, &to.Temperature},

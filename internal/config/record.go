@@ -73,7 +73,7 @@ func (c *Config) Simulated(r RoutingConfig) (out whatif.Config, err error) {
 	out.Prefill, errs[0] = r.Prefill.Params(worker.Prefill)
 	out.Decode, errs[1] = r.Decode.Params(worker.Decode)
 	out.Whole, errs[2] = r.Aggregated.Params(worker.Aggregated)
-	out.Predicted, out.Weight = r.PredictedTTL > 0 && r.PredictedWeight > 0, r.PredictedWeight
+	out.Predicted = r.PredictedTTL > 0
 	out.RoutedTTL, out.PredictedTTL, out.MostQueued = r.RoutedTTL, r.PredictedTTL, c.Prefill.MaxQueuedISLTokens
 	out.ReportEvery = c.Engines.ReportInterval
 	return out, errors.Join(errs[:]...)

@@ -15,8 +15,6 @@ type TLSConfig struct {
 	// SelfSigned makes a certificate at the start if no certificate is named. Default
 	// false: then the listener speaks plain text.
 	SelfSigned bool `yaml:"self_signed"`
-	// Reload reads cert and key again when the files change. Default false.
-	Reload bool `yaml:"reload"`
 	// MinVersion is VersionTLS12 or VersionTLS13. Default VersionTLS12, the least that
 	// HTTP/2 allows.
 	MinVersion string `yaml:"min_version"`

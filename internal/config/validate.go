@@ -134,7 +134,7 @@ func (c *Config) validateDurations() (errs []error) {
 	}{
 		{"drain_timeout", c.DrainTimeout, 0},
 		{"tokens.wait", c.Tokens.Wait, tick},
-		{"index.dump_interval", c.Index.DumpInterval, 0}, {"index.dump_max_age", c.Index.DumpMaxAge, tick},
+		{"index.dump_interval", c.Index.DumpInterval, 0},
 		{"prefill.start_timeout", c.Prefill.StartTimeout, tick}, {"prefill.timeout", c.Prefill.Timeout, tick},
 		{"prefill.overdue_base", c.Prefill.OverdueBase, 0}, {"prefill.overdue_per_token", c.Prefill.OverduePerToken, 0},
 		{"answer.overdue_base", c.Answer.OverdueBase, tick}, {"prefill.orphan_grace", c.Prefill.OrphanGrace, 0},
@@ -185,16 +185,8 @@ func (c *Config) validateNumbers() (errs []error) {
 			errs = append(errs, fmt.Errorf("%s %d: expected %d to %d", n.key, n.v, n.least, n.most))
 		}
 	}
-	for _, n := range []struct {
-		key string
-		v   float64
-	}{{"routing.predicted_weight", c.Routing.PredictedWeight}, {"trace.ratio", c.Trace.Ratio}, {"health.max_share", c.Health.MaxShare}} {
-		if !(n.v >= 0 && n.v <= 1) {
-			errs = append(errs, fmt.Errorf("%s %v: expected a number from 0 to 1", n.key, n.v))
-		}
-	}
-	if c.Health.MaxShare == 0 {
-		errs = append(errs, errors.New("health.max_share 0: expected a number above 0, at most 1"))
+	if r := c.Trace.Ratio; !(r >= 0 && r <= 1) {
+		errs = append(errs, fmt.Errorf("trace.ratio %v: expected a number from 0 to 1", r))
 	}
 	return errs
 }
@@ -202,7 +194,6 @@ func (c *Config) validateNumbers() (errs []error) {
 func (c *Config) validateWords() (errs []error) {
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	for _, w := range []struct{ key, v, want string }{
-		{"prefill.cluster", c.Prefill.Cluster, "the name of a cluster of Envoy's"},
 		{"tls.min_version", c.TLS.MinVersion, "VersionTLS12 or VersionTLS13"},
 		{"discovery.etcd.prefix", c.Discovery.Etcd.Prefix, "what the workers' keys begin with"},
 		{"routing.prefill.mode", c.Routing.Prefill.Mode, picker.ModeNames()}, {"routing.decode.mode", c.Routing.Decode.Mode, picker.ModeNames()},
@@ -227,9 +218,6 @@ func (c *Config) validateWords() (errs []error) {
 	case tokens.AskPictures, tokens.EstimatePictures:
 	default:
 		bad("tokens.pictures %q: expected auto or estimate", c.Tokens.Pictures)
-	}
-	if h := c.Request.TimeoutHeader; !headerName(h) {
-		bad("request.timeout_header %q: expected a header name in lower case", h)
 	}
 	if err := c.Answer.FirstToken.Validate(); err != nil {
 		errs = append(errs, keyed("answer.", err)...)

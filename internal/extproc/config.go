@@ -38,10 +38,9 @@ type Config struct {
 	Index  kvindex.Index
 	Slots  *kvindex.Slots  // the numbering of Index
 	Routes *overlap.Routes // for Index; the caller runs it
-	// PredictedWeight is how much a block counts that was lately routed to a rank whose
-	// KV events do not tell of the block yet; see [overlap.Config]. With 0 such blocks
-	// do not count, and are not noted.
-	PredictedWeight float64
+	// Predicts says that a block counts that was lately routed to a rank whose KV events do
+	// not tell of the block yet. Otherwise such blocks are not noted either.
+	Predicts bool
 	// Tells reports whether KV events of a rank arrive although its worker names no
 	// address for them. If nil, there are no such ranks. Decisions call it. Heard must
 	// be called when the answer for a rank changes.
@@ -93,8 +92,6 @@ type Config struct {
 	// leg, the answer to it then names the prefill worker in prefill.HeaderPrefiller, and
 	// that sidecar sends the prefill leg.
 	Sidecar bool
-	// PrefillCluster is the mirror's cluster in Envoy.
-	PrefillCluster string
 	// PrefillListener is the address on this host, unix:///path or http://host:port, at
 	// which the plugin's Envoy takes the legs that the plugin sends itself. Engines
 	// whose decode needs prefill's answer need such legs: if the address is empty, their
@@ -105,10 +102,7 @@ type Config struct {
 	MaxLegs int64
 	// Targets are within which time first tokens are wanted of requests that do not say it, by model.
 	Targets map[string]time.Duration
-	// TimeoutHeader names, in lower case, the header with the client's own deadline in
-	// milliseconds.
-	TimeoutHeader string
-	// DefaultTimeout bounds a request without that header, MaxTimeout every request.
+	// DefaultTimeout bounds a request that names no deadline, MaxTimeout every request.
 	DefaultTimeout, MaxTimeout time.Duration
 	// MaxWait is how long a request waits for a worker to return, at most to its deadline,
 	// if all workers of a role are set aside and one may come back.
@@ -218,7 +212,7 @@ func (c *Config) overdueAfter(tokens int64) time.Duration {
 func (c *Config) rules() *leg.Rules {
 	return &leg.Rules{
 		PrefillTimeout: c.PrefillTimeout, OrphanGrace: c.OrphanGrace, Lease: c.HandOffLease,
-		Hold: !c.NoHold, HoldFirst: c.FirstToken == FirstTokenHold, Fallback: c.FallbackAggregated, PrefillCluster: c.PrefillCluster, MaxAttempts: c.MaxAttempts, PassOther: !c.RefuseOther,
+		Hold: !c.NoHold, HoldFirst: c.FirstToken == FirstTokenHold, Fallback: c.FallbackAggregated, MaxAttempts: c.MaxAttempts, PassOther: !c.RefuseOther,
 		Served:       engines.Served,
 		MaxBodyBytes: c.MaxBodyBytes, DefaultTimeout: c.DefaultTimeout, MaxTimeout: c.MaxTimeout, Names: c.Names, Buffers: new(wire.Pool), Scans: new(scanPool),
 		ReasonHeader: c.Gateway.ReasonHeader, CachedHeader: c.CachedHeader, Replicas: c.Advertise != "",

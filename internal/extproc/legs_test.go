@@ -21,7 +21,7 @@ func testRules() *leg.Rules {
 	names, _ := prefill.NamesOf(prefill.DialectPlain)
 	return &leg.Rules{
 		PrefillTimeout: time.Minute, OrphanGrace: 30 * time.Second,
-		Hold: true, HoldFirst: true, PrefillCluster: "prefill_leg", MaxAttempts: 3, MaxBodyBytes: 1 << 20, PassOther: true,
+		Hold: true, HoldFirst: true, MaxAttempts: 3, MaxBodyBytes: 1 << 20, PassOther: true,
 		DefaultTimeout: 10 * time.Minute, MaxTimeout: time.Hour, Names: names, Buffers: new(wire.Pool), Scans: new(scanPool),
 	}
 }

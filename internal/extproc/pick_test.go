@@ -248,10 +248,10 @@ func TestWhatIsInTheCacheOutsideCountsForEveryWorker(t *testing.T) {
 // that the next prompt with the same beginning goes there, too.
 func TestAPromptThatWasRoutedIsPredictedUntilEventsTellOfIt(t *testing.T) {
 	body := `{"model":"m","prompt":[1` + strings.Repeat(",7", 300) + `],"max_tokens":4}`
-	for name, weight := range map[string]float64{"predicted": 1, "by half": 0.5, "told only": 0} {
+	for name, predicts := range map[string]bool{"predicted": true, "told only": false} {
 		t.Run(name, func(t *testing.T) {
 			r := newReplica(t, "a", func(c *Config) {
-				c.Tells, c.PredictedWeight = func(worker.Rank) bool { return true }, weight
+				c.Tells, c.Predicts = func(worker.Rank) bool { return true }, predicts
 			})
 			p := r.open(filterMain)
 			p.route(body)
@@ -266,12 +266,12 @@ func TestAPromptThatWasRoutedIsPredictedUntilEventsTellOfIt(t *testing.T) {
 				require.Equal(t, int64(row.PredictedBlocks), row.OverlapBlocks)
 				require.False(t, row.Estimated)
 				if row.Rank == to {
-					require.Equal(t, uint32(weight*float64(rec.PromptBlocks)), row.PredictedBlocks, "whole blocks")
+					require.EqualValues(t, rec.PromptBlocks, row.PredictedBlocks)
 				} else {
 					require.Zero(t, row.PredictedBlocks)
 				}
 			}
-			require.Equal(t, weight > 0, to != worker.Rank{}, "nothing is noted that would not count")
+			require.Equal(t, predicts, to != worker.Rank{}, "nothing is noted that would not count")
 			p.cancel()
 			r.forgetLegs()
 			r.requireIdle()

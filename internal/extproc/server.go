@@ -154,11 +154,14 @@ func New(cfg Config) (*Server, error) {
 	return srv, nil
 }
 
+// timeoutHeader has the client's own deadline, in milliseconds.
+const timeoutHeader = "x-request-timeout-ms"
+
 // GRPCOptions returns the options that the gRPC server needs for Envoy's streams. Bodies
 // come in messages as large as Envoy's buffers, so the windows are large, too.
 func (srv *Server) GRPCOptions() []grpc.ServerOption {
 	c := wire.NewCodec(srv.rules.Buffers, wire.Config{
-		TimeoutHeader: srv.cfg.TimeoutHeader, Named: pin.Known, KeepHeaders: srv.legClient != nil,
+		TimeoutHeader: timeoutHeader, Named: pin.Known, KeepHeaders: srv.legClient != nil,
 	})
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(c),
@@ -288,7 +291,7 @@ func (srv *Server) routing() route.Config {
 	c := &srv.cfg
 	return route.Config{
 		Board: c.Board, Newer: newerOf(c.Board, c.View), Book: c.Book, Health: c.Health,
-		Overlap: overlap.Config{Index: c.Index, Slots: c.Slots, Tells: c.Tells, PredictedWeight: c.PredictedWeight},
+		Overlap: overlap.Config{Index: c.Index, Slots: c.Slots, Tells: c.Tells, Predicts: c.Predicts},
 		Routes:  c.Routes, Estimate: c.Tokens.Estimate, Expect: srv.lately.Expect,
 		Apart: srv.pairs.apart.Load, Left: srv.leavers.has, LeftFrom: srv.leavers.hasAt, Policy: srv.policy(),
 		Prefill: c.Prefill, Decode: c.Decode, Aggregated: c.Aggregated, Targets: c.Targets,

@@ -426,7 +426,7 @@ func TestAWorkerWhoseEventsArriveIsJudgedByThem(t *testing.T) {
 			for _, w := range silent {
 				w.KVEvents = worker.KVEvents{}
 			}
-			r := newReplicaOf(t, "a", fixed(silent), func(c *Config) { index, c.Tells, c.PredictedWeight = c.Index, tells, 0 })
+			r := newReplicaOf(t, "a", fixed(silent), func(c *Config) { index, c.Tells, c.Predicts = c.Index, tells, false })
 			blocks := kvindex.AppendLocalHashes(nil, []uint32{1, 7, 7, 7, 7, 7, 7, 7}, 4, kvindex.Salt{}.Seed())
 			for id := worker.ID(1); id <= 2; id++ {
 				index.Attach(worker.Rank{ID: id})

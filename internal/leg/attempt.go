@@ -316,7 +316,7 @@ func (a *attempt) routeHeaders(now time.Time) []wire.Header {
 		return set
 	}
 	if !p.sent() {
-		set = append(set, wire.Header{Name: prefill.HeaderPrefillCluster, Value: a.rules.PrefillCluster}, wire.Header{Name: prefill.HeaderLeg, Value: p.Token},
+		set = append(set, wire.Header{Name: prefill.HeaderPrefillCluster, Value: prefillCluster}, wire.Header{Name: prefill.HeaderLeg, Value: p.Token},
 			wire.Header{Name: prefill.HeaderPrefillEndpoint, Value: p.PrefillAddr})
 	}
 	all(names.PrefillID, p.Prefill.ID.String())

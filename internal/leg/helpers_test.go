@@ -20,7 +20,7 @@ func testRules() *Rules {
 	names, _ := prefill.NamesOf(prefill.DialectPlain)
 	return &Rules{
 		PrefillTimeout: time.Minute, OrphanGrace: 30 * time.Second,
-		Hold: true, HoldFirst: true, PrefillCluster: "prefill_leg", MaxAttempts: 3, MaxBodyBytes: 1 << 20, PassOther: true, Served: engines.Served,
+		Hold: true, HoldFirst: true, MaxAttempts: 3, MaxBodyBytes: 1 << 20, PassOther: true, Served: engines.Served,
 		DefaultTimeout: 10 * time.Minute, MaxTimeout: time.Hour, Names: names, Buffers: new(wire.Pool), Scans: new(oneScan),
 	}
 }

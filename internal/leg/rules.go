@@ -24,7 +24,6 @@ type Rules struct {
 	HoldFirst      bool          // hold the head until the first token, too
 	Fallback       bool          // if prefill goes first and fails for good, one worker serves the request
 	CachedHeader   bool          // answers tell how much of the prompt prefill had cached
-	PrefillCluster string        // the cluster to which Envoy mirrors the prefill leg
 	MaxAttempts    int
 	MaxBodyBytes   int
 	PassOther      bool // requests on paths that are not read here go on to a worker
@@ -37,6 +36,9 @@ type Rules struct {
 	Buffers        *wire.Pool
 	Scans          Scans
 }
+
+// prefillCluster is the cluster to which Envoy mirrors a prefill leg, as Envoy's configurations call it.
+const prefillCluster = "prefill_leg"
 
 // ofLease is how much of a lease a hand-off has left at least when it is sent, one part of so many:
 // for its way to decode, for decode's to prefill, and for clocks that differ.

@@ -13,9 +13,8 @@ import (
 type Config struct {
 	Index kvindex.Index
 	Slots *kvindex.Slots // the numbering of Index
-	// PredictedWeight is how much a block counts that a rank is only predicted to hold: 0
-	// to 1, which is not checked. The product is rounded down to whole blocks.
-	PredictedWeight float64
+	// Predicts says that a block counts that a rank is only predicted to hold.
+	Predicts bool
 	// Tells reports whether events of a rank arrive although its worker names no stream
 	// of events. Optional. Forget must be called when the answer changes.
 	Tells func(worker.Rank) bool
@@ -107,7 +106,9 @@ func (l *Lookup) Of(snap *worker.Snapshot, ranks []worker.Rank, p Prompt, dst *A
 		dst.Predicted, dst.Host, dst.Disk, dst.Shared = nil, nil, nil, 0
 		dst.Outside, dst.Drains, dst.undoubted = 0, false, dst.undoubted[:0]
 		if !p.Estimated {
-			dst.readPredicted(at, l.cfg.PredictedWeight)
+			if l.cfg.Predicts {
+				dst.readPredicted(at)
+			}
 			dst.readTiers(at)
 			dst.Shared = most(at.external, dst.held.Blocks)
 			dst.readOutside(at.outside)
@@ -153,8 +154,8 @@ func (a *Answer) read(at *layout, p *Prompt) {
 }
 
 // readPredicted adds what was lately routed to ranks with events, beyond what these told.
-func (a *Answer) readPredicted(at *layout, weight float64) {
-	if len(at.predicted) == 0 || weight == 0 {
+func (a *Answer) readPredicted(at *layout) {
+	if len(at.predicted) == 0 {
 		return
 	}
 	a.predicted = sized(a.predicted, at.n)
@@ -162,11 +163,7 @@ func (a *Answer) readPredicted(at *layout, weight float64) {
 		return
 	}
 	for i, n := range a.predicted {
-		if n > 0 {
-			n = uint32(weight * float64(n))
-			a.predicted[i] = n
-			a.Overlap[i] += n
-		}
+		a.Overlap[i] += n
 	}
 	a.Predicted = a.predicted
 }

@@ -35,7 +35,7 @@ func parts(t testing.TB) (Config, *Lookup) {
 	slots := kvindex.NewSlots()
 	tree, err := kvindex.NewTree(kvindex.TreeConfig{MaxBytes: 1 << 20, NoHugePages: true}, slots)
 	require.NoError(t, err)
-	cfg := Config{Index: tree, Slots: slots, PredictedWeight: 1}
+	cfg := Config{Index: tree, Slots: slots, Predicts: true}
 	l, err := New(cfg)
 	require.NoError(t, err)
 	return cfg, l
@@ -67,7 +67,9 @@ func slowly(cfg Config, s *worker.Snapshot, ranks []worker.Rank, p Prompt) *answ
 				n = held.Routed * uint32(max(p.BlocksPerHash, 1))
 			} else {
 				told := held.Device
-				predicted = uint32(cfg.PredictedWeight * float64(held.Routed-min(held.Routed, told)))
+				if cfg.Predicts {
+					predicted = held.Routed - min(held.Routed, told)
+				}
 				n = told + predicted
 				host = told + held.Host - min(told+held.Host, n)
 				disk = told + held.Host + held.Disk - min(told+held.Host+held.Disk, n+host)
@@ -101,8 +103,8 @@ func TestTheAnswerIsThatOfEachRankWhateverTheNumbering(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		cfg, l := parts(t)
-		l.cfg.PredictedWeight = []float64{1, 0.5, 0}[rng.IntN(3)]
-		cfg.PredictedWeight = l.cfg.PredictedWeight
+		l.cfg.Predicts = rng.IntN(3) > 0
+		cfg.Predicts = l.cfg.Predicts
 		kind := rng.IntN(3)
 		s := fleet(t, func(int) bool { return kind == 0 || kind == 1 && rng.IntN(2) == 0 }, 1+rng.IntN(20), 1+rng.IntN(4))
 		ranks := ranksOf(s)

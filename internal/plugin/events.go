@@ -18,7 +18,7 @@ import (
 // newEvents makes the subscriber to the workers' KV events.
 func (p *plugin) newEvents() error {
 	c := p.cfg.Events
-	conf, err := c.Addresses(&kvevents.Config{Index: p.index, Logger: p.log, Hooks: p.eventHooks(), Keep: p.cfg.Index.DumpMaxAge})
+	conf, err := c.Addresses(&kvevents.Config{Index: p.index, Logger: p.log, Hooks: p.eventHooks()})
 	if err != nil {
 		return err
 	}

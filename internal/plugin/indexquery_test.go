@@ -112,7 +112,7 @@ func TestTheIndexIsAskedOnTheAdminPort(t *testing.T) {
 // TestTheBudgetOfTheIndexIsTheConfigurations: what is shed for want of memory
 // is counted, and what is too large for it refused.
 func TestTheBudgetOfTheIndexIsTheConfigurations(t *testing.T) {
-	x := newTold(t, "index: {max_bytes: 1048576, huge_pages: false}\n")
+	x := newTold(t, "index: {max_bytes: 1048576}\n")
 	x.set(discovery.Change{Joined: []worker.ID{1}}, testWorker(t, 1, worker.Decode, "1003"))
 	r := worker.Rank{ID: 1}
 	x.index.Attach(r)

@@ -27,7 +27,7 @@ import (
 // certs makes what the plugin shows and asks for in TLS.
 type certs struct {
 	log   *slog.Logger
-	pairs []*keyPair // that are read again
+	pairs []*keyPair
 }
 
 // transport returns the credentials of the gRPC listener; nil: plain text.
@@ -92,10 +92,6 @@ func (x *certs) certify(c *config.TLSConfig, conf *tls.Config) error {
 	pair, err := newKeyPair(c.Cert, c.Key, x.log)
 	if err != nil {
 		return err
-	}
-	if !c.Reload {
-		conf.Certificates = []tls.Certificate{*pair.cert}
-		return nil
 	}
 	x.pairs = append(x.pairs, pair)
 	conf.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.at(time.Now()), nil }

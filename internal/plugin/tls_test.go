@@ -113,7 +113,6 @@ func TestReplicasCallEachOtherAsTheyListen(t *testing.T) {
 		"self-signed":            "self_signed: true, min_version: VersionTLS13",
 		"a certificate":          pair,
 		"certificates both ways": pair + ", client_ca: " + ca,
-		"which are read again":   pair + ", reload: true, client_ca: " + ca,
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := startPlugin(t, "listen: 127.0.0.1:0\ntls: {"+terms+"}\n")
@@ -166,12 +165,12 @@ func (m *mounted) shown() []byte {
 	return pair.Certificate[0]
 }
 
-// TestACertificateThatIsReplacedIsShownToTheNextCaller where that is asked for.
+// TestACertificateThatIsReplacedIsShownToTheNextCaller: its files are read again.
 func TestACertificateThatIsReplacedIsShownToTheNextCaller(t *testing.T) {
 	t.Parallel()
 	m := newMounted(t)
-	c := readEPP(t, "--cert-path", m.dir, "--enable-cert-reload")
-	r := startPlugin(t, "listen: 127.0.0.1:0\ntls: {cert: "+c.TLS.Cert+", key: "+c.TLS.Key+", reload: true}\n")
+	c := readEPP(t, "--cert-path", m.dir)
+	r := startPlugin(t, "listen: 127.0.0.1:0\ntls: {cert: "+c.TLS.Cert+", key: "+c.TLS.Key+"}\n")
 	shown := func() []byte {
 		s, err := handshake(t, r.listener.Addr().String(), &tls.Config{RootCAs: m.a.pool()})
 		require.NoError(t, err)
@@ -183,12 +182,6 @@ func TestACertificateThatIsReplacedIsShownToTheNextCaller(t *testing.T) {
 	require.NotEqual(t, first, m.shown())
 	require.Eventually(t, func() bool { return string(shown()) == string(m.shown()) }, 30*time.Second, 50*time.Millisecond)
 	require.Contains(t, r.log.String(), "the TLS certificate was read again")
-
-	c = readEPP(t, "--cert-path", m.dir)
-	var conf tls.Config
-	require.NoError(t, (&certs{log: slog.New(slog.DiscardHandler)}).certify(&c.TLS, &conf))
-	require.Nil(t, conf.GetCertificate, "the files are read once, at the start")
-	require.Equal(t, m.shown(), conf.Certificates[0].Certificate[0])
 }
 
 // TestTheFilesOfACertificateAreLookedAtOnceASecond: at says when. While they do

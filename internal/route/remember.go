@@ -25,7 +25,7 @@ func (d *decider) remember() {
 	case len(p.Hashes) == 0: // a prompt with a picture may have no whole block before it
 	case p.Estimated || !d.cfg.told(q.world.Worker(rank.ID), rank):
 		d.cfg.Routes.Note(rank, p.Hashes, kvindex.Estimated, now)
-	case d.cfg.Overlap.PredictedWeight > 0:
+	case d.cfg.Overlap.Predicts:
 		d.cfg.Routes.Note(rank, p.Hashes, kvindex.Predicted, now)
 	}
 	if p.Source == tokens.FromEngine {

@@ -26,7 +26,6 @@ type Config struct {
 	Predicted    bool          // it is both, whichever is more
 	RoutedTTL    time.Duration // how long an estimate believes in what was routed; 0: the index's default
 	PredictedTTL time.Duration // how long what was routed is believed in before events tell of it; 0: the same
-	Weight       float64       // of such blocks; 0 counts as 1
 	Paced        bool          // it begins with the ranks' speeds, as a plugin that has run for a while
 	ReportEvery  time.Duration // how often engines are asked in [Play]; 0: never
 	IndexBytes   int           // bound of its index; 0: as much as caches hold
@@ -185,7 +184,7 @@ func (p *Plugin) newReplica(seed uint64) (r *replica, err error) {
 	for i := range p.fleet.Ranks {
 		r.index.Attach(idOf(i))
 	}
-	r.lookup, err = overlap.New(overlap.Config{Index: r.index, Slots: slots, PredictedWeight: cmp.Or(p.cfg.Weight, 1)})
+	r.lookup, err = overlap.New(overlap.Config{Index: r.index, Slots: slots, Predicts: true})
 	return r, err
 }
 

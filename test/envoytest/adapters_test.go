@@ -12,7 +12,7 @@ import (
 )
 
 // toldOnly: what was routed predicts nothing, so that an overlap is what events told.
-const toldOnly = counted + "routing: {predicted_weight: 0}\n"
+const toldOnly = counted + "routing: {predicted_ttl: 0s}\n"
 
 // awaitTold waits until the plugin knows as many blocks of each worker as it holds.
 func (f *fleet) awaitTold() {

@@ -321,7 +321,7 @@ func TestADeadlineBeforeTheAnswerSaysSo(t *testing.T) {
 			<-r.Context().Done()
 		}
 	}
-	eachEcho(t, layout{config: "request: {timeout_header: x-request-timeout-ms}\n"}, hang, func(t *testing.T, f *fleet, _ bool) {
+	eachEcho(t, layout{}, hang, func(t *testing.T, f *fleet, _ bool) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		r := f.send(ctx, "/v1/completions", completion("never answered", 2, false), "x-request-timeout-ms", "700")

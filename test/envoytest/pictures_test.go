@@ -18,7 +18,7 @@ import (
 
 // askedOfPictures: what was routed predicts nothing, and engines are asked of pictures. How fast workers seem on a
 // busy machine decides nothing.
-const askedOfPictures = "tokens: {wait: 3s, pictures: auto}\nrouting: {predicted_weight: 0, prefill: {cost: blocks}}\n"
+const askedOfPictures = "tokens: {wait: 3s, pictures: auto}\nrouting: {predicted_ttl: 0s, prefill: {cost: blocks}}\n"
 
 // asking is a chat request about a picture, whose address is what it shows.
 func asking(before int, address, behind string) string {

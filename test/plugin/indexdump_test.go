@@ -266,7 +266,7 @@ func TestAfterARestartThePluginKnowsWhatTheEngineHolds(t *testing.T) {
 				PrefillPerToken: enginesim.None, DecodePerToken: enginesim.None,
 			})
 			dump := filepath.Join(t.TempDir(), "index.dump")
-			config := "listen: 127.0.0.1:0\nindex: {dump: " + dump + ", max_bytes: 8388608, huge_pages: false}\n"
+			config := "listen: 127.0.0.1:0\nindex: {dump: " + dump + ", max_bytes: 8388608}\n"
 			first := startPlugin(t, config)
 			first.writeWorkers(e.yaml())
 			own := mirrored(e, nil)
@@ -324,7 +324,7 @@ func TestTheIndexIsDumpedEverySoOftenAndShown(t *testing.T) {
 	torn, others := filepath.Join(filepath.Dir(path), ".index.dump.123"), filepath.Join(filepath.Dir(path), ".index.dump.b.123")
 	require.NoError(t, os.WriteFile(torn, nil, 0o600))
 	require.NoError(t, os.WriteFile(others, nil, 0o600))
-	r := startPlugin(t, "listen: 127.0.0.1:0\nindex: {dump: "+path+", dump_interval: 1ms, max_bytes: 8388608, huge_pages: false}\n")
+	r := startPlugin(t, "listen: 127.0.0.1:0\nindex: {dump: "+path+", dump_interval: 1ms, max_bytes: 8388608}\n")
 	r.writeWorkers(e.yaml())
 	e.serve(20)
 	r.inStep(e)

@@ -82,7 +82,7 @@ func newLab(n, dp int, seed uint64) (*lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.lookup, err = overlap.New(overlap.Config{Index: l.index, Slots: slots, PredictedWeight: 1})
+	l.lookup, err = overlap.New(overlap.Config{Index: l.index, Slots: slots, Predicts: true})
 	if err != nil {
 		return nil, err
 	}
