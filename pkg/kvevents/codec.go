@@ -59,6 +59,7 @@ type Decoder struct {
 	keys     blockKeys
 	window   []uint32        // scratch: the tokens that one block is hashed over
 	groups   map[uint64]bool // learnt: true for a group of the main attention
+	others   bool            // learnt: the publisher stores blocks in other groups, too
 	sawWhole bool            // the publisher has sent a whole block
 	spaces   spaces          // facts about blocks that are not plain
 }
@@ -74,7 +75,7 @@ func NewDecoder(blockSize uint32, rank worker.DPRank, eagle bool) *Decoder {
 // Reset forgets all that was learnt of the publisher, after its restart.
 func (d *Decoder) Reset() {
 	d.groups = map[uint64]bool{}
-	d.sawWhole = false
+	d.sawWhole, d.others = false, false
 	d.Forget()
 }
 
@@ -176,6 +177,7 @@ func (d *Decoder) admit(f *fields) (kvindex.Tier, Reason, bool) {
 		return 0, RemoteLocality, false
 	}
 	if !d.mainGroup(f) {
+		d.others = d.others || f.kind == Stored
 		return 0, ForeignGroup, false
 	}
 	tier, ok := tierOf(f.medium)

@@ -43,6 +43,9 @@ func (d *Decoder) resume(l learnt) {
 	d.Reset()
 	maps.Copy(d.groups, l.Groups)
 	d.sawWhole = l.Whole
+	for _, main := range l.Groups {
+		d.others = d.others || !main
+	}
 	for _, x := range l.Spaces {
 		var blocks []kvindex.EngineHash
 		for b := x.Blocks; len(b) >= 8; b = b[8:] {

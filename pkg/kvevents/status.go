@@ -64,9 +64,12 @@ type RankStatus struct {
 	LeftOut int
 	// Kept is how many blocks of an earlier process wait for the proof that the stream is
 	// the same. None of them is in the index yet.
-	Kept      int
-	LastError string // of the last failed connection, replay or payload; "" if nothing has failed
-	LastFault time.Time
+	Kept int
+	// OtherGroups: the engine keeps blocks in KV cache groups whose events are not used. It
+	// may deliver less than its other events tell, if those blocks have gone.
+	OtherGroups bool
+	LastError   string // of the last failed connection, replay or payload; "" if nothing has failed
+	LastFault   time.Time
 }
 
 // Told is what refused events say of their worker.

@@ -526,6 +526,6 @@ func (s *stream) settleState() {
 	}
 	s.mu.Lock()
 	s.status.LastSeq, s.status.Seen = s.tracker.Last()
-	s.status.LeftOut = s.decoder.LeftOut()
+	s.status.LeftOut, s.status.OtherGroups = s.decoder.LeftOut(), s.decoder.others
 	s.mu.Unlock()
 }

@@ -273,8 +273,9 @@ func (s *Subscriber) awaiting(r worker.Rank) *stream {
 }
 
 // Heard returns how many messages of a rank were applied since it was attached, and whether
-// the stream is in step, so that none is known to be missing.
-func (s *Subscriber) Heard(r worker.Rank) (messages uint64, inStep bool) {
+// these tell all that decides what the rank delivers: the stream is in step, so that none is
+// known to be missing, and the engine has no KV cache groups whose events are not used.
+func (s *Subscriber) Heard(r worker.Rank) (messages uint64, whole bool) {
 	s.mu.Lock()
 	f := s.ranks[r]
 	s.mu.Unlock()
@@ -283,7 +284,8 @@ func (s *Subscriber) Heard(r worker.Rank) (messages uint64, inStep bool) {
 	}
 	f.feed.mu.Lock()
 	defer f.feed.mu.Unlock()
-	return f.feed.status.Messages, f.feed.status.State == StateConnected
+	st := &f.feed.status
+	return st.Messages, st.State == StateConnected && !st.OtherGroups
 }
 
 // Resync is called when a rank has turned out to hold less than its events say. Its stream is
