@@ -291,7 +291,8 @@ func (s *Subscriber) Heard(r worker.Rank) (messages uint64, whole bool) {
 // Resync is called when a rank has turned out to hold less than its events say. Its stream is
 // connected anew: so what was missed is known, as far as the publisher can replay it. With
 // empty all blocks of the rank are dropped before. Of what was told before nothing is known
-// then, since some of it is not there.
+// then, since some of it is not there. It is not replayed: no message of it was missed, so a
+// replay from the first message on would tell the same once more, and be as wrong.
 func (s *Subscriber) Resync(r worker.Rank, empty bool) {
 	if empty {
 		s.empty(r, Doubted)
