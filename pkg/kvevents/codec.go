@@ -38,6 +38,7 @@ type Batch struct {
 	Timestamp float64 // seconds, as the publisher wrote it
 	Events    []Event
 	Refused   Refusals // of this payload
+	Whole     bool     // it has the publisher's first whole block
 }
 
 // Decoder decodes the payloads of one publisher, in order. It learns which KV cache
@@ -61,7 +62,14 @@ type Decoder struct {
 	groups   map[uint64]bool // learnt: true for a group of the main attention
 	others   bool            // learnt: the publisher stores blocks in other groups, too
 	sawWhole bool            // the publisher has sent a whole block
+	short    short           // of a publisher that has not
 	spaces   spaces          // facts about blocks that are not plain
+}
+
+// short is the latest block that was shorter than a whole one.
+type short struct {
+	size  uint64
+	block kvindex.EngineHash
 }
 
 // NewDecoder returns a decoder for one data-parallel rank of a worker. blockSize is the
@@ -75,7 +83,7 @@ func NewDecoder(blockSize uint32, rank worker.DPRank, eagle bool) *Decoder {
 // Reset forgets all that was learnt of the publisher, after its restart.
 func (d *Decoder) Reset() {
 	d.groups = map[uint64]bool{}
-	d.sawWhole, d.others = false, false
+	d.sawWhole, d.others, d.short = false, false, short{}
 	d.Forget()
 }
 
@@ -235,7 +243,7 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 			return Malformed, false
 		}
 	}
-	if reason, ok := d.sized(f, tier); !ok {
+	if reason, ok := d.sized(f, &e); !ok {
 		return reason, false
 	}
 	if f.hasAdapter && len(f.adapter) == 0 {
@@ -279,14 +287,15 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 }
 
 // sized judges whether the blocks of a store are of the worker's size.
-func (d *Decoder) sized(f *fields, tier kvindex.Tier) (Reason, bool) {
-	tokens := reader{b: f.tokens}
+func (d *Decoder) sized(f *fields, e *kvindex.Stored) (Reason, bool) {
+	tokens, tier := reader{b: f.tokens}, e.Tier
 	named := tokens.array() == 0 && tokens.err == nil
 	switch {
 	case f.blockSize == uint64(d.blockSize) && (tier == kvindex.Device || !named):
+		d.batch.Whole = d.batch.Whole || !d.sawWhole
 		d.sawWhole = true
 		return 0, true
-	case f.blockSize < uint64(d.blockSize) && d.sawWhole && len(d.hashes) == 1:
+	case f.blockSize < uint64(d.blockSize) && len(d.hashes) == 1 && (d.sawWhole || tier == kvindex.Device && d.mayBePartial(f, e)):
 		return PartialBlock, false
 	case tier != kvindex.Device:
 		// A connector's own store, with blocks of its own size (LMCache), or a block that it
@@ -296,6 +305,16 @@ func (d *Decoder) sized(f *fields, tier kvindex.Tier) (Reason, bool) {
 		d.told.BlockSize = f.blockSize
 		return BlockSizeMismatch, false
 	}
+}
+
+// mayBePartial reports whether a short block may be the end of a prompt, though its
+// publisher has sent no whole block yet. It is not if a block of its size is its parent:
+// then the publisher's blocks are that short.
+func (d *Decoder) mayBePartial(f *fields, e *kvindex.Stored) bool {
+	now := short{f.blockSize, d.hashes[0]}
+	follows := e.HasParent && d.short == short{f.blockSize, e.Parent}
+	d.short = now
+	return f.blockSize > 0 && !follows
 }
 
 // leaveOut records blocks that are left out, and why, until the engine removes them.

@@ -167,7 +167,8 @@ func TestEachEventIsUsedOrRefusedWithItsReason(t *testing.T) {
 		"EXTERNAL is external":                        {store(event{"medium": "EXTERNAL"}), "external"},
 		"a medium of no tier":                         {store(event{"medium": "FS"}), "unknown_medium"},
 		"another block size":                          {store(event{"block_size": 4, "token_ids": []int{1, 2, 3, 4}}), "block_size_mismatch"},
-		"a smaller block size before any whole block": {store(event{"block_size": 1, "token_ids": []int{1}}), "block_size_mismatch"},
+		"a smaller block size before any whole block": {store(event{"block_size": 1, "token_ids": []int{1}}), "partial_block"},
+		"several smaller blocks before any whole one": {store(event{"block_hashes": []int{1, 2}, "block_size": 1, "token_ids": []int{1, 2}}), "block_size_mismatch"},
 		"too few tokens":                              {store(event{"token_ids": []int{1}}), "token_count"},
 		"too many tokens":                             {store(event{"token_ids": []int{1, 2, 3}}), "token_count"},
 		"a negative token":                            {store(event{"token_ids": []int{1, -2}}), "malformed"},
@@ -571,6 +572,39 @@ func TestAShortBlockIsPartialOnceAWholeOneWasSeen(t *testing.T) {
 	require.Equal(t, "block_size_mismatch", outcome(t, d, store(event{"block_hashes": []int{1, 2}, "block_size": 1, "token_ids": []int{1, 2}})), "a partial block is the last one")
 }
 
+// TestAShortBlockIsOfAnotherSizeOnlyIfOneLikeItFollows: vLLM's first event may be the end of
+// a prompt that has no whole block.
+func TestAShortBlockIsOfAnotherSizeOnlyIfOneLikeItFollows(t *testing.T) {
+	short := func(hash, parent any, size int) event {
+		return store(event{"block_hashes": []any{hash}, "parent_block_hash": parent, "block_size": size, "token_ids": make([]int, size)})
+	}
+	d := NewDecoder(4, 0, false)
+	for n := range 100 {
+		require.Equal(t, "partial_block", outcome(t, d, short(n+1, nil, 2)), "prompts of two tokens")
+	}
+	require.Equal(t, "partial_block", outcome(t, d, short(102, 100, 3)), "another size")
+	require.Equal(t, "block_size_mismatch", outcome(t, d, short(103, 102, 3)))
+	require.Equal(t, "block_size_mismatch", outcome(t, d, short(104, 103, 3)))
+	require.Equal(t, "device", outcome(t, d, short(1, nil, 4)))
+	require.Equal(t, "partial_block", outcome(t, d, short(103, 102, 3)), "a whole one was seen")
+}
+
+func TestTheFirstWholeBlockShowsThatTheSizeIsRight(t *testing.T) {
+	w := newZMQWorker(t, 0, 0)
+	r := newRig(t, nil)
+	r.follow(w.source())
+	w.publish(store(event{"block_hashes": []int{1, 2}, "block_size": 1}), false)
+	r.eventually("refused", func() bool { return r.status(one).Missing[BlockSizeMismatch] == 1 })
+	w.store(3, false)
+	r.eventually("whole", func() bool { return r.holds(one, w.held) })
+	require.Empty(t, r.status(one).Missing.Map())
+	require.Equal(t, uint64(1), r.status(one).Refused[BlockSizeMismatch])
+	w.publish(store(event{"block_size": 4}), false)
+	w.store(4, false)
+	r.eventually("whole", func() bool { return r.holds(one, w.held) })
+	require.Equal(t, uint64(1), r.status(one).Missing[BlockSizeMismatch], "only the first one shows it")
+}
+
 func TestAPublisherThatRestartedIsLearntAnew(t *testing.T) {
 	d := NewDecoder(2, 0, false)
 	short := store(event{"block_size": 1, "token_ids": []int{1}})
@@ -578,7 +612,9 @@ func TestAPublisherThatRestartedIsLearntAnew(t *testing.T) {
 	require.Equal(t, "partial_block", outcome(t, d, short))
 	require.NotEmpty(t, d.spaces.blocks)
 	d.Reset()
-	require.Equal(t, "block_size_mismatch", outcome(t, d, short), "no whole block was seen of this one")
+	continues := store(event{"block_size": 1, "token_ids": []int{1}, "parent_block_hash": -5, "block_hashes": []int{9}})
+	require.Equal(t, "partial_block", outcome(t, d, short))
+	require.Equal(t, "block_size_mismatch", outcome(t, d, continues), "no whole block was seen of this one")
 	require.Empty(t, d.spaces.blocks)
 }
 

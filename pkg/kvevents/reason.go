@@ -17,7 +17,8 @@ const (
 	// operator must act.
 	EagleMismatch
 	// PartialBlock: a block shorter than a whole one, from a publisher that has sent
-	// whole ones. Normal for vLLM; such blocks are not shared.
+	// whole ones, or that has not shown yet how large its blocks are. Normal for vLLM;
+	// such blocks are not shared.
 	PartialBlock
 	// TokenCount: the number of token ids does not fit the number of blocks.
 	TokenCount

@@ -501,6 +501,11 @@ func (s *stream) apply(m message) {
 			s.tracker.Cleared()
 		}
 	}
+	if b.Whole { // what was short before it was the end of a prompt
+		s.mu.Lock()
+		s.status.Missing[BlockSizeMismatch] = 0
+		s.mu.Unlock()
+	}
 	s.refuseAll(&b.Refused)
 	if b.Refused[BlockSizeMismatch]+b.Refused[EagleMismatch] > 0 && !s.warned {
 		s.warned = true
