@@ -17,9 +17,17 @@ type Config struct {
 	// PredictedWeight is how much a block counts that a rank is only predicted to hold: 0
 	// to 1. The product is rounded down to whole blocks.
 	PredictedWeight float64
-	// Tells reports whether events of a rank arrive although its worker names no stream
-	// of events. Optional. Forget must be called when the answer changes.
+	// Tells reports whether events tell what a rank holds. If nil, they do where the worker
+	// names a stream of events. Forget must be called when the answer changes.
 	Tells func(worker.Rank) bool
+}
+
+// Told reports whether events tell what a rank of w holds.
+func (c *Config) Told(w *worker.Worker, r worker.Rank) bool {
+	if c.Tells == nil {
+		return !w.KVEvents.IsZero()
+	}
+	return c.Tells(r)
 }
 
 // Validate returns every fault of the configuration, joined, or nil.

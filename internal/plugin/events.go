@@ -113,6 +113,9 @@ func eventStream(r *kvevents.RankStatus) admin.EventStream {
 	if why, n := r.Missing.Worst(); n > 0 && e.State == admin.Connected {
 		e.Degraded, e.Reason = true, "events refused: "+why.String()+remedy(why, &r.Told)
 	}
+	if r.Told.Unusable && e.Reason == "" {
+		e.Degraded, e.Reason = true, "all events about stored blocks were refused, the latest as "+r.Told.Why.String()+": what the rank holds is guessed"
+	}
 	if r.LeftOut > 0 && e.Reason == "" {
 		e.Reason = fmt.Sprintf("%d of its blocks are left out: their hashes depend on what cannot be read, such as a picture", r.LeftOut)
 	}

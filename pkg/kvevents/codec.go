@@ -63,6 +63,7 @@ type Decoder struct {
 	others   bool            // learnt: the publisher stores blocks in other groups, too
 	sawWhole bool            // the publisher has sent a whole block
 	short    short           // of a publisher that has not
+	used     bool            // a store of the publisher could be used
 	spaces   spaces          // facts about blocks that are not plain
 }
 
@@ -83,7 +84,7 @@ func NewDecoder(blockSize uint32, rank worker.DPRank, eagle bool) *Decoder {
 // Reset forgets all that was learnt of the publisher, after its restart.
 func (d *Decoder) Reset() {
 	d.groups = map[uint64]bool{}
-	d.sawWhole, d.others, d.short = false, false, short{}
+	d.sawWhole, d.others, d.short, d.used, d.told.Unusable = false, false, short{}, false, false
 	d.Forget()
 }
 
@@ -154,23 +155,35 @@ func (d *Decoder) event(b []byte) (size int) {
 		return f.size
 	}
 	tier, reason, ok := d.admit(&f)
-	if !ok {
-		d.batch.Refused[reason]++
-		return f.size
-	}
-	switch f.kind {
-	case Stored:
+	switch {
+	case !ok:
+	case f.kind == Stored:
 		reason, ok = d.stored(&f, tier)
-	case Removed:
+	case f.kind == Removed:
 		reason, ok = d.remove(&f, tier)
-	case Cleared:
+	default:
 		d.Forget()
 		d.batch.Events = append(d.batch.Events, Event{Kind: Cleared})
 	}
 	if !ok {
 		d.batch.Refused[reason]++
 	}
+	if f.kind == Stored {
+		d.weigh(reason, ok)
+	}
 	return f.size
+}
+
+// weigh notes what became of a store: where none could be used so far, the publisher's
+// events tell nothing. Reasons that are about single blocks say nothing of the others.
+func (d *Decoder) weigh(why Reason, ok bool) {
+	switch {
+	case ok:
+		d.used, d.told.Unusable = true, false
+	case d.used, why == PartialBlock, why == ExtraKeys, why == AmbiguousSalt, why == NoRoom:
+	default:
+		d.told.Unusable, d.told.Why = true, why
+	}
 }
 
 // admit judges all fields but the blocks: the owner, the place, the group and the tier.
@@ -196,12 +209,8 @@ func (d *Decoder) admit(f *fields) (kvindex.Tier, Reason, bool) {
 // a prefix is held. A store may name the kind of its group, which is then learnt. A
 // removal names none and is judged by what was learnt.
 func (d *Decoder) mainGroup(f *fields) bool {
-	if f.kind == Stored && len(f.specKind) > 0 {
-		main := false
-		switch string(f.specKind) {
-		case "full_attention", "mla_attention", "sink_full_attention":
-			main = true
-		}
+	main, named := mainKind(f.specKind)
+	if f.kind == Stored && named {
 		// NB: bounded, since a publisher may send any group number.
 		if _, known := d.groups[f.group]; known || len(d.groups) < 256 {
 			d.groups[f.group] = main
@@ -212,6 +221,18 @@ func (d *Decoder) mainGroup(f *fields) bool {
 		return main
 	}
 	return f.group == 0
+}
+
+// mainKind reports whether a kind of KV cache group, as vLLM names it, is of the main
+// attention. A kind that is not known says as little as none: vLLM has "unknown", too.
+func mainKind(kind []byte) (main, known bool) {
+	switch string(kind) {
+	case "full_attention", "mla_attention", "sink_full_attention":
+		return true, true
+	case "sliding_window", "sliding_window_mla", "chunked_local_attention", "mamba", "cross_attention", "encoder_only_attention":
+		return false, true
+	}
+	return false, false
 }
 
 // tierOf maps the media that engines name, in the way of Dynamo's router.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,6 +14,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Payloads as the engines' own encoder wrote them.
@@ -210,6 +212,10 @@ func TestEachEventIsUsedOrRefusedWithItsReason(t *testing.T) {
 		"a group that was never named":                    {store(event{"group_idx": 1}), "foreign_group"},
 		"a removal from a group that was never named":     {removal(event{"group_idx": 1}), "foreign_group"},
 		"a group of sliding windows":                      {store(event{"kv_cache_spec_kind": "sliding_window"}), "foreign_group"},
+		"a group of encoders":                             {store(event{"kv_cache_spec_kind": "cross_attention"}), "foreign_group"},
+		"the first group, of an unknown kind":             {store(event{"kv_cache_spec_kind": "unknown"}), "device"},
+		"the first group, of a kind of tomorrow":          {store(event{"kv_cache_spec_kind": "of_tomorrow"}), "device"},
+		"a later group of a kind of tomorrow":             {store(event{"group_idx": 1, "kv_cache_spec_kind": "of_tomorrow"}), "foreign_group"},
 		"another group of full attention":                 {store(event{"group_idx": 1, "kv_cache_spec_kind": "full_attention"}), "device"},
 		"an adapter without a name":                       {store(event{"lora_id": 3}), "unnamed_adapter"},
 		"an adapter with a name":                          {store(event{"lora_id": 3, "lora_name": "a"}), "device"},
@@ -603,6 +609,53 @@ func TestTheFirstWholeBlockShowsThatTheSizeIsRight(t *testing.T) {
 	w.store(4, false)
 	r.eventually("whole", func() bool { return r.holds(one, w.held) })
 	require.Equal(t, uint64(1), r.status(one).Missing[BlockSizeMismatch], "only the first one shows it")
+}
+
+// TestARankOfWhichNothingCanBeUsedCountsAsOneWithoutEvents, until something can.
+func TestARankOfWhichNothingCanBeUsedCountsAsOneWithoutEvents(t *testing.T) {
+	w := newZMQWorker(t, 0, 0)
+	var sub atomic.Pointer[Subscriber]
+	var told atomic.Bool // as of the latest hook
+	r := newRig(t, func(c *Config) {
+		c.Hooks.State = func(r worker.Rank, _ State) {
+			if s := sub.Load(); s != nil {
+				told.Store(s.Tells(r))
+			}
+		}
+	})
+	sub.Store(r.sub)
+	r.follow(w.source())
+	r.eventually("expected", func() bool { return told.Load() && r.status(one).State == StateConnected })
+	window := event{"kv_cache_spec_kind": "sliding_window"}
+	w.publish(store(window), false)
+	r.eventually("nothing can be used", func() bool { return !told.Load() })
+	require.False(t, r.sub.Tells(one))
+	require.Equal(t, Told{Unusable: true, Why: ForeignGroup}, r.status(one).Told)
+	w.publish(store(event{"group_idx": 1, "kv_cache_spec_kind": "full_attention"}), false)
+	r.eventually("something can", told.Load)
+	w.publish(store(window), false)
+	w.store(1, false)
+	r.eventually("heard", func() bool { return r.status(one).Messages == 4 })
+	require.True(t, r.sub.Tells(one))
+}
+
+func TestABlockThatIsLeftOutSaysNothingOfTheOthers(t *testing.T) {
+	d := NewDecoder(2, 0, false)
+	outcome(t, d, removal(nil))
+	outcome(t, d, store(event{"block_size": 1, "token_ids": []int{1}}))
+	outcome(t, d, store(event{"extra_keys": [][]any{{7}}}))
+	require.False(t, d.told.Unusable)
+	outcome(t, d, store(event{"token_ids": []int{1}}))
+	require.Equal(t, Told{Unusable: true, Why: TokenCount}, d.told)
+	d.Reset()
+	require.False(t, d.told.Unusable)
+	outcome(t, d, store(nil))
+	outcome(t, d, store(event{"token_ids": []int{1}}))
+	require.False(t, d.told.Unusable)
+	after := NewDecoder(2, 0, false)
+	after.resume(d.learnt())
+	outcome(t, after, store(event{"token_ids": []int{1}}))
+	require.False(t, after.told.Unusable, "a process of before could use some")
 }
 
 func TestAPublisherThatRestartedIsLearntAnew(t *testing.T) {

@@ -33,7 +33,8 @@
 // Events are left out if they are about another KV cache group than the main attention's,
 // about another owner's blocks, or about blocks that are not local. An engine with such
 // groups delivers a prompt only if it holds the prompt's blocks in all of them, so it may
-// deliver less than the index says: RankStatus.OtherGroups. Each event that is
+// deliver less than the index says: RankStatus.OtherGroups. Where no store of a rank could be
+// used, its events tell nothing: see Subscriber.Tells. Each event that is
 // not used is counted under a [Reason]. A reason that is not [Reason.Normal] means that
 // the index lacks something: RankStatus.Missing counts those until the worker clears its
 // cache or the rank is reset.

@@ -42,7 +42,7 @@ func (d *Decoder) learnt() learnt {
 func (d *Decoder) resume(l learnt) {
 	d.Reset()
 	maps.Copy(d.groups, l.Groups)
-	d.sawWhole = l.Whole
+	d.sawWhole, d.used = l.Whole, l.Whole
 	for _, main := range l.Groups {
 		d.others = d.others || !main
 	}

@@ -76,6 +76,10 @@ type RankStatus struct {
 type Told struct {
 	BlockSize uint64 // of BlockSizeMismatch, in tokens
 	Rank      uint64 // of ForeignRank
+	// Unusable: no store could be used so far, of which the last was refused for Why. The
+	// rank counts as one without events, see Subscriber.Tells.
+	Unusable bool
+	Why      Reason
 }
 
 // ChannelStatus is what is known of a channel of an event plane, or of an address that

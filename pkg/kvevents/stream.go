@@ -109,6 +109,7 @@ func newStream(cfg *Config, r worker.Rank, src source) *stream {
 		decoder: NewDecoder(src.blockSize, src.rank, src.eagle),
 	}
 	s.begin(cfg, r)
+	s.named = src.addr != ""
 	if src.addr != "" { // the rank's id alone does not show which worker it is
 		s.log = s.log.With(slog.String(logkey.Address, src.addr))
 	}
@@ -514,7 +515,11 @@ func (s *stream) apply(m message) {
 	}
 	s.mu.Lock()
 	s.status.Told = s.decoder.told
+	state := s.status.State
 	s.mu.Unlock()
+	if none := s.decoder.told.Unusable; s.unusable.Swap(none) != none {
+		s.cfg.Hooks.state(s.rank, state) // the answer of Subscriber.Tells has changed
+	}
 	s.applied(len(b.Events), blocks)
 }
 
