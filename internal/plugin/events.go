@@ -117,7 +117,7 @@ func eventStream(r *kvevents.RankStatus) admin.EventStream {
 		e.Degraded, e.Reason = true, "all events about stored blocks were refused, the latest as "+r.Told.Why.String()+": what the rank holds is guessed"
 	}
 	if r.LeftOut > 0 && e.Reason == "" {
-		e.Reason = fmt.Sprintf("%d of its blocks are left out: their hashes depend on what cannot be read, such as a picture", r.LeftOut)
+		e.Reason = fmt.Sprintf("%d of its blocks are left out: they depend on what cannot be read, such as a picture, or share a hash with one of another adapter or salt", r.LeftOut)
 	}
 	return e
 }

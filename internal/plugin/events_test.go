@@ -101,7 +101,7 @@ func TestWhatThePageSaysOfEvents(t *testing.T) {
 		},
 		"blocks that cannot be read": {
 			kvevents.RankStatus{State: kvevents.StateConnected, LeftOut: 2, Refused: kvevents.Refusals{kvevents.ExtraKeys: 2}},
-			admin.EventStream{State: admin.Connected, Reason: "2 of its blocks are left out: their hashes depend on what cannot be read, such as a picture", Refused: map[string]uint64{"extra_keys": 2}},
+			admin.EventStream{State: admin.Connected, Reason: "2 of its blocks are left out: they depend on what cannot be read, such as a picture, or share a hash with one of another adapter or salt", Refused: map[string]uint64{"extra_keys": 2}},
 		},
 		"refused before the worker cleared": {
 			kvevents.RankStatus{State: kvevents.StateConnected, Refused: kvevents.Refusals{kvevents.TokenCount: 1}},

@@ -65,6 +65,7 @@ type Decoder struct {
 	short    short           // of a publisher that has not
 	used     bool            // a store of the publisher could be used
 	spaces   spaces          // facts about blocks that are not plain
+	seeds    [2]uint64       // the first two hash seeds of the publisher's blocks; 0: there was none
 }
 
 // short is the latest block that was shorter than a whole one.
@@ -85,6 +86,7 @@ func NewDecoder(blockSize uint32, rank worker.DPRank, eagle bool) *Decoder {
 func (d *Decoder) Reset() {
 	d.groups = map[uint64]bool{}
 	d.sawWhole, d.others, d.short, d.used, d.told.Unusable = false, false, short{}, false, false
+	d.seeds = [2]uint64{}
 	d.Forget()
 }
 
@@ -353,14 +355,35 @@ func (d *Decoder) leaveOut(blocks []kvindex.EngineHash, kind spaceKind, t kvinde
 // of the adapter alone. False means that there is no memory to record it.
 func (d *Decoder) seed(usable int, salt kvindex.Salt, after uint64, t kvindex.Tier) (seed uint64, ok bool) {
 	seed = salt.Seed()
+	if salt.CacheSalt == "" && after != 0 {
+		seed = after
+	}
+	switch {
+	case d.seeds[0] == 0:
+		d.seeds[0] = seed
+	case d.seeds[0] != seed:
+		d.seeds[1] = seed
+	}
 	if salt.CacheSalt == "" && after == 0 {
 		d.spaces.noteBare(d.hashes[:usable], seed, t)
 		return seed, true
 	}
-	if salt.CacheSalt == "" {
-		seed = after
-	}
 	return seed, d.spaces.note(d.hashes[:usable], space{seed: seed}, t)
+}
+
+// doubled notes blocks that the index has refused since their hashes name other blocks, and
+// returns why. If an engine makes its hashes of tokens alone, one names a block of each
+// adapter and salt, and the index has the first of them.
+func (d *Decoder) doubled(e *kvindex.Stored) Reason {
+	if d.seeds[1] == 0 {
+		return HashConflict
+	}
+	for _, b := range e.Blocks {
+		if d.spaces.room(1) {
+			d.spaces.double(b.Engine, e.Tier)
+		}
+	}
+	return AmbiguousSalt
 }
 
 // width is how many tokens a block is hashed over. A block of n pairs has n+1 tokens, the

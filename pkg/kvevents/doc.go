@@ -19,7 +19,8 @@
 //     as vLLM writes it, or with a prefix as Dynamo's vLLM does. Engines name the salt
 //     with the first block of a prompt only, so later blocks take it from their parent.
 //     If one engine hash was stored under two salts, the blocks that follow it are left
-//     out;
+//     out. Of the blocks that one hash names under several adapters or salts, the index
+//     has the first; RankStatus.LeftOut counts such hashes;
 //   - pictures and other multimodal objects. vLLM tells the name of each and where it
 //     begins; the name is hashed. Dynamo's workers pass a 64-bit hash of each and no
 //     place. A block with keys of any other kind is left out, with the blocks that follow

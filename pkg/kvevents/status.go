@@ -60,7 +60,8 @@ type RankStatus struct {
 	// Told is what the last refused events say, where the worker's record says otherwise.
 	Told Told
 	// LeftOut is how many blocks of the worker the index leaves out because they depend
-	// on something that cannot be read. All other blocks are right.
+	// on something that cannot be read, or share their hash with one of another adapter or
+	// salt. All other blocks are right.
 	LeftOut int
 	// Kept is how many blocks of an earlier process wait for the proof that the stream is
 	// the same. None of them is in the index yet.

@@ -498,6 +498,10 @@ func (s *stream) apply(m message) {
 			s.wrote.late = s.wrote.late || m.late
 		}
 		blocks += s.perform(&b.Events[i], &b.Refused)
+		if n := b.Refused[HashConflict]; n > 0 {
+			b.Refused[HashConflict] = 0
+			b.Refused[s.decoder.doubled(&b.Events[i].Stored)] += n
+		}
 		if b.Events[i].Kind == Cleared {
 			s.tracker.Cleared()
 		}
