@@ -2,8 +2,6 @@ package plugin
 
 import (
 	"fmt"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
@@ -23,17 +21,11 @@ func (p *plugin) newEvents() error {
 		return err
 	}
 	if n := c.Dynamo.NATS; n.URL != "" {
-		password := ""
-		if n.PasswordFile != "" {
-			b, err := os.ReadFile(n.PasswordFile)
-			if err != nil {
-				return fmt.Errorf("events.dynamo.nats.password_file: %w", err)
-			}
-			password = strings.TrimRight(string(b), "\r\n")
-		}
-		channel, err := nats.New(n.Channel(password))
+		from := n.Channel("")
+		from.PasswordFile = n.PasswordFile
+		channel, err := nats.New(from)
 		if err != nil {
-			return err
+			return fmt.Errorf("events.dynamo.%w", err)
 		}
 		conf.Channels = append(conf.Channels, channel)
 	}
