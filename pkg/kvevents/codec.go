@@ -148,6 +148,26 @@ func (d *Decoder) Decode(payload []byte) (*Batch, error) {
 	return &d.batch, nil
 }
 
+// keptBytes is the largest buffer that is kept for the next payload.
+const keptBytes = 1 << 20
+
+// trim drops large buffers, so that a rank keeps no memory for one large message. The batch
+// decoded last is not valid any more.
+func (d *Decoder) trim() {
+	d.batch.Events = trimmed(d.batch.Events, 128)
+	d.blocks, d.removed, d.hashes = trimmed(d.blocks, 16), trimmed(d.removed, 8), trimmed(d.hashes, 8)
+	d.tokens, d.locals = trimmed(d.tokens, 4), trimmed(d.locals, 8)
+	d.keys.keys, d.keys.ends = trimmed(d.keys.keys, 8), trimmed(d.keys.ends, 8)
+}
+
+// trimmed returns the buffer, whose elements have so many bytes, or nil if it is large.
+func trimmed[T any](buffer []T, size int) []T {
+	if cap(buffer)*size > keptBytes {
+		return nil
+	}
+	return buffer
+}
+
 // event decodes the event at the front of b and returns its size. 0 means that the size
 // is unknown and the caller must skip the event.
 func (d *Decoder) event(b []byte) (size int) {
@@ -170,7 +190,7 @@ func (d *Decoder) event(b []byte) (size int) {
 	if !ok {
 		d.batch.Refused[reason]++
 	}
-	if f.kind == Stored {
+	if f.kind == Stored && (!ok || !d.used) {
 		d.weigh(reason, ok)
 	}
 	return f.size
@@ -211,13 +231,14 @@ func (d *Decoder) admit(f *fields) (kvindex.Tier, Reason, bool) {
 // a prefix is held. A store may name the kind of its group, which is then learnt. A
 // removal names none and is judged by what was learnt.
 func (d *Decoder) mainGroup(f *fields) bool {
-	main, named := mainKind(f.specKind)
-	if f.kind == Stored && named {
-		// NB: bounded, since a publisher may send any group number.
-		if _, known := d.groups[f.group]; known || len(d.groups) < 256 {
-			d.groups[f.group] = main
+	if f.kind == Stored && len(f.specKind) > 0 {
+		if main, named := mainKind(f.specKind); named {
+			// NB: bounded, since a publisher may send any group number.
+			if _, known := d.groups[f.group]; known || len(d.groups) < 256 {
+				d.groups[f.group] = main
+			}
+			return main
 		}
-		return main
 	}
 	if main, known := d.groups[f.group]; known {
 		return main
@@ -253,9 +274,10 @@ func tierOf(medium []byte) (kvindex.Tier, bool) {
 }
 
 func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
-	var ok bool
-	d.hashes, ok = appendHashes(d.hashes[:0], f.hashes)
-	if !ok {
+	// The counts are judged first, so that what they do not agree with is not decoded.
+	hashes, tokens := reader{b: f.hashes}, reader{b: f.tokens}
+	blocks, n := hashes.array(), tokens.array()
+	if hashes.err != nil || tokens.err != nil {
 		return Malformed, false
 	}
 	e := kvindex.Stored{Tier: tier}
@@ -266,16 +288,20 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 			return Malformed, false
 		}
 	}
-	if reason, ok := d.sized(f, &e); !ok {
+	if reason, ok := d.sized(f, blocks, n, &e); !ok {
 		return reason, false
+	}
+	var ok bool
+	d.hashes, ok = hashes.appendHashes(d.hashes[:0], blocks)
+	if !ok {
+		return Malformed, false
 	}
 	if f.hasAdapter && len(f.adapter) == 0 {
 		return UnnamedAdapter, false
 	}
 	salt := kvindex.Salt{LoRA: string(f.adapter), CacheSalt: string(f.cacheSalt)}
-	usable := len(d.hashes)
 	d.keys.most = d.width()
-	usable, ok = d.keys.read(f, usable, &salt)
+	usable, ok := d.keys.read(f, blocks, &salt)
 	if !ok {
 		return Malformed, false
 	}
@@ -287,7 +313,7 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 		return d.leaveOut(d.hashes, kind, tier)
 	}
 	if usable > 0 || len(d.hashes) == 0 {
-		if reason, ok := d.readTokens(f, &usable); !ok {
+		if reason, ok := d.readTokens(&tokens, n, &usable); !ok {
 			return reason, false
 		}
 	}
@@ -309,16 +335,16 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 	return 0, true
 }
 
-// sized judges whether the blocks of a store are of the worker's size.
-func (d *Decoder) sized(f *fields, e *kvindex.Stored) (Reason, bool) {
-	tokens, tier := reader{b: f.tokens}, e.Tier
-	named := tokens.array() == 0 && tokens.err == nil
+// sized judges whether the blocks of a store are of the worker's size, and have as many
+// tokens as that.
+func (d *Decoder) sized(f *fields, blocks, tokens int, e *kvindex.Stored) (Reason, bool) {
+	tier := e.Tier
 	switch {
-	case f.blockSize == uint64(d.blockSize) && (tier == kvindex.Device || !named):
+	case f.blockSize == uint64(d.blockSize) && (tier == kvindex.Device || tokens > 0):
 		d.batch.Whole = d.batch.Whole || !d.sawWhole
 		d.sawWhole = true
-		return 0, true
-	case f.blockSize < uint64(d.blockSize) && len(d.hashes) == 1 && (d.sawWhole || tier == kvindex.Device && d.mayBePartial(f, e)):
+		return TokenCount, tokens == blocks*d.blockSize // pairs, too: there is one of each token
+	case f.blockSize < uint64(d.blockSize) && blocks == 1 && (d.sawWhole || tier == kvindex.Device && d.mayBePartial(f, e)):
 		return PartialBlock, false
 	case tier != kvindex.Device:
 		// A connector's own store, with blocks of its own size (LMCache), or a block that it
@@ -334,9 +360,10 @@ func (d *Decoder) sized(f *fields, e *kvindex.Stored) (Reason, bool) {
 // publisher has sent no whole block yet. It is not if a block of its size is its parent:
 // then the publisher's blocks are that short.
 func (d *Decoder) mayBePartial(f *fields, e *kvindex.Stored) bool {
-	now := short{f.blockSize, d.hashes[0]}
 	follows := e.HasParent && d.short == short{f.blockSize, e.Parent}
-	d.short = now
+	hashes := reader{b: f.hashes}
+	hashes.array()
+	d.short = short{f.blockSize, hashes.hash()}
 	return f.blockSize > 0 && !follows
 }
 
@@ -358,11 +385,8 @@ func (d *Decoder) seed(usable int, salt kvindex.Salt, after uint64, t kvindex.Ti
 	if salt.CacheSalt == "" && after != 0 {
 		seed = after
 	}
-	switch {
-	case d.seeds[0] == 0:
-		d.seeds[0] = seed
-	case d.seeds[0] != seed:
-		d.seeds[1] = seed
+	if seed != d.seeds[0] {
+		d.seeds[min(d.seeds[0], 1)] = seed // no seed is 0
 	}
 	if salt.CacheSalt == "" && after == 0 {
 		d.spaces.noteBare(d.hashes[:usable], seed, t)
@@ -398,22 +422,15 @@ func (d *Decoder) width() int {
 // readTokens reads the tokens of a store. SGLang has ids of its own in the place of a
 // picture, and no prompt is hashed with those, so usable is cut to the blocks before the
 // first that has one.
-func (d *Decoder) readTokens(f *fields, usable *int) (Reason, bool) {
+func (d *Decoder) readTokens(r *reader, n int, usable *int) (Reason, bool) {
 	var wide int
 	var pairs, ok bool
-	d.tokens, wide, pairs, ok = appendTokens(d.tokens[:0], f.tokens)
+	d.tokens, wide, pairs, ok = appendTokens(d.tokens[:0], r, n)
 	if !ok {
 		return Malformed, false
 	}
 	if len(d.tokens) > 0 && pairs != d.eagle {
 		return EagleMismatch, false
-	}
-	all := len(d.hashes) * d.blockSize
-	if pairs {
-		all++
-	}
-	if len(d.tokens) != all {
-		return TokenCount, false
 	}
 	if wide < len(d.tokens) {
 		if pairs {

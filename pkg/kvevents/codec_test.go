@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
@@ -683,6 +684,39 @@ func TestADecoderDoesNotGrowWithWhatItDecodes(t *testing.T) {
 		require.Len(t, b.Events, 2)
 	}
 	require.Equal(t, [3]int{blocks, removed, events}, [3]int{cap(d.blocks), cap(d.removed), cap(d.batch.Events)})
+}
+
+// TestOneLargeMessageIsNotKept: its buffers are outside of the index's budget.
+func TestOneLargeMessageIsNotKept(t *testing.T) {
+	const many = 1 << 18
+	buffers := func(d *Decoder) (bytes int) {
+		return 128*cap(d.batch.Events) + 16*cap(d.blocks) + 8*(cap(d.removed)+cap(d.hashes)+cap(d.locals)+cap(d.keys.keys)+cap(d.keys.ends)) + 4*cap(d.tokens)
+	}
+	d := NewDecoder(2, 0, false)
+	require.LessOrEqual(t, unsafe.Sizeof(Event{}), uintptr(128))
+	for _, e := range []event{{"block_hashes": make([]int, many)}, {"token_ids": make([]int, many)}, {"block_hashes": make([]int, many), "block_size": 1}} {
+		_, err := d.Decode(payload(t, 0, store(e)))
+		require.NoError(t, err)
+		require.Less(t, buffers(d), 4096, "what the counts do not agree with is not decoded")
+	}
+	large := payload(t, 0, store(event{"block_hashes": make([]int, many), "token_ids": make([]int, 2*many), "extra_keys": make([]any, many)}), removal(event{"block_hashes": make([]int, many)}))
+	b, err := d.Decode(large)
+	require.NoError(t, err)
+	require.Len(t, b.Events, 2)
+	require.Greater(t, buffers(d), 10<<20)
+	d.trim()
+	require.Less(t, buffers(d), 4096)
+
+	w := newZMQWorker(t, 0, 0)
+	r := newRig(t, nil)
+	r.follow(w.source())
+	w.publish(removal(event{"block_hashes": make([]int, many)}), false)
+	w.store(1, false)
+	r.eventually("heard", func() bool { return r.holds(one, w.held) })
+	s := r.sub.ranks[one].stream
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	require.Less(t, buffers(s.decoder), 4096)
 }
 
 func TestABatchOfAnotherRankIsRefused(t *testing.T) {

@@ -525,6 +525,7 @@ func (s *stream) apply(m message) {
 		s.cfg.Hooks.state(s.rank, state) // the answer of Subscriber.Tells has changed
 	}
 	s.applied(len(b.Events), blocks)
+	s.decoder.trim()
 }
 
 // settleState writes the state of the tracker into the status.
