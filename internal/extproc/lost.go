@@ -96,6 +96,14 @@ func lose(s *mainStream, now time.Time) {
 	if !s.answered.counts.known || b.known.Silent || b.known.Barred || !b.events {
 		return
 	}
+	// Who does not tell all that decides what it delivers says nothing by what it delivers.
+	n, whole := uint64(0), true
+	if s.srv.cfg.Events != nil {
+		n, whole = s.srv.cfg.Events(b.rank)
+	}
+	if !whole {
+		return
+	}
 	most := hitloss.Deliverable(&b.known)
 	told := min(b.told, most, mostKept*b.known.BlockSize)
 	if b.known.Kept >= told && hitloss.Judgeable(told, b.known.BlockSize) {
@@ -104,9 +112,7 @@ func lose(s *mainStream, now time.Time) {
 	if most-s.answered.counts.cached < max(b.known.BlockSize, 1) || s.srv.cfg.Events == nil {
 		return
 	}
-	if n, whole := s.srv.cfg.Events(b.rank); whole {
-		s.srv.liars.judge(s.srv, b.rank, func(j *hitloss.Judge) hitloss.Verdict { return j.Computed(b.rank, n, b.picked, now) })
-	}
+	s.srv.liars.judge(s.srv, b.rank, func(j *hitloss.Judge) hitloss.Verdict { return j.Computed(b.rank, n, b.picked, now) })
 }
 
 // liars are the ranks that hold less than their events say. Safe for concurrent use.

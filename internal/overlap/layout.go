@@ -56,7 +56,7 @@ func newLayout(snap *worker.Snapshot, ranks []worker.Rank, p *Prompt, cfg *Confi
 		if w == nil || w.ID != r.ID {
 			w = snap.Worker(r.ID)
 		}
-		guess := w == nil || w.KVEvents.IsZero() && (cfg.Tells == nil || !cfg.Tells(r))
+		guess := w == nil || !cfg.Told(w, r)
 		if guess {
 			l.guess.Set(i)
 			l.guesses++

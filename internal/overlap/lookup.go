@@ -15,9 +15,17 @@ type Config struct {
 	Slots *kvindex.Slots // the numbering of Index
 	// Predicts says that a block counts that a rank is only predicted to hold.
 	Predicts bool
-	// Tells reports whether events of a rank arrive although its worker names no stream
-	// of events. Optional. Forget must be called when the answer changes.
+	// Tells reports whether events tell what a rank holds. If nil, they do where the worker
+	// names a stream of events. Forget must be called when the answer changes.
 	Tells func(worker.Rank) bool
+}
+
+// Told reports whether events tell what a rank of w holds.
+func (c *Config) Told(w *worker.Worker, r worker.Rank) bool {
+	if c.Tells == nil {
+		return !w.KVEvents.IsZero()
+	}
+	return c.Tells(r)
 }
 
 // Lookup finds overlaps. Safe for concurrent use.

@@ -2,8 +2,6 @@ package plugin
 
 import (
 	"fmt"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
@@ -23,17 +21,11 @@ func (p *plugin) newEvents() error {
 		return err
 	}
 	if n := c.Dynamo.NATS; n.URL != "" {
-		password := ""
-		if n.PasswordFile != "" {
-			b, err := os.ReadFile(n.PasswordFile)
-			if err != nil {
-				return fmt.Errorf("events.dynamo.nats.password_file: %w", err)
-			}
-			password = strings.TrimRight(string(b), "\r\n")
-		}
-		channel, err := nats.New(n.Channel(password))
+		from := n.Channel("")
+		from.PasswordFile = n.PasswordFile
+		channel, err := nats.New(from)
 		if err != nil {
-			return err
+			return fmt.Errorf("events.dynamo.%w", err)
 		}
 		conf.Channels = append(conf.Channels, channel)
 	}
@@ -115,8 +107,11 @@ func eventStream(r *kvevents.RankStatus) admin.EventStream {
 	if why, n := r.Missing.Worst(); n > 0 && e.State == admin.Connected {
 		e.Degraded, e.Reason = true, "events refused: "+why.String()+remedy(why, &r.Told)
 	}
+	if r.Told.Unusable && e.Reason == "" {
+		e.Degraded, e.Reason = true, "all events about stored blocks were refused, the latest as "+r.Told.Why.String()+": what the rank holds is guessed"
+	}
 	if r.LeftOut > 0 && e.Reason == "" {
-		e.Reason = fmt.Sprintf("%d of its blocks are left out: their hashes depend on what cannot be read, such as a picture", r.LeftOut)
+		e.Reason = fmt.Sprintf("%d of its blocks are left out: they depend on what cannot be read, such as a picture, or share a hash with one of another adapter or salt", r.LeftOut)
 	}
 	return e
 }

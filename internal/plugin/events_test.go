@@ -62,7 +62,7 @@ func TestWhatComesByDynamosEventPlaneIsShown(t *testing.T) {
 	require.Contains(t, r.get("/debug/state"), `"unknown_worker"`)
 	require.Contains(t, r.get("/"), channel)
 	require.True(t, r.plugin.events.Tells(worker.Rank{ID: 7}))
-	blocks, _ := r.plugin.indexed(r.plugin.board.Load().Worker(7), worker.Rank{ID: 7})
+	blocks, _ := r.plugin.indexed(worker.Rank{ID: 7})
 	require.Positive(t, blocks)
 	require.Contains(t, r.get("/metrics"), `baton_kv_refused_total{reason="unknown_worker"} `)
 }
@@ -91,13 +91,17 @@ func TestWhatThePageSaysOfEvents(t *testing.T) {
 			kvevents.RankStatus{State: kvevents.StateConnected, Refused: refused, Missing: refused, Told: kvevents.Told{BlockSize: 32}},
 			admin.EventStream{State: admin.Connected, Degraded: true, Reason: "events refused: block_size_mismatch" + remedy(kvevents.BlockSizeMismatch, &kvevents.Told{BlockSize: 32}), Refused: map[string]uint64{"partial_block": 3, "token_count": 1, "block_size_mismatch": 2}},
 		},
+		"no block can be used": {
+			kvevents.RankStatus{State: kvevents.StateConnected, Refused: kvevents.Refusals{kvevents.ForeignGroup: 3}, Told: kvevents.Told{Unusable: true, Why: kvevents.ForeignGroup}},
+			admin.EventStream{State: admin.Connected, Degraded: true, Reason: "all events about stored blocks were refused, the latest as foreign_group: what the rank holds is guessed", Refused: map[string]uint64{"foreign_group": 3}},
+		},
 		"an event larger than the index": {
 			kvevents.RankStatus{State: kvevents.StateConnected, Refused: kvevents.Refusals{kvevents.NoRoom: 1}, Missing: kvevents.Refusals{kvevents.NoRoom: 1}},
 			admin.EventStream{State: admin.Connected, Degraded: true, Reason: "events refused: no_room", Refused: map[string]uint64{"no_room": 1}},
 		},
 		"blocks that cannot be read": {
 			kvevents.RankStatus{State: kvevents.StateConnected, LeftOut: 2, Refused: kvevents.Refusals{kvevents.ExtraKeys: 2}},
-			admin.EventStream{State: admin.Connected, Reason: "2 of its blocks are left out: their hashes depend on what cannot be read, such as a picture", Refused: map[string]uint64{"extra_keys": 2}},
+			admin.EventStream{State: admin.Connected, Reason: "2 of its blocks are left out: they depend on what cannot be read, such as a picture, or share a hash with one of another adapter or salt", Refused: map[string]uint64{"extra_keys": 2}},
 		},
 		"refused before the worker cleared": {
 			kvevents.RankStatus{State: kvevents.StateConnected, Refused: kvevents.Refusals{kvevents.TokenCount: 1}},

@@ -61,7 +61,7 @@ func (p *plugin) observe(o *telemetry.Observation) {
 			r := worker.Rank{ID: w.ID, DPRank: dp}
 			l, _ := p.book.Load(r)
 			holds, _ := p.book.DecodingBlocks(r, now)
-			blocks, shed := p.indexed(w, r)
+			blocks, shed := p.indexed(r)
 			o.Ranks = append(o.Ranks, telemetry.RankLoad{
 				Rank: r, Role: w.Role, PrefillTokens: l.PrefillTokens, PrefillRequests: int64(l.PrefillRequests),
 				DecodeBlocks: l.DecodeBlocks, DecodingBlocks: holds, DecodeRequests: int64(l.DecodeRequests), IndexBlocks: blocks, IndexShed: shed,

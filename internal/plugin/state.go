@@ -180,7 +180,7 @@ func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map
 				own = standing{}
 			}
 		}
-		blocks, shed := p.indexed(w, r)
+		blocks, shed := p.indexed(r)
 		stream := streams[r]
 		events := eventStream(&stream)
 		events.Late = late(&stream, now) && expected(w, &s, &f)
@@ -199,9 +199,9 @@ func (p *plugin) workerRow(w *worker.Worker, hs []health.RankHealth, streams map
 // indexed returns how many blocks of a rank's cache are known, by its events, or, if it
 // has none, by what was routed to it. shed is how many blocks the index had no memory
 // for.
-func (p *plugin) indexed(w *worker.Worker, r worker.Rank) (blocks, shed int64) {
+func (p *plugin) indexed(r worker.Rank) (blocks, shed int64) {
 	st, _ := p.index.Stats(r)
-	if w.KVEvents.IsZero() && !p.events.Tells(r) {
+	if !p.events.Tells(r) {
 		return int64(st.Routed), int64(st.Shed)
 	}
 	return int64(st.Blocks), int64(st.Shed)

@@ -51,7 +51,7 @@ func (d *decider) held(c *choice, at int, narrowed bool) Held {
 		picked := &x.Rows[0]
 		h.Silent = picked.Degraded && !picked.Estimated
 		h.Guessed = picked.PredictedBlocks
-		h.Events = !estimated && d.cfg.told(d.q.world.Worker(picked.Rank.ID), picked.Rank)
+		h.Events = !estimated && d.cfg.Overlap.Told(d.q.world.Worker(picked.Rank.ID), picked.Rank)
 		if estimated || picked.Estimated {
 			h.Guessed = c.decision.OverlapBlocks
 		}

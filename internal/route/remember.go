@@ -3,13 +3,7 @@ package route
 import (
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
 	"github.com/seed-60ae5743/baton/pkg/tokens"
-	"github.com/seed-60ae5743/baton/pkg/worker"
 )
-
-// told reports whether KV events tell which blocks the rank holds.
-func (c *Config) told(w *worker.Worker, r worker.Rank) bool {
-	return !w.KVEvents.IsZero() || c.Overlap.Tells != nil && c.Overlap.Tells(r)
-}
 
 // remember notes to which rank the prompt was routed. If events tell of the rank's
 // blocks, the note stands in until they arrive; otherwise it is all that is known of
@@ -23,7 +17,7 @@ func (d *decider) remember() {
 	}
 	switch {
 	case len(p.Hashes) == 0: // a prompt with a picture may have no whole block before it
-	case p.Estimated || !d.cfg.told(q.world.Worker(rank.ID), rank):
+	case p.Estimated || !d.cfg.Overlap.Told(q.world.Worker(rank.ID), rank):
 		d.cfg.Routes.Note(rank, p.Hashes, kvindex.Estimated, now)
 	case d.cfg.Overlap.Predicts:
 		d.cfg.Routes.Note(rank, p.Hashes, kvindex.Predicted, now)

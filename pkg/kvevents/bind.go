@@ -79,6 +79,7 @@ func (b *binder) listen(ctx context.Context) error {
 	b.mu.Lock()
 	b.status.Up, b.status.Since, b.status.Name = true, time.Now(), "bind "+l.Addr().String()
 	b.mu.Unlock()
+	defer b.down()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer l.Close() //nolint:errcheck // closing a listener loses nothing
@@ -93,6 +94,13 @@ func (b *binder) listen(ctx context.Context) error {
 		b.enter(nc)
 		wg.Go(func() { b.greet(ctx, nc) })
 	}
+}
+
+// down notes that nothing listens any more.
+func (b *binder) down() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.status.Up, b.status.Since = false, time.Now()
 }
 
 // most is how many peers may wait: also the publisher of an idle worker waits, until its

@@ -52,6 +52,21 @@ func bindRig(t *testing.T, change ...func(*Config)) (*rig, string) {
 	return r, addr
 }
 
+func TestAnAddressAtWhichNothingListensAnyMoreIsDown(t *testing.T) {
+	sub, err := NewSubscriber(Config{Index: newTree(t)})
+	require.NoError(t, err)
+	b := newBinder(sub, "127.0.0.1:0")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- b.listen(ctx) }()
+	require.Eventually(t, func() bool { return b.snapshot().Up }, 20*time.Second, time.Millisecond)
+	since := b.snapshot().Since
+	cancel()
+	require.ErrorContains(t, <-ended, "accept on")
+	require.False(t, b.snapshot().Up)
+	require.True(t, b.snapshot().Since.After(since))
+}
+
 func block(n int) event {
 	return store(event{"block_hashes": []int{n}, "parent_block_hash": nil, "token_ids": []int{n, n}})
 }

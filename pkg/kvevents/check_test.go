@@ -88,6 +88,31 @@ func TestARankWhoseEngineHasEmptiedItsCacheHoldsNothing(t *testing.T) {
 	require.Equal(t, StateConnected, r.status(one).State)
 }
 
+// TestAnEngineWithOtherGroupsDoesNotTellAllThatDecides: the blocks of a sliding window go at
+// other times than those that are followed, and without them the engine delivers nothing. A
+// later process has learnt it, too.
+func TestAnEngineWithOtherGroupsDoesNotTellAllThatDecides(t *testing.T) {
+	w := newZMQWorker(t, 0, 0)
+	r := newRig(t, nil)
+	r.follow(w.source())
+	w.store(1, false)
+	r.eventually("heard", func() bool { _, whole := r.sub.Heard(one); return whole && r.holds(one, w.held) })
+	w.publish(removal(event{"group_idx": 1}), false)
+	w.publish(store(event{"group_idx": 1, "kv_cache_spec_kind": "sliding_window"}), false)
+	w.store(2, false)
+	r.eventually("heard", func() bool { return r.status(one).OtherGroups && r.status(one).State == StateConnected })
+	_, whole := r.sub.Heard(one)
+	require.False(t, whole)
+	require.True(t, r.holds(one, w.held))
+
+	before, after := NewDecoder(2, 0, false), NewDecoder(2, 0, false)
+	outcome(t, before, store(event{"group_idx": 1, "kv_cache_spec_kind": "mamba"}))
+	after.resume(before.learnt())
+	require.True(t, after.others)
+	after.Reset()
+	require.False(t, after.others)
+}
+
 // TestARankThatIsResyncedIsConnectedAnew: what it told before is dropped, and what it tells from then
 // on is known, also what was missed while it was silent.
 func TestARankThatIsResyncedIsConnectedAnew(t *testing.T) {

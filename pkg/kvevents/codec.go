@@ -38,6 +38,7 @@ type Batch struct {
 	Timestamp float64 // seconds, as the publisher wrote it
 	Events    []Event
 	Refused   Refusals // of this payload
+	Whole     bool     // it has the publisher's first whole block
 }
 
 // Decoder decodes the payloads of one publisher, in order. It learns which KV cache
@@ -59,8 +60,18 @@ type Decoder struct {
 	keys     blockKeys
 	window   []uint32        // scratch: the tokens that one block is hashed over
 	groups   map[uint64]bool // learnt: true for a group of the main attention
+	others   bool            // learnt: the publisher stores blocks in other groups, too
 	sawWhole bool            // the publisher has sent a whole block
+	short    short           // of a publisher that has not
+	used     bool            // a store of the publisher could be used
 	spaces   spaces          // facts about blocks that are not plain
+	seeds    [2]uint64       // the first two hash seeds of the publisher's blocks; 0: there was none
+}
+
+// short is the latest block that was shorter than a whole one.
+type short struct {
+	size  uint64
+	block kvindex.EngineHash
 }
 
 // NewDecoder returns a decoder for one data-parallel rank of a worker. blockSize is the
@@ -74,7 +85,8 @@ func NewDecoder(blockSize uint32, rank worker.DPRank, eagle bool) *Decoder {
 // Reset forgets all that was learnt of the publisher, after its restart.
 func (d *Decoder) Reset() {
 	d.groups = map[uint64]bool{}
-	d.sawWhole = false
+	d.sawWhole, d.others, d.short, d.used, d.told.Unusable = false, false, short{}, false, false
+	d.seeds = [2]uint64{}
 	d.Forget()
 }
 
@@ -136,6 +148,26 @@ func (d *Decoder) Decode(payload []byte) (*Batch, error) {
 	return &d.batch, nil
 }
 
+// keptBytes is the largest buffer that is kept for the next payload.
+const keptBytes = 1 << 20
+
+// trim drops large buffers, so that a rank keeps no memory for one large message. The batch
+// decoded last is not valid any more.
+func (d *Decoder) trim() {
+	d.batch.Events = trimmed(d.batch.Events, 128)
+	d.blocks, d.removed, d.hashes = trimmed(d.blocks, 16), trimmed(d.removed, 8), trimmed(d.hashes, 8)
+	d.tokens, d.locals = trimmed(d.tokens, 4), trimmed(d.locals, 8)
+	d.keys.keys, d.keys.ends = trimmed(d.keys.keys, 8), trimmed(d.keys.ends, 8)
+}
+
+// trimmed returns the buffer, whose elements have so many bytes, or nil if it is large.
+func trimmed[T any](buffer []T, size int) []T {
+	if cap(buffer)*size > keptBytes {
+		return nil
+	}
+	return buffer
+}
+
 // event decodes the event at the front of b and returns its size. 0 means that the size
 // is unknown and the caller must skip the event.
 func (d *Decoder) event(b []byte) (size int) {
@@ -145,23 +177,35 @@ func (d *Decoder) event(b []byte) (size int) {
 		return f.size
 	}
 	tier, reason, ok := d.admit(&f)
-	if !ok {
-		d.batch.Refused[reason]++
-		return f.size
-	}
-	switch f.kind {
-	case Stored:
+	switch {
+	case !ok:
+	case f.kind == Stored:
 		reason, ok = d.stored(&f, tier)
-	case Removed:
+	case f.kind == Removed:
 		reason, ok = d.remove(&f, tier)
-	case Cleared:
+	default:
 		d.Forget()
 		d.batch.Events = append(d.batch.Events, Event{Kind: Cleared})
 	}
 	if !ok {
 		d.batch.Refused[reason]++
 	}
+	if f.kind == Stored && (!ok || !d.used) {
+		d.weigh(reason, ok)
+	}
 	return f.size
+}
+
+// weigh notes what became of a store: where none could be used so far, the publisher's
+// events tell nothing. Reasons that are about single blocks say nothing of the others.
+func (d *Decoder) weigh(why Reason, ok bool) {
+	switch {
+	case ok:
+		d.used, d.told.Unusable = true, false
+	case d.used, why == PartialBlock, why == ExtraKeys, why == AmbiguousSalt, why == NoRoom:
+	default:
+		d.told.Unusable, d.told.Why = true, why
+	}
 }
 
 // admit judges all fields but the blocks: the owner, the place, the group and the tier.
@@ -176,6 +220,7 @@ func (d *Decoder) admit(f *fields) (kvindex.Tier, Reason, bool) {
 		return 0, RemoteLocality, false
 	}
 	if !d.mainGroup(f) {
+		d.others = d.others || f.kind == Stored
 		return 0, ForeignGroup, false
 	}
 	tier, ok := tierOf(f.medium)
@@ -187,21 +232,30 @@ func (d *Decoder) admit(f *fields) (kvindex.Tier, Reason, bool) {
 // removal names none and is judged by what was learnt.
 func (d *Decoder) mainGroup(f *fields) bool {
 	if f.kind == Stored && len(f.specKind) > 0 {
-		main := false
-		switch string(f.specKind) {
-		case "full_attention", "mla_attention", "sink_full_attention":
-			main = true
+		if main, named := mainKind(f.specKind); named {
+			// NB: bounded, since a publisher may send any group number.
+			if _, known := d.groups[f.group]; known || len(d.groups) < 256 {
+				d.groups[f.group] = main
+			}
+			return main
 		}
-		// NB: bounded, since a publisher may send any group number.
-		if _, known := d.groups[f.group]; known || len(d.groups) < 256 {
-			d.groups[f.group] = main
-		}
-		return main
 	}
 	if main, known := d.groups[f.group]; known {
 		return main
 	}
 	return f.group == 0
+}
+
+// mainKind reports whether a kind of KV cache group, as vLLM names it, is of the main
+// attention. A kind that is not known says as little as none: vLLM has "unknown", too.
+func mainKind(kind []byte) (main, known bool) {
+	switch string(kind) {
+	case "full_attention", "mla_attention", "sink_full_attention":
+		return true, true
+	case "sliding_window", "sliding_window_mla", "chunked_local_attention", "mamba", "cross_attention", "encoder_only_attention":
+		return false, true
+	}
+	return false, false
 }
 
 // tierOf maps the media that engines name, in the way of Dynamo's router.
@@ -220,9 +274,10 @@ func tierOf(medium []byte) (kvindex.Tier, bool) {
 }
 
 func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
-	var ok bool
-	d.hashes, ok = appendHashes(d.hashes[:0], f.hashes)
-	if !ok {
+	// The counts are judged first, so that what they do not agree with is not decoded.
+	hashes, tokens := reader{b: f.hashes}, reader{b: f.tokens}
+	blocks, n := hashes.array(), tokens.array()
+	if hashes.err != nil || tokens.err != nil {
 		return Malformed, false
 	}
 	e := kvindex.Stored{Tier: tier}
@@ -233,16 +288,20 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 			return Malformed, false
 		}
 	}
-	if reason, ok := d.sized(f, tier); !ok {
+	if reason, ok := d.sized(f, blocks, n, &e); !ok {
 		return reason, false
+	}
+	var ok bool
+	d.hashes, ok = hashes.appendHashes(d.hashes[:0], blocks)
+	if !ok {
+		return Malformed, false
 	}
 	if f.hasAdapter && len(f.adapter) == 0 {
 		return UnnamedAdapter, false
 	}
 	salt := kvindex.Salt{LoRA: string(f.adapter), CacheSalt: string(f.cacheSalt)}
-	usable := len(d.hashes)
 	d.keys.most = d.width()
-	usable, ok = d.keys.read(f, usable, &salt)
+	usable, ok := d.keys.read(f, blocks, &salt)
 	if !ok {
 		return Malformed, false
 	}
@@ -254,7 +313,7 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 		return d.leaveOut(d.hashes, kind, tier)
 	}
 	if usable > 0 || len(d.hashes) == 0 {
-		if reason, ok := d.readTokens(f, &usable); !ok {
+		if reason, ok := d.readTokens(&tokens, n, &usable); !ok {
 			return reason, false
 		}
 	}
@@ -276,15 +335,16 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 	return 0, true
 }
 
-// sized judges whether the blocks of a store are of the worker's size.
-func (d *Decoder) sized(f *fields, tier kvindex.Tier) (Reason, bool) {
-	tokens := reader{b: f.tokens}
-	named := tokens.array() == 0 && tokens.err == nil
+// sized judges whether the blocks of a store are of the worker's size, and have as many
+// tokens as that.
+func (d *Decoder) sized(f *fields, blocks, tokens int, e *kvindex.Stored) (Reason, bool) {
+	tier := e.Tier
 	switch {
-	case f.blockSize == uint64(d.blockSize) && (tier == kvindex.Device || !named):
+	case f.blockSize == uint64(d.blockSize) && (tier == kvindex.Device || tokens > 0):
+		d.batch.Whole = d.batch.Whole || !d.sawWhole
 		d.sawWhole = true
-		return 0, true
-	case f.blockSize < uint64(d.blockSize) && d.sawWhole && len(d.hashes) == 1:
+		return TokenCount, tokens == blocks*d.blockSize // pairs, too: there is one of each token
+	case f.blockSize < uint64(d.blockSize) && blocks == 1 && (d.sawWhole || tier == kvindex.Device && d.mayBePartial(f, e)):
 		return PartialBlock, false
 	case tier != kvindex.Device:
 		// A connector's own store, with blocks of its own size (LMCache), or a block that it
@@ -294,6 +354,17 @@ func (d *Decoder) sized(f *fields, tier kvindex.Tier) (Reason, bool) {
 		d.told.BlockSize = f.blockSize
 		return BlockSizeMismatch, false
 	}
+}
+
+// mayBePartial reports whether a short block may be the end of a prompt, though its
+// publisher has sent no whole block yet. It is not if a block of its size is its parent:
+// then the publisher's blocks are that short.
+func (d *Decoder) mayBePartial(f *fields, e *kvindex.Stored) bool {
+	follows := e.HasParent && d.short == short{f.blockSize, e.Parent}
+	hashes := reader{b: f.hashes}
+	hashes.array()
+	d.short = short{f.blockSize, hashes.hash()}
+	return f.blockSize > 0 && !follows
 }
 
 // leaveOut records blocks that are left out, and why, until the engine removes them.
@@ -311,14 +382,32 @@ func (d *Decoder) leaveOut(blocks []kvindex.EngineHash, kind spaceKind, t kvinde
 // of the adapter alone. False means that there is no memory to record it.
 func (d *Decoder) seed(usable int, salt kvindex.Salt, after uint64, t kvindex.Tier) (seed uint64, ok bool) {
 	seed = salt.Seed()
+	if salt.CacheSalt == "" && after != 0 {
+		seed = after
+	}
+	if seed != d.seeds[0] {
+		d.seeds[min(d.seeds[0], 1)] = seed // no seed is 0
+	}
 	if salt.CacheSalt == "" && after == 0 {
 		d.spaces.noteBare(d.hashes[:usable], seed, t)
 		return seed, true
 	}
-	if salt.CacheSalt == "" {
-		seed = after
-	}
 	return seed, d.spaces.note(d.hashes[:usable], space{seed: seed}, t)
+}
+
+// doubled notes blocks that the index has refused since their hashes name other blocks, and
+// returns why. If an engine makes its hashes of tokens alone, one names a block of each
+// adapter and salt, and the index has the first of them.
+func (d *Decoder) doubled(e *kvindex.Stored) Reason {
+	if d.seeds[1] == 0 {
+		return HashConflict
+	}
+	for _, b := range e.Blocks {
+		if d.spaces.room(1) {
+			d.spaces.double(b.Engine, e.Tier)
+		}
+	}
+	return AmbiguousSalt
 }
 
 // width is how many tokens a block is hashed over. A block of n pairs has n+1 tokens, the
@@ -333,22 +422,15 @@ func (d *Decoder) width() int {
 // readTokens reads the tokens of a store. SGLang has ids of its own in the place of a
 // picture, and no prompt is hashed with those, so usable is cut to the blocks before the
 // first that has one.
-func (d *Decoder) readTokens(f *fields, usable *int) (Reason, bool) {
+func (d *Decoder) readTokens(r *reader, n int, usable *int) (Reason, bool) {
 	var wide int
 	var pairs, ok bool
-	d.tokens, wide, pairs, ok = appendTokens(d.tokens[:0], f.tokens)
+	d.tokens, wide, pairs, ok = appendTokens(d.tokens[:0], r, n)
 	if !ok {
 		return Malformed, false
 	}
 	if len(d.tokens) > 0 && pairs != d.eagle {
 		return EagleMismatch, false
-	}
-	all := len(d.hashes) * d.blockSize
-	if pairs {
-		all++
-	}
-	if len(d.tokens) != all {
-		return TokenCount, false
 	}
 	if wide < len(d.tokens) {
 		if pairs {

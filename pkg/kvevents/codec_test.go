@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/zeebo/xxh3"
 
 	"github.com/seed-60ae5743/baton/pkg/kvindex"
+	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
 // Payloads as the engines' own encoder wrote them.
@@ -167,7 +170,8 @@ func TestEachEventIsUsedOrRefusedWithItsReason(t *testing.T) {
 		"EXTERNAL is external":                        {store(event{"medium": "EXTERNAL"}), "external"},
 		"a medium of no tier":                         {store(event{"medium": "FS"}), "unknown_medium"},
 		"another block size":                          {store(event{"block_size": 4, "token_ids": []int{1, 2, 3, 4}}), "block_size_mismatch"},
-		"a smaller block size before any whole block": {store(event{"block_size": 1, "token_ids": []int{1}}), "block_size_mismatch"},
+		"a smaller block size before any whole block": {store(event{"block_size": 1, "token_ids": []int{1}}), "partial_block"},
+		"several smaller blocks before any whole one": {store(event{"block_hashes": []int{1, 2}, "block_size": 1, "token_ids": []int{1, 2}}), "block_size_mismatch"},
 		"too few tokens":                              {store(event{"token_ids": []int{1}}), "token_count"},
 		"too many tokens":                             {store(event{"token_ids": []int{1, 2, 3}}), "token_count"},
 		"a negative token":                            {store(event{"token_ids": []int{1, -2}}), "malformed"},
@@ -209,6 +213,10 @@ func TestEachEventIsUsedOrRefusedWithItsReason(t *testing.T) {
 		"a group that was never named":                    {store(event{"group_idx": 1}), "foreign_group"},
 		"a removal from a group that was never named":     {removal(event{"group_idx": 1}), "foreign_group"},
 		"a group of sliding windows":                      {store(event{"kv_cache_spec_kind": "sliding_window"}), "foreign_group"},
+		"a group of encoders":                             {store(event{"kv_cache_spec_kind": "cross_attention"}), "foreign_group"},
+		"the first group, of an unknown kind":             {store(event{"kv_cache_spec_kind": "unknown"}), "device"},
+		"the first group, of a kind of tomorrow":          {store(event{"kv_cache_spec_kind": "of_tomorrow"}), "device"},
+		"a later group of a kind of tomorrow":             {store(event{"group_idx": 1, "kv_cache_spec_kind": "of_tomorrow"}), "foreign_group"},
 		"another group of full attention":                 {store(event{"group_idx": 1, "kv_cache_spec_kind": "full_attention"}), "device"},
 		"an adapter without a name":                       {store(event{"lora_id": 3}), "unnamed_adapter"},
 		"an adapter with a name":                          {store(event{"lora_id": 3, "lora_name": "a"}), "device"},
@@ -571,6 +579,86 @@ func TestAShortBlockIsPartialOnceAWholeOneWasSeen(t *testing.T) {
 	require.Equal(t, "block_size_mismatch", outcome(t, d, store(event{"block_hashes": []int{1, 2}, "block_size": 1, "token_ids": []int{1, 2}})), "a partial block is the last one")
 }
 
+// TestAShortBlockIsOfAnotherSizeOnlyIfOneLikeItFollows: vLLM's first event may be the end of
+// a prompt that has no whole block.
+func TestAShortBlockIsOfAnotherSizeOnlyIfOneLikeItFollows(t *testing.T) {
+	short := func(hash, parent any, size int) event {
+		return store(event{"block_hashes": []any{hash}, "parent_block_hash": parent, "block_size": size, "token_ids": make([]int, size)})
+	}
+	d := NewDecoder(4, 0, false)
+	for n := range 100 {
+		require.Equal(t, "partial_block", outcome(t, d, short(n+1, nil, 2)), "prompts of two tokens")
+	}
+	require.Equal(t, "partial_block", outcome(t, d, short(102, 100, 3)), "another size")
+	require.Equal(t, "block_size_mismatch", outcome(t, d, short(103, 102, 3)))
+	require.Equal(t, "block_size_mismatch", outcome(t, d, short(104, 103, 3)))
+	require.Equal(t, "device", outcome(t, d, short(1, nil, 4)))
+	require.Equal(t, "partial_block", outcome(t, d, short(103, 102, 3)), "a whole one was seen")
+}
+
+func TestTheFirstWholeBlockShowsThatTheSizeIsRight(t *testing.T) {
+	w := newZMQWorker(t, 0, 0)
+	r := newRig(t, nil)
+	r.follow(w.source())
+	w.publish(store(event{"block_hashes": []int{1, 2}, "block_size": 1}), false)
+	r.eventually("refused", func() bool { return r.status(one).Missing[BlockSizeMismatch] == 1 })
+	w.store(3, false)
+	r.eventually("whole", func() bool { return r.holds(one, w.held) })
+	require.Empty(t, r.status(one).Missing.Map())
+	require.Equal(t, uint64(1), r.status(one).Refused[BlockSizeMismatch])
+	w.publish(store(event{"block_size": 4}), false)
+	w.store(4, false)
+	r.eventually("whole", func() bool { return r.holds(one, w.held) })
+	require.Equal(t, uint64(1), r.status(one).Missing[BlockSizeMismatch], "only the first one shows it")
+}
+
+// TestARankOfWhichNothingCanBeUsedCountsAsOneWithoutEvents, until something can.
+func TestARankOfWhichNothingCanBeUsedCountsAsOneWithoutEvents(t *testing.T) {
+	w := newZMQWorker(t, 0, 0)
+	var sub atomic.Pointer[Subscriber]
+	var told atomic.Bool // as of the latest hook
+	r := newRig(t, func(c *Config) {
+		c.Hooks.State = func(r worker.Rank, _ State) {
+			if s := sub.Load(); s != nil {
+				told.Store(s.Tells(r))
+			}
+		}
+	})
+	sub.Store(r.sub)
+	r.follow(w.source())
+	r.eventually("expected", func() bool { return told.Load() && r.status(one).State == StateConnected })
+	window := event{"kv_cache_spec_kind": "sliding_window"}
+	w.publish(store(window), false)
+	r.eventually("nothing can be used", func() bool { return !told.Load() })
+	require.False(t, r.sub.Tells(one))
+	require.Equal(t, Told{Unusable: true, Why: ForeignGroup}, r.status(one).Told)
+	w.publish(store(event{"group_idx": 1, "kv_cache_spec_kind": "full_attention"}), false)
+	r.eventually("something can", told.Load)
+	w.publish(store(window), false)
+	w.store(1, false)
+	r.eventually("heard", func() bool { return r.status(one).Messages == 4 })
+	require.True(t, r.sub.Tells(one))
+}
+
+func TestABlockThatIsLeftOutSaysNothingOfTheOthers(t *testing.T) {
+	d := NewDecoder(2, 0, false)
+	outcome(t, d, removal(nil))
+	outcome(t, d, store(event{"block_size": 1, "token_ids": []int{1}}))
+	outcome(t, d, store(event{"extra_keys": [][]any{{7}}}))
+	require.False(t, d.told.Unusable)
+	outcome(t, d, store(event{"token_ids": []int{1}}))
+	require.Equal(t, Told{Unusable: true, Why: TokenCount}, d.told)
+	d.Reset()
+	require.False(t, d.told.Unusable)
+	outcome(t, d, store(nil))
+	outcome(t, d, store(event{"token_ids": []int{1}}))
+	require.False(t, d.told.Unusable)
+	after := NewDecoder(2, 0, false)
+	after.resume(d.learnt())
+	outcome(t, after, store(event{"token_ids": []int{1}}))
+	require.False(t, after.told.Unusable, "a process of before could use some")
+}
+
 func TestAPublisherThatRestartedIsLearntAnew(t *testing.T) {
 	d := NewDecoder(2, 0, false)
 	short := store(event{"block_size": 1, "token_ids": []int{1}})
@@ -578,7 +666,9 @@ func TestAPublisherThatRestartedIsLearntAnew(t *testing.T) {
 	require.Equal(t, "partial_block", outcome(t, d, short))
 	require.NotEmpty(t, d.spaces.blocks)
 	d.Reset()
-	require.Equal(t, "block_size_mismatch", outcome(t, d, short), "no whole block was seen of this one")
+	continues := store(event{"block_size": 1, "token_ids": []int{1}, "parent_block_hash": -5, "block_hashes": []int{9}})
+	require.Equal(t, "partial_block", outcome(t, d, short))
+	require.Equal(t, "block_size_mismatch", outcome(t, d, continues), "no whole block was seen of this one")
 	require.Empty(t, d.spaces.blocks)
 }
 
@@ -594,6 +684,39 @@ func TestADecoderDoesNotGrowWithWhatItDecodes(t *testing.T) {
 		require.Len(t, b.Events, 2)
 	}
 	require.Equal(t, [3]int{blocks, removed, events}, [3]int{cap(d.blocks), cap(d.removed), cap(d.batch.Events)})
+}
+
+// TestOneLargeMessageIsNotKept: its buffers are outside of the index's budget.
+func TestOneLargeMessageIsNotKept(t *testing.T) {
+	const many = 1 << 18
+	buffers := func(d *Decoder) (bytes int) {
+		return 128*cap(d.batch.Events) + 16*cap(d.blocks) + 8*(cap(d.removed)+cap(d.hashes)+cap(d.locals)+cap(d.keys.keys)+cap(d.keys.ends)) + 4*cap(d.tokens)
+	}
+	d := NewDecoder(2, 0, false)
+	require.LessOrEqual(t, unsafe.Sizeof(Event{}), uintptr(128))
+	for _, e := range []event{{"block_hashes": make([]int, many)}, {"token_ids": make([]int, many)}, {"block_hashes": make([]int, many), "block_size": 1}} {
+		_, err := d.Decode(payload(t, 0, store(e)))
+		require.NoError(t, err)
+		require.Less(t, buffers(d), 4096, "what the counts do not agree with is not decoded")
+	}
+	large := payload(t, 0, store(event{"block_hashes": make([]int, many), "token_ids": make([]int, 2*many), "extra_keys": make([]any, many)}), removal(event{"block_hashes": make([]int, many)}))
+	b, err := d.Decode(large)
+	require.NoError(t, err)
+	require.Len(t, b.Events, 2)
+	require.Greater(t, buffers(d), 10<<20)
+	d.trim()
+	require.Less(t, buffers(d), 4096)
+
+	w := newZMQWorker(t, 0, 0)
+	r := newRig(t, nil)
+	r.follow(w.source())
+	w.publish(removal(event{"block_hashes": make([]int, many)}), false)
+	w.store(1, false)
+	r.eventually("heard", func() bool { return r.holds(one, w.held) })
+	s := r.sub.ranks[one].stream
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	require.Less(t, buffers(s.decoder), 4096)
 }
 
 func TestABatchOfAnotherRankIsRefused(t *testing.T) {

@@ -19,7 +19,8 @@
 //     as vLLM writes it, or with a prefix as Dynamo's vLLM does. Engines name the salt
 //     with the first block of a prompt only, so later blocks take it from their parent.
 //     If one engine hash was stored under two salts, the blocks that follow it are left
-//     out;
+//     out. Of the blocks that one hash names under several adapters or salts, the index
+//     has the first; RankStatus.LeftOut counts such hashes;
 //   - pictures and other multimodal objects. vLLM tells the name of each and where it
 //     begins; the name is hashed. Dynamo's workers pass a 64-bit hash of each and no
 //     place. A block with keys of any other kind is left out, with the blocks that follow
@@ -31,7 +32,10 @@
 //     them.
 //
 // Events are left out if they are about another KV cache group than the main attention's,
-// about another owner's blocks, or about blocks that are not local. Each event that is
+// about another owner's blocks, or about blocks that are not local. An engine with such
+// groups delivers a prompt only if it holds the prompt's blocks in all of them, so it may
+// deliver less than the index says: RankStatus.OtherGroups. Where no store of a rank could be
+// used, its events tell nothing: see Subscriber.Tells. Each event that is
 // not used is counted under a [Reason]. A reason that is not [Reason.Normal] means that
 // the index lacks something: RankStatus.Missing counts those until the worker clears its
 // cache or the rank is reset.

@@ -21,7 +21,10 @@ type feed struct {
 	rank worker.Rank
 	log  *slog.Logger
 
-	heard atomic.Bool // a message was applied
+	named bool // the worker names an address for the rank's events
+
+	heard    atomic.Bool // a message was applied
+	unusable atomic.Bool // as Told.Unusable
 
 	kept *kept // of an earlier process, until it is judged; nil: nothing waits
 

@@ -272,23 +272,25 @@ func (r *reader) hash() kvindex.EngineHash {
 
 func appendHashes(dst []kvindex.EngineHash, array []byte) ([]kvindex.EngineHash, bool) {
 	r := reader{b: array}
-	for n := r.array(); n > 0 && r.err == nil; n-- {
+	return r.appendHashes(dst, r.array())
+}
+
+func (r *reader) appendHashes(dst []kvindex.EngineHash, n int) ([]kvindex.EngineHash, bool) {
+	for ; n > 0 && r.err == nil; n-- {
 		dst = append(dst, r.hash())
 	}
 	return dst, r.err == nil
 }
 
-// appendTokens appends the token ids of a store. They may come as pairs, each of which
+// appendTokens appends the n token ids of a store. They may come as pairs, each of which
 // begins with the second token of the pair before: [a b] [b c] are the tokens a, b, c.
 // wide is the index of the first token with more than 32 bits (SGLang has such ids in the
 // place of a picture), or the number of tokens if there is none.
-func appendTokens(dst []uint32, array []byte) (tokens []uint32, wide int, pairs, ok bool) {
-	r := reader{b: array}
-	n := r.array()
+func appendTokens(dst []uint32, r *reader, n int) (tokens []uint32, wide int, pairs, ok bool) {
 	wide = math.MaxInt
 	pairs = n > 0 && isArray(r.peek())
 	if pairs {
-		dst, wide = appendPairs(dst, &r, n)
+		dst, wide = appendPairs(dst, r, n)
 		return dst, min(wide, len(dst)), true, r.err == nil
 	}
 	dst = slices.Grow(dst, n)

@@ -13,6 +13,7 @@ import (
 type learnt struct {
 	Groups map[uint64]bool `json:"groups,omitempty"`
 	Whole  bool            `json:"whole,omitempty"`
+	Seeds  [2]uint64       `json:"seeds,omitzero"`
 	Spaces []spaceBlocks   `json:"spaces,omitempty"`
 }
 
@@ -25,7 +26,7 @@ type spaceBlocks struct {
 }
 
 func (d *Decoder) learnt() learnt {
-	l := learnt{Groups: maps.Clone(d.groups), Whole: d.sawWhole}
+	l := learnt{Groups: maps.Clone(d.groups), Whole: d.sawWhole, Seeds: d.seeds}
 	at := make(map[space]int)
 	for h, sp := range d.spaces.blocks {
 		i, known := at[sp]
@@ -42,7 +43,10 @@ func (d *Decoder) learnt() learnt {
 func (d *Decoder) resume(l learnt) {
 	d.Reset()
 	maps.Copy(d.groups, l.Groups)
-	d.sawWhole = l.Whole
+	d.sawWhole, d.used, d.seeds = l.Whole, l.Whole, l.Seeds
+	for _, main := range l.Groups {
+		d.others = d.others || !main
+	}
 	for _, x := range l.Spaces {
 		var blocks []kvindex.EngineHash
 		for b := x.Blocks; len(b) >= 8; b = b[8:] {

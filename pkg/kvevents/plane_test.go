@@ -56,12 +56,22 @@ func (r *rig) planeHolds(rank worker.Rank, want ...uint64) bool {
 	return true
 }
 
-// attached waits until the plane takes events of these ranks and of no others.
+// attached waits until the plane takes events of these ranks and of no others. Ranks with
+// an address of their own are not among them.
 func (r *rig) attached(ranks ...worker.Rank) {
 	r.t.Helper()
 	r.eventually("attached", func() bool {
 		told := r.sub.told.Load()
-		return told != nil && len(*told) == len(ranks) && !slices.ContainsFunc(ranks, func(k worker.Rank) bool {
+		if told == nil {
+			return false
+		}
+		others := 0
+		for _, f := range *told {
+			if f.named {
+				others++
+			}
+		}
+		return len(*told)-others == len(ranks) && !slices.ContainsFunc(ranks, func(k worker.Rank) bool {
 			f := (*told)[k]
 			if f == nil || r.sub.plane == nil {
 				return f == nil

@@ -17,7 +17,8 @@ const (
 	// operator must act.
 	EagleMismatch
 	// PartialBlock: a block shorter than a whole one, from a publisher that has sent
-	// whole ones. Normal for vLLM; such blocks are not shared.
+	// whole ones, or that has not shown yet how large its blocks are. Normal for vLLM;
+	// such blocks are not shared.
 	PartialBlock
 	// TokenCount: the number of token ids does not fit the number of blocks.
 	TokenCount
@@ -37,8 +38,9 @@ const (
 	// follows such a block. RankStatus.LeftOut counts such blocks for as long as the
 	// engine has them.
 	ExtraKeys
-	// AmbiguousSalt: a block whose parent was stored under several cache salts.
-	// RankStatus.LeftOut counts it, too.
+	// AmbiguousSalt: a block whose parent was stored under several cache salts, or whose
+	// hash already names a block of another adapter or salt. RankStatus.LeftOut counts it,
+	// too.
 	AmbiguousSalt
 	// Ignored: the publisher marks the event as one to be ignored.
 	Ignored
@@ -47,7 +49,8 @@ const (
 	ForeignRank
 	// UnknownParent: the index does not hold the block's parent.
 	UnknownParent
-	// HashConflict: the engine's hash already names another block.
+	// HashConflict: the engine's hash already names another block, of a publisher all of
+	// whose blocks have the same adapter and salt.
 	HashConflict
 	// NoRoom: the index has no room for the event, even when it holds nothing else, or
 	// there is no memory for facts about its blocks.

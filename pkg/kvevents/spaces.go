@@ -39,6 +39,7 @@ const (
 	ambiguous           // stored under several salts: blocks that follow it are left out
 	unread              // left out: depends on something that cannot be read
 	unsure              // left out: follows an ambiguous block
+	doubled             // stored under several adapters, of which the index has the first
 )
 
 // out returns why a block of this kind is left out. False means that it is not.
@@ -86,14 +87,14 @@ func (s *spaces) note(blocks []kvindex.EngineHash, sp space, t kvindex.Tier) boo
 // put records one block, for which there is room.
 func (s *spaces) put(h kvindex.EngineHash, sp space, t kvindex.Tier) {
 	held, known := s.blocks[h]
-	if _, out := held.kind.out(); known && out {
+	if held.kind != salted {
 		s.left--
 	}
 	now := space{seed: sp.seed, kind: sp.kind, tiers: held.tiers | 1<<t}
 	if known && held.kind <= ambiguous && sp.kind == salted && (held.kind == ambiguous || held.seed != sp.seed) {
 		now.kind, now.seed = ambiguous, held.seed
 	}
-	if _, out := now.kind.out(); out {
+	if now.kind != salted {
 		s.left++
 	}
 	s.blocks[h] = now
@@ -102,12 +103,12 @@ func (s *spaces) put(h kvindex.EngineHash, sp space, t kvindex.Tier) {
 // resume records what was known of blocks before a restart. Without memory for them
 // nothing is recorded: then later blocks that follow a salted one match no salted prompt.
 func (s *spaces) resume(blocks []kvindex.EngineHash, sp space) {
-	if sp.kind > unsure || !s.room(len(blocks)) {
+	if sp.kind > doubled || !s.room(len(blocks)) {
 		return
 	}
 	for _, h := range blocks {
 		s.blocks[h] = sp
-		if _, out := sp.kind.out(); out {
+		if sp.kind != salted {
 			s.left++
 		}
 	}
@@ -120,10 +121,28 @@ func (s *spaces) noteBare(blocks []kvindex.EngineHash, seed uint64, t kvindex.Ti
 		return
 	}
 	for _, h := range blocks {
-		if _, known := s.blocks[h]; known { // its entry takes no more memory
+		switch held, known := s.blocks[h]; {
+		case held.kind == doubled:
+			s.double(h, t)
+		case known: // its entry takes no more memory
 			s.put(h, space{seed: seed}, t)
 		}
 	}
+}
+
+// double records that a block was stored whose hash names another block in the index. If
+// one of them has a salt, which of them a later block follows is not known.
+func (s *spaces) double(h kvindex.EngineHash, t kvindex.Tier) {
+	held, known := s.blocks[h]
+	if held.kind == salted {
+		held.kind = doubled
+		if known {
+			held.kind = ambiguous
+		}
+		s.left++
+	}
+	held.tiers |= 1 << t
+	s.blocks[h] = held
 }
 
 // take records that blocks are no longer on a tier.
@@ -141,7 +160,7 @@ func (s *spaces) take(blocks []kvindex.EngineHash, t kvindex.Tier) {
 			s.blocks[h] = held
 			continue
 		}
-		if _, out := held.kind.out(); out {
+		if held.kind != salted {
 			s.left--
 		}
 		delete(s.blocks, h)

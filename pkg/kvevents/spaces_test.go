@@ -12,6 +12,41 @@ import (
 
 // In a block's keys vLLM writes the adapter's name, then (name, offset) for each picture,
 // then in a prompt's first block the salt; see test/enginesim/testdata/captures.
+// TestAHashOfSeveralAdaptersIsNoConflict: an engine may make its hashes of tokens alone.
+func TestAHashOfSeveralAdaptersIsNoConflict(t *testing.T) {
+	w := newZMQWorker(t, 0, 0)
+	r := newRig(t, nil)
+	r.follow(w.source())
+	of := func(hash int, parent, adapter, salt any, token int) {
+		w.publish(store(event{"block_hashes": []int{hash}, "parent_block_hash": parent, "lora_name": adapter, "cache_salt": salt, "token_ids": []int{token, token}}), false)
+	}
+	refused := func(n uint64) func() bool {
+		return func() bool { s := r.status(one); return s.Refused[AmbiguousSalt]+s.Refused[HashConflict] == n }
+	}
+	of(1, nil, nil, nil, 1)
+	of(1, nil, nil, nil, 2)
+	r.eventually("a conflict", refused(1))
+	require.Equal(t, map[string]uint64{"hash_conflict": 1}, r.status(one).Missing.Map(), "of one space")
+	w.publish(event{"type": "AllBlocksCleared"}, false)
+	of(1, nil, "a", nil, 1)
+	of(1, nil, "b", nil, 1)
+	of(1, nil, "a", nil, 1) // once more
+	of(2, 1, "a", nil, 2)
+	of(2, 1, "b", nil, 2)
+	r.eventually("left out", refused(3))
+	require.Empty(t, r.status(one).Missing.Map())
+	require.Equal(t, 2, r.status(one).LeftOut)
+	require.Equal(t, 2, r.status(one).Blocks)
+	of(1, nil, "b", "s", 1)
+	r.eventually("left out", refused(4))
+	of(3, 1, "a", nil, 3)
+	r.eventually("which of them it follows is not known", refused(5))
+	require.Equal(t, 3, r.status(one).LeftOut)
+	w.publish(removal(event{"block_hashes": []int{1, 2, 3}}), false)
+	r.eventually("removed", func() bool { s := r.status(one); return s.LeftOut == 0 && s.Blocks == 0 })
+	require.Empty(t, r.status(one).Missing.Map())
+}
+
 func TestTheSaltOfAStockVLLMIsReadFromTheFirstBlock(t *testing.T) {
 	digest := strings.Repeat("5e", 32) // a salt may look like a picture's name if it was hashed
 	first := []int{1, 2}
@@ -87,7 +122,7 @@ func TestWhatFollowsABlockThatIsLeftOutIsLeftOutAsLongAsTheEngineHasIt(t *testin
 	}
 	require.Equal(t, "ambiguous_salt", put(7, 6, nil))
 	require.Equal(t, "ambiguous_salt", put(8, 7, nil))
-	require.Equal(t, 2, d.LeftOut())
+	require.Equal(t, 3, d.LeftOut(), "of the two blocks that the hash names the index has one")
 }
 
 func TestWhatIsLeftOutOutlivesARestartOfThisProcess(t *testing.T) {

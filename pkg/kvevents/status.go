@@ -60,19 +60,27 @@ type RankStatus struct {
 	// Told is what the last refused events say, where the worker's record says otherwise.
 	Told Told
 	// LeftOut is how many blocks of the worker the index leaves out because they depend
-	// on something that cannot be read. All other blocks are right.
+	// on something that cannot be read, or share their hash with one of another adapter or
+	// salt. All other blocks are right.
 	LeftOut int
 	// Kept is how many blocks of an earlier process wait for the proof that the stream is
 	// the same. None of them is in the index yet.
-	Kept      int
-	LastError string // of the last failed connection, replay or payload; "" if nothing has failed
-	LastFault time.Time
+	Kept int
+	// OtherGroups: the engine keeps blocks in KV cache groups whose events are not used. It
+	// may deliver less than its other events tell, if those blocks have gone.
+	OtherGroups bool
+	LastError   string // of the last failed connection, replay or payload; "" if nothing has failed
+	LastFault   time.Time
 }
 
 // Told is what refused events say of their worker.
 type Told struct {
 	BlockSize uint64 // of BlockSizeMismatch, in tokens
 	Rank      uint64 // of ForeignRank
+	// Unusable: no store could be used so far, of which the last was refused for Why. The
+	// rank counts as one without events, see Subscriber.Tells.
+	Unusable bool
+	Why      Reason
 }
 
 // ChannelStatus is what is known of a channel of an event plane, or of an address that

@@ -109,6 +109,7 @@ func newStream(cfg *Config, r worker.Rank, src source) *stream {
 		decoder: NewDecoder(src.blockSize, src.rank, src.eagle),
 	}
 	s.begin(cfg, r)
+	s.named = src.addr != ""
 	if src.addr != "" { // the rank's id alone does not show which worker it is
 		s.log = s.log.With(slog.String(logkey.Address, src.addr))
 	}
@@ -497,9 +498,18 @@ func (s *stream) apply(m message) {
 			s.wrote.late = s.wrote.late || m.late
 		}
 		blocks += s.perform(&b.Events[i], &b.Refused)
+		if n := b.Refused[HashConflict]; n > 0 {
+			b.Refused[HashConflict] = 0
+			b.Refused[s.decoder.doubled(&b.Events[i].Stored)] += n
+		}
 		if b.Events[i].Kind == Cleared {
 			s.tracker.Cleared()
 		}
+	}
+	if b.Whole { // what was short before it was the end of a prompt
+		s.mu.Lock()
+		s.status.Missing[BlockSizeMismatch] = 0
+		s.mu.Unlock()
 	}
 	s.refuseAll(&b.Refused)
 	if b.Refused[BlockSizeMismatch]+b.Refused[EagleMismatch] > 0 && !s.warned {
@@ -509,8 +519,13 @@ func (s *stream) apply(m message) {
 	}
 	s.mu.Lock()
 	s.status.Told = s.decoder.told
+	state := s.status.State
 	s.mu.Unlock()
+	if none := s.decoder.told.Unusable; s.unusable.Swap(none) != none {
+		s.cfg.Hooks.state(s.rank, state) // the answer of Subscriber.Tells has changed
+	}
 	s.applied(len(b.Events), blocks)
+	s.decoder.trim()
 }
 
 // settleState writes the state of the tracker into the status.
@@ -526,6 +541,6 @@ func (s *stream) settleState() {
 	}
 	s.mu.Lock()
 	s.status.LastSeq, s.status.Seen = s.tracker.Last()
-	s.status.LeftOut = s.decoder.LeftOut()
+	s.status.LeftOut, s.status.OtherGroups = s.decoder.LeftOut(), s.decoder.others
 	s.mu.Unlock()
 }

@@ -34,7 +34,7 @@ type Subscriber struct {
 
 	// Written by the run goroutine, each as a new value that never changes.
 	dialers atomic.Pointer[dialers]
-	told    atomic.Pointer[map[worker.Rank]*feed] // ranks whose workers name no address for events
+	told    atomic.Pointer[map[worker.Rank]*feed]
 
 	// mu guards ranks and saved. Only the run goroutine writes ranks, and holds mu only
 	// for the write. mu is taken before a stream's own lock.
@@ -226,37 +226,40 @@ func (s *Subscriber) follow(ctx context.Context, r worker.Rank, src source, wg *
 	})
 }
 
-// publishNames publishes the ranks whose workers name no address for events, for Tells
-// and for the binders.
+// publishNames publishes the ranks, for Tells and for the binders.
 func (s *Subscriber) publishNames(snap *worker.Snapshot) {
-	if s.plane == nil && len(s.binders) == 0 {
-		return
-	}
-	told := make(map[worker.Rank]*feed)
+	told := make(map[worker.Rank]*feed, len(s.ranks))
 	for r, f := range s.ranks {
-		if f.source.addr == "" {
-			told[r] = f.feed
-		}
+		told[r] = f.feed
 	}
 	s.dialers.Store(dialersOf(snap.Workers()))
 	before := s.told.Swap(&told)
-	for r, f := range told { // the hook for the rank's first event may have called Tells before this map was stored
-		if f.heard.Load() && (before == nil || (*before)[r] != f) {
-			s.cfg.Hooks.state(r, f.snapshot().State)
+	for r, f := range told { // a hook of the rank's may have called Tells before this map was stored
+		if !f.tells() || before != nil && (*before)[r] == f {
+			continue
+		}
+		for changed := true; changed; { // while the hook is called, too
+			st := f.snapshot().State
+			s.cfg.Hooks.state(r, st)
+			changed = f.snapshot().State != st
 		}
 	}
 }
 
-// Tells reports whether events of the rank have come although its worker names no address
-// for them: through an event plane, or from a publisher that dials. It takes no lock.
+// Tells reports whether events tell what the rank holds: its worker names an address for
+// them, or they have come through an event plane or from a publisher that dials; and not all
+// of them were of a kind that cannot be used. Hooks.State is called when the answer changes.
+// It takes no lock.
 func (s *Subscriber) Tells(r worker.Rank) bool {
 	told := s.told.Load()
 	if told == nil {
 		return false
 	}
 	f := (*told)[r]
-	return f != nil && f.heard.Load()
+	return f != nil && f.tells()
 }
+
+func (f *feed) tells() bool { return (f.named || f.heard.Load()) && !f.unusable.Load() }
 
 // awaiting returns the stream of a rank whose publisher dials, or nil. r has the engine's
 // number of the rank.
@@ -273,8 +276,9 @@ func (s *Subscriber) awaiting(r worker.Rank) *stream {
 }
 
 // Heard returns how many messages of a rank were applied since it was attached, and whether
-// the stream is in step, so that none is known to be missing.
-func (s *Subscriber) Heard(r worker.Rank) (messages uint64, inStep bool) {
+// these tell all that decides what the rank delivers: the stream is in step, so that none is
+// known to be missing, and the engine has no KV cache groups whose events are not used.
+func (s *Subscriber) Heard(r worker.Rank) (messages uint64, whole bool) {
 	s.mu.Lock()
 	f := s.ranks[r]
 	s.mu.Unlock()
@@ -283,13 +287,15 @@ func (s *Subscriber) Heard(r worker.Rank) (messages uint64, inStep bool) {
 	}
 	f.feed.mu.Lock()
 	defer f.feed.mu.Unlock()
-	return f.feed.status.Messages, f.feed.status.State == StateConnected
+	st := &f.feed.status
+	return st.Messages, st.State == StateConnected && !st.OtherGroups
 }
 
 // Resync is called when a rank has turned out to hold less than its events say. Its stream is
 // connected anew: so what was missed is known, as far as the publisher can replay it. With
 // empty all blocks of the rank are dropped before. Of what was told before nothing is known
-// then, since some of it is not there.
+// then, since some of it is not there. It is not replayed: no message of it was missed, so a
+// replay from the first message on would tell the same once more, and be as wrong.
 func (s *Subscriber) Resync(r worker.Rank, empty bool) {
 	if empty {
 		s.empty(r, Doubted)

@@ -105,6 +105,9 @@ func TestARankThatHoldsLessThanItsEventsSayIsFoundDiscountedAndHealed(t *testing
 			f.warm(idsPrompt(seed, lossPrompt, ""), true)
 			f.parts.Index.Expire(time.Now().Add(time.Hour))
 			require.EqualValues(t, lossPrompt, f.ask(idsPrompt(seed, lossPrompt, "")).Decode.OverlapBlocks, "and counts in full again")
+			for seed := was - 9; seed <= was; seed++ {
+				require.Empty(t, lostOf(t, f.ask(idsPrompt(seed, lossPrompt, "")))["stale_index"], "what it told before is not believed again: a replay would tell the same")
+			}
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -27,6 +28,10 @@ type Config struct {
 	URL string
 	// Username and Password are for a server that requires them.
 	Username, Password string
+	// PasswordFile names a file that holds the password, in place of Password. It is read
+	// again for each connection, so that the password can be changed while the channel is
+	// in use. A line end after the password is ignored.
+	PasswordFile string
 	// Subject is the subject of the subscription. Default [DefaultSubject].
 	Subject string
 	// Timeout bounds the time to connect and to subscribe. Default 5 s.
@@ -65,6 +70,18 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// password returns the present password.
+func (c Config) password() (string, error) {
+	if c.PasswordFile == "" {
+		return c.Password, nil
+	}
+	b, err := os.ReadFile(c.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("nats: password file: %w", err)
+	}
+	return strings.TrimRight(string(b), "\r\n"), nil
+}
+
 // Channel is a subscription to a subject. It implements kvevents.Channel.
 type Channel struct {
 	cfg  Config
@@ -74,6 +91,9 @@ type Channel struct {
 // New returns a channel that is not connected yet.
 func New(cfg Config) (*Channel, error) {
 	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if _, err := cfg.password(); err != nil {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
@@ -102,7 +122,14 @@ func (c *Channel) Run(ctx context.Context, sink kvevents.Sink) {
 // follow connects and delivers messages until ctx ends or the connection is given up.
 func (c *Channel) follow(ctx context.Context, sink kvevents.Sink) error {
 	closed := make(chan struct{})
-	nc, err := natsgo.Connect(c.cfg.URL, natsgo.Name("baton"), natsgo.UserInfo(c.cfg.Username, c.cfg.Password), natsgo.Timeout(c.cfg.Timeout),
+	login := func() (user, password string) {
+		password, err := c.cfg.password()
+		if err != nil {
+			sink.Fault(err)
+		}
+		return c.cfg.Username, password
+	}
+	nc, err := natsgo.Connect(c.cfg.URL, natsgo.Name("baton"), natsgo.UserInfoHandler(login), natsgo.Timeout(c.cfg.Timeout),
 		natsgo.MaxReconnects(-1), natsgo.ReconnectWait(c.cfg.ReconnectWait),
 		natsgo.DisconnectErrHandler(func(_ *natsgo.Conn, err error) {
 			if ctx.Err() == nil {

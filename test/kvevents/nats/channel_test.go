@@ -4,7 +4,10 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -26,6 +29,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // broker runs a NATS server inside the test. Port 0 means any port.
 func broker(t *testing.T, port int) *server.Server {
 	t.Helper()
+	return lockedBroker(t, port, "", "")
+}
+
+// lockedBroker runs a NATS server that wants this user and password.
+func lockedBroker(t *testing.T, port int, user, password string) *server.Server {
+	t.Helper()
 	if port == 0 {
 		port = server.RANDOM_PORT
 	}
@@ -33,7 +42,7 @@ func broker(t *testing.T, port int) *server.Server {
 	// After a server has stopped, its port may become free a moment later.
 	require.Eventually(t, func() bool {
 		var err error
-		s, err = server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true})
+		s, err = server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, Username: user, Password: password, NoSigs: true, NoLog: true})
 		require.NoError(t, err)
 		go s.Start()
 		if s.ReadyForConnections(time.Second) {
@@ -191,6 +200,26 @@ func TestTheServerGoesAndComesBack(t *testing.T) {
 	r.eventually(func() bool { return r.holds(11) })
 	require.Zero(t, r.status().Resets, "nothing was missed")
 	require.NotEmpty(t, r.sub.Channels()[0].LastError)
+}
+
+// TestThePasswordIsReadAgainForEachConnection: it changes while the channel is in use.
+func TestThePasswordIsReadAgainForEachConnection(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "password")
+	_, err := nats.New(nats.Config{URL: "nats://h:1", Username: "u", PasswordFile: file})
+	require.ErrorContains(t, err, file)
+	write := func(word string) { require.NoError(t, os.WriteFile(file, []byte(word+"\r\n"), 0o600)) }
+	write("old")
+	s := lockedBroker(t, 0, "u", "old")
+	port := portOf(s)
+	r := newRig(t, nats.Config{URL: "nats://" + s.Addr().String(), Username: "u", PasswordFile: file})
+	r.eventually(r.up)
+	stop(s)
+	r.eventually(func() bool { return !r.up() })
+	require.NoError(t, os.Remove(file))
+	lockedBroker(t, port, "u", "new")
+	r.eventually(func() bool { return strings.Contains(r.sub.Channels()[0].LastError, "password file") })
+	write("new")
+	r.eventually(r.up)
 }
 
 func TestAServerThatIsNotThereYetIsWaitedFor(t *testing.T) {
