@@ -41,17 +41,18 @@ type Config struct {
 	// Predicts says that a block counts that was lately routed to a rank whose KV events do
 	// not tell of the block yet. Otherwise such blocks are not noted either.
 	Predicts bool
-	// Tells reports whether KV events of a rank arrive although its worker names no
-	// address for them. If nil, there are no such ranks. Decisions call it. Heard must
-	// be called when the answer for a rank changes.
+	// Tells reports whether KV events tell what a rank holds. If nil, they do where its worker
+	// names an address for them. Decisions call it. Heard must be called when the answer for a
+	// rank changes.
 	Tells func(worker.Rank) bool
 	// Resync connects the stream of a rank's KV events anew, since the rank holds less than they
 	// say; with empty what is known of its blocks is dropped before. If nil, only its overlap
 	// counts for less.
 	Resync func(r worker.Rank, empty bool)
-	// Events returns how many messages with KV events of a rank have come in all, and whether
-	// none is known to be missing. If nil, nobody is found that publishes none.
-	Events func(worker.Rank) (messages uint64, whole bool)
+	// Events returns how many messages with KV events of a rank have come in all, whether
+	// none is known to be missing, and whether they tell all that decides what it delivers. If
+	// nil, nobody is found that publishes none.
+	Events func(worker.Rank) (messages uint64, whole, all bool)
 	// Ready reports whether the plugin is ready. If nil, it is once Board is.
 	Ready     func() (ready bool, why string)
 	Tokens    *tokens.Resolver

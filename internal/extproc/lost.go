@@ -96,20 +96,17 @@ func lose(s *mainStream, now time.Time) {
 	if !s.answered.counts.known || b.known.Silent || b.known.Barred || !b.events {
 		return
 	}
-	// Who does not tell all that decides what it delivers says nothing by what it delivers.
-	n, whole := uint64(0), true
+	n, whole, all := uint64(0), false, true
 	if s.srv.cfg.Events != nil {
-		n, whole = s.srv.cfg.Events(b.rank)
-	}
-	if !whole {
-		return
+		n, whole, all = s.srv.cfg.Events(b.rank)
 	}
 	most := hitloss.Deliverable(&b.known)
 	told := min(b.told, most, mostKept*b.known.BlockSize)
-	if b.known.Kept >= told && hitloss.Judgeable(told, b.known.BlockSize) {
+	// Who does not tell all that decides what it delivers says nothing by what it delivers.
+	if all && b.known.Kept >= told && hitloss.Judgeable(told, b.known.BlockSize) {
 		s.srv.liars.judge(s.srv, b.rank, func(j *hitloss.Judge) hitloss.Verdict { return j.Add(b.rank, told, s.answered.counts.cached, now) })
 	}
-	if most-s.answered.counts.cached < max(b.known.BlockSize, 1) || s.srv.cfg.Events == nil {
+	if most-s.answered.counts.cached < max(b.known.BlockSize, 1) || !whole {
 		return
 	}
 	s.srv.liars.judge(s.srv, b.rank, func(j *hitloss.Judge) hitloss.Verdict { return j.Computed(b.rank, n, b.picked, now) })

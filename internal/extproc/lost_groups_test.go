@@ -19,12 +19,12 @@ import (
 // TestWhoDoesNotTellAllThatDecidesIsNotCalledALiar: an engine with sliding windows delivers
 // nothing of a prompt once the window's blocks at its end have gone, whatever else it holds.
 func TestWhoDoesNotTellAllThatDecidesIsNotCalledALiar(t *testing.T) {
-	for _, whole := range []bool{true, false} {
-		t.Run(fmt.Sprint("it tells all: ", whole), func(t *testing.T) {
+	for _, all := range []bool{true, false} {
+		t.Run(fmt.Sprint("it tells all: ", all), func(t *testing.T) {
 			w := routetest.Aggregated(routetest.Workers()[:1])[0]
 			messages := uint64(0)
 			r := newReplicaOf(t, "a", fixed{w}, func(c *Config) {
-				c.Events = func(worker.Rank) (uint64, bool) { messages++; return messages, whole }
+				c.Events = func(worker.Rank) (uint64, bool, bool) { messages++; return messages, true, all }
 			})
 			r.holds(worker.Rank{ID: w.ID}, sixteenTokens, 4)
 			for range 9 {
@@ -42,7 +42,7 @@ func TestWhoDoesNotTellAllThatDecidesIsNotCalledALiar(t *testing.T) {
 				p.cancel()
 				r.requireIdle()
 			}
-			require.Equal(t, whole, len(Doubted(r.srv, time.Now())) == 1)
+			require.Equal(t, all, len(Doubted(r.srv, time.Now())) == 1)
 		})
 	}
 }

@@ -275,20 +275,20 @@ func (s *Subscriber) awaiting(r worker.Rank) *stream {
 	return nil
 }
 
-// Heard returns how many messages of a rank were applied since it was attached, and whether
-// these tell all that decides what the rank delivers: the stream is in step, so that none is
-// known to be missing, and the engine has no KV cache groups whose events are not used.
-func (s *Subscriber) Heard(r worker.Rank) (messages uint64, whole bool) {
+// Heard returns how many messages of a rank were applied since it was attached, whether the
+// stream is in step, so that none is known to be missing, and whether they tell all that decides
+// what the rank delivers: the engine has no KV cache groups whose events are not used.
+func (s *Subscriber) Heard(r worker.Rank) (messages uint64, whole, all bool) {
 	s.mu.Lock()
 	f := s.ranks[r]
 	s.mu.Unlock()
 	if f == nil {
-		return 0, false
+		return 0, false, true
 	}
 	f.feed.mu.Lock()
 	defer f.feed.mu.Unlock()
 	st := &f.feed.status
-	return st.Messages, st.State == StateConnected && !st.OtherGroups
+	return st.Messages, st.State == StateConnected, !st.OtherGroups
 }
 
 // Resync is called when a rank has turned out to hold less than its events say. Its stream is
