@@ -40,13 +40,15 @@ func Merge(f File, o Options) (out []byte, changed []string, err error) {
 		return nil, nil, err
 	}
 	renameAnchors(want.bootstrap)
-	m := &merger{name: f.Name, root: root, want: want}
+	m := &merger{name: f.Name, root: root, want: want, mine: map[string]bool{}}
+	m.find("listeners", ownListeners)
+	m.find("clusters", ownClusters)
 	m.client(o)
 	for _, key := range []string{"bootstrap_extensions", "overload_manager", "layered_runtime"} {
 		m.bootstrap(key)
 	}
-	m.replace("listeners", []string{"main_leg", "prefill_leg", "sync_leg"})
-	m.replace("clusters", []string{"extproc", "picker", "main_leg", "prefill_leg", "decode", "prefill", "otel_collector"})
+	m.replace("listeners", ownListeners)
+	m.replace("clusters", ownClusters)
 	if len(m.errs) > 0 {
 		return nil, nil, errors.Join(m.errs...)
 	}
@@ -55,6 +57,12 @@ func Merge(f File, o Options) (out []byte, changed []string, err error) {
 	out, err = encode(doc)
 	return out, m.changed, err
 }
+
+// The names of Baton's own listeners and clusters.
+var (
+	ownListeners = []string{"main_leg", "prefill_leg", "sync_leg"}
+	ownClusters  = []string{"extproc", "picker", "main_leg", "prefill_leg", "decode", "prefill", "otel_collector"}
+)
 
 func encode(doc *yaml.Node) ([]byte, error) {
 	var b bytes.Buffer
@@ -84,6 +92,7 @@ type merger struct {
 	name    string
 	root    *yaml.Node
 	want    *config
+	mine    map[string]bool // listeners and clusters of an earlier merge, as list/name
 	changed []string
 	errs    []error
 }
@@ -179,7 +188,7 @@ func (m *merger) replace(list string, roles []string) {
 		w := named(wanted, role)
 		i := slices.IndexFunc(to.Content, func(n *yaml.Node) bool { return text(real(n), "name") == role })
 		switch {
-		case i >= 0 && !m.ours(list, role, real(to.Content[i])):
+		case i >= 0 && !m.mine[list+"/"+role]:
 			if w != nil {
 				m.fail(real(to.Content[i]), "the name %s in %s is taken: Baton needs it; give yours another one", role, list)
 			}
@@ -193,6 +202,14 @@ func (m *merger) replace(list string, roles []string) {
 	}
 }
 
+// find keeps which listeners or clusters are of an earlier merge: before this one adds its own.
+func (m *merger) find(list string, roles []string) {
+	for _, role := range roles {
+		n := named(items(m.root, "static_resources", list), role)
+		m.mine[list+"/"+role] = n != nil && m.ours(list, role, n)
+	}
+}
+
 // ours says that a listener or cluster is of an earlier merge.
 func (m *merger) ours(list, role string, n *yaml.Node) bool {
 	if list == "listeners" {
@@ -203,8 +220,13 @@ func (m *merger) ours(list, role string, n *yaml.Node) bool {
 		return text(n, "original_dst_lb_config", "http_header_name") != ""
 	case "main_leg", "prefill_leg":
 		return internalOf(n) == role
-	default:
-		return named(items(m.root, "static_resources", "listeners"), "main_leg") != nil
+	default: // a name that others may choose, too: Baton's filters ask there, or it is as Baton writes it
+		asked := false
+		if m.mine["listeners/main_leg"] {
+			walk(named(items(m.root, "static_resources", "listeners"), "main_leg"), func(n *yaml.Node) { asked = asked || text(n, "cluster_name") == role })
+		}
+		w := named(m.want.clusters, role)
+		return asked || w != nil && (&comparer{}).equal(without(w, "load_assignment"), n)
 	}
 }
 

@@ -108,3 +108,31 @@ func TestWhatIsInTheWayIsNamedAtOnce(t *testing.T) {
 		})
 	}
 }
+
+// TestAClusterOfTheUsersIsNotTakenForBatons: whose name Baton needs, or may need.
+func TestAClusterOfTheUsersIsNotTakenForBatons(t *testing.T) {
+	tracing := envoy.Params{TracingHost: "127.0.0.1", TracingPort: 4317}
+	for _, c := range []struct {
+		cluster string
+		p       envoy.Params
+		taken   bool
+	}{
+		{"extproc", envoy.Params{}, true}, {"extproc", tracing, true},
+		{"otel_collector", envoy.Params{}, false}, {"otel_collector", tracing, true},
+		{"picker", envoy.Params{}, false}, {"picker", envoy.Params{PickerPort: 9003}, true},
+	} {
+		f := foreign(t, "edge.yaml")
+		f.Data = []byte(strings.ReplaceAll(string(f.Data), "web", c.cluster))
+		out, _, err := envoyfile.Merge(f, envoyfile.Options{Cluster: "llm", Params: c.p})
+		if c.taken {
+			require.EqualError(t, err, "edge.yaml:29: the name "+c.cluster+" in clusters is taken: Baton needs it; give yours another one")
+			continue
+		}
+		require.NoError(t, err)
+		_, own, _ := strings.Cut(string(f.Data), "  clusters:\n")
+		require.Contains(t, string(out), own)
+		again, _, err := envoyfile.Merge(envoyfile.File{Name: "edge.yaml", Data: out}, envoyfile.Options{Params: c.p})
+		require.NoError(t, err)
+		require.Equal(t, string(out), string(again))
+	}
+}
