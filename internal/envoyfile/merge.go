@@ -146,25 +146,49 @@ func (m *merger) bootstrap(key string) {
 	switch {
 	case want == nil:
 	case key == "bootstrap_extensions":
-		m.join(m.own(m.root, key, yaml.SequenceNode), want.Content)
+		m.join(m.root, key, want.Content)
 	case key == "layered_runtime":
-		m.join(m.own(m.own(m.root, key, yaml.MappingNode), "layers", yaml.SequenceNode), get(want, "layers").Content)
+		m.join(m.own(m.root, key, yaml.MappingNode), "layers", get(want, "layers").Content)
 	default:
 		advise(m.root, key, want)
 	}
 }
 
-// join adds elements to a list. An element of the same name, or the same value, is replaced.
-func (m *merger) join(list *yaml.Node, add []*yaml.Node) {
+// join adds elements to a list. One of the same name that differs is replaced, and told of.
+func (m *merger) join(in *yaml.Node, key string, add []*yaml.Node) {
+	list := m.own(in, key, yaml.SequenceNode)
 next:
 	for _, a := range add {
 		for i, have := range list.Content {
-			if key := keyOf(a); key != "" && key == keyOf(real(have)) {
-				list.Content[i] = clone(a)
-				continue next
+			have = real(have)
+			if is := keyOf(a); is == "" || is != keyOf(have) {
+				continue
 			}
+			if !(&comparer{}).equal(a, have) {
+				list.Content[i] = clone(a)
+				m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s: %s was another one, and is Baton's now", m.name, have.Line, key, keyOf(a)))
+			}
+			continue next
 		}
 		list.Content = append(list.Content, clone(a))
+	}
+}
+
+// strip adds mutations of headers. An extension of the same name keeps those that it has: they are the user's.
+func (m *merger) strip(http, wantHTTP *yaml.Node) {
+	const key = "early_header_mutation_extensions"
+	want := items(wantHTTP, key)[0]
+	have := named(items(http, key), text(want, "name"))
+	if have == nil || text(have, "typed_config", "@type") != text(want, "typed_config", "@type") {
+		m.join(http, key, []*yaml.Node{want})
+		return
+	}
+	for _, w := range items(want, "typed_config", "mutations") {
+		same := func(n *yaml.Node) bool { return (&comparer{}).equal(w, n) }
+		if !slices.ContainsFunc(items(have, "typed_config", "mutations"), same) {
+			to := m.own(m.own(have, "typed_config", yaml.MappingNode), "mutations", yaml.SequenceNode)
+			to.Content = append(to.Content, clone(w))
+		}
 	}
 }
 
@@ -278,8 +302,7 @@ func (m *merger) client(o Options) {
 // http gives the listener itself what it needs.
 func (m *merger) http(l, http, want, wantHTTP *yaml.Node) {
 	m.must(http, "stream_idle_timeout", get(wantHTTP, "stream_idle_timeout"))
-	strip := get(wantHTTP, "early_header_mutation_extensions")
-	m.join(m.own(http, "early_header_mutation_extensions", yaml.SequenceNode), strip.Content)
+	m.strip(http, wantHTTP)
 	m.filters(http, get(wantHTTP, "http_filters"))
 	advise(http, "tracing", get(wantHTTP, "tracing"))
 	if len(clustersOf(http)) > 1 {
@@ -322,7 +345,7 @@ func (m *merger) route(route, want *yaml.Node) {
 		}
 	}
 	for _, key := range []string{"request_headers_to_add", "response_headers_to_remove"} {
-		m.join(m.own(route, key, yaml.SequenceNode), get(want, key).Content)
+		m.join(route, key, get(want, key).Content)
 	}
 }
 

@@ -136,3 +136,30 @@ func TestAClusterOfTheUsersIsNotTakenForBatons(t *testing.T) {
 		require.Equal(t, string(out), string(again))
 	}
 }
+
+// TestHeadersThatTheUserRemovesStayRemoved: beside Baton's, in the extension of the same name; a header that is set
+// otherwise is told of.
+func TestHeadersThatTheUserRemovesStayRemoved(t *testing.T) {
+	f := foreign(t, "edge.yaml")
+	f.Data = []byte(strings.NewReplacer("          statPrefix: edge\n", `          statPrefix: edge
+          earlyHeaderMutationExtensions:
+          - name: envoy.http.early_header_mutation.header_mutation
+            typedConfig:
+              "@type": type.googleapis.com/envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation
+              mutations: [{remove: x-internal-user}, {remove: x-attempt-id}]   # not for engines
+`, "match: {prefix: /v1}", "match: {prefix: /v1}\n                requestHeadersToAdd: [{header: {key: Content-Type, value: text/plain}}]").Replace(string(f.Data)))
+	out, changed, err := envoyfile.Merge(f, envoyfile.Options{Cluster: "llm"})
+	require.NoError(t, err)
+	require.Contains(t, string(out), "{remove: x-internal-user}")
+	require.Equal(t, 1, strings.Count(string(out), "remove: x-attempt-id}"))
+	require.Contains(t, changed, "edge.yaml:29: request_headers_to_add: content-type was another one, and is Baton's now")
+	found, err := envoyfile.Check(envoy.Params{}, envoyfile.File{Name: f.Name, Data: out})
+	require.NoError(t, err)
+	for _, f := range found {
+		require.True(t, f.Part.Advised, "%s", f)
+	}
+	again, changed, err := envoyfile.Merge(envoyfile.File{Name: f.Name, Data: out}, envoyfile.Options{})
+	require.NoError(t, err)
+	require.Equal(t, string(out), string(again))
+	require.Empty(t, changed)
+}
