@@ -72,6 +72,9 @@ func Check(p envoy.Params, files ...File) ([]Finding, error) {
 		return nil, err
 	}
 	all.check(want)
+	if is := all.cluster["extproc"]; p.PluginTLS && is != nil && get(is, "transport_socket") == nil {
+		all.note(difference{place: "cluster/extproc/transport_socket", line: is.Line, want: "TLS, since the plugin's configuration has tls"}, is)
+	}
 	var out []Finding
 	for _, part := range all.parts {
 		if places := all.places[part.ID]; len(places) > 0 {

@@ -23,6 +23,9 @@ type Options struct {
 	Cluster string
 }
 
+// NoteTLS says what the owner of an Envoy adds by himself if the plugin serves TLS.
+const NoteTLS = "the plugin's configuration has tls: give the cluster extproc a transport_socket of TLS, with your certificates; Envoy does not reach the plugin without"
+
 // Merge puts Baton's parts into a bootstrap file and returns it, with a line for each value of the user's
 // that it had to change. The file's order, comments and anchors stay; its indentation becomes the usual one.
 // Of what is only advised it adds what the file is silent about. Errors name all that is in the way.
@@ -49,6 +52,9 @@ func Merge(f File, o Options) (out []byte, changed []string, err error) {
 	}
 	m.replace("listeners", ownListeners)
 	m.replace("clusters", ownClusters)
+	if o.PluginTLS && get(named(items(root, "static_resources", "clusters"), "extproc"), "transport_socket") == nil {
+		m.changed = append(m.changed, NoteTLS)
+	}
 	if len(m.errs) > 0 {
 		return nil, nil, errors.Join(m.errs...)
 	}
@@ -219,7 +225,11 @@ func (m *merger) replace(list string, roles []string) {
 		case i >= 0 && w == nil: // of another form
 			to.Content = slices.Delete(to.Content, i, i+1)
 		case i >= 0:
+			was := real(to.Content[i])
 			to.Content[i] = clone(w)
+			if tls := at(was, "transport_socket"); role == "extproc" && tls >= 0 { // the user's: see Params.PluginTLS
+				set(to.Content[i], "transport_socket", was.Content[tls])
+			}
 		case w != nil:
 			to.Content = append(to.Content, clone(w))
 		}
