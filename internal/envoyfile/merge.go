@@ -286,9 +286,12 @@ func (m *merger) client(o Options) {
 		routes := m.own(real(host), "routes", yaml.SequenceNode)
 		for _, route := range routes.Content {
 			to := text(route, "route", "cluster")
-			if to != "" && (to == cluster || to == "main_leg") {
+			switch {
+			case to != "" && (to == cluster || to == "main_leg"):
 				here = true
 				m.route(real(route), wantRoute)
+			case to == "" && cluster != "" && slices.Contains(destinations(route), cluster):
+				m.fail(real(route), "this route leads to %s by more than a name (weighted_clusters, cluster_header, …), which would be lost: write it with cluster alone, or as several routes", cluster)
 			}
 		}
 		if here {
@@ -411,9 +414,28 @@ func (m *merger) cluster(name string, http *yaml.Node) string {
 func clustersOf(http *yaml.Node) (out []string) {
 	for _, host := range items(http, "route_config", "virtual_hosts") {
 		for _, r := range items(host, "routes") {
-			if c := text(r, "route", "cluster"); c != "" && !slices.Contains(out, c) {
-				out = append(out, c)
+			for _, c := range destinations(r) {
+				if !slices.Contains(out, c) {
+					out = append(out, c)
+				}
 			}
+		}
+	}
+	return out
+}
+
+// destinations are the clusters of one route. Where a header or an extension names the cluster, that stands for it.
+func destinations(route *yaml.Node) (out []string) {
+	to := get(route, "route")
+	if c := text(to, "cluster"); c != "" {
+		return []string{c}
+	}
+	for _, c := range items(to, "weighted_clusters", "clusters") {
+		out = append(out, text(c, "name")+text(c, "cluster_header"))
+	}
+	for _, by := range []string{"cluster_header", "cluster_specifier_plugin", "inline_cluster_specifier_plugin"} {
+		if n := get(to, by); n != nil {
+			out = append(out, by+" "+short(n))
 		}
 	}
 	return out

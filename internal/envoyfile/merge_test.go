@@ -86,12 +86,21 @@ func TestWhatIsInTheWayIsNamedAtOnce(t *testing.T) {
 		f.Data = []byte(strings.ReplaceAll(string(f.Data), "name: web", "name: decode"))
 		return f
 	}
+	routed := func(by string) envoyfile.File {
+		f := foreign(t, "edge.yaml")
+		f.Data = []byte(strings.ReplaceAll(string(f.Data), "cluster: llm,", by))
+		return f
+	}
+	weighted := routed("weightedClusters: {clusters: [{name: llm, weight: 9}, {name: new, weight: 1}]},")
 	for _, c := range []struct {
 		name string
 		file envoyfile.File
 		o    envoyfile.Options
 		want string
 	}{
+		{"weights", weighted, envoyfile.Options{}, "edge.yaml:13: which routes lead to models? Say --cluster with the cluster to which they lead now, one of: web, llm, new"},
+		{"a route by weights", weighted, envoyfile.Options{Cluster: "llm"}, "edge.yaml:23: this route leads to llm by more than a name (weighted_clusters, cluster_header, …), which would be lost: write it with cluster alone, or as several routes"},
+		{"a header", routed("cluster_header: x-to,"), envoyfile.Options{}, "edge.yaml:13: which routes lead to models? Say --cluster with the cluster to which they lead now, one of: web, cluster_header x-to"},
 		{"several routes", foreign(t, "edge.yaml"), envoyfile.Options{}, "edge.yaml:13: which routes lead to models? Say --cluster with the cluster to which they lead now, one of: web, llm"},
 		{"several listeners", foreign(t, "gateway.json"), envoyfile.Options{}, "gateway.json: which listener do clients of models reach? Say --client-listener with one of: metrics, client"},
 		{"no such listener", foreign(t, "gateway.json"), envoyfile.Options{Listener: "x"}, `gateway.json: there is no listener "x" of HTTP: expected one of: metrics, client`},
