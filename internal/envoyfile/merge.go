@@ -113,7 +113,7 @@ func (m *merger) fail(n *yaml.Node, format string, args ...any) {
 
 // own is own of the tree, with its error kept.
 func (m *merger) own(n *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
-	below, err := own(n, key, kind)
+	below, err := own(m.root, n, key, kind)
 	if err != nil {
 		m.errs = append(m.errs, fmt.Errorf("%s: %w", m.name, err))
 		return &yaml.Node{Kind: kind}
@@ -192,6 +192,8 @@ func (m *merger) strip(http, wantHTTP *yaml.Node) {
 	for _, w := range items(want, "typed_config", "mutations") {
 		same := func(n *yaml.Node) bool { return (&comparer{}).equal(w, n) }
 		if !slices.ContainsFunc(items(have, "typed_config", "mutations"), same) {
+			list := m.own(http, key, yaml.SequenceNode)
+			have = alone(m.root, list, slices.IndexFunc(list.Content, func(n *yaml.Node) bool { return text(n, "name") == text(want, "name") }))
 			to := m.own(m.own(have, "typed_config", yaml.MappingNode), "mutations", yaml.SequenceNode)
 			to.Content = append(to.Content, clone(w))
 		}
@@ -274,6 +276,7 @@ func (m *merger) client(o Options) {
 		m.fail(http, "the listener %s has its routes served from elsewhere (rds): use --parts, and give them there what client.yaml says", text(l, "name"))
 		return
 	}
+	l, http = m.alone(l, http)
 	want := named(m.want.listeners, "client")
 	wantHTTP := https(want)[0]
 	wantHost := items(wantHTTP, "route_config", "virtual_hosts")[0]
@@ -281,24 +284,24 @@ func (m *merger) client(o Options) {
 	found := false
 	cluster := m.cluster(o.Cluster, http)
 	hosts := m.own(m.own(http, "route_config", yaml.MappingNode), "virtual_hosts", yaml.SequenceNode)
-	for _, host := range hosts.Content {
+	for i, host := range hosts.Content {
 		here := false
-		routes := m.own(real(host), "routes", yaml.SequenceNode)
-		for _, route := range routes.Content {
+		for j, route := range items(host, "routes") {
 			to := text(route, "route", "cluster")
 			switch {
 			case to != "" && (to == cluster || to == "main_leg"):
 				here = true
-				m.route(real(route), wantRoute)
+				host = alone(m.root, hosts, i)
+				m.route(alone(m.root, m.own(host, "routes", yaml.SequenceNode), j), wantRoute)
 			case to == "" && cluster != "" && slices.Contains(destinations(route), cluster):
-				m.fail(real(route), "this route leads to %s by more than a name (weighted_clusters, cluster_header, …), which would be lost: write it with cluster alone, or as several routes", cluster)
+				m.fail(route, "this route leads to %s by more than a name (weighted_clusters, cluster_header, …), which would be lost: write it with cluster alone, or as several routes", cluster)
 			}
 		}
 		if here {
-			m.must(real(host), "include_request_attempt_count", get(wantHost, "include_request_attempt_count"))
-			m.must(real(host), "request_body_buffer_limit", get(wantHost, "request_body_buffer_limit"))
+			m.must(host, "include_request_attempt_count", get(wantHost, "include_request_attempt_count"))
+			m.must(host, "request_body_buffer_limit", get(wantHost, "request_body_buffer_limit"))
 			if per := get(wantHost, "typed_per_filter_config"); per != nil {
-				advise(m.own(real(host), "typed_per_filter_config", yaml.MappingNode), "envoy.filters.http.cors", per.Content[1])
+				advise(m.own(host, "typed_per_filter_config", yaml.MappingNode), "envoy.filters.http.cors", per.Content[1])
 			}
 		}
 		found = found || here
@@ -310,6 +313,20 @@ func (m *merger) client(o Options) {
 		return
 	}
 	m.http(l, http, want, wantHTTP)
+}
+
+// alone returns a listener and its configuration of HTTP as nodes that may be changed with no other listener.
+func (m *merger) alone(l, http *yaml.Node) (*yaml.Node, *yaml.Node) {
+	below := way(l, http)
+	n := m.root
+	for _, i := range way(m.root, l) {
+		n = alone(m.root, n, i)
+	}
+	l = n
+	for _, i := range below {
+		n = alone(m.root, n, i)
+	}
+	return l, n
 }
 
 // http gives the listener itself what it needs.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/seed-60ae5743/baton/envoy"
 	"github.com/seed-60ae5743/baton/internal/envoyfile"
@@ -171,4 +172,45 @@ func TestHeadersThatTheUserRemovesStayRemoved(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, string(out), string(again))
 	require.Empty(t, changed)
+}
+
+// TestAnAliasElsewhereStaysWhatItIs: of a virtual host, a route, headers, or all of HTTP, of the listener that is named
+// or in it.
+func TestAnAliasElsewhereStaysWhatItIs(t *testing.T) {
+	type listeners struct {
+		Static struct {
+			Listeners []map[string]any `yaml:"listeners"`
+		} `yaml:"static_resources"`
+	}
+	read := func(data []byte) (out listeners) {
+		require.NoError(t, yaml.Unmarshal(data, &out))
+		return out
+	}
+	in := foreign(t, "anchors.yaml")
+	before := read(in.Data).Static.Listeners
+	for i, l := range before {
+		name := l["name"].(string)
+		out, _, err := envoyfile.Merge(in, envoyfile.Options{Listener: name, Cluster: "llm"})
+		require.NoError(t, err, name)
+		after := read(out).Static.Listeners
+		for j := range before {
+			if j != i {
+				require.Equal(t, before[j], after[j], "%s is changed, and %s is not alone", name, before[j]["name"])
+			}
+		}
+		require.NotEqual(t, before[i], after[i], name)
+		if name == "models" {
+			require.NotContains(t, between(string(out), "match: {prefix: /up}", "http_filters"), "x-baton", "another route")
+		}
+		again, changed, err := envoyfile.Merge(envoyfile.File{Name: in.Name, Data: out}, envoyfile.Options{Listener: name})
+		require.NoError(t, err)
+		require.Equal(t, string(out), string(again))
+		require.Empty(t, changed)
+	}
+}
+
+func between(s, from, to string) string {
+	_, s, _ = strings.Cut(s, from)
+	s, _, _ = strings.Cut(s, to)
+	return s
 }
