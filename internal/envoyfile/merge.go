@@ -292,7 +292,7 @@ func (m *merger) client(o Options) {
 			case to != "" && (to == cluster || to == "main_leg"):
 				here = true
 				host = alone(m.root, hosts, i)
-				m.route(alone(m.root, m.own(host, "routes", yaml.SequenceNode), j), wantRoute)
+				m.route(alone(m.root, m.own(host, "routes", yaml.SequenceNode), j), wantRoute, http)
 			case to == "" && cluster != "" && slices.Contains(destinations(route), cluster):
 				m.fail(route, "this route leads to %s by more than a name (weighted_clusters, cluster_header, …), which would be lost: write it with cluster alone, or as several routes", cluster)
 			}
@@ -363,12 +363,17 @@ func (m *merger) filters(http, want *yaml.Node) {
 }
 
 // route makes one route lead to Baton.
-func (m *merger) route(route, want *yaml.Node) {
+func (m *merger) route(route, want, http *yaml.Node) {
 	to := m.own(route, "route", yaml.MappingNode)
 	for _, key := range []string{"cluster", "timeout", "retry_policy"} {
 		m.must(to, key, get(want, "route", key))
 	}
-	for _, key := range []string{"idle_timeout", "max_stream_duration"} {
+	bounds := []string{"idle_timeout", "max_stream_duration"}
+	if streamBound(http) != nil { // which stays for other routes
+		bounds = bounds[:1]
+		m.must(to, "max_stream_duration", &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{key("max_stream_duration"), key("0s")}})
+	}
+	for _, key := range bounds {
 		if i := at(to, key); i >= 0 {
 			m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s was %s, and is gone now", m.name, to.Content[i].Line, key, short(to.Content[i])))
 			to.Content = slices.Delete(to.Content, i-1, i+1)
