@@ -2,6 +2,7 @@ package envoyfile
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -27,7 +28,8 @@ type Options struct {
 const NoteTLS = "the plugin's configuration has tls: give the cluster extproc a transport_socket of TLS, with your certificates; Envoy does not reach the plugin without"
 
 // Merge puts Baton's parts into a bootstrap file and returns it, with a line for each value of the user's
-// that it had to change. The file's order, comments and anchors stay; its indentation becomes the usual one.
+// that it had to change. The file's order, comments and anchors stay; its indentation becomes the usual one. JSON
+// stays JSON.
 // Of what is only advised it adds what the file is silent about. Errors name all that is in the way.
 func Merge(f File, o Options) (out []byte, changed []string, err error) {
 	doc, err := parse(f.Name, f.Data)
@@ -58,6 +60,10 @@ func Merge(f File, o Options) (out []byte, changed []string, err error) {
 	if len(m.errs) > 0 {
 		return nil, nil, errors.Join(m.errs...)
 	}
+	if json.Valid(f.Data) { // Envoy refuses YAML in a file named .json
+		out, err = encodeJSON(root)
+		return out, m.changed, err
+	}
 	anchored(doc)
 	unfold(doc)
 	out, err = encode(doc)
@@ -79,6 +85,46 @@ func encode(doc *yaml.Node) ([]byte, error) {
 		return nil, err
 	}
 	return b.Bytes(), e.Close()
+}
+
+// encodeJSON writes JSON, in the order of the nodes: with what aliases stand for, and without comments.
+func encodeJSON(root *yaml.Node) ([]byte, error) {
+	var flat, out bytes.Buffer
+	err := appendJSON(&flat, root)
+	if err != nil {
+		return nil, err
+	}
+	err = json.Indent(&out, flat.Bytes(), "", "  ")
+	out.WriteByte('\n')
+	return out.Bytes(), err
+}
+
+func appendJSON(b *bytes.Buffer, n *yaml.Node) error {
+	n = real(n)
+	if n.Kind == yaml.ScalarNode {
+		var v any
+		if err := n.Decode(&v); err != nil {
+			return err
+		}
+		e := json.NewEncoder(b)
+		e.SetEscapeHTML(false)
+		return e.Encode(v)
+	}
+	ends, between := "[]", ","
+	if n.Kind == yaml.MappingNode {
+		ends, between = "{}", ":,"
+	}
+	b.WriteByte(ends[0])
+	for i, c := range n.Content {
+		if i > 0 {
+			b.WriteByte(between[(i-1)%len(between)])
+		}
+		if err := appendJSON(b, c); err != nil {
+			return err
+		}
+	}
+	b.WriteByte(ends[1])
+	return nil
 }
 
 // renameAnchors keeps our anchors apart from the user's.

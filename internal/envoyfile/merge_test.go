@@ -1,6 +1,7 @@
 package envoyfile_test
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,6 +31,7 @@ func TestAMergedFileHasAllAndMergingAgainChangesNothing(t *testing.T) {
 				o.Params = p
 				once, _, err := envoyfile.Merge(foreign(t, name), o)
 				require.NoError(t, err)
+				require.Equal(t, strings.HasSuffix(name, ".json"), json.Valid(once), "JSON stays JSON")
 				found, err := envoyfile.Check(p, envoyfile.File{Name: name, Data: once})
 				require.NoError(t, err)
 				for _, f := range found {
@@ -213,4 +215,21 @@ func between(s, from, to string) string {
 	_, s, _ = strings.Cut(s, from)
 	s, _, _ = strings.Cut(s, to)
 	return s
+}
+
+// TestAFileOfJSONSaysTheSameAsOneOfYAML: values keep their kinds.
+func TestAFileOfJSONSaysTheSameAsOneOfYAML(t *testing.T) {
+	in, o := foreign(t, "gateway.json"), envoyfile.Options{Listener: "client", Params: envoy.Params{PluginSocket: "/run/a&b.sock"}}
+	asJSON, _, err := envoyfile.Merge(in, o)
+	require.NoError(t, err)
+	in.Data = append(in.Data, "\n# no JSON\n"...)
+	asYAML, _, err := envoyfile.Merge(in, o)
+	require.NoError(t, err)
+	require.False(t, json.Valid(asYAML))
+	var a, b any
+	require.NoError(t, yaml.Unmarshal(asJSON, &a))
+	require.NoError(t, yaml.Unmarshal(asYAML, &b))
+	require.Equal(t, b, a)
+	require.Contains(t, string(asJSON), `"/run/a&b.sock"`)
+	require.Less(t, strings.Index(string(asJSON), `"admin"`), strings.Index(string(asJSON), `"static_resources"`), "the order stays")
 }
