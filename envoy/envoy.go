@@ -18,6 +18,10 @@ type Params struct {
 	PluginHost   string
 	PluginPort   int
 
+	// PluginTLS says that the plugin serves TLS. The templates have plain text: only Envoy's owner
+	// knows the certificates. He gives the cluster extproc a transport_socket.
+	PluginTLS bool
+
 	// Replicas are the addresses, host:port, of further plugins behind the same Envoy.
 	Replicas []string
 

@@ -48,3 +48,21 @@ func TestWhoMayReachTheListenerIsSaid(t *testing.T) {
 		require.Zero(t, c.exposed(), "who shows a certificate is known")
 	}
 }
+
+func TestThePluginAndEnvoysListenerOfLegsCannotHaveOneSocket(t *testing.T) {
+	for _, at := range [][3]string{ // listen, prefill.listener, what is said
+		{"unix:///run/x.sock", "unix:///run//x.sock", `prefill.listener "unix:///run//x.sock": listen already has that path: expected another path`},
+		{"unix:///run/prefill.sock", "", `prefill.listener "unix:///run/prefill.sock": listen already has that path: expected another path`},
+		{"unix:///run/x.sock", "unix:///run/y.sock", ""},
+		{"unix:///run/x.sock", "", ""},
+	} {
+		c := Default()
+		c.Listen, c.Prefill.Listener, c.Discovery.File = at[0], at[1], "workers.yaml"
+		err := c.Validate()
+		if at[2] == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.EqualError(t, err, at[2])
+	}
+}

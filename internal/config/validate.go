@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -98,8 +99,12 @@ func (c *Config) validateAddresses() (errs []error) {
 }
 
 // addressesTwice returns a fault for each address that two of the plugin's own servers
-// would use.
+// would use, or one and Envoy's listener of legs.
 func (c *Config) addressesTwice() (errs []error) {
+	legs := c.PrefillListener()
+	if strings.HasPrefix(c.Listen, "unix://") && filepath.Clean(legs) == filepath.Clean(c.Listen) {
+		errs = append(errs, fmt.Errorf("prefill.listener %q: listen already has that path: expected another path", legs))
+	}
 	type door struct{ key, at string }
 	var open []door
 	for _, d := range []door{{"listen", c.Listen}, {"admin.listen", c.Admin.Listen}, {"probes.listen", c.Probes.Listen}, {"metrics.listen", c.Metrics.Listen}} {

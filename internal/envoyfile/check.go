@@ -72,6 +72,9 @@ func Check(p envoy.Params, files ...File) ([]Finding, error) {
 		return nil, err
 	}
 	all.check(want)
+	if is := all.cluster["extproc"]; p.PluginTLS && is != nil && get(is, "transport_socket") == nil {
+		all.note(difference{place: "cluster/extproc/transport_socket", line: is.Line, want: "TLS, since the plugin's configuration has tls"}, is)
+	}
 	var out []Finding
 	for _, part := range all.parts {
 		if places := all.places[part.ID]; len(places) > 0 {
@@ -181,7 +184,7 @@ func (c *checked) leads(want, l, http *yaml.Node) (any bool) {
 			if to != "" && text(route, "route", "cluster") == to {
 				here = true
 				c.compare("client/route", without(items(wantHost, "routes")[0], "match"), route, l)
-				c.bounds(route, l)
+				c.bounds(route, http, l)
 			}
 		}
 		if here {
@@ -193,13 +196,28 @@ func (c *checked) leads(want, l, http *yaml.Node) (any bool) {
 }
 
 // bounds finds times that end a request and that the templates do not have.
-func (c *checked) bounds(route, in *yaml.Node) {
+func (c *checked) bounds(route, http, in *yaml.Node) {
 	for _, key := range []string{"idle_timeout", "max_stream_duration"} {
-		if n := get(route, "route", key); n != nil && short(n) != "0s" {
+		if n := get(route, "route", key); n != nil && short(n) != "0s" && !unbound(route, key) {
 			c.note(difference{"client/route/route/" + key, n.Line, short(n), "nothing"}, in)
 		}
 	}
+	if n := streamBound(http); n != nil && !unbound(route, "max_stream_duration") {
+		c.note(difference{"client/http/common_http_protocol_options/max_stream_duration", n.Line, n.Value, "nothing, or max_stream_duration: {max_stream_duration: 0s} of the route"}, in)
+	}
 }
+
+// streamBound is how long a listener lets a request take whose route says nothing else; nil: for ever.
+func streamBound(http *yaml.Node) *yaml.Node {
+	n := get(http, "common_http_protocol_options", "max_stream_duration")
+	if n == nil || n.Value == "0s" {
+		return nil
+	}
+	return n
+}
+
+// unbound says that a route takes the listener's bound away.
+func unbound(route *yaml.Node, key string) bool { return text(route, "route", key, key) == "0s" }
 
 func (c *checked) compare(place string, want, is, in *yaml.Node) {
 	by := comparer{names: c.names}

@@ -80,3 +80,27 @@ func TestThePartThatIsTakenAwayIsNamed(t *testing.T) {
 		require.True(t, strings.HasSuffix(p.Without, "."), p.ID)
 	}
 }
+
+// TestAListenersBoundOfAStreamIsNamed: a merge takes it away for the route alone.
+func TestAListenersBoundOfAStreamIsNamed(t *testing.T) {
+	data, err := envoy.Standalone(envoy.Params{})
+	require.NoError(t, err)
+	const options = "common_http_protocol_options: {"
+	f := envoyfile.File{Name: "envoy.yaml", Data: []byte(strings.Replace(string(data), options, options+"max_stream_duration: 60s, max_connection_duration: 900s, ", 1))}
+	found, err := envoyfile.Check(envoy.Params{}, f)
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	require.Equal(t, "route_timeout", found[0].Part.ID)
+	require.Contains(t, found[0].String(), "client/http/common_http_protocol_options/max_stream_duration is 60s: expected nothing, or max_stream_duration: {max_stream_duration: 0s} of the route")
+
+	f.Data, _, err = envoyfile.Merge(f, envoyfile.Options{})
+	require.NoError(t, err)
+	require.Contains(t, string(f.Data), options+"max_stream_duration: 60s,")
+	found, err = envoyfile.Check(envoy.Params{}, f)
+	require.NoError(t, err)
+	require.Empty(t, found)
+	again, changed, err := envoyfile.Merge(f, envoyfile.Options{})
+	require.NoError(t, err)
+	require.Equal(t, string(f.Data), string(again))
+	require.Empty(t, changed)
+}

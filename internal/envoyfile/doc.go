@@ -10,8 +10,9 @@
 //
 // Contract: bytes and values in, bytes and values out; nothing is fetched, and no
 // file is written. Merge leaves alone what it need not change: order, comments and
-// anchors stay; merging twice gives the same as merging once. Check never takes a
-// configuration for right of which it could not read a needed part: it says so.
+// anchors stay, but that a copy takes the place of an alias of what is changed; merging
+// twice gives the same as merging once. Check never takes a configuration for right
+// of which it could not read a needed part: it says so.
 //
 // What it does not do: validate against Envoy's schema (`envoy --mode validate`
 // does), read a gateway's configuration, or judge parts that are not Baton's.

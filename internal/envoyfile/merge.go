@@ -2,6 +2,7 @@ package envoyfile
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,8 +24,12 @@ type Options struct {
 	Cluster string
 }
 
+// NoteTLS says what the owner of an Envoy adds by himself if the plugin serves TLS.
+const NoteTLS = "the plugin's configuration has tls: give the cluster extproc a transport_socket of TLS, with your certificates; Envoy does not reach the plugin without"
+
 // Merge puts Baton's parts into a bootstrap file and returns it, with a line for each value of the user's
-// that it had to change. The file's order, comments and anchors stay; its indentation becomes the usual one.
+// that it had to change. The file's order, comments and anchors stay; its indentation becomes the usual one. JSON
+// stays JSON.
 // Of what is only advised it adds what the file is silent about. Errors name all that is in the way.
 func Merge(f File, o Options) (out []byte, changed []string, err error) {
 	doc, err := parse(f.Name, f.Data)
@@ -40,21 +45,36 @@ func Merge(f File, o Options) (out []byte, changed []string, err error) {
 		return nil, nil, err
 	}
 	renameAnchors(want.bootstrap)
-	m := &merger{name: f.Name, root: root, want: want}
+	m := &merger{name: f.Name, root: root, want: want, mine: map[string]bool{}}
+	m.find("listeners", ownListeners)
+	m.find("clusters", ownClusters)
 	m.client(o)
 	for _, key := range []string{"bootstrap_extensions", "overload_manager", "layered_runtime"} {
 		m.bootstrap(key)
 	}
-	m.replace("listeners", []string{"main_leg", "prefill_leg", "sync_leg"})
-	m.replace("clusters", []string{"extproc", "picker", "main_leg", "prefill_leg", "decode", "prefill", "otel_collector"})
+	m.replace("listeners", ownListeners)
+	m.replace("clusters", ownClusters)
+	if o.PluginTLS && get(named(items(root, "static_resources", "clusters"), "extproc"), "transport_socket") == nil {
+		m.changed = append(m.changed, NoteTLS)
+	}
 	if len(m.errs) > 0 {
 		return nil, nil, errors.Join(m.errs...)
+	}
+	if json.Valid(f.Data) { // Envoy refuses YAML in a file named .json
+		out, err = encodeJSON(root)
+		return out, m.changed, err
 	}
 	anchored(doc)
 	unfold(doc)
 	out, err = encode(doc)
 	return out, m.changed, err
 }
+
+// The names of Baton's own listeners and clusters.
+var (
+	ownListeners = []string{"main_leg", "prefill_leg", "sync_leg"}
+	ownClusters  = []string{"extproc", "picker", "main_leg", "prefill_leg", "decode", "prefill", "otel_collector"}
+)
 
 func encode(doc *yaml.Node) ([]byte, error) {
 	var b bytes.Buffer
@@ -65,6 +85,46 @@ func encode(doc *yaml.Node) ([]byte, error) {
 		return nil, err
 	}
 	return b.Bytes(), e.Close()
+}
+
+// encodeJSON writes JSON, in the order of the nodes: with what aliases stand for, and without comments.
+func encodeJSON(root *yaml.Node) ([]byte, error) {
+	var flat, out bytes.Buffer
+	err := appendJSON(&flat, root)
+	if err != nil {
+		return nil, err
+	}
+	err = json.Indent(&out, flat.Bytes(), "", "  ")
+	out.WriteByte('\n')
+	return out.Bytes(), err
+}
+
+func appendJSON(b *bytes.Buffer, n *yaml.Node) error {
+	n = real(n)
+	if n.Kind == yaml.ScalarNode {
+		var v any
+		if err := n.Decode(&v); err != nil {
+			return err
+		}
+		e := json.NewEncoder(b)
+		e.SetEscapeHTML(false)
+		return e.Encode(v)
+	}
+	ends, between := "[]", ","
+	if n.Kind == yaml.MappingNode {
+		ends, between = "{}", ":,"
+	}
+	b.WriteByte(ends[0])
+	for i, c := range n.Content {
+		if i > 0 {
+			b.WriteByte(between[(i-1)%len(between)])
+		}
+		if err := appendJSON(b, c); err != nil {
+			return err
+		}
+	}
+	b.WriteByte(ends[1])
+	return nil
 }
 
 // renameAnchors keeps our anchors apart from the user's.
@@ -84,6 +144,7 @@ type merger struct {
 	name    string
 	root    *yaml.Node
 	want    *config
+	mine    map[string]bool // listeners and clusters of an earlier merge, as list/name
 	changed []string
 	errs    []error
 }
@@ -98,7 +159,7 @@ func (m *merger) fail(n *yaml.Node, format string, args ...any) {
 
 // own is own of the tree, with its error kept.
 func (m *merger) own(n *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
-	below, err := own(n, key, kind)
+	below, err := own(m.root, n, key, kind)
 	if err != nil {
 		m.errs = append(m.errs, fmt.Errorf("%s: %w", m.name, err))
 		return &yaml.Node{Kind: kind}
@@ -137,25 +198,51 @@ func (m *merger) bootstrap(key string) {
 	switch {
 	case want == nil:
 	case key == "bootstrap_extensions":
-		m.join(m.own(m.root, key, yaml.SequenceNode), want.Content)
+		m.join(m.root, key, want.Content)
 	case key == "layered_runtime":
-		m.join(m.own(m.own(m.root, key, yaml.MappingNode), "layers", yaml.SequenceNode), get(want, "layers").Content)
+		m.join(m.own(m.root, key, yaml.MappingNode), "layers", get(want, "layers").Content)
 	default:
 		advise(m.root, key, want)
 	}
 }
 
-// join adds elements to a list. An element of the same name, or the same value, is replaced.
-func (m *merger) join(list *yaml.Node, add []*yaml.Node) {
+// join adds elements to a list. One of the same name that differs is replaced, and told of.
+func (m *merger) join(in *yaml.Node, key string, add []*yaml.Node) {
+	list := m.own(in, key, yaml.SequenceNode)
 next:
 	for _, a := range add {
 		for i, have := range list.Content {
-			if key := keyOf(a); key != "" && key == keyOf(real(have)) {
-				list.Content[i] = clone(a)
-				continue next
+			have = real(have)
+			if is := keyOf(a); is == "" || is != keyOf(have) {
+				continue
 			}
+			if !(&comparer{}).equal(a, have) {
+				list.Content[i] = clone(a)
+				m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s: %s was another one, and is Baton's now", m.name, have.Line, key, keyOf(a)))
+			}
+			continue next
 		}
 		list.Content = append(list.Content, clone(a))
+	}
+}
+
+// strip adds mutations of headers. An extension of the same name keeps those that it has: they are the user's.
+func (m *merger) strip(http, wantHTTP *yaml.Node) {
+	const key = "early_header_mutation_extensions"
+	want := items(wantHTTP, key)[0]
+	have := named(items(http, key), text(want, "name"))
+	if have == nil || text(have, "typed_config", "@type") != text(want, "typed_config", "@type") {
+		m.join(http, key, []*yaml.Node{want})
+		return
+	}
+	for _, w := range items(want, "typed_config", "mutations") {
+		same := func(n *yaml.Node) bool { return (&comparer{}).equal(w, n) }
+		if !slices.ContainsFunc(items(have, "typed_config", "mutations"), same) {
+			list := m.own(http, key, yaml.SequenceNode)
+			have = alone(m.root, list, slices.IndexFunc(list.Content, func(n *yaml.Node) bool { return text(n, "name") == text(want, "name") }))
+			to := m.own(m.own(have, "typed_config", yaml.MappingNode), "mutations", yaml.SequenceNode)
+			to.Content = append(to.Content, clone(w))
+		}
 	}
 }
 
@@ -179,17 +266,29 @@ func (m *merger) replace(list string, roles []string) {
 		w := named(wanted, role)
 		i := slices.IndexFunc(to.Content, func(n *yaml.Node) bool { return text(real(n), "name") == role })
 		switch {
-		case i >= 0 && !m.ours(list, role, real(to.Content[i])):
+		case i >= 0 && !m.mine[list+"/"+role]:
 			if w != nil {
 				m.fail(real(to.Content[i]), "the name %s in %s is taken: Baton needs it; give yours another one", role, list)
 			}
 		case i >= 0 && w == nil: // of another form
 			to.Content = slices.Delete(to.Content, i, i+1)
 		case i >= 0:
+			was := real(to.Content[i])
 			to.Content[i] = clone(w)
+			if tls := at(was, "transport_socket"); role == "extproc" && tls >= 0 { // the user's: see Params.PluginTLS
+				set(to.Content[i], "transport_socket", was.Content[tls])
+			}
 		case w != nil:
 			to.Content = append(to.Content, clone(w))
 		}
+	}
+}
+
+// find keeps which listeners or clusters are of an earlier merge: before this one adds its own.
+func (m *merger) find(list string, roles []string) {
+	for _, role := range roles {
+		n := named(items(m.root, "static_resources", list), role)
+		m.mine[list+"/"+role] = n != nil && m.ours(list, role, n)
 	}
 }
 
@@ -203,8 +302,13 @@ func (m *merger) ours(list, role string, n *yaml.Node) bool {
 		return text(n, "original_dst_lb_config", "http_header_name") != ""
 	case "main_leg", "prefill_leg":
 		return internalOf(n) == role
-	default:
-		return named(items(m.root, "static_resources", "listeners"), "main_leg") != nil
+	default: // a name that others may choose, too: Baton's filters ask there, or it is as Baton writes it
+		asked := false
+		if m.mine["listeners/main_leg"] {
+			walk(named(items(m.root, "static_resources", "listeners"), "main_leg"), func(n *yaml.Node) { asked = asked || text(n, "cluster_name") == role })
+		}
+		w := named(m.want.clusters, role)
+		return asked || w != nil && (&comparer{}).equal(without(w, "load_assignment"), n)
 	}
 }
 
@@ -218,6 +322,7 @@ func (m *merger) client(o Options) {
 		m.fail(http, "the listener %s has its routes served from elsewhere (rds): use --parts, and give them there what client.yaml says", text(l, "name"))
 		return
 	}
+	l, http = m.alone(l, http)
 	want := named(m.want.listeners, "client")
 	wantHTTP := https(want)[0]
 	wantHost := items(wantHTTP, "route_config", "virtual_hosts")[0]
@@ -225,21 +330,24 @@ func (m *merger) client(o Options) {
 	found := false
 	cluster := m.cluster(o.Cluster, http)
 	hosts := m.own(m.own(http, "route_config", yaml.MappingNode), "virtual_hosts", yaml.SequenceNode)
-	for _, host := range hosts.Content {
+	for i, host := range hosts.Content {
 		here := false
-		routes := m.own(real(host), "routes", yaml.SequenceNode)
-		for _, route := range routes.Content {
+		for j, route := range items(host, "routes") {
 			to := text(route, "route", "cluster")
-			if to != "" && (to == cluster || to == "main_leg") {
+			switch {
+			case to != "" && (to == cluster || to == "main_leg"):
 				here = true
-				m.route(real(route), wantRoute)
+				host = alone(m.root, hosts, i)
+				m.route(alone(m.root, m.own(host, "routes", yaml.SequenceNode), j), wantRoute, http)
+			case to == "" && cluster != "" && slices.Contains(destinations(route), cluster):
+				m.fail(route, "this route leads to %s by more than a name (weighted_clusters, cluster_header, …), which would be lost: write it with cluster alone, or as several routes", cluster)
 			}
 		}
 		if here {
-			m.must(real(host), "include_request_attempt_count", get(wantHost, "include_request_attempt_count"))
-			m.must(real(host), "request_body_buffer_limit", get(wantHost, "request_body_buffer_limit"))
+			m.must(host, "include_request_attempt_count", get(wantHost, "include_request_attempt_count"))
+			m.must(host, "request_body_buffer_limit", get(wantHost, "request_body_buffer_limit"))
 			if per := get(wantHost, "typed_per_filter_config"); per != nil {
-				advise(m.own(real(host), "typed_per_filter_config", yaml.MappingNode), "envoy.filters.http.cors", per.Content[1])
+				advise(m.own(host, "typed_per_filter_config", yaml.MappingNode), "envoy.filters.http.cors", per.Content[1])
 			}
 		}
 		found = found || here
@@ -253,11 +361,24 @@ func (m *merger) client(o Options) {
 	m.http(l, http, want, wantHTTP)
 }
 
+// alone returns a listener and its configuration of HTTP as nodes that may be changed with no other listener.
+func (m *merger) alone(l, http *yaml.Node) (*yaml.Node, *yaml.Node) {
+	below := way(l, http)
+	n := m.root
+	for _, i := range way(m.root, l) {
+		n = alone(m.root, n, i)
+	}
+	l = n
+	for _, i := range below {
+		n = alone(m.root, n, i)
+	}
+	return l, n
+}
+
 // http gives the listener itself what it needs.
 func (m *merger) http(l, http, want, wantHTTP *yaml.Node) {
 	m.must(http, "stream_idle_timeout", get(wantHTTP, "stream_idle_timeout"))
-	strip := get(wantHTTP, "early_header_mutation_extensions")
-	m.join(m.own(http, "early_header_mutation_extensions", yaml.SequenceNode), strip.Content)
+	m.strip(http, wantHTTP)
 	m.filters(http, get(wantHTTP, "http_filters"))
 	advise(http, "tracing", get(wantHTTP, "tracing"))
 	if len(clustersOf(http)) > 1 {
@@ -288,19 +409,24 @@ func (m *merger) filters(http, want *yaml.Node) {
 }
 
 // route makes one route lead to Baton.
-func (m *merger) route(route, want *yaml.Node) {
+func (m *merger) route(route, want, http *yaml.Node) {
 	to := m.own(route, "route", yaml.MappingNode)
 	for _, key := range []string{"cluster", "timeout", "retry_policy"} {
 		m.must(to, key, get(want, "route", key))
 	}
-	for _, key := range []string{"idle_timeout", "max_stream_duration"} {
+	bounds := []string{"idle_timeout", "max_stream_duration"}
+	if streamBound(http) != nil { // which stays for other routes
+		bounds = bounds[:1]
+		m.must(to, "max_stream_duration", &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{key("max_stream_duration"), key("0s")}})
+	}
+	for _, key := range bounds {
 		if i := at(to, key); i >= 0 {
 			m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s was %s, and is gone now", m.name, to.Content[i].Line, key, short(to.Content[i])))
 			to.Content = slices.Delete(to.Content, i-1, i+1)
 		}
 	}
 	for _, key := range []string{"request_headers_to_add", "response_headers_to_remove"} {
-		m.join(m.own(route, key, yaml.SequenceNode), get(want, key).Content)
+		m.join(route, key, get(want, key).Content)
 	}
 }
 
@@ -356,9 +482,28 @@ func (m *merger) cluster(name string, http *yaml.Node) string {
 func clustersOf(http *yaml.Node) (out []string) {
 	for _, host := range items(http, "route_config", "virtual_hosts") {
 		for _, r := range items(host, "routes") {
-			if c := text(r, "route", "cluster"); c != "" && !slices.Contains(out, c) {
-				out = append(out, c)
+			for _, c := range destinations(r) {
+				if !slices.Contains(out, c) {
+					out = append(out, c)
+				}
 			}
+		}
+	}
+	return out
+}
+
+// destinations are the clusters of one route. Where a header or an extension names the cluster, that stands for it.
+func destinations(route *yaml.Node) (out []string) {
+	to := get(route, "route")
+	if c := text(to, "cluster"); c != "" {
+		return []string{c}
+	}
+	for _, c := range items(to, "weighted_clusters", "clusters") {
+		out = append(out, text(c, "name")+text(c, "cluster_header"))
+	}
+	for _, by := range []string{"cluster_header", "cluster_specifier_plugin", "inline_cluster_specifier_plugin"} {
+		if n := get(to, by); n != nil {
+			out = append(out, by+" "+short(n))
 		}
 	}
 	return out

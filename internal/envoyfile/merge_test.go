@@ -1,12 +1,14 @@
 package envoyfile_test
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/seed-60ae5743/baton/envoy"
 	"github.com/seed-60ae5743/baton/internal/envoyfile"
@@ -29,6 +31,7 @@ func TestAMergedFileHasAllAndMergingAgainChangesNothing(t *testing.T) {
 				o.Params = p
 				once, _, err := envoyfile.Merge(foreign(t, name), o)
 				require.NoError(t, err)
+				require.Equal(t, strings.HasSuffix(name, ".json"), json.Valid(once), "JSON stays JSON")
 				found, err := envoyfile.Check(p, envoyfile.File{Name: name, Data: once})
 				require.NoError(t, err)
 				for _, f := range found {
@@ -86,12 +89,21 @@ func TestWhatIsInTheWayIsNamedAtOnce(t *testing.T) {
 		f.Data = []byte(strings.ReplaceAll(string(f.Data), "name: web", "name: decode"))
 		return f
 	}
+	routed := func(by string) envoyfile.File {
+		f := foreign(t, "edge.yaml")
+		f.Data = []byte(strings.ReplaceAll(string(f.Data), "cluster: llm,", by))
+		return f
+	}
+	weighted := routed("weightedClusters: {clusters: [{name: llm, weight: 9}, {name: new, weight: 1}]},")
 	for _, c := range []struct {
 		name string
 		file envoyfile.File
 		o    envoyfile.Options
 		want string
 	}{
+		{"weights", weighted, envoyfile.Options{}, "edge.yaml:13: which routes lead to models? Say --cluster with the cluster to which they lead now, one of: web, llm, new"},
+		{"a route by weights", weighted, envoyfile.Options{Cluster: "llm"}, "edge.yaml:23: this route leads to llm by more than a name (weighted_clusters, cluster_header, …), which would be lost: write it with cluster alone, or as several routes"},
+		{"a header", routed("cluster_header: x-to,"), envoyfile.Options{}, "edge.yaml:13: which routes lead to models? Say --cluster with the cluster to which they lead now, one of: web, cluster_header x-to"},
 		{"several routes", foreign(t, "edge.yaml"), envoyfile.Options{}, "edge.yaml:13: which routes lead to models? Say --cluster with the cluster to which they lead now, one of: web, llm"},
 		{"several listeners", foreign(t, "gateway.json"), envoyfile.Options{}, "gateway.json: which listener do clients of models reach? Say --client-listener with one of: metrics, client"},
 		{"no such listener", foreign(t, "gateway.json"), envoyfile.Options{Listener: "x"}, `gateway.json: there is no listener "x" of HTTP: expected one of: metrics, client`},
@@ -107,4 +119,117 @@ func TestWhatIsInTheWayIsNamedAtOnce(t *testing.T) {
 			require.EqualError(t, err, c.want)
 		})
 	}
+}
+
+// TestAClusterOfTheUsersIsNotTakenForBatons: whose name Baton needs, or may need.
+func TestAClusterOfTheUsersIsNotTakenForBatons(t *testing.T) {
+	tracing := envoy.Params{TracingHost: "127.0.0.1", TracingPort: 4317}
+	for _, c := range []struct {
+		cluster string
+		p       envoy.Params
+		taken   bool
+	}{
+		{"extproc", envoy.Params{}, true}, {"extproc", tracing, true},
+		{"otel_collector", envoy.Params{}, false}, {"otel_collector", tracing, true},
+		{"picker", envoy.Params{}, false}, {"picker", envoy.Params{PickerPort: 9003}, true},
+	} {
+		f := foreign(t, "edge.yaml")
+		f.Data = []byte(strings.ReplaceAll(string(f.Data), "web", c.cluster))
+		out, _, err := envoyfile.Merge(f, envoyfile.Options{Cluster: "llm", Params: c.p})
+		if c.taken {
+			require.EqualError(t, err, "edge.yaml:29: the name "+c.cluster+" in clusters is taken: Baton needs it; give yours another one")
+			continue
+		}
+		require.NoError(t, err)
+		_, own, _ := strings.Cut(string(f.Data), "  clusters:\n")
+		require.Contains(t, string(out), own)
+		again, _, err := envoyfile.Merge(envoyfile.File{Name: "edge.yaml", Data: out}, envoyfile.Options{Params: c.p})
+		require.NoError(t, err)
+		require.Equal(t, string(out), string(again))
+	}
+}
+
+// TestHeadersThatTheUserRemovesStayRemoved: beside Baton's, in the extension of the same name; a header that is set
+// otherwise is told of.
+func TestHeadersThatTheUserRemovesStayRemoved(t *testing.T) {
+	f := foreign(t, "edge.yaml")
+	f.Data = []byte(strings.NewReplacer("          statPrefix: edge\n", `          statPrefix: edge
+          earlyHeaderMutationExtensions:
+          - name: envoy.http.early_header_mutation.header_mutation
+            typedConfig:
+              "@type": type.googleapis.com/envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation
+              mutations: [{remove: x-internal-user}, {remove: x-attempt-id}]   # not for engines
+`, "match: {prefix: /v1}", "match: {prefix: /v1}\n                requestHeadersToAdd: [{header: {key: Content-Type, value: text/plain}}]").Replace(string(f.Data)))
+	out, changed, err := envoyfile.Merge(f, envoyfile.Options{Cluster: "llm"})
+	require.NoError(t, err)
+	require.Contains(t, string(out), "{remove: x-internal-user}")
+	require.Equal(t, 1, strings.Count(string(out), "remove: x-attempt-id}"))
+	require.Contains(t, changed, "edge.yaml:29: request_headers_to_add: content-type was another one, and is Baton's now")
+	found, err := envoyfile.Check(envoy.Params{}, envoyfile.File{Name: f.Name, Data: out})
+	require.NoError(t, err)
+	for _, f := range found {
+		require.True(t, f.Part.Advised, "%s", f)
+	}
+	again, changed, err := envoyfile.Merge(envoyfile.File{Name: f.Name, Data: out}, envoyfile.Options{})
+	require.NoError(t, err)
+	require.Equal(t, string(out), string(again))
+	require.Empty(t, changed)
+}
+
+// TestAnAliasElsewhereStaysWhatItIs: of a virtual host, a route, headers, or all of HTTP, of the listener that is named
+// or in it.
+func TestAnAliasElsewhereStaysWhatItIs(t *testing.T) {
+	type listeners struct {
+		Static struct {
+			Listeners []map[string]any `yaml:"listeners"`
+		} `yaml:"static_resources"`
+	}
+	read := func(data []byte) (out listeners) {
+		require.NoError(t, yaml.Unmarshal(data, &out))
+		return out
+	}
+	in := foreign(t, "anchors.yaml")
+	before := read(in.Data).Static.Listeners
+	for i, l := range before {
+		name := l["name"].(string)
+		out, _, err := envoyfile.Merge(in, envoyfile.Options{Listener: name, Cluster: "llm"})
+		require.NoError(t, err, name)
+		after := read(out).Static.Listeners
+		for j := range before {
+			if j != i {
+				require.Equal(t, before[j], after[j], "%s is changed, and %s is not alone", name, before[j]["name"])
+			}
+		}
+		require.NotEqual(t, before[i], after[i], name)
+		if name == "models" {
+			require.NotContains(t, between(string(out), "match: {prefix: /up}", "http_filters"), "x-baton", "another route")
+		}
+		again, changed, err := envoyfile.Merge(envoyfile.File{Name: in.Name, Data: out}, envoyfile.Options{Listener: name})
+		require.NoError(t, err)
+		require.Equal(t, string(out), string(again))
+		require.Empty(t, changed)
+	}
+}
+
+func between(s, from, to string) string {
+	_, s, _ = strings.Cut(s, from)
+	s, _, _ = strings.Cut(s, to)
+	return s
+}
+
+// TestAFileOfJSONSaysTheSameAsOneOfYAML: values keep their kinds.
+func TestAFileOfJSONSaysTheSameAsOneOfYAML(t *testing.T) {
+	in, o := foreign(t, "gateway.json"), envoyfile.Options{Listener: "client", Params: envoy.Params{PluginSocket: "/run/a&b.sock"}}
+	asJSON, _, err := envoyfile.Merge(in, o)
+	require.NoError(t, err)
+	in.Data = append(in.Data, "\n# no JSON\n"...)
+	asYAML, _, err := envoyfile.Merge(in, o)
+	require.NoError(t, err)
+	require.False(t, json.Valid(asYAML))
+	var a, b any
+	require.NoError(t, yaml.Unmarshal(asJSON, &a))
+	require.NoError(t, yaml.Unmarshal(asYAML, &b))
+	require.Equal(t, b, a)
+	require.Contains(t, string(asJSON), `"/run/a&b.sock"`)
+	require.Less(t, strings.Index(string(asJSON), `"admin"`), strings.Index(string(asJSON), `"static_resources"`), "the order stays")
 }

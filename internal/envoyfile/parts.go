@@ -54,7 +54,7 @@ func ofClients() []Part {
 			Without: "Clients see internal headers of Envoy and the plugin, such as x-baton-retry."},
 		{ID: "route", Where: "its route", What: "cluster: main_leg", at: []string{"client/route/route/cluster"},
 			Without: "Requests do not reach the plugin."},
-		{ID: "route_timeout", Where: "its route", What: "timeout: 0s, and no idle_timeout or max_stream_duration", at: []string{"client/route/route/timeout", "client/route/route/idle_timeout", "client/route/route/max_stream_duration"},
+		{ID: "route_timeout", Where: "its route", What: "timeout: 0s, and no idle_timeout or max_stream_duration", at: []string{"client/route/route/timeout", "client/route/route/idle_timeout", "client/route/route/max_stream_duration", "client/http/common_http_protocol_options/max_stream_duration"},
 			Without: "A request that takes longer (by Envoy's default: 15 s) gets 504, or 503 by local_reply_config. The plugin counts it as left by its client."},
 		{ID: "fresh_pick", Where: "its route", What: "retry_policy on x-baton-retry alone", at: []string{"client/route/route/retry_policy"},
 			Without: "A request whose worker is dead gets no other worker: 503."},

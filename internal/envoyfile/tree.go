@@ -102,25 +102,68 @@ func set(m *yaml.Node, key string, value *yaml.Node) (was *yaml.Node) {
 	return nil
 }
 
-// own returns the value of a key as a node that may be changed: it makes an empty one where there is none, and
-// takes the place of an alias, of which others are.
-func own(m *yaml.Node, key string, kind yaml.Kind) (*yaml.Node, error) {
+// own returns the value of a key as a node that may be changed: it makes an empty one where there is none.
+func own(root, m *yaml.Node, key string, kind yaml.Kind) (*yaml.Node, error) {
 	i := at(m, key)
 	if i < 0 {
 		n := &yaml.Node{Kind: kind}
 		set(m, key, n)
 		return n, nil
 	}
-	n := m.Content[i]
-	if n.Kind == yaml.AliasNode {
-		n = clone(real(n))
-		n.Anchor = ""
-		m.Content[i] = n
-	}
+	n := alone(root, m, i)
 	if n.Kind != kind {
 		return nil, fmt.Errorf("line %d: %s is neither a mapping nor a list as Envoy reads it", n.Line, key)
 	}
 	return n, nil
+}
+
+// alone returns an element as a node that may be changed with nothing else: a copy takes the place of an alias, of which
+// others are. Those that are aliases of the element stand for a copy, which has its anchor, from then on.
+func alone(root, in *yaml.Node, i int) *yaml.Node {
+	n := in.Content[i]
+	if n.Kind == yaml.AliasNode {
+		in.Content[i] = copied(real(n))
+		return in.Content[i]
+	}
+	var kept *yaml.Node
+	walk(root, func(in *yaml.Node) {
+		for i, c := range in.Content {
+			switch {
+			case c.Kind != yaml.AliasNode || c.Alias != n:
+			case kept == nil:
+				kept = copied(n)
+				kept.Anchor = n.Anchor
+				in.Content[i] = kept
+			default:
+				c.Alias = kept
+			}
+		}
+	})
+	if kept != nil {
+		n.Anchor = ""
+	}
+	return n
+}
+
+// copied is clone, without the anchors: the original has them.
+func copied(n *yaml.Node) *yaml.Node {
+	c := clone(n)
+	walk(c, func(n *yaml.Node) { n.Anchor = "" })
+	return c
+}
+
+// way is how to come from a node to one below it, by indices; nil if there is none.
+func way(n, to *yaml.Node) []int {
+	n = real(n)
+	if n == to {
+		return []int{}
+	}
+	for i, c := range n.Content {
+		if w := way(c, to); w != nil {
+			return append([]int{i}, w...)
+		}
+	}
+	return nil
 }
 
 // clone copies a node with all below it. Aliases still lead to the originals.

@@ -25,6 +25,9 @@ func Write(c *config.Config, o *Options, stdout, stderr io.Writer) error {
 	if err := paramsOf(c, &o.Params); err != nil {
 		return config.Usage(err)
 	}
+	if o.PluginTLS && o.File == "" {
+		fmt.Fprintf(stderr, "extproc: note: %s\n", envoyfile.NoteTLS)
+	}
 	switch {
 	case o.Parts != "":
 		return writeParts(o.Parts, o.Params, stderr)
@@ -81,6 +84,7 @@ func writeParts(folder string, p envoy.Params, stderr io.Writer) error {
 func paramsOf(c *config.Config, p *envoy.Params) error {
 	var errs []error
 	p.MaxBodyBytes = c.Request.MaxBodyBytes
+	p.PluginTLS = c.TLS.On()
 	p.Retries = max(c.Request.MaxAttempts-1, 1)
 	if path, ok := strings.CutPrefix(c.Listen, "unix://"); ok {
 		p.PluginSocket = path

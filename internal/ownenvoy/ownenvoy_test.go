@@ -139,6 +139,37 @@ func TestAFileIsWrittenWhole(t *testing.T) {
 	require.NotContains(t, said, "main_leg: main_leg")
 }
 
+// TestTLSOfThePluginNeedsATransportSocket: which the user adds, and a merge keeps.
+func TestTLSOfThePluginNeedsATransportSocket(t *testing.T) {
+	_, shipped := example(t, "internal/envoyfile/testdata/foreign/edge.yaml")
+	path := filepath.Join(t.TempDir(), "envoy.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(shipped), 0o600))
+	conf := filepath.Join(t.TempDir(), "baton.yaml")
+	require.NoError(t, os.WriteFile(conf, []byte("listen: 127.0.0.1:9002\ntls: {self_signed: true}\nprefill: {listener: \"unix:///run/baton/legs.sock\"}\n"), 0o600))
+	const note = "the plugin's configuration has tls: give the cluster extproc a transport_socket"
+	_, notes, err := run("--config", conf, "--cluster", "llm", "--write", path)
+	require.NoError(t, err)
+	require.Contains(t, notes, note)
+	said, err := check(path, "--config", conf)
+	require.Error(t, err)
+	require.Contains(t, said, "cluster/extproc/transport_socket is missing: TLS, since the plugin's configuration has tls")
+
+	merged, err := os.ReadFile(path)
+	require.NoError(t, err)
+	tls := "    transport_socket: {name: envoy.transport_sockets.tls}\n"
+	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(string(merged), "  - name: extproc\n", "  - name: extproc\n"+tls, 1)), 0o600))
+	out, notes, err := run("--config", conf, path)
+	require.NoError(t, err)
+	require.Empty(t, notes)
+	require.Equal(t, 1, strings.Count(out, tls))
+	said, err = check(path, "--config", conf)
+	require.NoError(t, err, said)
+
+	_, notes, err = run("--config", conf)
+	require.NoError(t, err)
+	require.Contains(t, notes, note)
+}
+
 func TestARunningEnvoyIsAsked(t *testing.T) {
 	dump := `{"configs": [{"bootstrap": {}}, {"static_listeners": [{"listener": {"name": "x", "address": {"pipe": {"path": "/x"}}}}]}]}`
 	answer := func(w http.ResponseWriter, r *http.Request) {
