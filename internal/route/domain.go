@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
+	"github.com/seed-60ae5743/baton/internal/sides"
 	"github.com/seed-60ae5743/baton/pkg/picker"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -50,9 +51,9 @@ type reach struct {
 	from   worker.ID // 0: any; else that worker, since some workers are kept apart
 }
 
-func (d *decider) reachOf(w *worker.Worker) reach {
-	at := reach{fit: w.Fit(), domain: domain(d.q.world, w)}
-	if d.sides != nil {
+func reachOf(world *activation.World, w *worker.Worker, apart *sides.Apart) reach {
+	at := reach{fit: w.Fit(), domain: domain(world, w)}
+	if apart != nil {
 		at.from = w.ID
 	}
 	return at
@@ -71,9 +72,9 @@ func (d *decider) strand() bool {
 	if !slices.ContainsFunc(q.pool.Decode, d.mayDecode) {
 		return false // another prefill worker would help nobody
 	}
-	served := map[reach]bool{d.reachOf(from): false}
+	served := map[reach]bool{reachOf(q.world, from, d.sides): false}
 	for _, w := range q.pool.Prefill {
-		at := d.reachOf(w)
+		at := reachOf(q.world, w, d.sides)
 		ok, known := served[at]
 		if !known {
 			ok = d.decodes(at)
