@@ -29,6 +29,7 @@ type wish struct {
 	header        http.Header
 	body          string
 	differs       []string // members of the answer, as facts name them without an index
+	may           bool     // or do not differ
 	reason        string
 	alone, apart  *reply
 	by            string   // who has served it of the pair
@@ -38,7 +39,8 @@ type wish struct {
 
 // wishes reads the requests of a file. Each is a paragraph of lines: its name; its path, behind
 // which may be headers as name=value; its body; and where the answers differ, "differs in
-// MEMBERS: REASON", the members separated by commas. A body that is a text of Go is what that
+// MEMBERS: REASON", the members separated by commas, or "may differ in" if that depends on which
+// half is the first to answer. A body that is a text of Go is what that
 // text means. In a body, $words(N) is a text of N words. Lines that begin with # are comments.
 func wishes(text string) ([]*wish, error) {
 	var out []*wish
@@ -87,11 +89,13 @@ func wishOf(lines []string) (*wish, error) {
 		return strings.TrimSpace(words(1, n))
 	})
 	if len(lines) == 4 {
-		members, reason, found := strings.Cut(strings.TrimPrefix(lines[3], "differs in "), ": ")
-		if !found || members == lines[3] || reason == "" {
+		said, may := strings.CutPrefix(lines[3], "may differ in ")
+		said, must := strings.CutPrefix(said, "differs in ")
+		members, reason, found := strings.Cut(said, ": ")
+		if !found || may == must || reason == "" {
 			return nil, fmt.Errorf("%q, want: differs in MEMBERS: REASON", lines[3])
 		}
-		w.differs, w.reason = strings.Split(members, ", "), reason
+		w.differs, w.may, w.reason = strings.Split(members, ", "), may, reason
 	}
 	return w, nil
 }
@@ -139,7 +143,7 @@ func (w *wish) judge() string {
 		return "differs without a reason"
 	case len(extra) > 0:
 		return "differs in " + strings.Join(extra, ", ") + " as well"
-	case len(spare) > 0:
+	case len(spare) > 0 && !w.may:
 		return "does not differ in " + strings.Join(spare, ", ")
 	}
 	return ""
