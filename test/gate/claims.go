@@ -28,7 +28,7 @@ func claims() []claim {
 			by:   []judge{{step: "real", tests: []string{"TestVLLMConversations", "TestSGLangConversations"}}},
 		},
 		{
-			says: "On a published conversation trace its picks find 25.5 % of the prompt tokens in a cache; picks by load alone find 7 to 9 %. " +
+			says: "On a published conversation trace its picks find 25.5 % of the prompt tokens in a cache; picks by load alone find 7 to 8 %. " +
 				"The first token (p50) comes after 0.77 s, against 1.09 s with least-loaded and 1.95 s with round-robin picks ([how it was measured](docs/routing-quality.md)).",
 			by: []judge{{step: "routing", see: routingSeen}},
 		},
