@@ -47,7 +47,7 @@ func (c *EventsConfig) validate() error {
 	}
 	n := c.Dynamo.NATS
 	if n.URL != "" {
-		if e := n.Channel("").Validate(); e != nil {
+		if e := n.Channel().Validate(); e != nil {
 			err = errors.Join(err, fmt.Errorf("events.dynamo.nats: %w", e))
 		}
 	}
@@ -74,8 +74,7 @@ func (c *EventsConfig) Addresses(out *kvevents.Config) (*kvevents.Config, error)
 	return out, errors.Join(errs...)
 }
 
-// Channel converts to the settings of a NATS client. The password is the one in
-// PasswordFile.
-func (n *NATSConfig) Channel(password string) nats.Config {
-	return nats.Config{URL: n.URL, Username: n.Username, Password: password}
+// Channel converts to the settings of a NATS client.
+func (n *NATSConfig) Channel() nats.Config {
+	return nats.Config{URL: n.URL, Username: n.Username, PasswordFile: n.PasswordFile}
 }

@@ -96,20 +96,21 @@ func lose(s *mainStream, now time.Time) {
 	if !s.answered.counts.known || b.known.Silent || b.known.Barred || !b.events {
 		return
 	}
-	n, whole, all := uint64(0), false, true
-	if s.srv.cfg.Events != nil {
-		n, whole, all = s.srv.cfg.Events(b.rank)
-	}
 	most := hitloss.Deliverable(&b.known)
 	told := min(b.told, most, mostKept*b.known.BlockSize)
+	judgeable := b.known.Kept >= told && hitloss.Judgeable(told, b.known.BlockSize)
+	short := most-s.answered.counts.cached >= max(b.known.BlockSize, 1)
+	n, whole, all := uint64(0), false, true
+	if (judgeable || short) && s.srv.cfg.Events != nil {
+		n, whole, all = s.srv.cfg.Events(b.rank)
+	}
 	// Who does not tell all that decides what it delivers says nothing by what it delivers.
-	if all && b.known.Kept >= told && hitloss.Judgeable(told, b.known.BlockSize) {
+	if judgeable && all {
 		s.srv.liars.judge(s.srv, b.rank, func(j *hitloss.Judge) hitloss.Verdict { return j.Add(b.rank, told, s.answered.counts.cached, now) })
 	}
-	if most-s.answered.counts.cached < max(b.known.BlockSize, 1) || !whole {
-		return
+	if short && whole {
+		s.srv.liars.judge(s.srv, b.rank, func(j *hitloss.Judge) hitloss.Verdict { return j.Computed(b.rank, n, b.picked, now) })
 	}
-	s.srv.liars.judge(s.srv, b.rank, func(j *hitloss.Judge) hitloss.Verdict { return j.Computed(b.rank, n, b.picked, now) })
 }
 
 // liars are the ranks that hold less than their events say. Safe for concurrent use.

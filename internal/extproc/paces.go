@@ -25,9 +25,9 @@ type Paces struct {
 	kept   time.Time // until then nobody is forgotten: workers that were known may still join
 }
 
-// paced is a model's ranks of a role. Adapters and other names of a model have the same ranks, so
-// they are learned of as one: as the one that the worker has first (worker.Worker.Base). Those of decode are learned by what a token takes, over the KV blocks
-// that the rank holds; others by what a prompt takes, over its tokens.
+// paced is a model's ranks of a role. Those of decode are learned by what a token takes, over the KV blocks
+// that the rank holds; others by what a prompt takes, over its tokens. Adapters and other names of a model have
+// the same ranks: they are learned of as one, by the worker's first name that is no adapter's (worker.Worker.Base).
 type paced struct {
 	of   worker.Key
 	role worker.Role

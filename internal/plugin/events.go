@@ -21,9 +21,7 @@ func (p *plugin) newEvents() error {
 		return err
 	}
 	if n := c.Dynamo.NATS; n.URL != "" {
-		from := n.Channel("")
-		from.PasswordFile = n.PasswordFile
-		channel, err := nats.New(from)
+		channel, err := nats.New(n.Channel())
 		if err != nil {
 			return fmt.Errorf("events.dynamo.%w", err)
 		}
