@@ -229,7 +229,7 @@ func (p *peers) conn(addr string) (*grpc.ClientConn, error) {
 		return c.ClientConn, nil
 	}
 	p.forgetLocked(now)
-	c, err := grpc.NewClient(addr, grpc.WithTransportCredentials(p.creds), grpc.WithConnectParams(peerConnect),
+	c, err := grpc.NewClient(addr, grpc.WithTransportCredentials(p.creds), grpc.WithNoProxy(), grpc.WithConnectParams(peerConnect),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true))) // calls have deadlines of their own
 	if err != nil {
 		return nil, fmt.Errorf("extproc: peer %q: %w", addr, err)

@@ -83,9 +83,11 @@
 // of them must have room. Workers that a probe or a refused connection has set aside need no
 // room and take none: if ten of twelve are dead, all ten are aside.
 //
-// The judgement of requests does not set aside the last worker in service of a pool: some of
-// its answers may be right, or late, and to refuse all requests would turn a partial fault
-// into a full one. If probes have set all aside, a request waits for one that may come back
+// The judgement of requests takes from no pool its last worker in service: some of its
+// answers may be right, or late, and to refuse all requests would turn a partial fault into a
+// full one. A worker that is the last of all its pools stays in service. One that is the last
+// of some, such as the only one with an adapter, is aside for the others: who has nobody else
+// may still be sent to it ([Tried]), until it is seen that it cannot be reached. If probes have set all aside, a request waits for one that may come back
 // ([Tracker.MayReturn]).
 //
 // # Asking a mate

@@ -14,7 +14,7 @@ type Standing uint8
 const (
 	Free   Standing = iota // healthy
 	Half                   // recovering: one request may try it
-	Tried                  // doubted, or recovering while a request tries it: requests may be sent only if its pool has no Free worker
+	Tried                  // doubted, recovering while a request tries it, or aside and kept by a pool: requests may be sent only if its pool has no Free worker
 	Barred                 // aside
 )
 
@@ -32,6 +32,9 @@ func (e *entry) standing() Standing {
 		}
 		return Tried
 	default:
+		if e.kept.Load() {
+			return Tried
+		}
 		return Barred
 	}
 }

@@ -193,6 +193,9 @@ func (t *Tracker) condemnLocked(e *entry, r Reason, now time.Time) {
 	t.countLocked(e, -1)
 	e.dead, e.refused = true, e.refused || r.proof()
 	t.countLocked(e, 1)
+	if (r.proof() || r == ReasonUnconnected) && e.kept.Swap(false) {
+		t.changes.note(e.rank.ID)
+	}
 }
 
 func (t *Tracker) setAsideLocked(e *entry, dead bool, r Reason, now time.Time) {

@@ -33,6 +33,7 @@ type patient struct {
 	w *worker.Worker
 	RankHealth
 	dead     bool
+	kept     bool   // by a pool in which it was alone
 	ends     []bool // of requests, good or not
 	refusals int    // in a row
 	servedAt time.Time
@@ -193,23 +194,24 @@ func (m *model) move(p *patient, to State, r Reason, now time.Time) {
 func (m *model) aside(p *patient, dead bool, r Reason, now time.Time) {
 	if p.State.aside() {
 		p.dead = p.dead || dead
+		p.kept = p.kept && (!dead || !r.proof() && r != ReasonUnconnected)
 		if dead && (r.proof() || r == ReasonUnconnected) && !p.Reason.proof() && !p.Reason.silence() {
 			m.lines = append(m.lines, fmt.Sprint(p.Rank.ID, Aside, Aside, r))
 			p.Reason, p.Since, p.tried = r, now, false
 		}
 		return
 	}
-	for _, members := range m.mates(p) {
-		full := count(members, isJudged) >= m.limit(members)
-		last := len(members)-count(members, isAside) <= 1
-		if !dead && (full || last) {
-			if p.SparedFor == "" {
-				m.lines = append(m.lines, fmt.Sprint(p.Rank.ID, "spared", r))
-			}
-			p.SparedFor = r
-			return
+	full := func(members []*patient) bool { return count(members, isJudged) >= m.limit(members) }
+	last := func(members []*patient) bool { return len(members)-count(members, isAside) <= 1 }
+	pools := m.mates(p)
+	if !dead && (slices.ContainsFunc(pools, full) || len(pools) > 0 && !m.hasMate(p)) {
+		if p.SparedFor == "" {
+			m.lines = append(m.lines, fmt.Sprint(p.Rank.ID, "spared", r))
 		}
+		p.SparedFor = r
+		return
 	}
+	p.kept = !dead && slices.ContainsFunc(pools, last)
 	if p.State == Recovering {
 		p.Relapses = min(p.Relapses+1, maxRelapses)
 	}
@@ -396,7 +398,7 @@ func (m *model) leadsBack(p *patient, at string, now time.Time) {
 		m.aside(p, true, ReasonLeadsBack, now)
 	} else if p.Reason != ReasonLeadsBack {
 		m.lines = append(m.lines, fmt.Sprint(p.Rank.ID, Aside, Aside, ReasonLeadsBack))
-		p.Reason, p.Since, p.dead, p.tried = ReasonLeadsBack, now, true, false
+		p.Reason, p.Since, p.dead, p.tried, p.kept = ReasonLeadsBack, now, true, false, false
 	}
 	p.loops = at
 }
@@ -418,7 +420,7 @@ func (m *model) probed(p *patient, asked probe, v verdict, now time.Time) {
 		p.State, p.due = Aside, now.Add(m.cfg.ProbeInterval)
 		if p.Reason != ReasonOtherModels {
 			m.lines = append(m.lines, fmt.Sprint(p.Rank.ID, Aside, Aside, ReasonOtherModels))
-			p.Reason, p.Since, p.dead, p.tried = ReasonOtherModels, now, true, false
+			p.Reason, p.Since, p.dead, p.tried, p.kept = ReasonOtherModels, now, true, false, false
 		}
 	case p.loops != "" && p.State == Probing:
 		p.State, p.due = Aside, now.Add(m.cfg.ProbeInterval)
@@ -474,9 +476,9 @@ func (m *model) standing(p *patient) Standing {
 	switch {
 	case p.State == Healthy:
 		return Free
-	case p.State.aside():
+	case p.State.aside() && !p.kept:
 		return Barred
-	case p.tried, p.State == Doubted:
+	case p.State.aside(), p.tried, p.State == Doubted:
 		return Tried
 	default:
 		return Half
@@ -722,7 +724,7 @@ func (d *duel) compare() {
 		require.True(d.t, known)
 		require.Equal(d.t, got, one)
 		require.Equal(d.t, d.m.standing(p), d.tr.Standing(got.Rank))
-		require.Equal(d.t, p.State.aside(), d.tr.Aside(got.Rank))
+		require.Equal(d.t, p.State.aside() && !p.kept, d.tr.Aside(got.Rank))
 		require.Equal(d.t, d.m.allows(p), d.tr.Allows(got.Rank))
 	}
 	require.Equal(d.t, d.m.budget, d.tr.budget)

@@ -133,15 +133,18 @@ func (t *Tracker) enforceSharesLocked(now time.Time) {
 // overfull reports whether more members are aside by judgement than the share allows.
 func (p *pool) overfull() bool { return p.judged > p.limit }
 
-// room reports whether every pool of e has room for setting it aside by judgement of
-// requests.
+// room reports whether e may be set aside by judgement of requests: every pool of it has room,
+// and one has another worker in service. A pool that has none keeps e ([entry.standing]).
 func (e *entry) room() bool {
-	for _, p := range *e.pools.Load() {
+	pools := *e.pools.Load()
+	mated := len(pools) == 0 // it drains
+	for _, p := range pools {
 		if p.judged >= p.limit {
 			return false
 		}
+		mated = mated || p.others(e) > 0
 	}
-	return !e.last()
+	return mated
 }
 
 // last reports whether a pool of e has no other worker in service.

@@ -75,6 +75,7 @@ type entry struct {
 	state atomic.Uint32           // a State
 	pools atomic.Pointer[[]*pool] // empty while the worker drains; never nil
 	trial atomic.Uint64           // the request that tries a recovering worker; 0: none
+	kept  atomic.Bool             // aside by judgement of requests while a pool had no other worker in service: that pool keeps it
 
 	reason    Reason
 	since     time.Time
@@ -253,6 +254,7 @@ func (t *Tracker) moveLocked(e *entry, to State, dead bool, r Reason, now time.T
 	e.reason, e.since, e.dead, e.refused = r, now, dead, dead && r.proof() || to == Recovering && e.refused
 	e.trial.Store(0)
 	t.countLocked(e, 1)
+	e.kept.Store(to.aside() && !dead && e.last())
 	if !to.aside() {
 		e.strike()
 	}

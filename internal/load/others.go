@@ -399,8 +399,8 @@ func (b *Book) countLocked(e *entry, k *other, x *Booked, ended bool) {
 			continue // it has come before
 		}
 		k.newest = q.ID
-		if w := e.worker; e.flow == nil && len(w.Models) > 0 { // it was not picked here: the first model stands for all
-			e.flow = b.flowLocked(cursorKey{worker.Key{Model: w.Models[0], Namespace: w.Namespace}, w.Role})
+		if w := e.worker; e.flow == nil && len(w.Models) > 0 { // it was not picked here: its own model stands for all
+			e.flow = b.flowLocked(cursorKey{w.Base(), w.Role})
 		}
 		if e.flow != nil {
 			b.computesLocked(e, q.Tokens)

@@ -317,11 +317,7 @@ func (r *Recorder) follow() {
 
 func ranksOf(s *worker.Snapshot) (out []Rank) {
 	for _, w := range s.Workers() {
-		model := ""
-		if len(w.Models) > 0 {
-			model = w.Models[0]
-		}
-		domain := s.TransferTaint(w.ID)
+		model, domain := w.Base().Model, s.TransferTaint(w.ID)
 		for dp := range worker.DPRank(w.DPSize) {
 			at := w.EndpointOf(dp)
 			out = append(out, Rank{

@@ -22,7 +22,7 @@ func (rt *Router) askPassing(q *Question) *Refusal {
 	anyPart := r.Scan == nil || engines.OfAnyRole.Serves(r.Passing)
 	kept := openai.ResponseAt(r.Passing)
 	if w := keeper(q.world, kept); w != nil && len(w.Models) > 0 {
-		q.pool = q.world.Pool(worker.Key{Model: w.Models[0], Namespace: w.Namespace})
+		q.pool = q.world.Pool(w.Base())
 	}
 	if q.pool == nil {
 		if f := rt.passingPool(q); f != nil {
@@ -65,7 +65,7 @@ func (rt *Router) passingPool(q *Question) *Refusal {
 	case r != nil && len(r.Model) > 0:
 		return rt.passHome(q)
 	case named != nil && len(named.Models) > 0:
-		only = worker.Key{Model: named.Models[0], Namespace: rt.cfg.Policy.Namespace}
+		only = named.Base()
 	case r != nil || untold == nil:
 		only = rt.models.onlyModel(q.world, q.now)
 	}
