@@ -165,6 +165,7 @@ func New(seed uint64) *Book {
 // Update sets the ranks of s as the known ones, including those of draining workers, and
 // drops the load of all others. Ranks that stay keep their load.
 func (b *Book) Update(s *worker.Snapshot) {
+	lists := b.listsOf(s)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.round++
@@ -188,7 +189,7 @@ func (b *Book) Update(s *worker.Snapshot) {
 			slot = b.attachLocked(worker.Rank{ID: w.ID, DPRank: worker.DPRank(dp)}, w, slot)
 		}
 	}
-	b.layLocked(s)
+	b.layLocked(lists)
 	for _, tables := range [...]map[*worker.Rank]*table{b.tables, b.before} {
 		for _, t := range tables {
 			clear(t.carriers) // workers may have other taints now

@@ -44,10 +44,38 @@ type table struct {
 	farther  []float64              // the column Farther; zeros but during one pick
 }
 
-// layLocked makes the tables of a snapshot. Models that the same workers serve share one
-// table, so that a booking is written once. A list that was in the previous snapshot
-// keeps its table.
-func (b *Book) layLocked(s *worker.Snapshot) {
+// list is a list of ranks of a snapshot.
+type list struct {
+	ranks  []worker.Rank
+	sum    uint64         // hash of the list
+	firsts []*worker.Rank // first elements of this list and of all that are equal to it
+}
+
+// listsOf returns the different lists of a snapshot. Models that the same workers serve have equal
+// ones. It reads all ranks of all models, so it is called without the lock.
+func (b *Book) listsOf(s *worker.Snapshot) (out []*list) {
+	same := make(map[uint64][]*list)
+	for _, k := range s.Keys() {
+		for _, ranks := range s.Pool(k).RankLists() {
+			if len(ranks) == 0 {
+				continue
+			}
+			sum := b.sum(ranks)
+			i := slices.IndexFunc(same[sum], func(l *list) bool { return slices.Equal(l.ranks, ranks) })
+			if i < 0 {
+				i = len(same[sum])
+				same[sum] = append(same[sum], &list{ranks: ranks, sum: sum})
+				out = append(out, same[sum][i])
+			}
+			same[sum][i].firsts = append(same[sum][i].firsts, &ranks[0])
+		}
+	}
+	return out
+}
+
+// layLocked makes the tables of a snapshot. Equal lists share one table, so that a booking is
+// written once. A list that was in the previous snapshot keeps its table.
+func (b *Book) layLocked(lists []*list) {
 	b.before, b.tables = b.tables, make(map[*worker.Rank]*table)
 	same := make(map[uint64][]*table)
 	for _, t := range b.before {
@@ -55,21 +83,16 @@ func (b *Book) layLocked(s *worker.Snapshot) {
 			same[t.sum] = append(same[t.sum], t)
 		}
 	}
-	for _, k := range s.Keys() {
-		p := s.Pool(k)
-		for _, ranks := range p.RankLists() {
-			if len(ranks) == 0 {
-				continue
-			}
-			sum := b.sum(ranks)
-			i := slices.IndexFunc(same[sum], func(t *table) bool { return slices.Equal(t.cols.Ranks, ranks) })
-			if i < 0 {
-				i = len(same[sum])
-				same[sum] = append(same[sum], b.newTableLocked(ranks, true))
-			}
-			t := same[sum][i]
-			t.sum, t.round = sum, b.round
-			b.tables[&ranks[0]] = t
+	for _, l := range lists {
+		var t *table
+		if i := slices.IndexFunc(same[l.sum], func(t *table) bool { return slices.Equal(t.cols.Ranks, l.ranks) }); i >= 0 {
+			t = same[l.sum][i]
+		} else {
+			t = b.newTableLocked(l.ranks, true)
+		}
+		t.sum, t.round = l.sum, b.round
+		for _, first := range l.firsts {
+			b.tables[first] = t
 		}
 	}
 }
