@@ -26,8 +26,25 @@ func Keys(world *activation.World, namespace string) iter.Seq[worker.Key] {
 type models struct {
 	namespace   string // read-only, as the next
 	passUnknown bool   // see Config.PassUnknown
-	everyone    atomic.Pointer[everyone]
-	only        atomic.Pointer[only]
+	everyone    ofWorld[*worker.Pool]
+	only        ofWorld[only]
+}
+
+// ofWorld has a value that is made of a world when it is first asked for. Safe for concurrent use.
+type ofWorld[T any] struct{ last atomic.Pointer[madeOf[T]] }
+
+type madeOf[T any] struct {
+	world *activation.World
+	value T
+}
+
+func (o *ofWorld[T]) get(world *activation.World, make func(*activation.World) T) T {
+	if m := o.last.Load(); m != nil && m.world == world {
+		return m.value
+	}
+	m := &madeOf[T]{world, make(world)}
+	o.last.Store(m)
+	return m.value
 }
 
 // untold returns the pool of the workers whose models are not known, nil if there are none.
@@ -47,50 +64,41 @@ func (m *models) noneTold(world *activation.World) bool {
 // same workers are one model, whose first name it returns. It returns the zero Key if there
 // are several models or none.
 func (m *models) onlyModel(world *activation.World, now time.Time) worker.Key {
-	there, several := m.onlyThere(world)
+	o := m.only.get(world, m.onlyThere)
 	for _, k := range world.DepartedKeys(now) { // a model whose workers have all left counts: it may come back
 		if k.Namespace == m.namespace {
-			several = several || there.Model != ""
-			there = k
+			o.several = o.several || o.key.Model != ""
+			o.key = k
 		}
 	}
-	if several {
+	if o.several {
 		return worker.Key{}
 	}
-	return there
+	return o.key
 }
 
 // only is the model of a world's workers that is the only one of its namespace.
 type only struct {
-	world   *activation.World
 	key     worker.Key // zero: there is none
 	several bool
 }
 
-// onlyThere is onlyModel without models whose workers have all left. Of a world it is found when it
-// is first asked for: with many adapters that takes long, and clients decide how often it is asked.
-func (m *models) onlyThere(world *activation.World) (key worker.Key, several bool) {
-	if o := m.only.Load(); o != nil && o.world == world {
-		return o.key, o.several
-	}
-	o := &only{world: world}
+// onlyThere is onlyModel without models whose workers have all left. With many adapters it takes
+// long, and clients decide how often it is asked for: so it is found once for each world.
+func (m *models) onlyThere(world *activation.World) (o only) {
 	for k := range Keys(world, m.namespace) {
 		p := world.Pool(k)
 		switch {
 		case o.key.Model != "" && sameWorkers(world.Pool(o.key), p):
 		case adapterAlone(p): // the pool of its base model counts instead
 		case o.key.Model != "":
-			o.several = true
+			return only{several: true}
 		default:
 			o.key = k
 		}
-		if o.several {
-			break
-		}
 	}
 	o.key = m.firstName(world, o.key)
-	m.only.Store(o)
-	return o.key, o.several
+	return o
 }
 
 // firstName returns the name that the first worker of the key's pool has first, of the names,
@@ -119,26 +127,16 @@ func sameWorkers(a, b *worker.Pool) bool {
 	return a != nil && b != nil && slices.Equal(a.Prefill, b.Prefill) && slices.Equal(a.Decode, b.Decode) && slices.Equal(a.Aggregated, b.Aggregated)
 }
 
-// everyone is the workers of a namespace as one pool, whatever their models are. The pool of
-// a world is made when it is first asked for.
-type everyone struct {
-	world *activation.World
-	pool  *worker.Pool // nil: there are no workers
-}
-
-// everybody returns the pool of all workers of the namespace that serve alone or decode; nil
-// if it has no worker.
-func (m *models) everybody(world *activation.World) *worker.Pool {
-	if e := m.everyone.Load(); e != nil && e.world == world {
-		return e.pool
-	}
-	e := &everyone{world: world}
-	p := &worker.Pool{Key: worker.Key{Model: worker.NoModel, Namespace: m.namespace}}
+// everybody returns the workers of the namespace as one pool, whatever their models are: those that
+// serve alone or decode. It is nil if the namespace has no worker.
+func (m *models) everybody(world *activation.World) (p *worker.Pool) {
 	for _, w := range world.Workers() {
 		if w.Namespace != m.namespace {
 			continue
 		}
-		e.pool = p
+		if p == nil {
+			p = &worker.Pool{Key: worker.Key{Model: worker.NoModel, Namespace: m.namespace}}
+		}
 		if w.CanServe(worker.Aggregated) {
 			p.Aggregated, p.AggregatedRanks = append(p.Aggregated, w), appendRanks(p.AggregatedRanks, w)
 		}
@@ -146,6 +144,5 @@ func (m *models) everybody(world *activation.World) *worker.Pool {
 			p.Decode, p.DecodeRanks = append(p.Decode, w), appendRanks(p.DecodeRanks, w)
 		}
 	}
-	m.everyone.Store(e)
-	return e.pool
+	return p
 }

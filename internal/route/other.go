@@ -75,7 +75,7 @@ func (rt *Router) passingPool(q *Question) *Refusal {
 	case only.Model != "", r != nil && !rt.cfg.PassUnknown:
 		return rt.passHome(q)
 	default:
-		q.pool = rt.models.everybody(q.world)
+		q.pool = rt.models.everyone.get(q.world, rt.models.everybody)
 	}
 	if q.pool == nil {
 		return refuse(NoWorker)

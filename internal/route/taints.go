@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"slices"
-	"sync/atomic"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/pkg/picker"
@@ -15,32 +14,22 @@ import (
 // each taint that is new to the load book, the book looks through all ranks under its
 // lock: so it is asked only for taints that some worker carries. Safe for concurrent use;
 // the zero value is ready for use.
-type taintSets struct{ last atomic.Pointer[taintSet] }
+type taintSets struct{ ofWorld[map[string]struct{}] }
 
-type taintSet struct {
-	world *activation.World
-	has   map[string]struct{}
-}
-
-// of returns the taints of the world's workers, with those of their topology. It collects
-// them once for each world.
-func (t *taintSets) of(world *activation.World) map[string]struct{} {
-	if s := t.last.Load(); s != nil && s.world == world {
-		return s.has
-	}
-	s := &taintSet{world, make(map[string]struct{})}
+// taintsOf returns the taints of the world's workers, with those of their topology.
+func taintsOf(world *activation.World) map[string]struct{} {
+	has := make(map[string]struct{})
 	for _, w := range world.Workers() {
 		for _, taint := range w.Taints {
-			s.has[taint] = struct{}{}
+			has[taint] = struct{}{}
 		}
 		for domain, value := range w.TopologyDomains {
 			if value != "" {
-				s.has[worker.TaintOf(domain, value)] = struct{}{}
+				has[worker.TaintOf(domain, value)] = struct{}{}
 			}
 		}
 	}
-	t.last.Store(s)
-	return s.has
+	return has
 }
 
 // noTaint stands for the taints that no worker carries. No worker can carry noTaint: the
@@ -54,7 +43,7 @@ func (t *taintSets) known(world *activation.World, c *picker.Constraints) (missi
 	if c.None() {
 		return ""
 	}
-	has := t.of(world)
+	has := t.get(world, taintsOf)
 	c.Preferred = slices.DeleteFunc(c.Preferred, func(p picker.Preference) bool {
 		_, ok := has[p.Taint]
 		return !ok

@@ -43,7 +43,7 @@ func TestTheTaintsOfANewWorldAreLookedUpAnew(t *testing.T) {
 	ws := routetest.Workers()
 	ws[3].Taints = []string{"late"}
 	second := routetest.Board(time.Now(), ws).Load()
-	require.NotContains(t, sets.of(first), "late")
-	require.Contains(t, sets.of(first), "dynamo.topology/zone=b")
-	require.Equal(t, map[string]struct{}{"late": {}}, sets.of(second))
+	require.NotContains(t, sets.get(first, taintsOf), "late")
+	require.Contains(t, sets.get(first, taintsOf), "dynamo.topology/zone=b")
+	require.Equal(t, map[string]struct{}{"late": {}}, sets.get(second, taintsOf))
 }

@@ -14,26 +14,17 @@ func reasonOf(o activation.Outlook) Reason {
 	if o.Way != activation.Refused && !o.Fallback {
 		return ""
 	}
-	switch o.Reason {
-	case activation.Pending:
-		return Pending
-	case activation.NoPrefill:
-		return NoPrefill
-	case activation.NoDecode:
-		return NoDecode
-	case activation.NoCommon:
-		return NoCommon
-	case activation.NoListener:
-		return ""
-	case activation.Enforced:
-		return Enforced
-	case activation.PrefillGone:
-		return PrefillGone
-	case activation.NoAggregated:
-		return NoAggregated
-	default:
+	why, named := reasons[o.Reason]
+	if !named {
 		return NoWorker
 	}
+	return why
+}
+
+// reasons are those of an outlook of which a refusal has one of its own.
+var reasons = map[activation.Reason]Reason{
+	activation.Pending: Pending, activation.NoPrefill: NoPrefill, activation.NoDecode: NoDecode, activation.NoCommon: NoCommon,
+	activation.NoListener: "", activation.Enforced: Enforced, activation.PrefillGone: PrefillGone, activation.NoAggregated: NoAggregated,
 }
 
 // outlook says whether a request is to be served with prefill and decode apart. If it
