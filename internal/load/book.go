@@ -66,7 +66,7 @@ type Book struct {
 
 	rng     *rand.Rand
 	cursors map[cursorKey]uint64
-	flows   map[cursorKey]*flow
+	flows   map[cursorKey]*flow // by the model that workers have loaded: an adapter's requests are work for them, too
 	// handOffs are of the models of the present snapshot.
 	handOffs map[worker.Key]HandOffs
 	faded    time.Duration // up to when the sums of entry.lately have been made smaller
@@ -82,6 +82,7 @@ type Book struct {
 	// have left since are unknown there.
 	tables, before map[*worker.Rank]*table
 	round          uint64 // counts snapshots
+	latest         *worker.Snapshot
 	seed           maphash.Seed
 
 	// epoch is the first time that a caller has passed. now is the latest, counted from
@@ -117,6 +118,7 @@ type entry struct {
 	generation uint64 // increased whenever the entry's rank leaves
 	endpoint   worker.Endpoint
 	worker     *worker.Worker // nil if the rank is not present
+	base       worker.Key     // of the worker
 	capacity   float64        // KV blocks; 0: unknown
 	present    bool
 	degraded   bool
@@ -200,11 +202,15 @@ func (b *Book) Update(s *worker.Snapshot) {
 			delete(b.cursors, k)
 		}
 	}
-	for k := range b.flows {
-		if s.Pool(k.key) == nil {
+	for k, f := range b.flows {
+		p := s.Pool(k.key)
+		if p == nil {
 			delete(b.flows, k)
+		} else {
+			f.ranks = len(p.Ranks(k.role))
 		}
 	}
+	b.latest = s
 	maps.DeleteFunc(b.handOffs, func(k worker.Key, _ HandOffs) bool { return s.Pool(k) == nil })
 }
 
@@ -240,7 +246,9 @@ func (b *Book) attachLocked(r worker.Rank, w *worker.Worker, before int32) int32
 	if !e.present {
 		e.pace, e.writing = picker.Unlearned(), picker.UnlearnedWriting()
 	}
-	e.worker = w
+	if e.worker != w { // with many adapters Base takes its time
+		e.worker, e.base = w, w.Base()
+	}
 	e.rank, e.endpoint, e.capacity, e.present = r, w.Endpoint, float64(w.CapacityBlocks), true
 	for _, p := range e.places {
 		p.t.cols.Capacity[p.at] = e.capacity

@@ -399,12 +399,10 @@ func (b *Book) countLocked(e *entry, k *other, x *Booked, ended bool) {
 			continue // it has come before
 		}
 		k.newest = q.ID
-		if w := e.worker; e.flow == nil && len(w.Models) > 0 { // it was not picked here: its own model stands for all
-			e.flow = b.flowLocked(cursorKey{w.Base(), w.Role})
+		if e.flow == nil { // it was not picked here
+			e.flow = b.flowLocked(e, e.worker.Role)
 		}
-		if e.flow != nil {
-			b.computesLocked(e, q.Tokens)
-		}
+		b.computesLocked(e, q.Tokens)
 	}
 	b.writeLocked(e)
 }

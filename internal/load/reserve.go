@@ -186,7 +186,9 @@ func (b *Book) pickOfLocked(req *Request, wide bool) (picker.Decision, error) {
 		c.Starved = t.share.starved(t.starved, c.Out)
 	}
 	if req.Params.InSeconds {
-		req.Pick.Flow = b.flows[cursorKey{req.Key, req.Pick.Role}].over(b.now, n)
+		if slot := b.slotLocked(req.Ranks[0]); slot >= 0 {
+			req.Pick.Flow = b.flows[cursorKey{b.entries[slot].base, req.Pick.Role}].each(b.now)
+		}
 		req.Pick.Target = b.targetLocked(req)
 		if req.Pick.Role == worker.Decode {
 			req.Pick.AnswerTokens = req.Growth.Most * float64(req.Params.BlockSize)
@@ -253,7 +255,7 @@ func (b *Book) bookLocked(into *Reservation, slot int32, req *Request, uncached 
 		b.plantLocked(into, e, req.Growth)
 	}
 	if req.Pick.Role != worker.Decode {
-		e.flow = b.flowLocked(cursorKey{req.Key, req.Pick.Role})
+		e.flow = b.flowLocked(e, req.Pick.Role)
 		b.computesLocked(e, uncached)
 	}
 	b.stirLocked(slot)

@@ -19,6 +19,7 @@ type flow struct {
 	arrivals, work float64 // of work: seconds of one rank
 	at             time.Duration
 	since          time.Duration // when the first came
+	ranks          int           // of the pool
 }
 
 func (f *flow) to(now time.Duration) {
@@ -26,14 +27,14 @@ func (f *flow) to(now time.Duration) {
 	f.arrivals, f.work, f.at = f.arrivals*fade, f.work*fade, now
 }
 
-// over returns the averages for each of n ranks.
-func (f *flow) over(now time.Duration, n int) picker.Flow {
-	if f == nil || n == 0 || f.arrivals == 0 {
+// each returns the averages for each rank of the pool.
+func (f *flow) each(now time.Duration) picker.Flow {
+	if f == nil || f.ranks == 0 || f.arrivals == 0 {
 		return picker.Flow{}
 	}
 	f.to(now)
 	// What began a short while ago has not been summed for the whole time yet.
-	seconds := flowTime.Seconds() * (1 - math.Exp(-max(now-f.since, time.Second).Seconds()/flowTime.Seconds())) * float64(n)
+	seconds := flowTime.Seconds() * (1 - math.Exp(-max(now-f.since, time.Second).Seconds()/flowTime.Seconds())) * float64(f.ranks)
 	return picker.Flow{Arrivals: f.arrivals / seconds, Busy: f.work / seconds}
 }
 
@@ -210,10 +211,15 @@ func (e *entry) busy() (top, floor float64) {
 	return all + q.until.Seconds() + e.foreign.seconds, max(0, all-left)
 }
 
-func (b *Book) flowLocked(key cursorKey) *flow {
+// flowLocked returns the flow that work in the role at a rank belongs to.
+func (b *Book) flowLocked(e *entry, role worker.Role) *flow {
+	key := cursorKey{e.base, role}
 	f := b.flows[key]
 	if f == nil {
 		f = &flow{at: b.now, since: b.now}
+		if p := b.latest.Pool(e.base); p != nil {
+			f.ranks = len(p.Ranks(role))
+		}
 		b.flows[key] = f
 	}
 	return f

@@ -285,3 +285,33 @@ func TestOfTenThousandWorkersHalfUnknownEachIsPicked(t *testing.T) {
 		b.Update(s)
 	}
 }
+
+// Requests for adapters are work for the ranks of their base model: what comes is the same by
+// whichever names, and is shared by all ranks of the model, also those without the adapter.
+func TestWhatComesIsCountedForTheModelAndNotForEachName(t *testing.T) {
+	var ws []*worker.Worker
+	for id := worker.ID(1); id <= 4; id++ {
+		ws = append(ws, testWorker(t, id, worker.Prefill, 1, 8000))
+	}
+	ws[0].Models, ws[0].Adapters = []string{"a", "m", "b"}, []string{"a", "b"}
+	s := snapshot(t, ws...)
+	p := picker.DefaultParamsFor(worker.Prefill)
+	flow := func(names ...string) (last picker.Flow) {
+		b := New(1)
+		b.Update(s)
+		for i, name := range names {
+			var r Reservation
+			req := prefillRequest(s, 1000, &p)
+			req.Key.Model, req.Now = name, later.Add(time.Duration(i)*time.Second)
+			req.Ranks = s.Pool(req.Key).PrefillRanks
+			_, err := b.PickAndReserve(req, &r)
+			require.NoError(t, err)
+			last = req.Pick.Flow
+		}
+		return last
+	}
+	want := flow("m", "m", "m", "m")
+	require.Positive(t, want.Busy)
+	require.InDelta(t, want.Arrivals, flow("a", "b", "a", "m").Arrivals, 1e-9)
+	require.InDelta(t, want.Busy, flow("m", "a", "a", "b").Busy, 1e-9, "the adapter is on one rank of four")
+}
