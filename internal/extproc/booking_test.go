@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -13,9 +14,9 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// unequal starts a replica with four prefill and four decode workers of two ranks each. The
-// workers report that they hold no blocks, and have different loads, so that no two costs
-// are ever equal.
+// unequal starts a replica with four prefill and four decode workers of two ranks each. They
+// have different loads, so that no two costs are ever equal. Costs are in blocks, since seconds
+// go by the clock.
 func unequal(t *testing.T) (r *replica, done func()) {
 	var ws []*worker.Worker
 	for _, role := range []worker.Role{worker.Prefill, worker.Decode} {
@@ -26,7 +27,7 @@ func unequal(t *testing.T) (r *replica, done func()) {
 			ws = append(ws, &w)
 		}
 	}
-	r = newReplicaOf(t, "a", fixed(ws), nil)
+	r = newReplicaOf(t, "a", fixed(ws), func(c *Config) { c.Prefill.InSeconds, c.Decode.InSeconds = false, false })
 	held := make([]load.Reservation, 16)
 	for i := range held {
 		w := ws[i/2]
@@ -45,7 +46,7 @@ func unequal(t *testing.T) (r *replica, done func()) {
 
 // From Envoy's messages to the book: to read the bookings, to choose and to book is one step
 // for both legs, also if requests come at the same time.
-func TestIdenticalRequestsAtOnceAreRoutedAsOneByOne(t *testing.T) {
+func TestEqualRequestsAtOnceAreRoutedAsOneByOne(t *testing.T) {
 	const n = 64
 	spread := func(atOnce bool) map[worker.Rank]load.Load {
 		r, done := unequal(t)
@@ -57,9 +58,11 @@ func TestIdenticalRequestsAtOnceAreRoutedAsOneByOne(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		start := make(chan struct{})
-		for _, p := range streams {
+		for i, p := range streams {
+			// Of equal length, with no block in common: what a rank may hold is asked before a pick.
+			body := fmt.Sprintf(`{"model":"m","prompt":[%d,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}`, 100+i)
 			route := func() {
-				p.requestBody(`{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}`)
+				p.requestBody(body)
 				if m, err := p.s.Recv(); err != nil || m.GetRequestBody() == nil {
 					t.Errorf("not routed: %v %v", m, err)
 				}
