@@ -2,6 +2,7 @@ package envoyfile
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -181,11 +182,19 @@ func (c *checked) leads(want, l, http *yaml.Node) (any bool) {
 	for _, host := range c.hosts(http) {
 		here := false
 		for _, route := range items(host, "routes") {
-			if to != "" && text(route, "route", "cluster") == to {
-				here = true
-				c.compare("client/route", without(items(wantHost, "routes")[0], "match"), route, l)
-				c.bounds(route, http, l)
+			if to == "" || !slices.Contains(destinations(route), to) {
+				continue
 			}
+			here = true
+			wantRoute := without(items(wantHost, "routes")[0], "match")
+			if text(route, "route", "cluster") == "" { // by weights
+				set(wantRoute, "route", without(get(wantRoute, "route"), "cluster"))
+			}
+			c.compare("client/route", wantRoute, route, l)
+			if n := get(route, "request_body_buffer_limit"); n != nil { // it goes before the virtual host's
+				c.compare("client/route/request_body_buffer_limit", get(wantHost, "request_body_buffer_limit"), n, l)
+			}
+			c.bounds(route, http, l)
 		}
 		if here {
 			c.compare("client/host", without(wantHost, "routes", "name", "domains"), host, l)

@@ -44,7 +44,7 @@ var least = map[string]bool{
 // compare compares one value. place ends with its key.
 func (c *comparer) compare(place string, want, is *yaml.Node, line int) {
 	want, is = real(want), real(is)
-	if is == nil {
+	if is == nil || isNull(is) && !isNull(want) {
 		if want.Kind == yaml.ScalarNode && unsaid(place[strings.LastIndexByte(place, '/')+1:], want.Value) {
 			return
 		}
@@ -62,7 +62,11 @@ func (c *comparer) compare(place string, want, is *yaml.Node, line int) {
 	case want.Kind == yaml.MappingNode && is.Kind == yaml.MappingNode:
 		for i := 0; i < len(want.Content); i += 2 {
 			key := want.Content[i].Value
-			c.compare(place+"/"+key, want.Content[i+1], get(is, key), line)
+			var have *yaml.Node // and not get: null is a value in an answer of JSON
+			if j := at(is, key); j >= 0 {
+				have = is.Content[j]
+			}
+			c.compare(place+"/"+key, want.Content[i+1], have, line)
 		}
 	case want.Kind == yaml.SequenceNode && is.Kind == yaml.SequenceNode:
 		c.list(place, items(want), items(is), line)

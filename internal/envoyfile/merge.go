@@ -2,9 +2,11 @@ package envoyfile
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -278,10 +280,19 @@ func (m *merger) replace(list string, roles []string) {
 			if tls := at(was, "transport_socket"); role == "extproc" && tls >= 0 { // the user's: see Params.PluginTLS
 				set(to.Content[i], "transport_socket", was.Content[tls])
 			}
+			if !same(was, to.Content[i]) {
+				m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s in %s was otherwise, and is as Baton writes it now", m.name, was.Line, role, list))
+			}
 		case w != nil:
 			to.Content = append(to.Content, clone(w))
 		}
 	}
+}
+
+// same says that two nodes have the same values.
+func same(a, b *yaml.Node) bool {
+	var x, y any
+	return a.Decode(&x) == nil && b.Decode(&y) == nil && reflect.DeepEqual(x, y)
 }
 
 // find keeps which listeners or clusters are of an earlier merge: before this one adds its own.
@@ -333,13 +344,14 @@ func (m *merger) client(o Options) {
 	for i, host := range hosts.Content {
 		here := false
 		for j, route := range items(host, "routes") {
-			to := text(route, "route", "cluster")
+			to := destinations(route)
+			byName := text(route, "route", "cluster") != ""
 			switch {
-			case to != "" && (to == cluster || to == "main_leg"):
+			case byName && to[0] == cluster || slices.Contains(to, "main_leg"):
 				here = true
 				host = alone(m.root, hosts, i)
-				m.route(alone(m.root, m.own(host, "routes", yaml.SequenceNode), j), wantRoute, http)
-			case to == "" && cluster != "" && slices.Contains(destinations(route), cluster):
+				m.route(alone(m.root, m.own(host, "routes", yaml.SequenceNode), j), wantRoute, wantHost, http)
+			case !byName && slices.Contains(to, cluster):
 				m.fail(route, "this route leads to %s by more than a name (weighted_clusters, cluster_header, …), which would be lost: write it with cluster alone, or as several routes", cluster)
 			}
 		}
@@ -408,11 +420,17 @@ func (m *merger) filters(http, want *yaml.Node) {
 	}
 }
 
-// route makes one route lead to Baton.
-func (m *merger) route(route, want, http *yaml.Node) {
+// route makes one route lead to Baton. One that does so by weights keeps them.
+func (m *merger) route(route, want, wantHost, http *yaml.Node) {
+	const limit = "request_body_buffer_limit"
 	to := m.own(route, "route", yaml.MappingNode)
 	for _, key := range []string{"cluster", "timeout", "retry_policy"} {
-		m.must(to, key, get(want, "route", key))
+		if key != "cluster" || get(to, key) != nil {
+			m.must(to, key, get(want, "route", key))
+		}
+	}
+	if get(route, limit) != nil { // it goes before the virtual host's
+		m.must(route, limit, get(wantHost, limit))
 	}
 	bounds := []string{"idle_timeout", "max_stream_duration"}
 	if streamBound(http) != nil { // which stays for other routes
@@ -439,7 +457,7 @@ func (m *merger) listener(name string) (l, http *yaml.Node) {
 		if len(https(l)) == 0 || is == "main_leg" || is == "sync_leg" || is == "prefill_leg" {
 			continue
 		}
-		names = append(names, is)
+		names = append(names, cmp.Or(is, "(one without a name: give it one)"))
 		if is == name || name == "" {
 			can = append(can, l)
 		}

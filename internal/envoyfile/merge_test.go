@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -232,4 +233,66 @@ func TestAFileOfJSONSaysTheSameAsOneOfYAML(t *testing.T) {
 	require.Equal(t, b, a)
 	require.Contains(t, string(asJSON), `"/run/a&b.sock"`)
 	require.Less(t, strings.Index(string(asJSON), `"admin"`), strings.Index(string(asJSON), `"static_resources"`), "the order stays")
+}
+
+// merged is a file with the parts in it; the check finds nothing that Baton needs, and another merge changes nothing.
+func merged(t *testing.T, f envoyfile.File, o envoyfile.Options) (out string, changed []string) {
+	t.Helper()
+	data, changed, err := envoyfile.Merge(f, o)
+	require.NoError(t, err)
+	f.Data = data
+	found, err := envoyfile.Check(o.Params, f)
+	require.NoError(t, err)
+	for _, f := range found {
+		require.True(t, f.Part.Advised, "%s", f)
+	}
+	again, told, err := envoyfile.Merge(f, envoyfile.Options{Params: o.Params, Listener: o.Listener})
+	require.NoError(t, err)
+	require.Equal(t, string(data), string(again))
+	require.Empty(t, told)
+	return string(data), changed
+}
+
+// TestAKeyWithNothingBehindItIsNoKey: as Envoy reads it.
+func TestAKeyWithNothingBehindItIsNoKey(t *testing.T) {
+	f := foreign(t, "edge.yaml")
+	before, _, _ := strings.Cut(string(f.Data), "  clusters:\n")
+	f.Data = []byte("bootstrap_extensions:   # none\noverload_manager: ~\n" + strings.NewReplacer("          statPrefix: edge\n",
+		"          statPrefix: edge\n          early_header_mutation_extensions:\n", "cluster: web, timeout: 3s", "cluster: llm, retryPolicy: null").Replace(before) + "  clusters:\n")
+	out, _ := merged(t, f, envoyfile.Options{})
+	require.Contains(t, out, "bootstrap_extensions: # none\n- name: envoy.bootstrap.internal_listener\n")
+}
+
+// TestARoutesOwnBoundOfABodyIsRaised: it goes before that of the virtual host.
+func TestARoutesOwnBoundOfABodyIsRaised(t *testing.T) {
+	f := foreign(t, "edge.yaml")
+	out, changed := merged(t, envoyfile.File{Name: f.Name, Data: []byte(strings.Replace(string(f.Data), "- match: {prefix: /v1}", "- requestBodyBufferLimit: 65536\n                match: {prefix: /v1}", 1))}, envoyfile.Options{Cluster: "llm"})
+	require.Contains(t, changed, "edge.yaml:23: request_body_buffer_limit was 65536, and is 67108864 now")
+	found, err := envoyfile.Check(envoy.Params{}, envoyfile.File{Name: f.Name, Data: []byte(strings.Replace(out, "requestBodyBufferLimit: 67108864", "requestBodyBufferLimit: 65536", 1))})
+	require.NoError(t, err)
+	bound := slices.IndexFunc(found, func(f envoyfile.Finding) bool { return f.Part.ID == "body_kept" })
+	require.GreaterOrEqual(t, bound, 0)
+	require.Contains(t, found[bound].String(), "client/route/request_body_buffer_limit is 65536: expected 67108864")
+}
+
+// TestARouteLeadsToBatonByWeights: as somebody has it who moves his traffic little by little.
+func TestARouteLeadsToBatonByWeights(t *testing.T) {
+	f := foreign(t, "edge.yaml")
+	const weights = "weightedClusters: {clusters: [{name: main_leg, weight: 1}, {name: llm, weight: 9}]}"
+	f.Data = []byte(strings.Replace(string(f.Data), "cluster: llm,", weights+",", 1))
+	for _, cluster := range []string{"", "llm"} {
+		out, changed := merged(t, f, envoyfile.Options{Cluster: cluster})
+		require.Contains(t, out, weights)
+		require.Contains(t, changed, "edge.yaml:24: timeout was 15s, and is 0s now")
+	}
+}
+
+// TestWhatIsWrittenAnewIsTold: of a listener or cluster of an earlier merge that somebody has changed.
+func TestWhatIsWrittenAnewIsTold(t *testing.T) {
+	out, _ := merged(t, foreign(t, "edge.yaml"), envoyfile.Options{Cluster: "llm"})
+	out = strings.Replace(out, "  - name: decode\n", "  - name: decode\n    transport_socket: {name: ours}\n", 1)
+	out, changed := merged(t, envoyfile.File{Name: "edge.yaml", Data: []byte(out)}, envoyfile.Options{})
+	require.Len(t, changed, 1)
+	require.Regexp(t, `^edge.yaml:\d+: decode in clusters was otherwise, and is as Baton writes it now$`, changed[0])
+	require.NotContains(t, out, "name: ours")
 }

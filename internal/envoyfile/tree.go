@@ -53,6 +53,9 @@ func at(m *yaml.Node, key string) int {
 	return -1
 }
 
+// isNull says that nothing is written behind a key. Envoy takes it as if the key were not there.
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
+
 // get follows keys from a node; nil if there is no such value.
 func get(n *yaml.Node, keys ...string) *yaml.Node {
 	for _, k := range keys {
@@ -66,7 +69,11 @@ func get(n *yaml.Node, keys ...string) *yaml.Node {
 		}
 		n = n.Content[i]
 	}
-	return real(n)
+	n = real(n)
+	if n == nil || isNull(n) {
+		return nil
+	}
+	return n
 }
 
 // text is the scalar that keys lead to, or "".
@@ -111,6 +118,9 @@ func own(root, m *yaml.Node, key string, kind yaml.Kind) (*yaml.Node, error) {
 		return n, nil
 	}
 	n := alone(root, m, i)
+	if isNull(n) {
+		n.Kind, n.Tag, n.Value = kind, "", ""
+	}
 	if n.Kind != kind {
 		return nil, fmt.Errorf("line %d: %s is neither a mapping nor a list as Envoy reads it", n.Line, key)
 	}

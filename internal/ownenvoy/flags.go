@@ -49,9 +49,9 @@ func Flags(fs *flag.FlagSet) func(file string) (*Options, error) {
 		var errs []error
 		if *tracing != "" {
 			host, port, _ := net.SplitHostPort(*tracing)
-			o.TracingHost = host
-			o.TracingPort, _ = strconv.Atoi(port)
-			if host == "" || o.TracingPort <= 0 {
+			n, err := strconv.ParseUint(port, 10, 16)
+			o.TracingHost, o.TracingPort = host, int(n)
+			if host == "" || err != nil || n == 0 {
 				errs = append(errs, fmt.Errorf("--tracing %q: expected host:port", *tracing))
 			}
 		}
