@@ -41,6 +41,13 @@ var least = map[string]bool{
 	"max_connections_to_accept_per_socket_event": true,
 }
 
+// equal says that nothing differs.
+func equal(want, is *yaml.Node) bool {
+	c := comparer{}
+	c.compare("x", want, is, 0)
+	return len(c.found) == 0
+}
+
 // compare compares one value. place ends with its key.
 func (c *comparer) compare(place string, want, is *yaml.Node, line int) {
 	want, is = real(want), real(is)

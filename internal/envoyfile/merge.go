@@ -50,7 +50,7 @@ func Merge(f File, o Options) (out []byte, changed []string, err error) {
 	m := &merger{name: f.Name, root: root, want: want, mine: map[string]bool{}}
 	m.find("listeners", ownListeners)
 	m.find("clusters", ownClusters)
-	m.client(o)
+	m.clients(o)
 	for _, key := range []string{"bootstrap_extensions", "overload_manager", "layered_runtime"} {
 		m.bootstrap(key)
 	}
@@ -159,32 +159,63 @@ func (m *merger) fail(n *yaml.Node, format string, args ...any) {
 	m.errs = append(m.errs, fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...)))
 }
 
-// own is own of the tree, with its error kept.
-func (m *merger) own(n *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
-	below, err := own(m.root, n, key, kind)
-	if err != nil {
-		m.errs = append(m.errs, fmt.Errorf("%s: %w", m.name, err))
+// own returns the value of a key as a node that may be changed: it makes an empty one where there is none.
+func (m *merger) own(in *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
+	i := at(in, key)
+	if i < 0 {
+		n := &yaml.Node{Kind: kind}
+		set(in, key, n)
+		return n
+	}
+	n := m.aloneIn(in, i)
+	if isNull(n) {
+		n.Kind, n.Tag, n.Value = kind, "", ""
+	}
+	if n.Kind != kind {
+		m.fail(n, "%s is neither a mapping nor a list as Envoy reads it", key)
 		return &yaml.Node{Kind: kind}
 	}
-	return below
+	return n
+}
+
+// aloneIn returns an element as a node that may be changed with nothing else: a copy takes the place of an alias, of
+// which others are. Those that are aliases of the element stand for a copy, which has its anchor, from then on.
+func (m *merger) aloneIn(in *yaml.Node, i int) *yaml.Node {
+	n := in.Content[i]
+	if n.Kind == yaml.AliasNode {
+		in.Content[i] = copied(real(n))
+		return in.Content[i]
+	}
+	var kept *yaml.Node
+	walk(m.root, func(in *yaml.Node) {
+		for i, c := range in.Content {
+			switch {
+			case c.Kind != yaml.AliasNode || c.Alias != n:
+			case kept == nil:
+				kept = copied(n)
+				kept.Anchor = n.Anchor
+				in.Content[i] = kept
+			default:
+				c.Alias = kept
+			}
+		}
+	})
+	if kept != nil {
+		n.Anchor = ""
+	}
+	return n
 }
 
 // must gives a key the value that Baton needs, and tells of another one that was there.
 func (m *merger) must(in *yaml.Node, key string, value *yaml.Node) {
 	was := get(in, key)
-	if was != nil && (&comparer{}).equal(value, was) {
+	if was != nil && equal(value, was) {
 		return
 	}
 	set(in, key, clone(value))
 	if was != nil {
 		m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s was %s, and is %s now", m.name, was.Line, key, short(was), short(value)))
 	}
-}
-
-// equal says that nothing differs.
-func (c *comparer) equal(want, is *yaml.Node) bool {
-	c.compare("x", want, is, 0)
-	return len(c.found) == 0
 }
 
 // advise gives a key a value if it has none.
@@ -218,7 +249,7 @@ next:
 			if is := keyOf(a); is == "" || is != keyOf(have) {
 				continue
 			}
-			if !(&comparer{}).equal(a, have) {
+			if !equal(a, have) {
 				list.Content[i] = clone(a)
 				m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s: %s was another one, and is Baton's now", m.name, have.Line, key, keyOf(a)))
 			}
@@ -238,10 +269,9 @@ func (m *merger) strip(http, wantHTTP *yaml.Node) {
 		return
 	}
 	for _, w := range items(want, "typed_config", "mutations") {
-		same := func(n *yaml.Node) bool { return (&comparer{}).equal(w, n) }
-		if !slices.ContainsFunc(items(have, "typed_config", "mutations"), same) {
+		if !slices.ContainsFunc(items(have, "typed_config", "mutations"), func(n *yaml.Node) bool { return equal(w, n) }) {
 			list := m.own(http, key, yaml.SequenceNode)
-			have = alone(m.root, list, slices.IndexFunc(list.Content, func(n *yaml.Node) bool { return text(n, "name") == text(want, "name") }))
+			have = m.aloneIn(list, slices.IndexFunc(list.Content, func(n *yaml.Node) bool { return text(n, "name") == text(want, "name") }))
 			to := m.own(m.own(have, "typed_config", yaml.MappingNode), "mutations", yaml.SequenceNode)
 			to.Content = append(to.Content, clone(w))
 		}
@@ -319,27 +349,38 @@ func (m *merger) ours(list, role string, n *yaml.Node) bool {
 			walk(named(items(m.root, "static_resources", "listeners"), "main_leg"), func(n *yaml.Node) { asked = asked || text(n, "cluster_name") == role })
 		}
 		w := named(m.want.clusters, role)
-		return asked || w != nil && (&comparer{}).equal(without(w, "load_assignment"), n)
+		return asked || w != nil && equal(without(w, "load_assignment"), n)
 	}
 }
 
-// client makes a listener of the user's one that leads to Baton.
-func (m *merger) client(o Options) {
-	l, http := m.listener(o.Listener)
-	if l == nil {
+// clients makes the user's listeners that lead to models lead to Baton: in each of their filter chains that does.
+func (m *merger) clients(o Options) {
+	listeners := m.listeners(o.Listener)
+	if len(listeners) == 0 {
 		return
 	}
-	if text(http, "rds", "route_config_name") != "" {
-		m.fail(http, "the listener %s has its routes served from elsewhere (rds): use --parts, and give them there what client.yaml says", text(l, "name"))
-		return
+	cluster := m.cluster(o.Cluster, listeners)
+	found := false
+	for _, l := range listeners {
+		for i, http := range https(l) {
+			to := clustersOf(http)
+			if slices.Contains(to, "main_leg") || slices.Contains(to, cluster) {
+				found = true
+				l, http = m.alone(l, https(l)[i])
+				m.client(l, http, cluster)
+			}
+		}
 	}
-	l, http = m.alone(l, http)
+	if !found && len(m.errs) == 0 {
+		m.fail(listeners[0], "no route of listener %s leads to cluster %q", text(listeners[0], "name"), cluster)
+	}
+}
+
+// client makes the routes to a cluster lead to Baton, and gives their hosts and their listener what they need.
+func (m *merger) client(l, http *yaml.Node, cluster string) {
 	want := named(m.want.listeners, "client")
 	wantHTTP := https(want)[0]
 	wantHost := items(wantHTTP, "route_config", "virtual_hosts")[0]
-	wantRoute := items(wantHost, "routes")[0]
-	found := false
-	cluster := m.cluster(o.Cluster, http)
 	hosts := m.own(m.own(http, "route_config", yaml.MappingNode), "virtual_hosts", yaml.SequenceNode)
 	for i, host := range hosts.Content {
 		here := false
@@ -349,8 +390,8 @@ func (m *merger) client(o Options) {
 			switch {
 			case byName && to[0] == cluster || slices.Contains(to, "main_leg"):
 				here = true
-				host = alone(m.root, hosts, i)
-				m.route(alone(m.root, m.own(host, "routes", yaml.SequenceNode), j), wantRoute, wantHost, http)
+				host = m.aloneIn(hosts, i)
+				m.route(m.aloneIn(m.own(host, "routes", yaml.SequenceNode), j), wantHost, http)
 			case !byName && slices.Contains(to, cluster):
 				m.fail(route, "this route leads to %s by more than a name (weighted_clusters, cluster_header, …), which would be lost: write it with cluster alone, or as several routes", cluster)
 			}
@@ -362,13 +403,6 @@ func (m *merger) client(o Options) {
 				advise(m.own(host, "typed_per_filter_config", yaml.MappingNode), "envoy.filters.http.cors", per.Content[1])
 			}
 		}
-		found = found || here
-	}
-	if !found {
-		if len(m.errs) == 0 {
-			m.fail(l, "no route of listener %s leads to cluster %q", text(l, "name"), cluster)
-		}
-		return
 	}
 	m.http(l, http, want, wantHTTP)
 }
@@ -378,11 +412,11 @@ func (m *merger) alone(l, http *yaml.Node) (*yaml.Node, *yaml.Node) {
 	below := way(l, http)
 	n := m.root
 	for _, i := range way(m.root, l) {
-		n = alone(m.root, n, i)
+		n = m.aloneIn(n, i)
 	}
 	l = n
 	for _, i := range below {
-		n = alone(m.root, n, i)
+		n = m.aloneIn(n, i)
 	}
 	return l, n
 }
@@ -404,6 +438,9 @@ func (m *merger) http(l, http, want, wantHTTP *yaml.Node) {
 			advise(http, key, wantHTTP.Content[i+1])
 		}
 	}
+	if len(https(l)) > 1 {
+		return // nor are its other filter chains
+	}
 	for _, key := range []string{"per_connection_buffer_limit_bytes", "max_connections_to_accept_per_socket_event"} {
 		advise(l, key, get(want, key))
 	}
@@ -421,8 +458,9 @@ func (m *merger) filters(http, want *yaml.Node) {
 }
 
 // route makes one route lead to Baton. One that does so by weights keeps them.
-func (m *merger) route(route, want, wantHost, http *yaml.Node) {
+func (m *merger) route(route, wantHost, http *yaml.Node) {
 	const limit = "request_body_buffer_limit"
+	want := items(wantHost, "routes")[0]
 	to := m.own(route, "route", yaml.MappingNode)
 	for _, key := range []string{"cluster", "timeout", "retry_policy"} {
 		if key != "cluster" || get(to, key) != nil {
@@ -448,61 +486,67 @@ func (m *merger) route(route, want, wantHost, http *yaml.Node) {
 	}
 }
 
-// listener finds the listener that clients reach, and its configuration of HTTP.
-func (m *merger) listener(name string) (l, http *yaml.Node) {
-	var can []*yaml.Node
+// listeners finds those that clients reach: the one of that name, or those of an earlier merge, or the only one.
+func (m *merger) listeners(name string) []*yaml.Node {
+	var can, led []*yaml.Node
 	names := []string{}
 	for _, l := range items(m.root, "static_resources", "listeners") {
 		is := text(l, "name")
-		if len(https(l)) == 0 || is == "main_leg" || is == "sync_leg" || is == "prefill_leg" {
+		if len(https(l)) == 0 || slices.Contains(ownListeners, is) {
 			continue
 		}
 		names = append(names, cmp.Or(is, "(one without a name: give it one)"))
 		if is == name || name == "" {
 			can = append(can, l)
 		}
-	}
-	if name == "" && len(can) > 1 { // the one of an earlier merge
-		if led := slices.DeleteFunc(slices.Clone(can), func(l *yaml.Node) bool { return !slices.Contains(clustersOf(https(l)[0]), "main_leg") }); len(led) > 0 {
-			can = led
+		if name == "" && slices.Contains(clustersOf(https(l)...), "main_leg") {
+			led = append(led, l)
 		}
 	}
 	switch {
-	case len(can) == 1 && len(https(can[0])) == 1:
-		return can[0], https(can[0])[0]
-	case len(can) == 1:
-		m.fail(can[0], "listener %s has %d filter chains with HTTP: use --parts, and give the right one what client.yaml says", text(can[0], "name"), len(https(can[0])))
+	case len(led) > 0:
+		return led
 	case len(can) == 0:
 		m.fail(nil, "there is no listener %q of HTTP: expected one of: %s", name, strings.Join(names, ", "))
-	default:
+	case name == "" && len(can) > 1:
 		m.fail(nil, "which listener do clients of models reach? Say --client-listener with one of: %s", strings.Join(names, ", "))
+		return nil
 	}
-	return nil, nil
+	return can
 }
 
 // cluster is the one whose routes become Baton's.
-func (m *merger) cluster(name string, http *yaml.Node) string {
-	all := clustersOf(http)
+func (m *merger) cluster(name string, listeners []*yaml.Node) string {
+	var in []*yaml.Node
+	for _, l := range listeners {
+		in = append(in, https(l)...)
+	}
+	all := clustersOf(in...)
+	rds := slices.IndexFunc(in, func(http *yaml.Node) bool { return get(http, "rds") != nil })
 	switch {
+	case rds >= 0 && !slices.Contains(all, name) && !slices.Contains(all, "main_leg"):
+		m.fail(in[rds], "the listener %s has its routes served from elsewhere (rds): use --parts, and give them there what client.yaml says", text(listeners[0], "name"))
 	case name != "" || slices.Contains(all, "main_leg"):
 		return name
 	case len(all) == 1:
 		return all[0]
 	case len(all) == 0:
-		m.fail(http, "no route of this listener leads to a cluster")
+		m.fail(in[0], "no route of this listener leads to a cluster")
 	default:
-		m.fail(http, "which routes lead to models? Say --cluster with the cluster to which they lead now, one of: %s", strings.Join(all, ", "))
+		m.fail(in[0], "which routes lead to models? Say --cluster with the cluster to which they lead now, one of: %s", strings.Join(all, ", "))
 	}
 	return ""
 }
 
 // clustersOf are the clusters to which the routes lead, each once.
-func clustersOf(http *yaml.Node) (out []string) {
-	for _, host := range items(http, "route_config", "virtual_hosts") {
-		for _, r := range items(host, "routes") {
-			for _, c := range destinations(r) {
-				if !slices.Contains(out, c) {
-					out = append(out, c)
+func clustersOf(https ...*yaml.Node) (out []string) {
+	for _, http := range https {
+		for _, host := range items(http, "route_config", "virtual_hosts") {
+			for _, r := range items(host, "routes") {
+				for _, c := range destinations(r) {
+					if !slices.Contains(out, c) {
+						out = append(out, c)
+					}
 				}
 			}
 		}

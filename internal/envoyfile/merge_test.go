@@ -296,3 +296,49 @@ func TestWhatIsWrittenAnewIsTold(t *testing.T) {
 	require.Regexp(t, `^edge.yaml:\d+: decode in clusters was otherwise, and is as Baton writes it now$`, changed[0])
 	require.NotContains(t, out, "name: ours")
 }
+
+// TestTheFilterChainThatLeadsToModelsIsTaken: of several, as of a listener with TLS for several names.
+func TestTheFilterChainThatLeadsToModelsIsTaken(t *testing.T) {
+	f := foreign(t, "edge.yaml")
+	site := between(string(f.Data), "    filterChains:\n", "  clusters:\n")
+	site = strings.NewReplacer("- filters:", "- filterChainMatch: {serverNames: [site.example]}\n      filters:", "cluster: llm", "cluster: web", "statPrefix: edge", "statPrefix: site").Replace(site)
+	f.Data = []byte(strings.Replace(string(f.Data), "    filterChains:\n", "    filterChains:\n"+site, 1))
+	_, _, err := envoyfile.Merge(f, envoyfile.Options{})
+	require.ErrorContains(t, err, "one of: web, llm")
+	out, _ := merged(t, f, envoyfile.Options{Cluster: "llm"})
+	require.NotContains(t, between(out, "statPrefix: site", "statPrefix: edge"), "x-baton")
+	require.NotContains(t, between(out, "- name: client", "filterChains"), "per_connection_buffer_limit_bytes", "the site's, too")
+}
+
+// TestAllListenersOfAnEarlierMergeAreBroughtUpToDate: as of HTTP/2 and HTTP/3.
+func TestAllListenersOfAnEarlierMergeAreBroughtUpToDate(t *testing.T) {
+	f := foreign(t, "edge.yaml")
+	other := strings.Replace("  - name: client\n"+between(string(f.Data), "  - name: client\n", "  clusters:\n"), "name: client", "name: other", 1)
+	f.Data = []byte(strings.Replace(string(f.Data), "  clusters:\n", other+"  clusters:\n", 1))
+	for _, name := range []string{"client", "other"} {
+		var err error
+		f.Data, _, err = envoyfile.Merge(f, envoyfile.Options{Listener: name, Cluster: "llm"})
+		require.NoError(t, err)
+	}
+	out, changed := merged(t, f, envoyfile.Options{})
+	require.Equal(t, string(f.Data), out)
+	require.Empty(t, changed)
+	require.Equal(t, 2, strings.Count(out, "cluster: main_leg, timeout: 0s"))
+	f.Data = []byte(strings.ReplaceAll(out, "cluster: main_leg, timeout: 0s", "cluster: main_leg, timeout: 9s"))
+	again, changed := merged(t, f, envoyfile.Options{})
+	require.Equal(t, out, again)
+	require.Len(t, changed, 2)
+}
+
+// TestRoutesThatAreServedFromElsewhereAreNotMerged: nor found by the check.
+func TestRoutesThatAreServedFromElsewhereAreNotMerged(t *testing.T) {
+	f := foreign(t, "edge.yaml")
+	before, _, _ := strings.Cut(string(f.Data), "          routeConfig:\n")
+	_, after, _ := strings.Cut(string(f.Data), "          httpFilters:\n")
+	f.Data = []byte(before + "          rds: {routeConfigName: routes, configSource: {ads: {}}}\n          httpFilters:\n" + after)
+	_, _, err := envoyfile.Merge(f, envoyfile.Options{Cluster: "llm"})
+	require.EqualError(t, err, "edge.yaml:13: the listener client has its routes served from elsewhere (rds): use --parts, and give them there what client.yaml says")
+	found, err := envoyfile.Check(envoy.Params{}, f)
+	require.NoError(t, err)
+	require.Contains(t, found[slices.IndexFunc(found, func(f envoyfile.Finding) bool { return f.Part.ID == "route" })].String(), "are served from elsewhere: routes")
+}

@@ -109,52 +109,6 @@ func set(m *yaml.Node, key string, value *yaml.Node) (was *yaml.Node) {
 	return nil
 }
 
-// own returns the value of a key as a node that may be changed: it makes an empty one where there is none.
-func own(root, m *yaml.Node, key string, kind yaml.Kind) (*yaml.Node, error) {
-	i := at(m, key)
-	if i < 0 {
-		n := &yaml.Node{Kind: kind}
-		set(m, key, n)
-		return n, nil
-	}
-	n := alone(root, m, i)
-	if isNull(n) {
-		n.Kind, n.Tag, n.Value = kind, "", ""
-	}
-	if n.Kind != kind {
-		return nil, fmt.Errorf("line %d: %s is neither a mapping nor a list as Envoy reads it", n.Line, key)
-	}
-	return n, nil
-}
-
-// alone returns an element as a node that may be changed with nothing else: a copy takes the place of an alias, of which
-// others are. Those that are aliases of the element stand for a copy, which has its anchor, from then on.
-func alone(root, in *yaml.Node, i int) *yaml.Node {
-	n := in.Content[i]
-	if n.Kind == yaml.AliasNode {
-		in.Content[i] = copied(real(n))
-		return in.Content[i]
-	}
-	var kept *yaml.Node
-	walk(root, func(in *yaml.Node) {
-		for i, c := range in.Content {
-			switch {
-			case c.Kind != yaml.AliasNode || c.Alias != n:
-			case kept == nil:
-				kept = copied(n)
-				kept.Anchor = n.Anchor
-				in.Content[i] = kept
-			default:
-				c.Alias = kept
-			}
-		}
-	})
-	if kept != nil {
-		n.Anchor = ""
-	}
-	return n
-}
-
 // copied is clone, without the anchors: the original has them.
 func copied(n *yaml.Node) *yaml.Node {
 	c := clone(n)
