@@ -97,46 +97,33 @@ type Params struct {
 
 // WithDefaults returns p with the default of each field that says nothing.
 func (p Params) WithDefaults() Params {
-	def := func(s *string, v string) {
-		if *s == "" {
-			*s = v
-		}
-	}
-	num := func(n *int, v int) {
-		if *n == 0 {
-			*n = v
-		}
-	}
-	def(&p.ClientHost, "127.0.0.1")
-	num(&p.ClientPort, 10000)
 	const socket = "/run/baton/extproc.sock"
-	def(&p.PluginSocket, socket)
+	p.ClientHost = cmp.Or(p.ClientHost, "127.0.0.1")
+	p.ClientPort = cmp.Or(p.ClientPort, 10000)
+	p.PluginSocket = cmp.Or(p.PluginSocket, socket)
 	if p.PluginSocket == "-" {
 		p.PluginSocket = ""
 	}
-	def(&p.AdminSocket, filepath.Join(filepath.Dir(cmp.Or(p.PluginSocket, socket)), "envoy.sock"))
-	def(&p.PrefillHost, "127.0.0.1")
+	p.AdminSocket = cmp.Or(p.AdminSocket, filepath.Join(filepath.Dir(cmp.Or(p.PluginSocket, socket)), "envoy.sock"))
+	p.PrefillHost = cmp.Or(p.PrefillHost, "127.0.0.1")
 	if p.PluginSocket != "" && p.PrefillPort == 0 {
-		def(&p.PrefillSocket, filepath.Join(filepath.Dir(p.PluginSocket), "prefill.sock"))
+		p.PrefillSocket = cmp.Or(p.PrefillSocket, filepath.Join(filepath.Dir(p.PluginSocket), "prefill.sock"))
 	}
-	num(&p.MaxBodyBytes, 64<<20)
-	num(&p.MaxRequests, 100000)
-	num(&p.MaxConnections, 20000)
-	if p.MaxHeapBytes == 0 {
-		p.MaxHeapBytes = 2 << 30
-	}
-	num(&p.Retries, 2)
-	def(&p.DefaultTimeout, "600s")
+	p.MaxBodyBytes = cmp.Or(p.MaxBodyBytes, 64<<20)
+	p.MaxRequests = cmp.Or(p.MaxRequests, 100000)
+	p.MaxConnections = cmp.Or(p.MaxConnections, 20000)
+	p.MaxHeapBytes = cmp.Or(p.MaxHeapBytes, 2<<30)
+	p.Retries = cmp.Or(p.Retries, 2)
+	p.DefaultTimeout = cmp.Or(p.DefaultTimeout, "600s")
 	if p.PickerPort > 0 {
-		def(&p.PickerHost, "127.0.0.1")
-		def(&p.Routing, "direct")
+		p.PickerHost = cmp.Or(p.PickerHost, "127.0.0.1")
+		p.Routing = cmp.Or(p.Routing, "direct")
 	}
-	if p.Title == "" {
-		p.Title = "Baton in your own Envoy, bodies buffered. One plugin per Envoy, over a unix socket."
-		if p.FullDuplex {
-			p.Title = "Baton in your own Envoy, bodies streamed through the plugin (FULL_DUPLEX_STREAMED)."
-		}
+	title := "Baton in your own Envoy, bodies buffered. One plugin per Envoy, over a unix socket."
+	if p.FullDuplex {
+		title = "Baton in your own Envoy, bodies streamed through the plugin (FULL_DUPLEX_STREAMED)."
 	}
+	p.Title = cmp.Or(p.Title, title)
 	if p.Notes == nil {
 		p.Notes = []string{"Written by `make envoy-configs` from standalone.yaml.tmpl: edit that, not this."}
 	}

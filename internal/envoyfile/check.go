@@ -154,10 +154,11 @@ func (c *checked) leg(role string, want *yaml.Node) {
 // clients checks each listener of the user's that leads to the main leg.
 func (c *checked) clients(want *yaml.Node) {
 	found := false
+	var missing []string // what is served from elsewhere, and was not given
 	for _, l := range c.listeners {
 		for _, h := range https(l) {
 			if name := text(h, "rds", "route_config_name"); name != "" && c.routes[name] == nil {
-				c.missing = append(c.missing, name)
+				missing = append(missing, name)
 			}
 			if c.leads(want, l, h) {
 				found = true
@@ -168,8 +169,8 @@ func (c *checked) clients(want *yaml.Node) {
 	}
 	switch {
 	case found:
-	case len(c.missing) > 0:
-		c.absent("client/route/route/cluster", "no route leads to main_leg in what was given; these route configurations are served from elsewhere: "+strings.Join(c.missing, ", "))
+	case len(missing) > 0:
+		c.absent("client/route/route/cluster", "no route leads to main_leg in what was given; these route configurations are served from elsewhere: "+strings.Join(missing, ", "))
 	default:
 		c.absent("client/route/route/cluster", "no route of a listener leads to a cluster whose endpoint is the internal listener main_leg")
 	}
@@ -257,14 +258,10 @@ func (c *checked) absent(place, why string) {
 // without copies a mapping, but for some keys.
 func without(m *yaml.Node, keys ...string) *yaml.Node {
 	out := &yaml.Node{Kind: yaml.MappingNode, Line: m.Line}
-next:
 	for i := 0; i < len(m.Content); i += 2 {
-		for _, k := range keys {
-			if m.Content[i].Value == k {
-				continue next
-			}
+		if !slices.Contains(keys, m.Content[i].Value) {
+			out.Content = append(out.Content, m.Content[i], m.Content[i+1])
 		}
-		out.Content = append(out.Content, m.Content[i], m.Content[i+1])
 	}
 	return out
 }

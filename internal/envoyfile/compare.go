@@ -165,23 +165,18 @@ func (c *comparer) same(key, want, is string) bool {
 func short(n *yaml.Node) string {
 	const most = 60
 	n = real(n)
-	if n.Kind == yaml.ScalarNode {
-		return cut(n.Value, most)
+	s := cmp.Or(n.Value, text(n, "name"), text(n, "remove"), text(n, "header", "key"), text(n, "remove_on_match", "key_matcher", "prefix"))
+	switch {
+	case s != "" || n.Kind == yaml.ScalarNode:
+	case n.Kind == yaml.MappingNode && len(n.Content) > 0:
+		keys := []string{}
+		for i := 0; i < len(n.Content); i += 2 {
+			keys = append(keys, n.Content[i].Value)
+		}
+		s = "{" + strings.Join(keys, ", ") + "}"
+	default:
+		s = fmt.Sprintf("a list of %d", len(n.Content))
 	}
-	if name := cmp.Or(text(n, "name"), text(n, "remove"), text(n, "header", "key"), text(n, "remove_on_match", "key_matcher", "prefix")); name != "" {
-		return cut(name, most)
-	}
-	keys := []string{}
-	for i := 0; n.Kind == yaml.MappingNode && i < len(n.Content); i += 2 {
-		keys = append(keys, n.Content[i].Value)
-	}
-	if len(keys) == 0 {
-		return fmt.Sprintf("a list of %d", len(n.Content))
-	}
-	return cut("{"+strings.Join(keys, ", ")+"}", most)
-}
-
-func cut(s string, most int) string {
 	if len(s) > most {
 		return s[:most] + "…"
 	}

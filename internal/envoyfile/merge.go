@@ -47,15 +47,13 @@ func Merge(f File, o Options) (out []byte, changed []string, err error) {
 		return nil, nil, err
 	}
 	renameAnchors(want.bootstrap)
-	m := &merger{name: f.Name, root: root, want: want, mine: map[string]bool{}}
-	m.find("listeners", ownListeners)
-	m.find("clusters", ownClusters)
+	m := &merger{name: f.Name, root: root, want: want}
 	m.clients(o)
 	for _, key := range []string{"bootstrap_extensions", "overload_manager", "layered_runtime"} {
 		m.bootstrap(key)
 	}
+	m.replace("clusters", ownClusters) // first: the listeners of an earlier merge say which are Baton's
 	m.replace("listeners", ownListeners)
-	m.replace("clusters", ownClusters)
 	if o.PluginTLS && get(named(items(root, "static_resources", "clusters"), "extproc"), "transport_socket") == nil {
 		m.changed = append(m.changed, NoteTLS)
 	}
@@ -146,7 +144,6 @@ type merger struct {
 	name    string
 	root    *yaml.Node
 	want    *config
-	mine    map[string]bool // listeners and clusters of an earlier merge, as list/name
 	changed []string
 	errs    []error
 }
@@ -159,6 +156,11 @@ func (m *merger) fail(n *yaml.Node, format string, args ...any) {
 	m.errs = append(m.errs, fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...)))
 }
 
+// tell notes what was changed that was the user's.
+func (m *merger) tell(was *yaml.Node, format string, args ...any) {
+	m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s", m.name, real(was).Line, fmt.Sprintf(format, args...)))
+}
+
 // own returns the value of a key as a node that may be changed: it makes an empty one where there is none.
 func (m *merger) own(in *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
 	i := at(in, key)
@@ -167,7 +169,7 @@ func (m *merger) own(in *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
 		set(in, key, n)
 		return n
 	}
-	n := m.aloneIn(in, i)
+	n := m.alone(in.Content[i])
 	if isNull(n) {
 		n.Kind, n.Tag, n.Value = kind, "", ""
 	}
@@ -178,31 +180,25 @@ func (m *merger) own(in *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
 	return n
 }
 
-// aloneIn returns an element as a node that may be changed with nothing else: a copy takes the place of an alias, of
-// which others are. Those that are aliases of the element stand for a copy, which has its anchor, from then on.
-func (m *merger) aloneIn(in *yaml.Node, i int) *yaml.Node {
-	n := in.Content[i]
+// alone makes a node one that may be changed with nothing else: a copy takes the place of an alias, of which others
+// are. Those that are aliases of the node stand for a copy, which has its anchor, from then on.
+func (m *merger) alone(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
-		in.Content[i] = copied(real(n))
-		return in.Content[i]
+		*n = *copied(real(n))
+		return n
 	}
 	var kept *yaml.Node
-	walk(m.root, func(in *yaml.Node) {
-		for i, c := range in.Content {
-			switch {
-			case c.Kind != yaml.AliasNode || c.Alias != n:
-			case kept == nil:
-				kept = copied(n)
-				kept.Anchor = n.Anchor
-				in.Content[i] = kept
-			default:
-				c.Alias = kept
-			}
+	walk(m.root, func(c *yaml.Node) {
+		switch {
+		case c.Kind != yaml.AliasNode || c.Alias != n:
+		case kept == nil:
+			kept = c
+			*c = *copied(n)
+			c.Anchor, n.Anchor = n.Anchor, ""
+		default:
+			c.Alias = kept
 		}
 	})
-	if kept != nil {
-		n.Anchor = ""
-	}
 	return n
 }
 
@@ -214,7 +210,7 @@ func (m *merger) must(in *yaml.Node, key string, value *yaml.Node) {
 	}
 	set(in, key, clone(value))
 	if was != nil {
-		m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s was %s, and is %s now", m.name, was.Line, key, short(was), short(value)))
+		m.tell(was, "%s was %s, and is %s now", key, short(was), short(value))
 	}
 }
 
@@ -242,20 +238,16 @@ func (m *merger) bootstrap(key string) {
 // join adds elements to a list. One of the same name that differs is replaced, and told of.
 func (m *merger) join(in *yaml.Node, key string, add []*yaml.Node) {
 	list := m.own(in, key, yaml.SequenceNode)
-next:
 	for _, a := range add {
-		for i, have := range list.Content {
-			have = real(have)
-			if is := keyOf(a); is == "" || is != keyOf(have) {
-				continue
-			}
-			if !equal(a, have) {
-				list.Content[i] = clone(a)
-				m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s: %s was another one, and is Baton's now", m.name, have.Line, key, keyOf(a)))
-			}
-			continue next
+		is := keyOf(a)
+		i := slices.IndexFunc(list.Content, func(n *yaml.Node) bool { return is != "" && keyOf(n) == is })
+		switch {
+		case i < 0:
+			list.Content = append(list.Content, clone(a))
+		case !equal(a, list.Content[i]):
+			m.tell(list.Content[i], "%s: %s was another one, and is Baton's now", key, is)
+			list.Content[i] = clone(a)
 		}
-		list.Content = append(list.Content, clone(a))
 	}
 }
 
@@ -268,11 +260,11 @@ func (m *merger) strip(http, wantHTTP *yaml.Node) {
 		m.join(http, key, []*yaml.Node{want})
 		return
 	}
+	list := m.own(http, key, yaml.SequenceNode)
+	have = m.alone(list.Content[slices.Index(items(list), have)])
+	to := m.own(m.own(have, "typed_config", yaml.MappingNode), "mutations", yaml.SequenceNode)
 	for _, w := range items(want, "typed_config", "mutations") {
-		if !slices.ContainsFunc(items(have, "typed_config", "mutations"), func(n *yaml.Node) bool { return equal(w, n) }) {
-			list := m.own(http, key, yaml.SequenceNode)
-			have = m.aloneIn(list, slices.IndexFunc(list.Content, func(n *yaml.Node) bool { return text(n, "name") == text(want, "name") }))
-			to := m.own(m.own(have, "typed_config", yaml.MappingNode), "mutations", yaml.SequenceNode)
+		if !slices.ContainsFunc(to.Content, func(n *yaml.Node) bool { return equal(w, n) }) {
 			to.Content = append(to.Content, clone(w))
 		}
 	}
@@ -280,14 +272,7 @@ func (m *merger) strip(http, wantHTTP *yaml.Node) {
 
 // keyOf is what tells elements of a list apart.
 func keyOf(n *yaml.Node) string {
-	n = real(n)
-	if n.Kind == yaml.ScalarNode {
-		return n.Value
-	}
-	if name := text(n, "name"); name != "" {
-		return name
-	}
-	return strings.ToLower(text(n, "header", "key"))
+	return cmp.Or(real(n).Value, text(n, "name"), strings.ToLower(text(n, "header", "key")))
 }
 
 // replace puts Baton's own listeners or clusters into their list: in place of those of an earlier merge, or at its end.
@@ -298,7 +283,7 @@ func (m *merger) replace(list string, roles []string) {
 		w := named(wanted, role)
 		i := slices.IndexFunc(to.Content, func(n *yaml.Node) bool { return text(real(n), "name") == role })
 		switch {
-		case i >= 0 && !m.mine[list+"/"+role]:
+		case i >= 0 && !m.ours(list, role, real(to.Content[i])):
 			if w != nil {
 				m.fail(real(to.Content[i]), "the name %s in %s is taken: Baton needs it; give yours another one", role, list)
 			}
@@ -311,7 +296,7 @@ func (m *merger) replace(list string, roles []string) {
 				set(to.Content[i], "transport_socket", was.Content[tls])
 			}
 			if !same(was, to.Content[i]) {
-				m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s in %s was otherwise, and is as Baton writes it now", m.name, was.Line, role, list))
+				m.tell(was, "%s in %s was otherwise, and is as Baton writes it now", role, list)
 			}
 		case w != nil:
 			to.Content = append(to.Content, clone(w))
@@ -323,14 +308,6 @@ func (m *merger) replace(list string, roles []string) {
 func same(a, b *yaml.Node) bool {
 	var x, y any
 	return a.Decode(&x) == nil && b.Decode(&y) == nil && reflect.DeepEqual(x, y)
-}
-
-// find keeps which listeners or clusters are of an earlier merge: before this one adds its own.
-func (m *merger) find(list string, roles []string) {
-	for _, role := range roles {
-		n := named(items(m.root, "static_resources", list), role)
-		m.mine[list+"/"+role] = n != nil && m.ours(list, role, n)
-	}
 }
 
 // ours says that a listener or cluster is of an earlier merge.
@@ -345,8 +322,9 @@ func (m *merger) ours(list, role string, n *yaml.Node) bool {
 		return internalOf(n) == role
 	default: // a name that others may choose, too: Baton's filters ask there, or it is as Baton writes it
 		asked := false
-		if m.mine["listeners/main_leg"] {
-			walk(named(items(m.root, "static_resources", "listeners"), "main_leg"), func(n *yaml.Node) { asked = asked || text(n, "cluster_name") == role })
+		main := named(items(m.root, "static_resources", "listeners"), "main_leg")
+		if main != nil && m.ours("listeners", "main_leg", main) {
+			walk(main, func(n *yaml.Node) { asked = asked || text(n, "cluster_name") == role })
 		}
 		w := named(m.want.clusters, role)
 		return asked || w != nil && equal(without(w, "load_assignment"), n)
@@ -366,8 +344,8 @@ func (m *merger) clients(o Options) {
 			to := clustersOf(http)
 			if slices.Contains(to, "main_leg") || slices.Contains(to, cluster) {
 				found = true
-				l, http = m.alone(l, https(l)[i])
-				m.client(l, http, cluster)
+				l = m.aloneBelow(m.root, l)
+				m.client(l, m.aloneBelow(l, https(l)[i]), cluster)
 			}
 		}
 	}
@@ -382,7 +360,7 @@ func (m *merger) client(l, http *yaml.Node, cluster string) {
 	wantHTTP := https(want)[0]
 	wantHost := items(wantHTTP, "route_config", "virtual_hosts")[0]
 	hosts := m.own(m.own(http, "route_config", yaml.MappingNode), "virtual_hosts", yaml.SequenceNode)
-	for i, host := range hosts.Content {
+	for _, host := range hosts.Content {
 		here := false
 		for j, route := range items(host, "routes") {
 			to := destinations(route)
@@ -390,8 +368,8 @@ func (m *merger) client(l, http *yaml.Node, cluster string) {
 			switch {
 			case byName && to[0] == cluster || slices.Contains(to, "main_leg"):
 				here = true
-				host = m.aloneIn(hosts, i)
-				m.route(m.aloneIn(m.own(host, "routes", yaml.SequenceNode), j), wantHost, http)
+				m.alone(host)
+				m.route(m.alone(m.own(host, "routes", yaml.SequenceNode).Content[j]), wantHost, http)
 			case !byName && slices.Contains(to, cluster):
 				m.fail(route, "this route leads to %s by more than a name (weighted_clusters, cluster_header, …), which would be lost: write it with cluster alone, or as several routes", cluster)
 			}
@@ -407,18 +385,12 @@ func (m *merger) client(l, http *yaml.Node, cluster string) {
 	m.http(l, http, want, wantHTTP)
 }
 
-// alone returns a listener and its configuration of HTTP as nodes that may be changed with no other listener.
-func (m *merger) alone(l, http *yaml.Node) (*yaml.Node, *yaml.Node) {
-	below := way(l, http)
-	n := m.root
-	for _, i := range way(m.root, l) {
-		n = m.aloneIn(n, i)
+// aloneBelow is alone for what is below a node, with all between them.
+func (m *merger) aloneBelow(n, below *yaml.Node) *yaml.Node {
+	for _, i := range way(n, below) {
+		n = m.alone(n.Content[i])
 	}
-	l = n
-	for _, i := range below {
-		n = m.aloneIn(n, i)
-	}
-	return l, n
+	return n
 }
 
 // http gives the listener itself what it needs.
@@ -438,7 +410,7 @@ func (m *merger) http(l, http, want, wantHTTP *yaml.Node) {
 			advise(http, key, wantHTTP.Content[i+1])
 		}
 	}
-	if len(https(l)) > 1 {
+	if len(clustersOf(https(l)...)) > 1 {
 		return // nor are its other filter chains
 	}
 	for _, key := range []string{"per_connection_buffer_limit_bytes", "max_connections_to_accept_per_socket_event"} {
@@ -473,11 +445,11 @@ func (m *merger) route(route, wantHost, http *yaml.Node) {
 	bounds := []string{"idle_timeout", "max_stream_duration"}
 	if streamBound(http) != nil { // which stays for other routes
 		bounds = bounds[:1]
-		m.must(to, "max_stream_duration", &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{key("max_stream_duration"), key("0s")}})
+		m.must(to, "max_stream_duration", &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{scalar("max_stream_duration"), scalar("0s")}})
 	}
 	for _, key := range bounds {
 		if i := at(to, key); i >= 0 {
-			m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s was %s, and is gone now", m.name, to.Content[i].Line, key, short(to.Content[i])))
+			m.tell(to.Content[i], "%s was %s, and is gone now", key, short(to.Content[i]))
 			to.Content = slices.Delete(to.Content, i-1, i+1)
 		}
 	}
@@ -588,10 +560,10 @@ func Split(p envoy.Params) (map[string][]byte, error) {
 		"lds.yaml":       resources("listener.v3.Listener", slices.DeleteFunc(slices.Clone(want.listeners), func(l *yaml.Node) bool { return l == client })),
 		"cds.yaml":       resources("cluster.v3.Cluster", want.clusters),
 		"client.yaml": {Kind: yaml.MappingNode, HeadComment: "# What your own listener needs. Not a file that Envoy reads.", Content: []*yaml.Node{
-			key("listener"), without(client, "filter_chains", "address", "name"),
-			key("http_connection_manager"), without(http, "route_config", "stat_prefix"),
-			key("virtual_host"), without(host, "routes", "name", "domains"),
-			key("route"), without(items(host, "routes")[0], "match"),
+			scalar("listener"), without(client, "filter_chains", "address", "name"),
+			scalar("http_connection_manager"), without(http, "route_config", "stat_prefix"),
+			scalar("virtual_host"), without(host, "routes", "name", "domains"),
+			scalar("route"), without(items(host, "routes")[0], "match"),
 		}},
 	}
 	for name, n := range files {
@@ -610,10 +582,8 @@ func resources(kind string, list []*yaml.Node) *yaml.Node {
 	seq := &yaml.Node{Kind: yaml.SequenceNode}
 	for _, n := range list {
 		r := clone(n)
-		r.Content = append([]*yaml.Node{key("@type"), key("type.googleapis.com/envoy.config." + kind)}, r.Content...)
+		r.Content = append([]*yaml.Node{scalar("@type"), scalar("type.googleapis.com/envoy.config." + kind)}, r.Content...)
 		seq.Content = append(seq.Content, r)
 	}
-	return &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{key("resources"), seq}}
+	return &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{scalar("resources"), seq}}
 }
-
-func key(name string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: name} }

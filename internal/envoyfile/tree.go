@@ -98,16 +98,16 @@ func items(n *yaml.Node, keys ...string) []*yaml.Node {
 	return out
 }
 
-// set gives a key of a mapping a value, and returns what it was.
-func set(m *yaml.Node, key string, value *yaml.Node) (was *yaml.Node) {
+// set gives a key of a mapping a value.
+func set(m *yaml.Node, key string, value *yaml.Node) {
 	if i := at(m, key); i >= 0 {
-		was = m.Content[i]
 		m.Content[i] = value
-		return was
+		return
 	}
-	m.Content = append(m.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: key}, value)
-	return nil
+	m.Content = append(m.Content, scalar(key), value)
 }
+
+func scalar(value string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: value} }
 
 // copied is clone, without the anchors: the original has them.
 func copied(n *yaml.Node) *yaml.Node {
@@ -150,22 +150,16 @@ func walk(n *yaml.Node, visit func(*yaml.Node)) {
 
 // anchored makes each alias follow its anchor: parts of a document that are moved may leave theirs behind. An
 // alias whose anchor is not written before it becomes what it stands for.
-func anchored(n *yaml.Node) {
+func anchored(doc *yaml.Node) {
 	written := map[string]bool{}
-	var mend func(n *yaml.Node)
-	mend = func(n *yaml.Node) {
-		for i, c := range n.Content {
-			if c.Kind == yaml.AliasNode && !written[c.Value] {
-				n.Content[i] = clone(c.Alias)
-			}
-			c = n.Content[i]
-			if c.Anchor != "" {
-				written[c.Anchor] = true
-			}
-			mend(c)
+	walk(doc, func(n *yaml.Node) {
+		if n.Kind == yaml.AliasNode && !written[n.Value] {
+			*n = *clone(n.Alias)
 		}
-	}
-	mend(n)
+		if n.Anchor != "" {
+			written[n.Anchor] = true
+		}
+	})
 }
 
 // unfold writes a mapping or list in braces on lines of its own if something in it has a comment: in braces there is no
