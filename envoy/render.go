@@ -91,13 +91,8 @@ func Render(name string, v View) ([]byte, error) {
 		},
 		"item": func(n int, name string, v View) (string, error) {
 			s, err := part(name, v)
-			lines := strings.Split(s, "\n")
-			for i, line := range lines {
-				if len(line) >= 2 {
-					lines[i] = line[2:] // "- " of the first, two spaces of the others
-				}
-			}
-			return indent(strings.Join(lines, "\n"), n), err
+			s = strings.TrimPrefix(s, "- ") // and two spaces of the other lines
+			return indent(strings.ReplaceAll(s, "\n  ", "\n"), n), err
 		},
 		"host": func(s string) string {
 			if strings.Contains(s, ":") { // of IPv6

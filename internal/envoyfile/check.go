@@ -116,10 +116,9 @@ func (c *checked) check(want *config) {
 		}
 	}
 	for _, w := range want.listeners {
-		switch role := text(w, "name"); role {
-		case "client":
+		if role := text(w, "name"); role == "client" {
 			c.clients(w)
-		default:
+		} else {
 			c.leg(role, w)
 		}
 	}

@@ -49,8 +49,10 @@ func Merge(f File, o Options) (out []byte, changed []string, err error) {
 	renameAnchors(want.bootstrap)
 	m := &merger{name: f.Name, root: root, want: want}
 	m.clients(o)
-	for _, key := range []string{"bootstrap_extensions", "overload_manager", "layered_runtime"} {
-		m.bootstrap(key)
+	m.join(root, "bootstrap_extensions", items(want.bootstrap, "bootstrap_extensions"))
+	advise(root, "overload_manager", get(want.bootstrap, "overload_manager"))
+	if layers := items(want.bootstrap, "layered_runtime", "layers"); len(layers) > 0 {
+		m.join(m.own(root, "layered_runtime", yaml.MappingNode), "layers", layers)
 	}
 	m.replace("clusters", ownClusters) // first: the listeners of an earlier merge say which are Baton's
 	m.replace("listeners", ownListeners)
@@ -218,20 +220,6 @@ func (m *merger) must(in *yaml.Node, key string, value *yaml.Node) {
 func advise(in *yaml.Node, key string, value *yaml.Node) {
 	if value != nil && get(in, key) == nil {
 		set(in, key, clone(value))
-	}
-}
-
-// bootstrap adds what the root of the file needs.
-func (m *merger) bootstrap(key string) {
-	want := get(m.want.bootstrap, key)
-	switch {
-	case want == nil:
-	case key == "bootstrap_extensions":
-		m.join(m.root, key, want.Content)
-	case key == "layered_runtime":
-		m.join(m.own(m.root, key, yaml.MappingNode), "layers", get(want, "layers").Content)
-	default:
-		advise(m.root, key, want)
 	}
 }
 

@@ -56,8 +56,9 @@ func Flags(fs *flag.FlagSet) func(file string) (*Options, error) {
 			}
 		}
 		o.File = file
-		if o.Write && file == "" || o.Parts != "" && file != "" {
-			errs = append(errs, errors.New("expected --write with FILE, and --parts without"))
+		ofFile := o.Write || o.Listener != "" || o.Cluster != ""
+		if ofFile && file == "" || o.Parts != "" && file != "" {
+			errs = append(errs, errors.New("expected --write, --client-listener and --cluster with FILE, and --parts without"))
 		}
 		return o, errors.Join(errs...)
 	}

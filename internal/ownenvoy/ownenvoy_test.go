@@ -103,7 +103,9 @@ func TestThePluginsConfigurationGivesTheShippedFile(t *testing.T) {
 
 func TestWhatIsWrongIsSaidAtOnce(t *testing.T) {
 	_, _, err := run("--tracing", "here", "--write", "--listen", "unix:///x", "--replica", "host:1")
-	require.EqualError(t, err, "--tracing \"here\": expected host:port\nexpected --write with FILE, and --parts without")
+	require.EqualError(t, err, "--tracing \"here\": expected host:port\nexpected --write, --client-listener and --cluster with FILE, and --parts without")
+	_, _, err = run("--cluster", "llm")
+	require.ErrorContains(t, err, "--cluster with FILE")
 	_, _, err = run("--listen", "unix:///run/x.sock", "--replica", "other:1")
 	require.EqualError(t, err, "replica other:1: Envoy's file needs the address in place of the name \"other\"\n"+
 		"listen unix:///run/x.sock: with other replicas expected host:port: they cannot call each other at a socket")
