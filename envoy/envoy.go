@@ -9,8 +9,7 @@ import (
 // Params are the values that differ between deployments. The zero value of
 // each field gives what the committed files say.
 type Params struct {
-	ClientHost string // where clients reach Envoy; default 127.0.0.1
-	ClientPort int    // default 10000
+	ClientPort int // where clients reach Envoy, at 127.0.0.1; default 10000
 
 	// Where the plugin listens: a unix socket, or host and port when
 	// PluginSocket is "-". Default /run/baton/extproc.sock.
@@ -54,11 +53,10 @@ type Params struct {
 	// reached by those alone who may choose workers.
 	Routing string
 
-	// PickerHost and PickerPort name another endpoint picker, an ext_proc server
+	// PickerPort is where another endpoint picker listens at 127.0.0.1, an ext_proc server
 	// asked before the plugin on each attempt. It makes Routing "direct" where that
 	// is empty. Clients' routing headers stay stripped, and of what requests say
 	// headers alone are believed.
-	PickerHost string
 	PickerPort int
 
 	// TracingHost and TracingPort name an OTLP gRPC collector. Empty: Envoy
@@ -86,8 +84,6 @@ type Params struct {
 	// Envoy gives memory back, from 90 % closes connections after their request, from
 	// 95 % refuses new requests with 503. Set it to what Envoy may use, less a tenth.
 	MaxHeapBytes   int64
-	MaxConnections int    // of clients, the plugin's own included; default 20000; more are closed at once
-	MaxRequests    int    // circuit breaker of every cluster; default 100000
 	Retries        int    // fresh attempts after the first one; default 2
 	DefaultTimeout string // of one attempt where the plugin sets none; default 600s
 
@@ -98,7 +94,6 @@ type Params struct {
 // WithDefaults returns p with the default of each field that says nothing.
 func (p Params) WithDefaults() Params {
 	const socket = "/run/baton/extproc.sock"
-	p.ClientHost = cmp.Or(p.ClientHost, "127.0.0.1")
 	p.ClientPort = cmp.Or(p.ClientPort, 10000)
 	p.PluginSocket = cmp.Or(p.PluginSocket, socket)
 	if p.PluginSocket == "-" {
@@ -110,13 +105,10 @@ func (p Params) WithDefaults() Params {
 		p.PrefillSocket = cmp.Or(p.PrefillSocket, filepath.Join(filepath.Dir(p.PluginSocket), "prefill.sock"))
 	}
 	p.MaxBodyBytes = cmp.Or(p.MaxBodyBytes, 64<<20)
-	p.MaxRequests = cmp.Or(p.MaxRequests, 100000)
-	p.MaxConnections = cmp.Or(p.MaxConnections, 20000)
 	p.MaxHeapBytes = cmp.Or(p.MaxHeapBytes, 2<<30)
 	p.Retries = cmp.Or(p.Retries, 2)
 	p.DefaultTimeout = cmp.Or(p.DefaultTimeout, "600s")
 	if p.PickerPort > 0 {
-		p.PickerHost = cmp.Or(p.PickerHost, "127.0.0.1")
 		p.Routing = cmp.Or(p.Routing, "direct")
 	}
 	title := "Baton in your own Envoy, bodies buffered. One plugin per Envoy, over a unix socket."
