@@ -217,18 +217,19 @@ func askEnvoy(at string, socket bool) ([]byte, error) {
 	const most = 256 << 20
 	ctx, cancel := context.WithTimeout(context.Background(), askWithin)
 	defer cancel()
-	client, u := &http.Client{}, "http://"+strings.TrimPrefix(at, "http://")
+	transport := &http.Transport{DisableKeepAlives: true} // and no proxy of the environment
+	u := "http://" + strings.TrimPrefix(at, "http://")
 	if socket {
 		u = "http://envoy"
-		client.Transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(at, "unix://"))
-		}}
+		}
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(u, "/")+"/config_dump", http.NoBody)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := client.Do(req)
+	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("--envoy: %w: expected Envoy's admin there", err)
 	}
