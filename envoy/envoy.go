@@ -9,8 +9,7 @@ import (
 // Params are the values that differ between deployments. The zero value of
 // each field gives what the committed files say.
 type Params struct {
-	ClientHost string // where clients reach Envoy; default 127.0.0.1
-	ClientPort int    // default 10000
+	ClientPort int // where clients reach Envoy, at 127.0.0.1; default 10000
 
 	// Where the plugin listens: a unix socket, or host and port when
 	// PluginSocket is "-". Default /run/baton/extproc.sock.
@@ -54,11 +53,10 @@ type Params struct {
 	// reached by those alone who may choose workers.
 	Routing string
 
-	// PickerHost and PickerPort name another endpoint picker, an ext_proc server
+	// PickerPort is where another endpoint picker listens at 127.0.0.1, an ext_proc server
 	// asked before the plugin on each attempt. It makes Routing "direct" where that
 	// is empty. Clients' routing headers stay stripped, and of what requests say
 	// headers alone are believed.
-	PickerHost string
 	PickerPort int
 
 	// TracingHost and TracingPort name an OTLP gRPC collector. Empty: Envoy
@@ -86,8 +84,6 @@ type Params struct {
 	// Envoy gives memory back, from 90 % closes connections after their request, from
 	// 95 % refuses new requests with 503. Set it to what Envoy may use, less a tenth.
 	MaxHeapBytes   int64
-	MaxConnections int    // of clients, the plugin's own included; default 20000; more are closed at once
-	MaxRequests    int    // circuit breaker of every cluster; default 100000
 	Retries        int    // fresh attempts after the first one; default 2
 	DefaultTimeout string // of one attempt where the plugin sets none; default 600s
 
@@ -97,46 +93,29 @@ type Params struct {
 
 // WithDefaults returns p with the default of each field that says nothing.
 func (p Params) WithDefaults() Params {
-	def := func(s *string, v string) {
-		if *s == "" {
-			*s = v
-		}
-	}
-	num := func(n *int, v int) {
-		if *n == 0 {
-			*n = v
-		}
-	}
-	def(&p.ClientHost, "127.0.0.1")
-	num(&p.ClientPort, 10000)
 	const socket = "/run/baton/extproc.sock"
-	def(&p.PluginSocket, socket)
+	p.ClientPort = cmp.Or(p.ClientPort, 10000)
+	p.PluginSocket = cmp.Or(p.PluginSocket, socket)
 	if p.PluginSocket == "-" {
 		p.PluginSocket = ""
 	}
-	def(&p.AdminSocket, filepath.Join(filepath.Dir(cmp.Or(p.PluginSocket, socket)), "envoy.sock"))
-	def(&p.PrefillHost, "127.0.0.1")
+	p.AdminSocket = cmp.Or(p.AdminSocket, filepath.Join(filepath.Dir(cmp.Or(p.PluginSocket, socket)), "envoy.sock"))
+	p.PrefillHost = cmp.Or(p.PrefillHost, "127.0.0.1")
 	if p.PluginSocket != "" && p.PrefillPort == 0 {
-		def(&p.PrefillSocket, filepath.Join(filepath.Dir(p.PluginSocket), "prefill.sock"))
+		p.PrefillSocket = cmp.Or(p.PrefillSocket, filepath.Join(filepath.Dir(p.PluginSocket), "prefill.sock"))
 	}
-	num(&p.MaxBodyBytes, 64<<20)
-	num(&p.MaxRequests, 100000)
-	num(&p.MaxConnections, 20000)
-	if p.MaxHeapBytes == 0 {
-		p.MaxHeapBytes = 2 << 30
-	}
-	num(&p.Retries, 2)
-	def(&p.DefaultTimeout, "600s")
+	p.MaxBodyBytes = cmp.Or(p.MaxBodyBytes, 64<<20)
+	p.MaxHeapBytes = cmp.Or(p.MaxHeapBytes, 2<<30)
+	p.Retries = cmp.Or(p.Retries, 2)
+	p.DefaultTimeout = cmp.Or(p.DefaultTimeout, "600s")
 	if p.PickerPort > 0 {
-		def(&p.PickerHost, "127.0.0.1")
-		def(&p.Routing, "direct")
+		p.Routing = cmp.Or(p.Routing, "direct")
 	}
-	if p.Title == "" {
-		p.Title = "Baton in your own Envoy, bodies buffered. One plugin per Envoy, over a unix socket."
-		if p.FullDuplex {
-			p.Title = "Baton in your own Envoy, bodies streamed through the plugin (FULL_DUPLEX_STREAMED)."
-		}
+	title := "Baton in your own Envoy, bodies buffered. One plugin per Envoy, over a unix socket."
+	if p.FullDuplex {
+		title = "Baton in your own Envoy, bodies streamed through the plugin (FULL_DUPLEX_STREAMED)."
 	}
+	p.Title = cmp.Or(p.Title, title)
 	if p.Notes == nil {
 		p.Notes = []string{"Written by `make envoy-configs` from standalone.yaml.tmpl: edit that, not this."}
 	}

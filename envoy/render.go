@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"text/template"
 )
@@ -74,7 +75,8 @@ func endpoints(what string, addresses []string) ([]Endpoint, error) {
 
 // Render executes one template. Two functions place a named part, which is
 // written without indentation: `at` at n spaces, and `item`, which takes the one
-// element of a list, as a value of its own.
+// element of a list, as a value of its own. `host` writes an address as YAML reads it
+// within braces, and `isName` says that Envoy has to look it up.
 func Render(name string, v View) ([]byte, error) {
 	t := template.New(name).Option("missingkey=error")
 	part := func(name string, v View) (string, error) {
@@ -89,14 +91,16 @@ func Render(name string, v View) ([]byte, error) {
 		},
 		"item": func(n int, name string, v View) (string, error) {
 			s, err := part(name, v)
-			lines := strings.Split(s, "\n")
-			for i, line := range lines {
-				if len(line) >= 2 {
-					lines[i] = line[2:] // "- " of the first, two spaces of the others
-				}
-			}
-			return indent(strings.Join(lines, "\n"), n), err
+			s = strings.TrimPrefix(s, "- ") // and two spaces of the other lines
+			return indent(strings.ReplaceAll(s, "\n  ", "\n"), n), err
 		},
+		"host": func(s string) string {
+			if strings.Contains(s, ":") { // of IPv6
+				return strconv.Quote(s)
+			}
+			return s
+		},
+		"isName": func(host string) bool { return net.ParseIP(host) == nil },
 	})
 	if _, err := t.ParseFS(templates, "*.tmpl"); err != nil {
 		return nil, fmt.Errorf("envoy: template: %w", err)

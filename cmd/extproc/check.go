@@ -65,15 +65,15 @@ func checkModels(c config.Config, stdout, stderr io.Writer) error {
 	if err != nil {
 		return config.Usage(err)
 	}
-	refused, err := found.refuse(&c)
-	if err != nil {
-		return config.Usage(err)
-	}
 	served := false
 	if found == nil && c.Discovery.File != "" {
 		fmt.Fprintf(stdout, "# %s is not there yet: which models can be served is not known.\n", c.Discovery.File)
 	}
 	if found != nil {
+		refused, err := found.refuse(&c)
+		if err != nil {
+			return config.Usage(err)
+		}
 		world, err := activation.WorldOf(found.workers)
 		if err != nil {
 			return config.Usage(fmt.Errorf("discovery.file %s: %w", c.Discovery.File, err))
@@ -137,9 +137,6 @@ func (l *listed) unusable(name string, out io.Writer) {
 // refuse takes out the workers at addresses where none may be, as serve does, and says why
 // of each.
 func (l *listed) refuse(c *config.Config) (lines []string, err error) {
-	if l == nil {
-		return nil, nil
-	}
 	allowed, err := plugin.Allowed(c)
 	if err != nil {
 		return nil, err

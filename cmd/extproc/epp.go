@@ -3,10 +3,8 @@ package main
 import (
 	"context"
 	"io"
-	"os"
 
 	"github.com/seed-60ae5743/baton/internal/config"
-	"github.com/seed-60ae5743/baton/internal/plugin"
 )
 
 const eppSummary = `Runs the plugin as an endpoint picker of the Gateway API, with the flags of a
@@ -19,6 +17,5 @@ func eppCommand(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	c.In(plugin.Namespace(os.Getenv("NAMESPACE")))
 	return serve(ctx, c, notes, stderr)
 }

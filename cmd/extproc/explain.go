@@ -93,7 +93,8 @@ func postExplain(ctx context.Context, at, path string, body []byte) ([]byte, err
 		return nil, config.Usage(fmt.Errorf("explain: %w", err))
 	}
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // and no proxy of the environment
+	resp, err := client.Do(req)
 	if err != nil {
 		return nil, notReached(ctx, at, host, err)
 	}

@@ -98,6 +98,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	for len(args) > 0 && args[0] == "" { // as a template leaves it where a condition does not hold
 		args = args[1:]
 	}
+	file := stdout // what is printed there is the user's own file, which has to stay as it is
 	stdout, stderr = redact.Writer(stdout), redact.Writer(stderr)
 	if len(args) == 0 {
 		fmt.Fprint(stderr, usage)
@@ -114,7 +115,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "check":
 		err = checkCommand(args[1:], stdout, stderr)
 	case "envoy":
-		err = envoyCommand(args[1:], stdout, stderr)
+		err = envoyCommand(args[1:], file, stderr)
 	case "explain":
 		err = explainCommand(ctx, args[1:], stdout, stderr)
 	case "index":

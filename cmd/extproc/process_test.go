@@ -73,3 +73,18 @@ func TestAnEnvironmentsPasswordIsNotPrinted(t *testing.T) {
 	require.NoError(t, cmd.Wait(), out)
 	require.NotContains(t, out.String(), "hunter2")
 }
+
+// TestNoProxyOfTheEnvironmentIsAsked: an admin's address is one of the user's own network.
+func TestNoProxyOfTheEnvironmentIsAsked(t *testing.T) {
+	body := filepath.Join(t.TempDir(), "body.json")
+	require.NoError(t, os.WriteFile(body, []byte(`{"model":"m","messages":[]}`), 0o600))
+	for name, args := range map[string][]string{
+		"explain": {"explain", "--admin", "0.0.0.0:1", body},
+		"check":   {"check", "--envoy", "0.0.0.0:1"},
+	} {
+		cmd, out := start(t, []string{"HTTP_PROXY=http://127.0.0.1:2"}, args...)
+		require.Error(t, cmd.Wait(), name)
+		require.Contains(t, out.String(), "connect: connection refused", name)
+		require.NotContains(t, out.String(), "proxy", name)
+	}
+}

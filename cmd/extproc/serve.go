@@ -23,12 +23,12 @@ func serveCommand(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	c.In(plugin.Namespace(os.Getenv("NAMESPACE")))
 	return serve(ctx, c, nil, stderr)
 }
 
 // serve runs the plugin, as serve and epp do.
 func serve(ctx context.Context, c config.Config, notes []config.Note, stderr io.Writer) error {
+	c.In(plugin.Namespace(os.Getenv("NAMESPACE")))
 	log, err := telemetry.NewLogger(stderr, c.Log.Level, c.Log.Format)
 	if err == nil { // else plugin.Serve says what is wrong, with all other faults
 		defer ignoreHangup(log)()

@@ -73,8 +73,7 @@ func Refused(status int) bool {
 func (t *Transport) tell(matter, what string, attrs ...any) {
 	t.mu.Lock()
 	now := time.Now()
-	last, known := t.told[matter]
-	again := !known || now.Sub(last) >= tellEvery
+	again := now.Sub(t.told[matter]) >= tellEvery
 	if again {
 		if t.told == nil {
 			t.told = make(map[string]time.Time)

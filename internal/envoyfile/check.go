@@ -2,6 +2,7 @@ package envoyfile
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -115,10 +116,9 @@ func (c *checked) check(want *config) {
 		}
 	}
 	for _, w := range want.listeners {
-		switch role := text(w, "name"); role {
-		case "client":
+		if role := text(w, "name"); role == "client" {
 			c.clients(w)
-		default:
+		} else {
 			c.leg(role, w)
 		}
 	}
@@ -153,10 +153,11 @@ func (c *checked) leg(role string, want *yaml.Node) {
 // clients checks each listener of the user's that leads to the main leg.
 func (c *checked) clients(want *yaml.Node) {
 	found := false
+	var missing []string // what is served from elsewhere, and was not given
 	for _, l := range c.listeners {
 		for _, h := range https(l) {
 			if name := text(h, "rds", "route_config_name"); name != "" && c.routes[name] == nil {
-				c.missing = append(c.missing, name)
+				missing = append(missing, name)
 			}
 			if c.leads(want, l, h) {
 				found = true
@@ -167,8 +168,8 @@ func (c *checked) clients(want *yaml.Node) {
 	}
 	switch {
 	case found:
-	case len(c.missing) > 0:
-		c.absent("client/route/route/cluster", "no route leads to main_leg in what was given; these route configurations are served from elsewhere: "+strings.Join(c.missing, ", "))
+	case len(missing) > 0:
+		c.absent("client/route/route/cluster", "no route leads to main_leg in what was given; these route configurations are served from elsewhere: "+strings.Join(missing, ", "))
 	default:
 		c.absent("client/route/route/cluster", "no route of a listener leads to a cluster whose endpoint is the internal listener main_leg")
 	}
@@ -181,11 +182,19 @@ func (c *checked) leads(want, l, http *yaml.Node) (any bool) {
 	for _, host := range c.hosts(http) {
 		here := false
 		for _, route := range items(host, "routes") {
-			if to != "" && text(route, "route", "cluster") == to {
-				here = true
-				c.compare("client/route", without(items(wantHost, "routes")[0], "match"), route, l)
-				c.bounds(route, http, l)
+			if to == "" || !slices.Contains(destinations(route), to) {
+				continue
 			}
+			here = true
+			wantRoute := without(items(wantHost, "routes")[0], "match")
+			if text(route, "route", "cluster") == "" { // by weights
+				set(wantRoute, "route", without(get(wantRoute, "route"), "cluster"))
+			}
+			c.compare("client/route", wantRoute, route, l)
+			if n := get(route, "request_body_buffer_limit"); n != nil { // it goes before the virtual host's
+				c.compare("client/route/request_body_buffer_limit", get(wantHost, "request_body_buffer_limit"), n, l)
+			}
+			c.bounds(route, http, l)
 		}
 		if here {
 			c.compare("client/host", without(wantHost, "routes", "name", "domains"), host, l)
@@ -248,14 +257,10 @@ func (c *checked) absent(place, why string) {
 // without copies a mapping, but for some keys.
 func without(m *yaml.Node, keys ...string) *yaml.Node {
 	out := &yaml.Node{Kind: yaml.MappingNode, Line: m.Line}
-next:
 	for i := 0; i < len(m.Content); i += 2 {
-		for _, k := range keys {
-			if m.Content[i].Value == k {
-				continue next
-			}
+		if !slices.Contains(keys, m.Content[i].Value) {
+			out.Content = append(out.Content, m.Content[i], m.Content[i+1])
 		}
-		out.Content = append(out.Content, m.Content[i], m.Content[i+1])
 	}
 	return out
 }

@@ -41,10 +41,17 @@ var least = map[string]bool{
 	"max_connections_to_accept_per_socket_event": true,
 }
 
+// equal says that nothing differs.
+func equal(want, is *yaml.Node) bool {
+	c := comparer{}
+	c.compare("x", want, is, 0)
+	return len(c.found) == 0
+}
+
 // compare compares one value. place ends with its key.
 func (c *comparer) compare(place string, want, is *yaml.Node, line int) {
 	want, is = real(want), real(is)
-	if is == nil {
+	if is == nil || isNull(is) && !isNull(want) {
 		if want.Kind == yaml.ScalarNode && unsaid(place[strings.LastIndexByte(place, '/')+1:], want.Value) {
 			return
 		}
@@ -62,7 +69,11 @@ func (c *comparer) compare(place string, want, is *yaml.Node, line int) {
 	case want.Kind == yaml.MappingNode && is.Kind == yaml.MappingNode:
 		for i := 0; i < len(want.Content); i += 2 {
 			key := want.Content[i].Value
-			c.compare(place+"/"+key, want.Content[i+1], get(is, key), line)
+			var have *yaml.Node // and not get: null is a value in an answer of JSON
+			if j := at(is, key); j >= 0 {
+				have = is.Content[j]
+			}
+			c.compare(place+"/"+key, want.Content[i+1], have, line)
 		}
 	case want.Kind == yaml.SequenceNode && is.Kind == yaml.SequenceNode:
 		c.list(place, items(want), items(is), line)
@@ -154,23 +165,18 @@ func (c *comparer) same(key, want, is string) bool {
 func short(n *yaml.Node) string {
 	const most = 60
 	n = real(n)
-	if n.Kind == yaml.ScalarNode {
-		return cut(n.Value, most)
+	s := cmp.Or(n.Value, text(n, "name"), text(n, "remove"), text(n, "header", "key"), text(n, "remove_on_match", "key_matcher", "prefix"))
+	switch {
+	case s != "" || n.Kind == yaml.ScalarNode:
+	case n.Kind == yaml.MappingNode && len(n.Content) > 0:
+		keys := []string{}
+		for i := 0; i < len(n.Content); i += 2 {
+			keys = append(keys, n.Content[i].Value)
+		}
+		s = "{" + strings.Join(keys, ", ") + "}"
+	default:
+		s = fmt.Sprintf("a list of %d", len(n.Content))
 	}
-	if name := cmp.Or(text(n, "name"), text(n, "remove"), text(n, "header", "key"), text(n, "remove_on_match", "key_matcher", "prefix")); name != "" {
-		return cut(name, most)
-	}
-	keys := []string{}
-	for i := 0; n.Kind == yaml.MappingNode && i < len(n.Content); i += 2 {
-		keys = append(keys, n.Content[i].Value)
-	}
-	if len(keys) == 0 {
-		return fmt.Sprintf("a list of %d", len(n.Content))
-	}
-	return cut("{"+strings.Join(keys, ", ")+"}", most)
-}
-
-func cut(s string, most int) string {
 	if len(s) > most {
 		return s[:most] + "…"
 	}

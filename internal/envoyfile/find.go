@@ -2,6 +2,7 @@ package envoyfile
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -15,7 +16,6 @@ type config struct {
 	listeners []*yaml.Node
 	clusters  []*yaml.Node
 	routes    map[string]*yaml.Node // route configurations that are served by name (RDS)
-	missing   []string              // what is served from elsewhere, and was not given
 	from      map[*yaml.Node]string // the file of a listener or cluster
 	dump      bool                  // a running Envoy has told it: lines mean nothing
 }
@@ -42,10 +42,10 @@ func (c *config) started(name string, root *yaml.Node) {
 	c.bootstrap = root
 	c.from[root] = name
 	for _, l := range items(root, "static_resources", "listeners") {
-		c.addListener(name, l)
+		c.keep(&c.listeners, name, l)
 	}
 	for _, cl := range items(root, "static_resources", "clusters") {
-		c.addCluster(name, cl)
+		c.keep(&c.clusters, name, cl)
 	}
 }
 
@@ -56,49 +56,35 @@ func (c *config) dumped(name string, part *yaml.Node) {
 		c.from[b] = name
 	}
 	for _, l := range items(part, "static_listeners") {
-		c.addListener(name, get(l, "listener"))
+		c.keep(&c.listeners, name, get(l, "listener"))
 	}
 	for _, l := range items(part, "dynamic_listeners") {
-		c.addListener(name, get(l, "active_state", "listener"))
+		c.keep(&c.listeners, name, get(l, "active_state", "listener"))
 	}
-	for _, list := range []string{"static_clusters", "dynamic_active_clusters"} {
-		for _, cl := range items(part, list) {
-			c.addCluster(name, get(cl, "cluster"))
-		}
+	for _, cl := range slices.Concat(items(part, "static_clusters"), items(part, "dynamic_active_clusters")) {
+		c.keep(&c.clusters, name, get(cl, "cluster"))
 	}
 	for _, r := range items(part, "dynamic_route_configs") {
-		c.routed(get(r, "route_config"))
+		c.routes[text(r, "route_config", "name")] = get(r, "route_config")
 	}
 }
 
 func (c *config) resource(name string, r *yaml.Node) {
 	switch kind := text(r, "@type"); kind[strings.LastIndexByte(kind, '.')+1:] {
 	case "Listener":
-		c.addListener(name, r)
+		c.keep(&c.listeners, name, r)
 	case "Cluster":
-		c.addCluster(name, r)
+		c.keep(&c.clusters, name, r)
 	case "RouteConfiguration":
-		c.routed(r)
-	}
-}
-
-func (c *config) addListener(name string, l *yaml.Node) {
-	if l != nil {
-		c.listeners = append(c.listeners, l)
-		c.from[l] = name
-	}
-}
-
-func (c *config) addCluster(name string, cl *yaml.Node) {
-	if cl != nil {
-		c.clusters = append(c.clusters, cl)
-		c.from[cl] = name
-	}
-}
-
-func (c *config) routed(r *yaml.Node) {
-	if r != nil {
 		c.routes[text(r, "name")] = r
+	}
+}
+
+// keep adds a listener or cluster, if there is one.
+func (c *config) keep(to *[]*yaml.Node, file string, n *yaml.Node) {
+	if n != nil {
+		*to = append(*to, n)
+		c.from[n] = file
 	}
 }
 
@@ -129,13 +115,21 @@ func (c *config) hosts(http *yaml.Node) []*yaml.Node {
 // filterOf finds the filter of Baton that says that it is so in its metadata.
 func filterOf(http *yaml.Node, is string) *yaml.Node {
 	for _, f := range items(http, "http_filters") {
-		for _, m := range items(f, "typed_config", "grpc_service", "initial_metadata") {
-			if text(m, "key") == "x-baton-filter" && text(m, "value") == is {
-				return get(f, "typed_config")
-			}
+		if metadata(get(f, "typed_config"), "x-baton-filter") == is {
+			return get(f, "typed_config")
 		}
 	}
 	return nil
+}
+
+// metadata is what a filter tells the plugin of itself under a key, or "".
+func metadata(filter *yaml.Node, key string) string {
+	for _, m := range items(filter, "grpc_service", "initial_metadata") {
+		if text(m, "key") == key {
+			return text(m, "value")
+		}
+	}
+	return ""
 }
 
 // roles are the listeners and clusters by what they are for, as the templates call them. They may have other names.
@@ -169,11 +163,11 @@ func (c *config) roles(sync string) roles {
 				}
 			}
 		}
-		if sync != "" && addressOf(l) == sync {
+		if sync != "" && text(l, "address", "pipe", "path") == sync {
 			take(r.listener, "sync_leg", l)
 		}
 	}
-	for _, role := range []string{"main_leg", "prefill_leg", "sync_leg"} {
+	for _, role := range ownListeners {
 		take(r.listener, role, named(c.listeners, role))
 	}
 	for _, cl := range c.clusters {
@@ -181,17 +175,15 @@ func (c *config) roles(sync string) roles {
 			take(r.cluster, r.names[inner], cl)
 		}
 	}
-	for _, role := range []string{"extproc", "main_leg", "prefill_leg", "decode", "prefill", "picker", "otel_collector"} {
+	for _, role := range ownClusters {
 		take(r.cluster, role, named(c.clusters, role))
 	}
 	return r
 }
 
 func named(list []*yaml.Node, name string) *yaml.Node {
-	for _, n := range list {
-		if text(n, "name") == name {
-			return n
-		}
+	if i := slices.IndexFunc(list, func(n *yaml.Node) bool { return text(n, "name") == name }); i >= 0 {
+		return list[i]
 	}
 	return nil
 }
@@ -208,15 +200,6 @@ func internalOf(cluster *yaml.Node) string {
 	return ""
 }
 
-// addressOf is a listener's address: a path, or host:port.
-func addressOf(listener *yaml.Node) string {
-	a := get(listener, "address")
-	if path := text(a, "pipe", "path"); path != "" {
-		return path
-	}
-	return text(a, "socket_address", "address") + ":" + text(a, "socket_address", "port_value")
-}
-
 // form returns the parameters with what a configuration itself says of its form.
 func (r roles) form(p envoy.Params) envoy.Params {
 	for _, h := range https(r.listener["main_leg"]) {
@@ -224,11 +207,7 @@ func (r roles) form(p envoy.Params) envoy.Params {
 		if mode := text(f, "processing_mode", "request_body_mode"); mode != "" {
 			p.FullDuplex = mode == "FULL_DUPLEX_STREAMED"
 		}
-		for _, m := range items(f, "grpc_service", "initial_metadata") {
-			if text(m, "key") == "x-baton-routing" {
-				p.Routing = text(m, "value")
-			}
-		}
+		p.Routing = cmp.Or(metadata(f, "x-baton-routing"), p.Routing)
 		p.Mirrors = p.Mirrors || f != nil && r.listener["prefill_leg"] != nil
 	}
 	return p

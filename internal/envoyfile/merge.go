@@ -2,9 +2,11 @@ package envoyfile
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -45,15 +47,15 @@ func Merge(f File, o Options) (out []byte, changed []string, err error) {
 		return nil, nil, err
 	}
 	renameAnchors(want.bootstrap)
-	m := &merger{name: f.Name, root: root, want: want, mine: map[string]bool{}}
-	m.find("listeners", ownListeners)
-	m.find("clusters", ownClusters)
-	m.client(o)
-	for _, key := range []string{"bootstrap_extensions", "overload_manager", "layered_runtime"} {
-		m.bootstrap(key)
+	m := &merger{name: f.Name, root: root, want: want}
+	m.clients(o)
+	m.join(root, "bootstrap_extensions", items(want.bootstrap, "bootstrap_extensions"))
+	advise(root, "overload_manager", get(want.bootstrap, "overload_manager"))
+	if layers := items(want.bootstrap, "layered_runtime", "layers"); len(layers) > 0 {
+		m.join(m.own(root, "layered_runtime", yaml.MappingNode), "layers", layers)
 	}
+	m.replace("clusters", ownClusters) // first: the listeners of an earlier merge say which are Baton's
 	m.replace("listeners", ownListeners)
-	m.replace("clusters", ownClusters)
 	if o.PluginTLS && get(named(items(root, "static_resources", "clusters"), "extproc"), "transport_socket") == nil {
 		m.changed = append(m.changed, NoteTLS)
 	}
@@ -144,7 +146,6 @@ type merger struct {
 	name    string
 	root    *yaml.Node
 	want    *config
-	mine    map[string]bool // listeners and clusters of an earlier merge, as list/name
 	changed []string
 	errs    []error
 }
@@ -157,32 +158,62 @@ func (m *merger) fail(n *yaml.Node, format string, args ...any) {
 	m.errs = append(m.errs, fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...)))
 }
 
-// own is own of the tree, with its error kept.
-func (m *merger) own(n *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
-	below, err := own(m.root, n, key, kind)
-	if err != nil {
-		m.errs = append(m.errs, fmt.Errorf("%s: %w", m.name, err))
+// tell notes what was changed that was the user's.
+func (m *merger) tell(was *yaml.Node, format string, args ...any) {
+	m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s", m.name, real(was).Line, fmt.Sprintf(format, args...)))
+}
+
+// own returns the value of a key as a node that may be changed: it makes an empty one where there is none.
+func (m *merger) own(in *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
+	i := at(in, key)
+	if i < 0 {
+		n := &yaml.Node{Kind: kind}
+		set(in, key, n)
+		return n
+	}
+	n := m.alone(in.Content[i])
+	if isNull(n) {
+		n.Kind, n.Tag, n.Value = kind, "", ""
+	}
+	if n.Kind != kind {
+		m.fail(n, "%s is neither a mapping nor a list as Envoy reads it", key)
 		return &yaml.Node{Kind: kind}
 	}
-	return below
+	return n
+}
+
+// alone makes a node one that may be changed with nothing else: a copy takes the place of an alias, of which others
+// are. Those that are aliases of the node stand for a copy, which has its anchor, from then on.
+func (m *merger) alone(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		*n = *copied(real(n))
+		return n
+	}
+	var kept *yaml.Node
+	walk(m.root, func(c *yaml.Node) {
+		switch {
+		case c.Kind != yaml.AliasNode || c.Alias != n:
+		case kept == nil:
+			kept = c
+			*c = *copied(n)
+			c.Anchor, n.Anchor = n.Anchor, ""
+		default:
+			c.Alias = kept
+		}
+	})
+	return n
 }
 
 // must gives a key the value that Baton needs, and tells of another one that was there.
 func (m *merger) must(in *yaml.Node, key string, value *yaml.Node) {
 	was := get(in, key)
-	if was != nil && (&comparer{}).equal(value, was) {
+	if was != nil && equal(value, was) {
 		return
 	}
 	set(in, key, clone(value))
 	if was != nil {
-		m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s was %s, and is %s now", m.name, was.Line, key, short(was), short(value)))
+		m.tell(was, "%s was %s, and is %s now", key, short(was), short(value))
 	}
-}
-
-// equal says that nothing differs.
-func (c *comparer) equal(want, is *yaml.Node) bool {
-	c.compare("x", want, is, 0)
-	return len(c.found) == 0
 }
 
 // advise gives a key a value if it has none.
@@ -192,37 +223,19 @@ func advise(in *yaml.Node, key string, value *yaml.Node) {
 	}
 }
 
-// bootstrap adds what the root of the file needs.
-func (m *merger) bootstrap(key string) {
-	want := get(m.want.bootstrap, key)
-	switch {
-	case want == nil:
-	case key == "bootstrap_extensions":
-		m.join(m.root, key, want.Content)
-	case key == "layered_runtime":
-		m.join(m.own(m.root, key, yaml.MappingNode), "layers", get(want, "layers").Content)
-	default:
-		advise(m.root, key, want)
-	}
-}
-
 // join adds elements to a list. One of the same name that differs is replaced, and told of.
 func (m *merger) join(in *yaml.Node, key string, add []*yaml.Node) {
 	list := m.own(in, key, yaml.SequenceNode)
-next:
 	for _, a := range add {
-		for i, have := range list.Content {
-			have = real(have)
-			if is := keyOf(a); is == "" || is != keyOf(have) {
-				continue
-			}
-			if !(&comparer{}).equal(a, have) {
-				list.Content[i] = clone(a)
-				m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s: %s was another one, and is Baton's now", m.name, have.Line, key, keyOf(a)))
-			}
-			continue next
+		is := keyOf(a)
+		i := slices.IndexFunc(list.Content, func(n *yaml.Node) bool { return is != "" && keyOf(n) == is })
+		switch {
+		case i < 0:
+			list.Content = append(list.Content, clone(a))
+		case !equal(a, list.Content[i]):
+			m.tell(list.Content[i], "%s: %s was another one, and is Baton's now", key, is)
+			list.Content[i] = clone(a)
 		}
-		list.Content = append(list.Content, clone(a))
 	}
 }
 
@@ -235,12 +248,11 @@ func (m *merger) strip(http, wantHTTP *yaml.Node) {
 		m.join(http, key, []*yaml.Node{want})
 		return
 	}
+	list := m.own(http, key, yaml.SequenceNode)
+	have = m.alone(list.Content[slices.Index(items(list), have)])
+	to := m.own(m.own(have, "typed_config", yaml.MappingNode), "mutations", yaml.SequenceNode)
 	for _, w := range items(want, "typed_config", "mutations") {
-		same := func(n *yaml.Node) bool { return (&comparer{}).equal(w, n) }
-		if !slices.ContainsFunc(items(have, "typed_config", "mutations"), same) {
-			list := m.own(http, key, yaml.SequenceNode)
-			have = alone(m.root, list, slices.IndexFunc(list.Content, func(n *yaml.Node) bool { return text(n, "name") == text(want, "name") }))
-			to := m.own(m.own(have, "typed_config", yaml.MappingNode), "mutations", yaml.SequenceNode)
+		if !slices.ContainsFunc(to.Content, func(n *yaml.Node) bool { return equal(w, n) }) {
 			to.Content = append(to.Content, clone(w))
 		}
 	}
@@ -248,14 +260,7 @@ func (m *merger) strip(http, wantHTTP *yaml.Node) {
 
 // keyOf is what tells elements of a list apart.
 func keyOf(n *yaml.Node) string {
-	n = real(n)
-	if n.Kind == yaml.ScalarNode {
-		return n.Value
-	}
-	if name := text(n, "name"); name != "" {
-		return name
-	}
-	return strings.ToLower(text(n, "header", "key"))
+	return cmp.Or(real(n).Value, text(n, "name"), strings.ToLower(text(n, "header", "key")))
 }
 
 // replace puts Baton's own listeners or clusters into their list: in place of those of an earlier merge, or at its end.
@@ -266,7 +271,7 @@ func (m *merger) replace(list string, roles []string) {
 		w := named(wanted, role)
 		i := slices.IndexFunc(to.Content, func(n *yaml.Node) bool { return text(real(n), "name") == role })
 		switch {
-		case i >= 0 && !m.mine[list+"/"+role]:
+		case i >= 0 && !m.ours(list, role, real(to.Content[i])):
 			if w != nil {
 				m.fail(real(to.Content[i]), "the name %s in %s is taken: Baton needs it; give yours another one", role, list)
 			}
@@ -278,18 +283,19 @@ func (m *merger) replace(list string, roles []string) {
 			if tls := at(was, "transport_socket"); role == "extproc" && tls >= 0 { // the user's: see Params.PluginTLS
 				set(to.Content[i], "transport_socket", was.Content[tls])
 			}
+			if !same(was, to.Content[i]) {
+				m.tell(was, "%s in %s was otherwise, and is as Baton writes it now", role, list)
+			}
 		case w != nil:
 			to.Content = append(to.Content, clone(w))
 		}
 	}
 }
 
-// find keeps which listeners or clusters are of an earlier merge: before this one adds its own.
-func (m *merger) find(list string, roles []string) {
-	for _, role := range roles {
-		n := named(items(m.root, "static_resources", list), role)
-		m.mine[list+"/"+role] = n != nil && m.ours(list, role, n)
-	}
+// same says that two nodes have the same values.
+func same(a, b *yaml.Node) bool {
+	var x, y any
+	return a.Decode(&x) == nil && b.Decode(&y) == nil && reflect.DeepEqual(x, y)
 }
 
 // ours says that a listener or cluster is of an earlier merge.
@@ -304,42 +310,55 @@ func (m *merger) ours(list, role string, n *yaml.Node) bool {
 		return internalOf(n) == role
 	default: // a name that others may choose, too: Baton's filters ask there, or it is as Baton writes it
 		asked := false
-		if m.mine["listeners/main_leg"] {
-			walk(named(items(m.root, "static_resources", "listeners"), "main_leg"), func(n *yaml.Node) { asked = asked || text(n, "cluster_name") == role })
+		main := named(items(m.root, "static_resources", "listeners"), "main_leg")
+		if main != nil && m.ours("listeners", "main_leg", main) {
+			walk(main, func(n *yaml.Node) { asked = asked || text(n, "cluster_name") == role })
 		}
 		w := named(m.want.clusters, role)
-		return asked || w != nil && (&comparer{}).equal(without(w, "load_assignment"), n)
+		return asked || w != nil && equal(without(w, "load_assignment"), n)
 	}
 }
 
-// client makes a listener of the user's one that leads to Baton.
-func (m *merger) client(o Options) {
-	l, http := m.listener(o.Listener)
-	if l == nil {
+// clients makes the user's listeners that lead to models lead to Baton: in each of their filter chains that does.
+func (m *merger) clients(o Options) {
+	listeners := m.listeners(o.Listener)
+	if len(listeners) == 0 {
 		return
 	}
-	if text(http, "rds", "route_config_name") != "" {
-		m.fail(http, "the listener %s has its routes served from elsewhere (rds): use --parts, and give them there what client.yaml says", text(l, "name"))
-		return
+	cluster := m.cluster(o.Cluster, listeners)
+	found := false
+	for _, l := range listeners {
+		for i, http := range https(l) {
+			to := clustersOf(http)
+			if slices.Contains(to, "main_leg") || slices.Contains(to, cluster) {
+				found = true
+				l = m.aloneBelow(m.root, l)
+				m.client(l, m.aloneBelow(l, https(l)[i]), cluster)
+			}
+		}
 	}
-	l, http = m.alone(l, http)
+	if !found && len(m.errs) == 0 {
+		m.fail(listeners[0], "no route of listener %s leads to cluster %q", text(listeners[0], "name"), cluster)
+	}
+}
+
+// client makes the routes to a cluster lead to Baton, and gives their hosts and their listener what they need.
+func (m *merger) client(l, http *yaml.Node, cluster string) {
 	want := named(m.want.listeners, "client")
 	wantHTTP := https(want)[0]
 	wantHost := items(wantHTTP, "route_config", "virtual_hosts")[0]
-	wantRoute := items(wantHost, "routes")[0]
-	found := false
-	cluster := m.cluster(o.Cluster, http)
 	hosts := m.own(m.own(http, "route_config", yaml.MappingNode), "virtual_hosts", yaml.SequenceNode)
-	for i, host := range hosts.Content {
+	for _, host := range hosts.Content {
 		here := false
 		for j, route := range items(host, "routes") {
-			to := text(route, "route", "cluster")
+			to := destinations(route)
+			byName := text(route, "route", "cluster") != ""
 			switch {
-			case to != "" && (to == cluster || to == "main_leg"):
+			case byName && to[0] == cluster || slices.Contains(to, "main_leg"):
 				here = true
-				host = alone(m.root, hosts, i)
-				m.route(alone(m.root, m.own(host, "routes", yaml.SequenceNode), j), wantRoute, http)
-			case to == "" && cluster != "" && slices.Contains(destinations(route), cluster):
+				m.alone(host)
+				m.route(m.alone(m.own(host, "routes", yaml.SequenceNode).Content[j]), wantHost, http)
+			case !byName && slices.Contains(to, cluster):
 				m.fail(route, "this route leads to %s by more than a name (weighted_clusters, cluster_header, …), which would be lost: write it with cluster alone, or as several routes", cluster)
 			}
 		}
@@ -350,29 +369,16 @@ func (m *merger) client(o Options) {
 				advise(m.own(host, "typed_per_filter_config", yaml.MappingNode), "envoy.filters.http.cors", per.Content[1])
 			}
 		}
-		found = found || here
-	}
-	if !found {
-		if len(m.errs) == 0 {
-			m.fail(l, "no route of listener %s leads to cluster %q", text(l, "name"), cluster)
-		}
-		return
 	}
 	m.http(l, http, want, wantHTTP)
 }
 
-// alone returns a listener and its configuration of HTTP as nodes that may be changed with no other listener.
-func (m *merger) alone(l, http *yaml.Node) (*yaml.Node, *yaml.Node) {
-	below := way(l, http)
-	n := m.root
-	for _, i := range way(m.root, l) {
-		n = alone(m.root, n, i)
+// aloneBelow is alone for what is below a node, with all between them.
+func (m *merger) aloneBelow(n, below *yaml.Node) *yaml.Node {
+	for _, i := range way(n, below) {
+		n = m.alone(n.Content[i])
 	}
-	l = n
-	for _, i := range below {
-		n = alone(m.root, n, i)
-	}
-	return l, n
+	return n
 }
 
 // http gives the listener itself what it needs.
@@ -392,6 +398,9 @@ func (m *merger) http(l, http, want, wantHTTP *yaml.Node) {
 			advise(http, key, wantHTTP.Content[i+1])
 		}
 	}
+	if len(clustersOf(https(l)...)) > 1 {
+		return // nor are its other filter chains
+	}
 	for _, key := range []string{"per_connection_buffer_limit_bytes", "max_connections_to_accept_per_socket_event"} {
 		advise(l, key, get(want, key))
 	}
@@ -408,20 +417,27 @@ func (m *merger) filters(http, want *yaml.Node) {
 	}
 }
 
-// route makes one route lead to Baton.
-func (m *merger) route(route, want, http *yaml.Node) {
+// route makes one route lead to Baton. One that does so by weights keeps them.
+func (m *merger) route(route, wantHost, http *yaml.Node) {
+	const limit = "request_body_buffer_limit"
+	want := items(wantHost, "routes")[0]
 	to := m.own(route, "route", yaml.MappingNode)
 	for _, key := range []string{"cluster", "timeout", "retry_policy"} {
-		m.must(to, key, get(want, "route", key))
+		if key != "cluster" || get(to, key) != nil {
+			m.must(to, key, get(want, "route", key))
+		}
+	}
+	if get(route, limit) != nil { // it goes before the virtual host's
+		m.must(route, limit, get(wantHost, limit))
 	}
 	bounds := []string{"idle_timeout", "max_stream_duration"}
 	if streamBound(http) != nil { // which stays for other routes
 		bounds = bounds[:1]
-		m.must(to, "max_stream_duration", &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{key("max_stream_duration"), key("0s")}})
+		m.must(to, "max_stream_duration", &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{scalar("max_stream_duration"), scalar("0s")}})
 	}
 	for _, key := range bounds {
 		if i := at(to, key); i >= 0 {
-			m.changed = append(m.changed, fmt.Sprintf("%s:%d: %s was %s, and is gone now", m.name, to.Content[i].Line, key, short(to.Content[i])))
+			m.tell(to.Content[i], "%s was %s, and is gone now", key, short(to.Content[i]))
 			to.Content = slices.Delete(to.Content, i-1, i+1)
 		}
 	}
@@ -430,61 +446,67 @@ func (m *merger) route(route, want, http *yaml.Node) {
 	}
 }
 
-// listener finds the listener that clients reach, and its configuration of HTTP.
-func (m *merger) listener(name string) (l, http *yaml.Node) {
-	var can []*yaml.Node
+// listeners finds those that clients reach: the one of that name, or those of an earlier merge, or the only one.
+func (m *merger) listeners(name string) []*yaml.Node {
+	var can, led []*yaml.Node
 	names := []string{}
 	for _, l := range items(m.root, "static_resources", "listeners") {
 		is := text(l, "name")
-		if len(https(l)) == 0 || is == "main_leg" || is == "sync_leg" || is == "prefill_leg" {
+		if len(https(l)) == 0 || slices.Contains(ownListeners, is) {
 			continue
 		}
-		names = append(names, is)
+		names = append(names, cmp.Or(is, "(one without a name: give it one)"))
 		if is == name || name == "" {
 			can = append(can, l)
 		}
-	}
-	if name == "" && len(can) > 1 { // the one of an earlier merge
-		if led := slices.DeleteFunc(slices.Clone(can), func(l *yaml.Node) bool { return !slices.Contains(clustersOf(https(l)[0]), "main_leg") }); len(led) > 0 {
-			can = led
+		if name == "" && slices.Contains(clustersOf(https(l)...), "main_leg") {
+			led = append(led, l)
 		}
 	}
 	switch {
-	case len(can) == 1 && len(https(can[0])) == 1:
-		return can[0], https(can[0])[0]
-	case len(can) == 1:
-		m.fail(can[0], "listener %s has %d filter chains with HTTP: use --parts, and give the right one what client.yaml says", text(can[0], "name"), len(https(can[0])))
+	case len(led) > 0:
+		return led
 	case len(can) == 0:
 		m.fail(nil, "there is no listener %q of HTTP: expected one of: %s", name, strings.Join(names, ", "))
-	default:
+	case name == "" && len(can) > 1:
 		m.fail(nil, "which listener do clients of models reach? Say --client-listener with one of: %s", strings.Join(names, ", "))
+		return nil
 	}
-	return nil, nil
+	return can
 }
 
 // cluster is the one whose routes become Baton's.
-func (m *merger) cluster(name string, http *yaml.Node) string {
-	all := clustersOf(http)
+func (m *merger) cluster(name string, listeners []*yaml.Node) string {
+	var in []*yaml.Node
+	for _, l := range listeners {
+		in = append(in, https(l)...)
+	}
+	all := clustersOf(in...)
+	rds := slices.IndexFunc(in, func(http *yaml.Node) bool { return get(http, "rds") != nil })
 	switch {
+	case rds >= 0 && !slices.Contains(all, name) && !slices.Contains(all, "main_leg"):
+		m.fail(in[rds], "the listener %s has its routes served from elsewhere (rds): use --parts, and give them there what client.yaml says", text(listeners[0], "name"))
 	case name != "" || slices.Contains(all, "main_leg"):
 		return name
 	case len(all) == 1:
 		return all[0]
 	case len(all) == 0:
-		m.fail(http, "no route of this listener leads to a cluster")
+		m.fail(in[0], "no route of this listener leads to a cluster")
 	default:
-		m.fail(http, "which routes lead to models? Say --cluster with the cluster to which they lead now, one of: %s", strings.Join(all, ", "))
+		m.fail(in[0], "which routes lead to models? Say --cluster with the cluster to which they lead now, one of: %s", strings.Join(all, ", "))
 	}
 	return ""
 }
 
 // clustersOf are the clusters to which the routes lead, each once.
-func clustersOf(http *yaml.Node) (out []string) {
-	for _, host := range items(http, "route_config", "virtual_hosts") {
-		for _, r := range items(host, "routes") {
-			for _, c := range destinations(r) {
-				if !slices.Contains(out, c) {
-					out = append(out, c)
+func clustersOf(https ...*yaml.Node) (out []string) {
+	for _, http := range https {
+		for _, host := range items(http, "route_config", "virtual_hosts") {
+			for _, r := range items(host, "routes") {
+				for _, c := range destinations(r) {
+					if !slices.Contains(out, c) {
+						out = append(out, c)
+					}
 				}
 			}
 		}
@@ -526,10 +548,10 @@ func Split(p envoy.Params) (map[string][]byte, error) {
 		"lds.yaml":       resources("listener.v3.Listener", slices.DeleteFunc(slices.Clone(want.listeners), func(l *yaml.Node) bool { return l == client })),
 		"cds.yaml":       resources("cluster.v3.Cluster", want.clusters),
 		"client.yaml": {Kind: yaml.MappingNode, HeadComment: "# What your own listener needs. Not a file that Envoy reads.", Content: []*yaml.Node{
-			key("listener"), without(client, "filter_chains", "address", "name"),
-			key("http_connection_manager"), without(http, "route_config", "stat_prefix"),
-			key("virtual_host"), without(host, "routes", "name", "domains"),
-			key("route"), without(items(host, "routes")[0], "match"),
+			scalar("listener"), without(client, "filter_chains", "address", "name"),
+			scalar("http_connection_manager"), without(http, "route_config", "stat_prefix"),
+			scalar("virtual_host"), without(host, "routes", "name", "domains"),
+			scalar("route"), without(items(host, "routes")[0], "match"),
 		}},
 	}
 	for name, n := range files {
@@ -548,10 +570,8 @@ func resources(kind string, list []*yaml.Node) *yaml.Node {
 	seq := &yaml.Node{Kind: yaml.SequenceNode}
 	for _, n := range list {
 		r := clone(n)
-		r.Content = append([]*yaml.Node{key("@type"), key("type.googleapis.com/envoy.config." + kind)}, r.Content...)
+		r.Content = append([]*yaml.Node{scalar("@type"), scalar("type.googleapis.com/envoy.config." + kind)}, r.Content...)
 		seq.Content = append(seq.Content, r)
 	}
-	return &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{key("resources"), seq}}
+	return &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{scalar("resources"), seq}}
 }
-
-func key(name string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: name} }

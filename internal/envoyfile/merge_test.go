@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -232,4 +233,112 @@ func TestAFileOfJSONSaysTheSameAsOneOfYAML(t *testing.T) {
 	require.Equal(t, b, a)
 	require.Contains(t, string(asJSON), `"/run/a&b.sock"`)
 	require.Less(t, strings.Index(string(asJSON), `"admin"`), strings.Index(string(asJSON), `"static_resources"`), "the order stays")
+}
+
+// merged is a file with the parts in it; the check finds nothing that Baton needs, and another merge changes nothing.
+func merged(t *testing.T, f envoyfile.File, o envoyfile.Options) (out string, changed []string) {
+	t.Helper()
+	data, changed, err := envoyfile.Merge(f, o)
+	require.NoError(t, err)
+	f.Data = data
+	found, err := envoyfile.Check(o.Params, f)
+	require.NoError(t, err)
+	for _, f := range found {
+		require.True(t, f.Part.Advised, "%s", f)
+	}
+	again, told, err := envoyfile.Merge(f, envoyfile.Options{Params: o.Params, Listener: o.Listener})
+	require.NoError(t, err)
+	require.Equal(t, string(data), string(again))
+	require.Empty(t, told)
+	return string(data), changed
+}
+
+// TestAKeyWithNothingBehindItIsNoKey: as Envoy reads it.
+func TestAKeyWithNothingBehindItIsNoKey(t *testing.T) {
+	f := foreign(t, "edge.yaml")
+	before, _, _ := strings.Cut(string(f.Data), "  clusters:\n")
+	f.Data = []byte("bootstrap_extensions:   # none\noverload_manager: ~\n" + strings.NewReplacer("          statPrefix: edge\n",
+		"          statPrefix: edge\n          early_header_mutation_extensions:\n", "cluster: web, timeout: 3s", "cluster: llm, retryPolicy: null").Replace(before) + "  clusters:\n")
+	out, _ := merged(t, f, envoyfile.Options{})
+	require.Contains(t, out, "bootstrap_extensions: # none\n- name: envoy.bootstrap.internal_listener\n")
+}
+
+// TestARoutesOwnBoundOfABodyIsRaised: it goes before that of the virtual host.
+func TestARoutesOwnBoundOfABodyIsRaised(t *testing.T) {
+	f := foreign(t, "edge.yaml")
+	out, changed := merged(t, envoyfile.File{Name: f.Name, Data: []byte(strings.Replace(string(f.Data), "- match: {prefix: /v1}", "- requestBodyBufferLimit: 65536\n                match: {prefix: /v1}", 1))}, envoyfile.Options{Cluster: "llm"})
+	require.Contains(t, changed, "edge.yaml:23: request_body_buffer_limit was 65536, and is 67108864 now")
+	found, err := envoyfile.Check(envoy.Params{}, envoyfile.File{Name: f.Name, Data: []byte(strings.Replace(out, "requestBodyBufferLimit: 67108864", "requestBodyBufferLimit: 65536", 1))})
+	require.NoError(t, err)
+	bound := slices.IndexFunc(found, func(f envoyfile.Finding) bool { return f.Part.ID == "body_kept" })
+	require.GreaterOrEqual(t, bound, 0)
+	require.Contains(t, found[bound].String(), "client/route/request_body_buffer_limit is 65536: expected 67108864")
+}
+
+// TestARouteLeadsToBatonByWeights: as somebody has it who moves his traffic little by little.
+func TestARouteLeadsToBatonByWeights(t *testing.T) {
+	f := foreign(t, "edge.yaml")
+	const weights = "weightedClusters: {clusters: [{name: main_leg, weight: 1}, {name: llm, weight: 9}]}"
+	f.Data = []byte(strings.Replace(string(f.Data), "cluster: llm,", weights+",", 1))
+	for _, cluster := range []string{"", "llm"} {
+		out, changed := merged(t, f, envoyfile.Options{Cluster: cluster})
+		require.Contains(t, out, weights)
+		require.Contains(t, changed, "edge.yaml:24: timeout was 15s, and is 0s now")
+	}
+}
+
+// TestWhatIsWrittenAnewIsTold: of a listener or cluster of an earlier merge that somebody has changed.
+func TestWhatIsWrittenAnewIsTold(t *testing.T) {
+	out, _ := merged(t, foreign(t, "edge.yaml"), envoyfile.Options{Cluster: "llm"})
+	out = strings.Replace(out, "  - name: decode\n", "  - name: decode\n    transport_socket: {name: ours}\n", 1)
+	out, changed := merged(t, envoyfile.File{Name: "edge.yaml", Data: []byte(out)}, envoyfile.Options{})
+	require.Len(t, changed, 1)
+	require.Regexp(t, `^edge.yaml:\d+: decode in clusters was otherwise, and is as Baton writes it now$`, changed[0])
+	require.NotContains(t, out, "name: ours")
+}
+
+// TestTheFilterChainThatLeadsToModelsIsTaken: of several, as of a listener with TLS for several names.
+func TestTheFilterChainThatLeadsToModelsIsTaken(t *testing.T) {
+	f := foreign(t, "edge.yaml")
+	site := between(string(f.Data), "    filterChains:\n", "  clusters:\n")
+	site = strings.NewReplacer("- filters:", "- filterChainMatch: {serverNames: [site.example]}\n      filters:", "cluster: llm", "cluster: web", "statPrefix: edge", "statPrefix: site").Replace(site)
+	f.Data = []byte(strings.Replace(string(f.Data), "    filterChains:\n", "    filterChains:\n"+site, 1))
+	_, _, err := envoyfile.Merge(f, envoyfile.Options{})
+	require.ErrorContains(t, err, "one of: web, llm")
+	out, _ := merged(t, f, envoyfile.Options{Cluster: "llm"})
+	require.NotContains(t, between(out, "statPrefix: site", "statPrefix: edge"), "x-baton")
+	require.NotContains(t, between(out, "- name: client", "filterChains"), "per_connection_buffer_limit_bytes", "the site's, too")
+}
+
+// TestAllListenersOfAnEarlierMergeAreBroughtUpToDate: as of HTTP/2 and HTTP/3.
+func TestAllListenersOfAnEarlierMergeAreBroughtUpToDate(t *testing.T) {
+	f := foreign(t, "edge.yaml")
+	other := strings.Replace("  - name: client\n"+between(string(f.Data), "  - name: client\n", "  clusters:\n"), "name: client", "name: other", 1)
+	f.Data = []byte(strings.Replace(string(f.Data), "  clusters:\n", other+"  clusters:\n", 1))
+	for _, name := range []string{"client", "other"} {
+		var err error
+		f.Data, _, err = envoyfile.Merge(f, envoyfile.Options{Listener: name, Cluster: "llm"})
+		require.NoError(t, err)
+	}
+	out, changed := merged(t, f, envoyfile.Options{})
+	require.Equal(t, string(f.Data), out)
+	require.Empty(t, changed)
+	require.Equal(t, 2, strings.Count(out, "cluster: main_leg, timeout: 0s"))
+	f.Data = []byte(strings.ReplaceAll(out, "cluster: main_leg, timeout: 0s", "cluster: main_leg, timeout: 9s"))
+	again, changed := merged(t, f, envoyfile.Options{})
+	require.Equal(t, out, again)
+	require.Len(t, changed, 2)
+}
+
+// TestRoutesThatAreServedFromElsewhereAreNotMerged: nor found by the check.
+func TestRoutesThatAreServedFromElsewhereAreNotMerged(t *testing.T) {
+	f := foreign(t, "edge.yaml")
+	before, _, _ := strings.Cut(string(f.Data), "          routeConfig:\n")
+	_, after, _ := strings.Cut(string(f.Data), "          httpFilters:\n")
+	f.Data = []byte(before + "          rds: {routeConfigName: routes, configSource: {ads: {}}}\n          httpFilters:\n" + after)
+	_, _, err := envoyfile.Merge(f, envoyfile.Options{Cluster: "llm"})
+	require.EqualError(t, err, "edge.yaml:13: the listener client has its routes served from elsewhere (rds): use --parts, and give them there what client.yaml says")
+	found, err := envoyfile.Check(envoy.Params{}, f)
+	require.NoError(t, err)
+	require.Contains(t, found[slices.IndexFunc(found, func(f envoyfile.Finding) bool { return f.Part.ID == "route" })].String(), "are served from elsewhere: routes")
 }

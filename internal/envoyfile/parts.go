@@ -42,7 +42,7 @@ func ofClients() []Part {
 			Without: "A request that waits longer for its first byte (by Envoy's default: 5 minutes) gets 504, or 503 by local_reply_config."},
 		{ID: "attempt_count", Where: "its virtual host", What: "include_request_attempt_count", at: []string{"client/host/include_request_attempt_count"},
 			Without: "The plugin counts each attempt as the first: a request whose last attempt has failed counts as retried, and no metric shows the failure."},
-		{ID: "body_kept", Where: "all virtual hosts", What: "request_body_buffer_limit", at: []string{"client/host/request_body_buffer_limit", "main_leg/http/route_config/virtual_hosts/all/request_body_buffer_limit", "sync_leg/http/route_config/virtual_hosts/all/request_body_buffer_limit", "prefill_leg/http/route_config/virtual_hosts/all/request_body_buffer_limit"},
+		{ID: "body_kept", Where: "all virtual hosts", What: "request_body_buffer_limit, and none below it in a route", at: []string{"client/host/request_body_buffer_limit", "client/route/request_body_buffer_limit", "main_leg/http/route_config/virtual_hosts/all/request_body_buffer_limit", "sync_leg/http/route_config/virtual_hosts/all/request_body_buffer_limit", "prefill_leg/http/route_config/virtual_hosts/all/request_body_buffer_limit"},
 			Without: "A body that is larger than a connection's buffer is refused with 413, or gets no fresh attempt."},
 		{ID: "cors", Where: "its virtual host and filters", What: "CORS, since you ask for it", at: []string{"client/host/typed_per_filter_config", "client/http/http_filters/envoy.filters.http.cors"},
 			Without: "Web pages of other origins are not served."},

@@ -53,6 +53,9 @@ func at(m *yaml.Node, key string) int {
 	return -1
 }
 
+// isNull says that nothing is written behind a key. Envoy takes it as if the key were not there.
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
+
 // get follows keys from a node; nil if there is no such value.
 func get(n *yaml.Node, keys ...string) *yaml.Node {
 	for _, k := range keys {
@@ -66,7 +69,11 @@ func get(n *yaml.Node, keys ...string) *yaml.Node {
 		}
 		n = n.Content[i]
 	}
-	return real(n)
+	n = real(n)
+	if n == nil || isNull(n) {
+		return nil
+	}
+	return n
 }
 
 // text is the scalar that keys lead to, or "".
@@ -91,59 +98,16 @@ func items(n *yaml.Node, keys ...string) []*yaml.Node {
 	return out
 }
 
-// set gives a key of a mapping a value, and returns what it was.
-func set(m *yaml.Node, key string, value *yaml.Node) (was *yaml.Node) {
+// set gives a key of a mapping a value.
+func set(m *yaml.Node, key string, value *yaml.Node) {
 	if i := at(m, key); i >= 0 {
-		was = m.Content[i]
 		m.Content[i] = value
-		return was
+		return
 	}
-	m.Content = append(m.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: key}, value)
-	return nil
+	m.Content = append(m.Content, scalar(key), value)
 }
 
-// own returns the value of a key as a node that may be changed: it makes an empty one where there is none.
-func own(root, m *yaml.Node, key string, kind yaml.Kind) (*yaml.Node, error) {
-	i := at(m, key)
-	if i < 0 {
-		n := &yaml.Node{Kind: kind}
-		set(m, key, n)
-		return n, nil
-	}
-	n := alone(root, m, i)
-	if n.Kind != kind {
-		return nil, fmt.Errorf("line %d: %s is neither a mapping nor a list as Envoy reads it", n.Line, key)
-	}
-	return n, nil
-}
-
-// alone returns an element as a node that may be changed with nothing else: a copy takes the place of an alias, of which
-// others are. Those that are aliases of the element stand for a copy, which has its anchor, from then on.
-func alone(root, in *yaml.Node, i int) *yaml.Node {
-	n := in.Content[i]
-	if n.Kind == yaml.AliasNode {
-		in.Content[i] = copied(real(n))
-		return in.Content[i]
-	}
-	var kept *yaml.Node
-	walk(root, func(in *yaml.Node) {
-		for i, c := range in.Content {
-			switch {
-			case c.Kind != yaml.AliasNode || c.Alias != n:
-			case kept == nil:
-				kept = copied(n)
-				kept.Anchor = n.Anchor
-				in.Content[i] = kept
-			default:
-				c.Alias = kept
-			}
-		}
-	})
-	if kept != nil {
-		n.Anchor = ""
-	}
-	return n
-}
+func scalar(value string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: value} }
 
 // copied is clone, without the anchors: the original has them.
 func copied(n *yaml.Node) *yaml.Node {
@@ -186,22 +150,16 @@ func walk(n *yaml.Node, visit func(*yaml.Node)) {
 
 // anchored makes each alias follow its anchor: parts of a document that are moved may leave theirs behind. An
 // alias whose anchor is not written before it becomes what it stands for.
-func anchored(n *yaml.Node) {
+func anchored(doc *yaml.Node) {
 	written := map[string]bool{}
-	var mend func(n *yaml.Node)
-	mend = func(n *yaml.Node) {
-		for i, c := range n.Content {
-			if c.Kind == yaml.AliasNode && !written[c.Value] {
-				n.Content[i] = clone(c.Alias)
-			}
-			c = n.Content[i]
-			if c.Anchor != "" {
-				written[c.Anchor] = true
-			}
-			mend(c)
+	walk(doc, func(n *yaml.Node) {
+		if n.Kind == yaml.AliasNode && !written[n.Value] {
+			*n = *clone(n.Alias)
 		}
-	}
-	mend(n)
+		if n.Anchor != "" {
+			written[n.Anchor] = true
+		}
+	})
 }
 
 // unfold writes a mapping or list in braces on lines of its own if something in it has a comment: in braces there is no

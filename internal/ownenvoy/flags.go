@@ -49,15 +49,16 @@ func Flags(fs *flag.FlagSet) func(file string) (*Options, error) {
 		var errs []error
 		if *tracing != "" {
 			host, port, _ := net.SplitHostPort(*tracing)
-			o.TracingHost = host
-			o.TracingPort, _ = strconv.Atoi(port)
-			if host == "" || o.TracingPort <= 0 {
+			n, err := strconv.ParseUint(port, 10, 16)
+			o.TracingHost, o.TracingPort = host, int(n)
+			if host == "" || err != nil || n == 0 {
 				errs = append(errs, fmt.Errorf("--tracing %q: expected host:port", *tracing))
 			}
 		}
 		o.File = file
-		if o.Write && file == "" || o.Parts != "" && file != "" {
-			errs = append(errs, errors.New("expected --write with FILE, and --parts without"))
+		ofFile := o.Write || o.Listener != "" || o.Cluster != ""
+		if ofFile && file == "" || o.Parts != "" && file != "" {
+			errs = append(errs, errors.New("expected --write, --client-listener and --cluster with FILE, and --parts without"))
 		}
 		return o, errors.Join(errs...)
 	}

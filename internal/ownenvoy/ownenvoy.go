@@ -57,7 +57,7 @@ func merge(name string, o envoyfile.Options, write bool, stdout, stderr io.Write
 		fmt.Fprintf(stderr, "extproc: note: %s\n", line)
 	}
 	if write {
-		return wholefile.Replace(name, out)
+		return wholefile.Edit(name, out)
 	}
 	_, err = stdout.Write(out)
 	return err
@@ -91,6 +91,7 @@ func paramsOf(c *config.Config, p *envoy.Params) error {
 	} else {
 		p.PluginSocket = "-"
 		p.PluginHost, p.PluginPort = hostPort(c.Listen, c.Leg.Advertise)
+		errs = append(errs, isAddress("listen "+c.Listen, p.PluginHost))
 	}
 	legs := c.PrefillListener()
 	path, socket := strings.CutPrefix(legs, "unix://")
@@ -100,6 +101,7 @@ func paramsOf(c *config.Config, p *envoy.Params) error {
 		p.PrefillSocket = path
 	case port:
 		p.PrefillHost, p.PrefillPort = hostPort(strings.TrimRight(at, "/"), "")
+		errs = append(errs, isAddress("prefill.listener "+legs, p.PrefillHost))
 	}
 	if c.Engines.CA != "" {
 		var err error
@@ -109,12 +111,12 @@ func paramsOf(c *config.Config, p *envoy.Params) error {
 	known := slices.Concat(c.Leg.Replicas, p.Replicas)
 	p.Replicas = nil
 	for _, r := range known {
-		switch host, _ := hostPort(r, ""); {
-		case !config.HostPort(r): // a flag's, which nobody has checked
-			errs = append(errs, fmt.Errorf("replica %q: expected host:port", r))
-		case net.ParseIP(host) == nil:
-			errs = append(errs, fmt.Errorf("replica %q: Envoy's file needs its address in place of a name", r))
+		host, _ := hostPort(r, "")
+		err := isAddress("replica "+r, host)
+		if !config.HostPort(r) { // a flag's, which nobody has checked
+			err = fmt.Errorf("replica %q: expected host:port", r)
 		}
+		errs = append(errs, err)
 		if r != net.JoinHostPort(p.PluginHost, strconv.Itoa(p.PluginPort)) && !slices.Contains(p.Replicas, r) {
 			p.Replicas = append(p.Replicas, r)
 		}
@@ -123,6 +125,14 @@ func paramsOf(c *config.Config, p *envoy.Params) error {
 		errs = append(errs, fmt.Errorf("listen %s: with other replicas expected host:port: they cannot call each other at a socket", c.Listen))
 	}
 	return errors.Join(errs...)
+}
+
+// isAddress refuses a name: Envoy does not start with one where an address has to be.
+func isAddress(what, host string) error {
+	if net.ParseIP(host) == nil {
+		return fmt.Errorf("%s: Envoy's file needs the address in place of the name %q", what, host)
+	}
+	return nil
 }
 
 // hostPort splits an address, whose form the configuration has been checked for. One that stands for all of a
@@ -207,18 +217,19 @@ func askEnvoy(at string, socket bool) ([]byte, error) {
 	const most = 256 << 20
 	ctx, cancel := context.WithTimeout(context.Background(), askWithin)
 	defer cancel()
-	client, u := &http.Client{}, "http://"+strings.TrimPrefix(at, "http://")
+	transport := &http.Transport{DisableKeepAlives: true} // and no proxy of the environment
+	u := "http://" + strings.TrimPrefix(at, "http://")
 	if socket {
 		u = "http://envoy"
-		client.Transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(at, "unix://"))
-		}}
+		}
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(u, "/")+"/config_dump", http.NoBody)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := client.Do(req)
+	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("--envoy: %w: expected Envoy's admin there", err)
 	}

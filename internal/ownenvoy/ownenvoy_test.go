@@ -103,10 +103,19 @@ func TestThePluginsConfigurationGivesTheShippedFile(t *testing.T) {
 
 func TestWhatIsWrongIsSaidAtOnce(t *testing.T) {
 	_, _, err := run("--tracing", "here", "--write", "--listen", "unix:///x", "--replica", "host:1")
-	require.EqualError(t, err, "--tracing \"here\": expected host:port\nexpected --write with FILE, and --parts without")
+	require.EqualError(t, err, "--tracing \"here\": expected host:port\nexpected --write, --client-listener and --cluster with FILE, and --parts without")
+	_, _, err = run("--cluster", "llm")
+	require.ErrorContains(t, err, "--cluster with FILE")
 	_, _, err = run("--listen", "unix:///run/x.sock", "--replica", "other:1")
-	require.EqualError(t, err, "replica \"other:1\": Envoy's file needs its address in place of a name\n"+
+	require.EqualError(t, err, "replica other:1: Envoy's file needs the address in place of the name \"other\"\n"+
 		"listen unix:///run/x.sock: with other replicas expected host:port: they cannot call each other at a socket")
+	_, _, err = run("--listen", "localhost:9002", "--tracing", "collector:70000")
+	require.EqualError(t, err, "--tracing \"collector:70000\": expected host:port")
+	_, _, err = run("--listen", "localhost:9002", "--replica", "127.0.0.1:9012")
+	require.EqualError(t, err, "listen localhost:9002: Envoy's file needs the address in place of the name \"localhost\"")
+	_, err = check("no-such-file.yaml", "--listen", "localhost:9002")
+	require.ErrorIs(t, err, config.ErrUsage)
+	require.ErrorContains(t, err, "in place of the name")
 	_, _, err = run("no-such-file.yaml")
 	require.EqualError(t, err, "open no-such-file.yaml: no such file or directory")
 	require.ErrorIs(t, err, config.ErrUsage)
@@ -120,6 +129,9 @@ func TestAFileIsWrittenWhole(t *testing.T) {
 	_, notes, err := run("--write", "--cluster", "llm", path)
 	require.NoError(t, err)
 	require.Contains(t, notes, "envoy.yaml:24: timeout was 15s, and is 0s now")
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode(), "it may hold secrets")
 	said, err := check(path)
 	require.NoError(t, err)
 	require.Contains(t, said, "has all that Baton needs; ")
@@ -137,6 +149,20 @@ func TestAFileIsWrittenWhole(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, said, "route: cluster: main_leg")
 	require.NotContains(t, said, "main_leg: main_leg")
+}
+
+// TestAnAddressOfIPv6AndACollectorsName: stand in the file as Envoy reads them, and as the check does.
+func TestAnAddressOfIPv6AndACollectorsName(t *testing.T) {
+	path, _ := example(t, "internal/envoyfile/testdata/foreign/edge.yaml")
+	plugin := []string{"--listen", "[::1]:9002"}
+	out, _, err := run(append(plugin, "--replica", "[::1]:9012", "--tracing", "collector.prod:4317", "--cluster", "llm", path)...)
+	require.NoError(t, err)
+	require.Contains(t, out, `address: "::1", port_value: 9012`)
+	require.Contains(t, out, "- name: otel_collector\n    type: STRICT_DNS\n")
+	merged := filepath.Join(t.TempDir(), "envoy.yaml")
+	require.NoError(t, os.WriteFile(merged, []byte(out), 0o600))
+	said, err := check(merged, plugin...)
+	require.NoError(t, err, said)
 }
 
 // TestTLSOfThePluginNeedsATransportSocket: which the user adds, and a merge keeps.

@@ -1,5 +1,5 @@
 // Package redact removes users and passwords from addresses in texts: of what a setting is
-// refused with, and of all that a command prints.
+// refused with, and of all that a command prints, but for a user's own file.
 //
 // Contract. [Text] replaces what stands before the last @ of an address: of
 // scheme://user:password@host, and of user:password@host. A value that begins with a scheme and

@@ -69,12 +69,7 @@ func Writer(w io.Writer) io.Writer { return writer{w} }
 type writer struct{ io.Writer }
 
 func (w writer) Write(p []byte) (int, error) {
-	s := string(p)
-	clean := Text(s)
-	if clean == s {
-		return w.Writer.Write(p)
-	}
-	_, err := io.WriteString(w.Writer, clean)
+	_, err := io.WriteString(w.Writer, Text(string(p)))
 	if err != nil {
 		return 0, err
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // Replace replaces the file at path with data. Everyone may read the new file. The error
@@ -16,9 +17,33 @@ func Replace(path string, data []byte) error {
 	})
 }
 
+// Edit replaces a file that is there already and a user's own: it keeps its mode and its owner, and where
+// path is a link the file that it leads to is replaced.
+func Edit(path string, data []byte) error {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	return replace(path, info.Mode().Perm(), func(tmp *os.File) error {
+		_, err := tmp.Write(data)
+		if was, ok := info.Sys().(*syscall.Stat_t); ok && err == nil {
+			err = tmp.Chown(int(was.Uid), int(was.Gid))
+		}
+		return err
+	})
+}
+
 // ReplaceWith is [Replace] for what write writes, for content that is too large to be held
 // in memory.
-func ReplaceWith(path string, mode os.FileMode, write func(io.Writer) error) (err error) {
+func ReplaceWith(path string, mode os.FileMode, write func(io.Writer) error) error {
+	return replace(path, mode, func(tmp *os.File) error { return write(tmp) })
+}
+
+func replace(path string, mode os.FileMode, write func(*os.File) error) (err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err
