@@ -47,7 +47,7 @@ func (r *run) python(v Value, name string) Value {
 	case nil, string, *Dict, *List:
 		return &undefined{name}
 	case bool, int, float64:
-		if isNumberAttr(name) {
+		if numberAttrs[name] {
 			panic(refuse("the attribute %s of a number", name))
 		}
 		return &undefined{name}

@@ -264,8 +264,7 @@ func (e *testExpr) eval(r *run, sc *scope) Value {
 	if len(kw) > 0 {
 		panic(refuse("a test with a named argument"))
 	}
-	_, ok := v.(markup)
-	if ok {
+	if is[markup](v) {
 		return markupTest(e.name)
 	}
 	return e.by.holds(r, e.name, v, args)

@@ -198,8 +198,7 @@ func (d *Dict) drop(key string) {
 func same(a, b Value) bool {
 	switch x := a.(type) {
 	case *undefined:
-		_, ok := b.(*undefined)
-		return ok
+		return is[*undefined](b)
 	case float64:
 		y, ok := b.(float64)
 		return ok && x == y && (x != 0 || 1/x == 1/y)

@@ -31,8 +31,6 @@ func set(words string) map[string]bool {
 	return m
 }
 
-func isNumberAttr(name string) bool { return numberAttrs[name] }
-
 func hasMethod(v Value, name string) bool {
 	switch v := v.(type) {
 	case string:
@@ -260,10 +258,7 @@ func splitBlank(s string, most int) []string {
 	var parts []string
 	for s = strings.TrimLeftFunc(s, IsSpace); s != ""; s = strings.TrimLeftFunc(s, IsSpace) {
 		i := strings.IndexFunc(s, IsSpace)
-		switch {
-		case most == 0:
-			return append(parts, s)
-		case i < 0:
+		if most == 0 || i < 0 {
 			return append(parts, s)
 		}
 		parts = append(parts, s[:i])

@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -177,17 +178,15 @@ func (st *jsonStyle) text(b []byte, s string) []byte {
 		case '\b':
 			b = append(b, '\\', 'b')
 		default:
-			b = appendHex(append(b, '\\', 'u'), uint32(c), 4)
+			b = fmt.Appendf(b, `\u%04x`, c)
 		}
 	}
 	return append(append(b, s[from:]...), '"')
 }
 
 func appendASCII(b []byte, r rune) []byte {
-	if r < 0x10000 {
-		return appendHex(append(b, '\\', 'u'), uint32(r), 4)
+	for _, unit := range utf16.AppendRune(nil, r) {
+		b = fmt.Appendf(b, `\u%04x`, unit)
 	}
-	hi, lo := utf16.EncodeRune(r)
-	b = appendHex(append(b, '\\', 'u'), uint32(hi), 4)
-	return appendHex(append(b, '\\', 'u'), uint32(lo), 4)
+	return b
 }
