@@ -64,10 +64,7 @@ func (c ClientConfig) Validate() error {
 	if (c.Cert == "") != (c.Key == "") {
 		errs = append(errs, errors.New("expected both cert and key, or neither"))
 	}
-	if len(errs) == 0 {
-		return nil
-	}
-	return fmt.Errorf("etcd: %w", errors.Join(errs...))
+	return joined(errs)
 }
 
 // secured reports whether a field is given that only TLS uses.

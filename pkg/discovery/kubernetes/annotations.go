@@ -40,42 +40,19 @@ type reader struct {
 
 // readers are Baton's own annotations. A worker's endpoint is set when they are called.
 func readers() map[string]reader {
-	port := func(to func(w *worker.Worker) *uint16) func(*worker.Worker, string) error {
-		return func(w *worker.Worker, v string) (err error) {
-			*to(w), err = readPort(v)
-			return err
-		}
-	}
+	port := func(to func(w *worker.Worker) *uint16) func(*worker.Worker, string) error { return field(to, readPort) }
 	out := map[string]reader{
-		"role": {worker.FactRole, func(w *worker.Worker, v string) (err error) {
-			role, err := worker.ParseRole(v)
-			if err == nil {
-				w.Role = role
-			}
-			return unprefixed(err)
-		}},
-		"engine": {worker.FactEngine, func(w *worker.Worker, v string) (err error) {
-			w.Engine, err = worker.ParseEngine(v)
-			return unprefixed(err)
-		}},
-		"models":          {worker.FactModels, readModels},
-		"block-size":      {worker.FactBlockSize, count(func(w *worker.Worker, n uint64) { w.BlockSize = uint32(n) }, 1, 1<<20)},      //nolint:gosec // bounded
-		"dp-size":         {worker.FactDPSize, count(func(w *worker.Worker, n uint64) { w.DPSize = uint32(n) }, 1, worker.MaxDPSize)}, //nolint:gosec // bounded
-		"capacity-blocks": {worker.FactCapacityBlocks, count(func(w *worker.Worker, n uint64) { w.CapacityBlocks = n }, 0, 1<<40)},
-		"max-model-len":   {worker.FactMaxModelLen, count(func(w *worker.Worker, n uint64) { w.MaxModelLen = uint32(n) }, 0, 1<<31)}, //nolint:gosec // bounded
-		"eagle": {worker.FactEagle, func(w *worker.Worker, v string) (err error) {
-			w.Eagle, err = readFlag(v)
-			return err
-		}},
-		"accepts-aggregated": {worker.FactAcceptsAggregated, func(w *worker.Worker, v string) (err error) {
-			w.AcceptsAggregated, err = readFlag(v)
-			return err
-		}},
-		"bootstrap-port": {worker.FactBootstrap, port(func(w *worker.Worker) *uint16 { return &w.Bootstrap.Port })},
-		"bootstrap-host": {0, func(w *worker.Worker, v string) (err error) {
-			w.Bootstrap.Host, err = readHost(v)
-			return err
-		}},
+		"role":                  {worker.FactRole, field(func(w *worker.Worker) *worker.Role { return &w.Role }, worker.ParseRole)},
+		"engine":                {worker.FactEngine, field(func(w *worker.Worker) *worker.Engine { return &w.Engine }, worker.ParseEngine)},
+		"models":                {worker.FactModels, readModels},
+		"block-size":            {worker.FactBlockSize, count(func(w *worker.Worker, n uint64) { w.BlockSize = uint32(n) }, 1, 1<<20)},      //nolint:gosec // bounded
+		"dp-size":               {worker.FactDPSize, count(func(w *worker.Worker, n uint64) { w.DPSize = uint32(n) }, 1, worker.MaxDPSize)}, //nolint:gosec // bounded
+		"capacity-blocks":       {worker.FactCapacityBlocks, count(func(w *worker.Worker, n uint64) { w.CapacityBlocks = n }, 0, 1<<40)},
+		"max-model-len":         {worker.FactMaxModelLen, count(func(w *worker.Worker, n uint64) { w.MaxModelLen = uint32(n) }, 0, 1<<31)}, //nolint:gosec // bounded
+		"eagle":                 {worker.FactEagle, field(func(w *worker.Worker) *bool { return &w.Eagle }, readFlag)},
+		"accepts-aggregated":    {worker.FactAcceptsAggregated, field(func(w *worker.Worker) *bool { return &w.AcceptsAggregated }, readFlag)},
+		"bootstrap-port":        {worker.FactBootstrap, port(func(w *worker.Worker) *uint16 { return &w.Bootstrap.Port })},
+		"bootstrap-host":        {0, field(func(w *worker.Worker) *string { return &w.Bootstrap.Host }, readHost)},
 		"facts-port":            {0, port(func(w *worker.Worker) *uint16 { return &w.FactsPort })},
 		"kv-events-port":        {worker.FactKVEvents, port(func(w *worker.Worker) *uint16 { return &w.KVEvents.Port })},
 		"kv-events-replay-port": {0, port(func(w *worker.Worker) *uint16 { return &w.KVEvents.ReplayPort })},
@@ -270,6 +247,14 @@ func readModels(w *worker.Worker, v string) error {
 	}
 	w.Models = names
 	return nil
+}
+
+// field returns a reader of one field of a worker.
+func field[T any](of func(w *worker.Worker) *T, read func(string) (T, error)) func(*worker.Worker, string) error {
+	return func(w *worker.Worker, v string) (err error) {
+		*of(w), err = read(v)
+		return unprefixed(err)
+	}
 }
 
 // count returns a reader of a whole number within bounds.
