@@ -157,7 +157,7 @@ func (f *follower) copy(index kvindex.Index, c *kvindex.RankCopy) (at time.Time,
 		var p Position
 		var seen bool
 		switch {
-		case f.gone:
+		case f.feed.gone:
 		case f.plane != nil:
 			m.Publisher, p, seen = f.plane.cursor.Position()
 			m.Retired = f.plane.cursor.Retired()
@@ -183,9 +183,8 @@ func (f *follower) copy(index kvindex.Index, c *kvindex.RankCopy) (at time.Time,
 
 // inTurn calls do while no event of the rank is judged or applied.
 func (f *follower) inTurn(do func()) {
-	turn := f.turn()
-	turn.Lock()
-	defer turn.Unlock()
+	f.feed.turn.Lock()
+	defer f.feed.turn.Unlock()
 	do()
 }
 
@@ -193,7 +192,7 @@ func (f *follower) inTurn(do func()) {
 // another life of it.
 func (f *follower) leave() {
 	f.inTurn(func() {
-		f.gone = true
+		f.feed.gone = true
 		if f.stream != nil {
 			f.stream.decoder.Forget()
 		}
@@ -266,7 +265,7 @@ func (f *feed) restore() learnt {
 	if left > 0 {
 		f.refuse(NoRoom, 1)
 	}
-	f.cfg.Hooks.restored(f.rank, c.Blocks()-left)
+	f.cfg.Hooks.Restored(f.rank, c.Blocks()-left)
 	f.log.Info("kv blocks of before the restart taken", slog.Int(logkey.Blocks, c.Blocks()-left),
 		slog.Int(logkey.LeftOut, left), slog.Duration(logkey.Age, time.Since(k.rank.At)))
 	return k.mark.Learnt

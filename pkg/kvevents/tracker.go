@@ -45,19 +45,14 @@ const (
 	Doubted
 )
 
+var causeNames = [...]string{"none", Lost: "lost", Restarted: "restarted", Emptied: "emptied", Doubted: "doubted"}
+
 // String returns the lower-case name of the cause.
 func (c Cause) String() string {
-	switch c {
-	case Lost:
-		return "lost"
-	case Restarted:
-		return "restarted"
-	case Emptied:
-		return "emptied"
-	case Doubted:
-		return "doubted"
+	if int(c) >= len(causeNames) {
+		return "invalid"
 	}
-	return "none"
+	return causeNames[c]
 }
 
 // Phase is the state of a [Tracker].
