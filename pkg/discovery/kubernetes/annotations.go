@@ -85,8 +85,7 @@ type note struct{ name, text string }
 // absent.
 func readAnnotations(w *worker.Worker, annotations map[string]string) (bad []note) {
 	if len(annotations) == 0 {
-		complete(w, false)
-		return nil
+		return complete(w, annotations)
 	}
 	known := readers()
 	for _, name := range slices.Sorted(maps.Keys(annotations)) {
@@ -112,8 +111,7 @@ func readAnnotations(w *worker.Worker, annotations map[string]string) (bad []not
 		w.Fixed |= r.fact
 	}
 	bad = append(bad, readBootstrapPorts(w, annotations)...)
-	complete(w, strings.TrimSpace(annotations[own+"kv-events"]) == "false")
-	return bad
+	return append(bad, complete(w, annotations)...)
 }
 
 // readBootstrapPorts reads the other projects' annotations, if Baton's own does not give
@@ -136,30 +134,50 @@ func readBootstrapPorts(w *worker.Worker, annotations map[string]string) (bad []
 }
 
 // complete sets what depends on several annotations: hosts, and the ports of this rank.
-func complete(w *worker.Worker, off bool) {
+func complete(w *worker.Worker, annotations map[string]string) (bad []note) {
+	absent := func(name, why string) {
+		if text, is := annotations[own+name]; is {
+			bad = append(bad, note{own + name, fmt.Sprintf("%.60q: %s", text, why)})
+		}
+	}
 	ip := w.Endpoint.AddrPort().Addr().String()
 	if w.Bootstrap.Port != 0 && w.Bootstrap.Host == "" {
 		w.Bootstrap.Host = ip
 	}
 	if w.Bootstrap.Port == 0 {
+		if w.Bootstrap.Host != "" {
+			absent("bootstrap-host", "expected "+own+"bootstrap-port, too")
+		}
 		w.Bootstrap = worker.Bootstrap{}
 	}
-	k := &w.KVEvents
-	higher := func(port uint16) uint16 { // rank r publishes at a port that is higher by r
-		n := uint32(port) + uint32(w.EngineRank)
-		if port == 0 || n > 65535 {
-			return 0
+	higher := func(name string, port *uint16) { // rank r's port is higher by r
+		n := uint32(*port) + uint32(w.EngineRank)
+		if n > 65535 {
+			absent(name, fmt.Sprintf("rank %d would be at port %d: expected at most 65535", w.EngineRank, n))
+			n = 0
 		}
-		return uint16(n)
+		if *port != 0 {
+			*port = uint16(n) //nolint:gosec // bounded
+		}
 	}
-	w.FactsPort = higher(w.FactsPort)
-	k.Port = higher(k.Port)
+	k := &w.KVEvents
+	higher("facts-port", &w.FactsPort)
+	higher("kv-events-port", &k.Port)
+	higher("kv-events-replay-port", &k.ReplayPort)
+	off := strings.TrimSpace(annotations[own+"kv-events"]) == "false"
+	if !off && k.Port == 0 {
+		if _, given := annotations[own+"kv-events-port"]; !given {
+			absent("kv-events-replay-port", "expected "+own+"kv-events-port, too")
+			absent("kv-events-topic", "expected "+own+"kv-events-port, too")
+		}
+	}
 	if off || k.Port == 0 {
 		*k = worker.KVEvents{}
 	} else {
-		k.Host, k.ReplayPort = ip, higher(k.ReplayPort)
+		k.Host = ip
 	}
 	w.FactsUnknown = !w.Complete()
+	return bad
 }
 
 // unknown is the text of a fault for an annotation that Baton does not have.

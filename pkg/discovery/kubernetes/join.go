@@ -145,9 +145,10 @@ func (j *joined) add(p *Pool, pod found, t *terms) (told bool) {
 			j.fault(name, "status.podIP %.60q: expected the address of one machine", pod.IP)
 			return true
 		}
-		notes := readAnnotations(w, pod.Annotations)
-		if i == 0 { // they are the same for each port
-			bad = append(bad, notes...)
+		for _, n := range readAnnotations(w, pod.Annotations) {
+			if !slices.ContainsFunc(bad, func(told note) bool { return told.name == n.name }) { // most are the same for each port
+				bad = append(bad, n)
+			}
 		}
 		if active[i] {
 			j.serving[place{pod.UID, port}] = site{keyOf(pod.Pod, port), w}
