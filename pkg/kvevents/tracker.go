@@ -25,9 +25,9 @@ type Verdict struct {
 
 // Position is how far a stream was applied. A later process resumes from it.
 type Position struct {
-	Last     uint64 // sequence of the last message applied
-	Sum      uint64 // fingerprint of that message
-	Degraded bool
+	Last     uint64 `json:"last"`          // sequence of the last message applied
+	Sum      uint64 `json:"sum,omitempty"` // fingerprint of that message
+	Degraded bool   `json:"degraded,omitempty"`
 }
 
 // Cause says why a rank was reset.

@@ -40,17 +40,10 @@ const (
 	ByDecodeBlocks           // more of its KV blocks are booked than the threshold
 )
 
+var overloadNames = [...]string{ByPrefillTokens: "overloaded: prompt tokens", ByDecodeBlocks: "overloaded: KV blocks"}
+
 // String returns the reason in words for people, or "".
-func (o Overload) String() string {
-	switch o {
-	case ByPrefillTokens:
-		return "overloaded: prompt tokens"
-	case ByDecodeBlocks:
-		return "overloaded: KV blocks"
-	default:
-		return ""
-	}
-}
+func (o Overload) String() string { return overloadNames[o] }
 
 // OverloadOf returns the threshold that the candidate is over. A candidate whose load
 // is unknown is over none. A candidate whose capacity is unknown is not over that for

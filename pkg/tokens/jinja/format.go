@@ -37,19 +37,13 @@ func (t *Template) everyExpr(visit func(expr)) {
 // reads says whether e is name[key] or name.key, or the name alone if key is empty; filters,
 // tests and slices around it do not count.
 func reads(e expr, name, key string) bool {
-	for {
-		switch n := e.(type) {
-		case *filterExpr:
-			e = n.e
-			continue
-		case *testExpr:
-			e = n.e
-			continue
-		case *sliceExpr:
-			e = n.e
-			continue
-		}
-		break
+	switch n := e.(type) {
+	case *filterExpr:
+		return reads(n.e, name, key)
+	case *testExpr:
+		return reads(n.e, name, key)
+	case *sliceExpr:
+		return reads(n.e, name, key)
 	}
 	if key != "" {
 		switch n := e.(type) {
