@@ -309,7 +309,7 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 	}
 	var after space
 	if e.HasParent {
-		after, _ = d.spaces.of(e.Parent)
+		after = d.spaces.blocks[e.Parent]
 	}
 	if kind, out := after.kind.followers(salt.CacheSalt != ""); out {
 		return d.leaveOut(d.hashes, kind, tier)

@@ -56,10 +56,7 @@ func readers() map[string]reader {
 		"facts-port":            {0, port(func(w *worker.Worker) *uint16 { return &w.FactsPort })},
 		"kv-events-port":        {worker.FactKVEvents, port(func(w *worker.Worker) *uint16 { return &w.KVEvents.Port })},
 		"kv-events-replay-port": {0, port(func(w *worker.Worker) *uint16 { return &w.KVEvents.ReplayPort })},
-		"kv-events-topic": {0, func(w *worker.Worker, v string) error {
-			w.KVEvents.Topic = v
-			return nil
-		}},
+		"kv-events-topic":       {0, field(func(w *worker.Worker) *string { return &w.KVEvents.Topic }, asIs)},
 		"kv-events": {0, func(w *worker.Worker, v string) error {
 			on, err := readFlag(v)
 			if err == nil && !on {
@@ -70,10 +67,7 @@ func readers() map[string]reader {
 	}
 	for i := range len(worker.PairFacts{}) {
 		name := worker.PairFact(i).String() //nolint:gosec // few
-		out[strings.ReplaceAll(name, "_", "-")] = reader{0, func(w *worker.Worker, v string) error {
-			w.Pair[i] = v
-			return nil
-		}}
+		out[strings.ReplaceAll(name, "_", "-")] = reader{0, field(func(w *worker.Worker) *string { return &w.Pair[i] }, asIs)}
 	}
 	return out
 }
@@ -233,6 +227,8 @@ func readPort(s string) (uint16, error) {
 	}
 	return uint16(n), nil
 }
+
+func asIs(s string) (string, error) { return s, nil }
 
 func readFlag(s string) (bool, error) {
 	switch s {

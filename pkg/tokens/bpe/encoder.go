@@ -35,9 +35,6 @@ const (
 	knownWord = 15
 )
 
-// EncoderBytes is about how much memory an encoder keeps between texts.
-const EncoderBytes = 48<<knownBits + 4<<20
-
 // keepSymbols is how many symbols an encoder keeps room for between words.
 const keepSymbols = 1 << 16
 
