@@ -16,7 +16,7 @@ func (c *Client) Endpoints(ctx context.Context, namespace, service string) ([]st
 		} `json:"items"`
 	}
 	path := "/apis/discovery.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/endpointslices"
-	if err := c.get(ctx, path, url.Values{"labelSelector": {"kubernetes.io/service-name=" + service}}, &list); err != nil {
+	if err := c.getBy(ctx, path, url.Values{"labelSelector": {"kubernetes.io/service-name=" + service}}, &list); err != nil {
 		return nil, err
 	}
 	var out []string
