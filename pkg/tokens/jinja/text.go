@@ -135,12 +135,8 @@ func appendReprText(b []byte, s string) []byte {
 		switch {
 		case c == rune(quote) || c == '\\':
 			b = append(b, '\\', byte(c))
-		case c == '\n':
-			b = append(b, '\\', 'n')
-		case c == '\r':
-			b = append(b, '\\', 'r')
-		case c == '\t':
-			b = append(b, '\\', 't')
+		case c == '\n', c == '\r', c == '\t':
+			b = append(b, '\\', shortEscapes[c])
 		case unicode.IsPrint(c):
 			b = utf8.AppendRune(b, c)
 		case c < 0x100:

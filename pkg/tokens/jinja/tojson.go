@@ -144,6 +144,9 @@ func jsonFloat(f float64) string {
 	return formatFloat(f)
 }
 
+// shortEscapes has what stands after the backslash for characters that have a short escape.
+var shortEscapes = [256]byte{'"': '"', '\\': '\\', '\n': 'n', '\r': 'r', '\t': 't', '\f': 'f', '\b': 'b'}
+
 func (st *jsonStyle) text(b []byte, s string) []byte {
 	b = append(b, '"')
 	from := 0
@@ -164,20 +167,9 @@ func (st *jsonStyle) text(b []byte, s string) []byte {
 		b = append(b, s[from:i]...)
 		i++
 		from = i
-		switch c {
-		case '"', '\\':
-			b = append(b, '\\', c)
-		case '\n':
-			b = append(b, '\\', 'n')
-		case '\r':
-			b = append(b, '\\', 'r')
-		case '\t':
-			b = append(b, '\\', 't')
-		case '\f':
-			b = append(b, '\\', 'f')
-		case '\b':
-			b = append(b, '\\', 'b')
-		default:
+		if short := shortEscapes[c]; short != 0 {
+			b = append(b, '\\', short)
+		} else {
 			b = fmt.Appendf(b, `\u%04x`, c)
 		}
 	}
