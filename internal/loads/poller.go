@@ -206,7 +206,7 @@ func (p *Poller) question(ctx context.Context, x *asked) ([]byte, Outcome, error
 	}
 	res, err := p.client.Do(req)
 	if err != nil {
-		if ue := (*url.Error)(nil); errors.As(err, &ue) {
+		if ue, ok := errors.AsType[*url.Error](err); ok {
 			err = ue.Err // the log has the rest
 		}
 		return nil, Unreachable, err

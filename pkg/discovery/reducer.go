@@ -15,10 +15,6 @@ import (
 // listing before anything else.
 var ErrResync = errors.New("discovery: resync")
 
-// MaxDPSize is the most data-parallel ranks of one worker. It bounds what every reader
-// allocates for a wrong registration.
-const MaxDPSize = 4096
-
 // State is the state of one source.
 type State uint8
 
@@ -225,9 +221,6 @@ func invalid(w *worker.Worker) string {
 	}
 	if err := w.Validate(); err != nil {
 		return strings.ReplaceAll(err.Error(), "\n", "; ")
-	}
-	if w.DPSize > MaxDPSize {
-		return fmt.Sprintf("worker %d: dp_size: %d is over the most allowed, %d", w.ID, w.DPSize, MaxDPSize)
 	}
 	return ""
 }

@@ -83,10 +83,16 @@ func (c Config) Validate() error {
 	if c.MinBackoff < 0 || c.MaxBackoff < c.MinBackoff {
 		errs = append(errs, fmt.Errorf("backoff: %s to %s: expected a positive range", c.MinBackoff, c.MaxBackoff))
 	}
-	if len(errs) == 0 {
-		return nil
+	return Faults("discovery", errs...)
+}
+
+// Faults returns the faults of the settings of a part of discovery as one error that names the
+// part, or nil if there are none.
+func Faults(of string, errs ...error) error {
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%s: %w", of, err)
 	}
-	return fmt.Errorf("discovery: %w", errors.Join(errs...))
+	return nil
 }
 
 // View holds the present workers. All methods are safe for concurrent use.

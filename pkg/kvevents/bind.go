@@ -50,14 +50,11 @@ type binder struct {
 	sub       *Subscriber
 	addr      string
 	newcomers *newcomers
-
-	// mu guards status. No other lock is taken under it.
-	mu     sync.Mutex
-	status ChannelStatus
+	channelState
 }
 
 func newBinder(s *Subscriber, addr string) *binder {
-	return &binder{sub: s, addr: addr, newcomers: newNewcomers(), status: ChannelStatus{Name: "bind " + addr, Since: time.Now()}}
+	return &binder{sub: s, addr: addr, newcomers: newNewcomers(), channelState: channelState{status: ChannelStatus{Name: "bind " + addr, Since: time.Now()}}}
 }
 
 // run listens until ctx ends. If it cannot listen on the address, it tries again.
@@ -77,9 +74,10 @@ func (b *binder) listen(ctx context.Context) error {
 		return fmt.Errorf("kvevents: listen on %s: %w", b.addr, err)
 	}
 	b.mu.Lock()
-	b.status.Up, b.status.Since, b.status.Name = true, time.Now(), "bind "+l.Addr().String()
+	b.status.Name = "bind " + l.Addr().String()
 	b.mu.Unlock()
-	defer b.down()
+	b.setUp(true)
+	defer b.setUp(false)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer l.Close() //nolint:errcheck // closing a listener loses nothing
@@ -94,13 +92,6 @@ func (b *binder) listen(ctx context.Context) error {
 		b.enter(nc)
 		wg.Go(func() { b.greet(ctx, nc) })
 	}
-}
-
-// down notes that nothing listens any more.
-func (b *binder) down() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.status.Up, b.status.Since = false, time.Now()
 }
 
 // most is how many peers may wait: also the publisher of an idle worker waits, until its
@@ -151,15 +142,15 @@ func (b *binder) greet(ctx context.Context, nc net.Conn) {
 		_ = nc.Close()
 		return
 	}
-	b.mu.Lock()
-	b.status.Messages++
-	b.mu.Unlock()
+	b.counted()
 	s.adopt(a)
 }
 
 // parted notes why a peer was not taken.
 func (b *binder) parted(err error) {
-	b.failed(err)
+	if err != nil { // else the subscriber ends
+		b.failed(err)
+	}
 	switch {
 	case errors.Is(err, errStranger):
 		b.refuse(UnknownWorker)
@@ -245,26 +236,10 @@ func (m *meeting) judge(ctx context.Context, topic []byte) error {
 	return nil
 }
 
-func (b *binder) refuse(why Reason) {
-	b.mu.Lock()
-	b.status.Refused[why]++
-	b.mu.Unlock()
-	b.sub.cfg.Hooks.refused(worker.Rank{}, why, 1)
-}
-
-func (b *binder) failed(err error) {
-	if err == nil {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.status.LastError, b.status.LastFault = err.Error(), time.Now()
-}
+func (b *binder) refuse(why Reason) { b.refused(&b.sub.cfg.Hooks, why, 1) }
 
 func (b *binder) snapshot() ChannelStatus {
-	b.mu.Lock()
-	st := b.status
-	b.mu.Unlock()
+	st := b.channelState.snapshot()
 	st.Waiting, st.MaxWaiting = b.newcomers.count(), b.most()
 	return st
 }

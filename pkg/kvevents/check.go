@@ -73,9 +73,6 @@ func (k *checker) check(ctx context.Context, from uint64) (newer bool, err error
 		if err != nil {
 			return false, err
 		}
-		// No PINGs here: an answer is due, so a router is given up when it has been
-		// silent for the timeout.
-		k.conn.heartbeat, k.conn.quiet = 0, k.cfg.Timeout
 	}
 	defer context.AfterFunc(ctx, k.conn.close)()
 	if err := k.conn.send(nil, binary.BigEndian.AppendUint64(nil, from)); err != nil {

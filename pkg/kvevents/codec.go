@@ -35,10 +35,9 @@ func (e *Event) extends() bool {
 // Batch is one decoded payload. It belongs to the Decoder and is valid until
 // its next Decode.
 type Batch struct {
-	Timestamp float64 // seconds, as the publisher wrote it
-	Events    []Event
-	Refused   Refusals // of this payload
-	Whole     bool     // it has the publisher's first whole block
+	Events  []Event
+	Refused Refusals // of this payload
+	Whole   bool     // it has the publisher's first whole block
 }
 
 // Decoder decodes the payloads of one publisher, in order. It learns which KV cache
@@ -115,7 +114,10 @@ func (d *Decoder) Decode(payload []byte) (*Batch, error) {
 	if fields < 2 {
 		r.fail()
 	}
-	d.batch.Timestamp = r.float()
+	if c := r.peek(); !isFloat(c) && !isInt(c) { // the time, which nobody asks for
+		r.fail()
+	}
+	r.skip()
 	events := reader{b: r.value()}
 	rank, ranked := uint64(0), false
 	if fields > 2 && !r.nil() {
@@ -307,7 +309,7 @@ func (d *Decoder) stored(f *fields, tier kvindex.Tier) (Reason, bool) {
 	}
 	var after space
 	if e.HasParent {
-		after, _ = d.spaces.of(e.Parent)
+		after = d.spaces.blocks[e.Parent]
 	}
 	if kind, out := after.kind.followers(salt.CacheSalt != ""); out {
 		return d.leaveOut(d.hashes, kind, tier)

@@ -49,7 +49,6 @@ func decodeOne(t *testing.T, d *Decoder, payload []byte) Event {
 	require.NoError(t, err)
 	require.Empty(t, b.Refused.Map())
 	require.Len(t, b.Events, 1)
-	require.InDelta(t, 1700000000.5, b.Timestamp, 0)
 	return b.Events[0]
 }
 
@@ -98,7 +97,7 @@ func TestLiteralSamplesDecode(t *testing.T) {
 		b := unhex(t, sglangSigned)
 		r := reader{b: b}
 		r.array()
-		r.float()
+		r.skip()
 		r.array()
 		f, _, ok := readFields(r.value())
 		require.True(t, ok)

@@ -114,52 +114,33 @@ type Hooks struct {
 	State func(r worker.Rank, s State)
 }
 
-func (h *Hooks) applied(r worker.Rank, events, blocks int) {
-	if h.Applied != nil {
-		h.Applied(r, events, blocks)
+// withDefaults returns h with a function that does nothing for each that is missing.
+func (h Hooks) withDefaults() Hooks {
+	if h.Applied == nil {
+		h.Applied = func(worker.Rank, int, int) {}
 	}
-}
-
-func (h *Hooks) wrote(r worker.Rank, blocks int, live bool) {
-	if h.Wrote != nil {
-		h.Wrote(r, blocks, live)
+	if h.Wrote == nil {
+		h.Wrote = func(worker.Rank, int, bool) {}
 	}
-}
-
-func (h *Hooks) refused(r worker.Rank, why Reason, n uint64) {
-	if h.Refused != nil {
-		h.Refused(r, why, n)
+	if h.Refused == nil {
+		h.Refused = func(worker.Rank, Reason, uint64) {}
 	}
-}
-
-func (h *Hooks) gap(r worker.Rank) {
-	if h.Gap != nil {
-		h.Gap(r)
+	if h.Gap == nil {
+		h.Gap = func(worker.Rank) {}
 	}
-}
-
-func (h *Hooks) replayed(r worker.Rank, ok bool) {
-	if h.Replayed != nil {
-		h.Replayed(r, ok)
+	if h.Replayed == nil {
+		h.Replayed = func(worker.Rank, bool) {}
 	}
-}
-
-func (h *Hooks) restored(r worker.Rank, blocks int) {
-	if h.Restored != nil {
-		h.Restored(r, blocks)
+	if h.Restored == nil {
+		h.Restored = func(worker.Rank, int) {}
 	}
-}
-
-func (h *Hooks) reset(r worker.Rank, why Cause) {
-	if h.Reset != nil {
-		h.Reset(r, why)
+	if h.Reset == nil {
+		h.Reset = func(worker.Rank, Cause) {}
 	}
-}
-
-func (h *Hooks) state(r worker.Rank, s State) {
-	if h.State != nil {
-		h.State(r, s)
+	if h.State == nil {
+		h.State = func(worker.Rank, State) {}
 	}
+	return h
 }
 
 // conn returns the settings of a connection.
@@ -184,6 +165,7 @@ func (c Config) withDefaults() Config {
 	c.MaxBufferedBytes = cmp.Or(c.MaxBufferedBytes, 64<<20)
 	c.MaxReplayBytes = cmp.Or(c.MaxReplayBytes, 1<<30)
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	c.Hooks = c.Hooks.withDefaults()
 	if c.Dial == nil {
 		c.Dial = (&net.Dialer{}).DialContext
 	}

@@ -289,9 +289,7 @@ func (d *PlaneDecoder) remove(r *reader, e *kvindex.Removed) bool {
 			continue
 		}
 		found = true
-		for hashes := r.array(); hashes > 0 && r.err == nil; hashes-- {
-			d.removed = append(d.removed, r.hash())
-		}
+		d.removed, _ = r.appendHashes(d.removed, r.array())
 	}
 	if r.err != nil || !found {
 		d.removed = d.removed[:from]

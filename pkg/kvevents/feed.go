@@ -26,7 +26,12 @@ type feed struct {
 	heard    atomic.Bool // a message was applied
 	unusable atomic.Bool // as Told.Unusable
 
+	// turn is held while an event of the rank is judged or applied, so that others find the
+	// rank's stream and the index in agreement. It guards kept, gone, and what a stream or
+	// a planeRank says. It is taken before mu and the index's own locks.
+	turn sync.Mutex
 	kept *kept // of an earlier process, until it is judged; nil: nothing waits
+	gone bool  // the rank is being detached from the index
 
 	// mu guards status. No other lock is taken under it.
 	mu     sync.Mutex
@@ -47,7 +52,7 @@ func (f *feed) drop(why Cause) {
 	f.status.Resets++
 	f.status.Missing = Refusals{}
 	f.mu.Unlock()
-	f.cfg.Hooks.reset(f.rank, why)
+	f.cfg.Hooks.Reset(f.rank, why)
 	f.log.Info("kv blocks of the rank dropped", slog.String(logkey.Cause, why.String()))
 }
 
@@ -89,7 +94,7 @@ func (f *feed) applied(events, blocks int) {
 	f.status.AsOf = f.status.LastAt
 	f.mu.Unlock()
 	f.heard.Store(true)
-	f.cfg.Hooks.applied(f.rank, events, blocks)
+	f.cfg.Hooks.Applied(f.rank, events, blocks)
 }
 
 // whole notes that all messages of the publisher were heard.
@@ -110,7 +115,7 @@ func (f *feed) refuse(why Reason, n uint64) {
 		f.status.Missing[why] += n
 	}
 	f.mu.Unlock()
-	f.cfg.Hooks.refused(f.rank, why, n)
+	f.cfg.Hooks.Refused(f.rank, why, n)
 }
 
 func (f *feed) refuseAll(r *Refusals) {
@@ -135,7 +140,7 @@ func (f *feed) setState(st State) {
 	lastError := f.status.LastError
 	f.mu.Unlock()
 	if changed {
-		f.cfg.Hooks.state(f.rank, st)
+		f.cfg.Hooks.State(f.rank, st)
 		f.log.Info("kv events", slog.String(logkey.State, st.String()), slog.String(logkey.LastError, lastError))
 	}
 }

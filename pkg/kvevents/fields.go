@@ -59,20 +59,14 @@ func readFields(b []byte) (f fields, reason Reason, ok bool) {
 	switch {
 	case r.err != nil:
 		return f, Malformed, false
-	case f.kind != 0 && f.kind != ignored:
-		f.size = r.i
-	}
-	switch {
 	case f.kind == ignored:
 		return f, Ignored, false
 	case f.kind == 0:
 		return f, UnknownEvent, false
-	case f.kind != Cleared && f.hashes == nil:
-		return f, Malformed, false
-	case f.kind == Stored && f.tokens == nil:
-		return f, Malformed, false
 	}
-	return f, 0, true
+	f.size = r.i
+	incomplete := f.kind != Cleared && f.hashes == nil || f.kind == Stored && f.tokens == nil
+	return f, Malformed, !incomplete
 }
 
 func eventKind(tag []byte) Kind {

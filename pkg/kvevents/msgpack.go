@@ -3,7 +3,6 @@ package kvevents
 import (
 	"encoding/binary"
 	"errors"
-	"math"
 )
 
 var errMsgpack = errors.New("kvevents: malformed msgpack")
@@ -75,6 +74,7 @@ func isMap(c byte) bool    { return c&0xf0 == 0x80 || c == 0xde || c == 0xdf }
 func isString(c byte) bool { return c&0xe0 == 0xa0 || c >= 0xd9 && c <= 0xdb }
 func isBin(c byte) bool    { return c >= 0xc4 && c <= 0xc6 }
 func isNil(c byte) bool    { return c == 0xc0 }
+func isFloat(c byte) bool  { return c == 0xca || c == 0xcb }
 func isInt(c byte) bool {
 	return c < 0x80 || c >= 0xe0 || c >= 0xcc && c <= 0xcf || c >= 0xd0 && c <= 0xd3
 }
@@ -170,24 +170,6 @@ func (r *reader) int() (v uint64, neg bool) {
 	return 0, false
 }
 
-// float reads a float, or an integer as a float.
-func (r *reader) float() float64 {
-	switch c := r.peek(); {
-	case c == 0xca:
-		r.i++
-		return float64(math.Float32frombits(uint32(r.uint(4))))
-	case c == 0xcb:
-		r.i++
-		return math.Float64frombits(r.uint(8))
-	default:
-		v, neg := r.int()
-		if neg {
-			return float64(int64(v))
-		}
-		return float64(v)
-	}
-}
-
 // skip moves past one value of any type. It does not recurse, so deep nesting costs no
 // stack.
 func (r *reader) skip() {
@@ -204,8 +186,9 @@ func (r *reader) skip() {
 			r.bin()
 		case isInt(c):
 			r.int()
-		case c == 0xca || c == 0xcb:
-			r.float()
+		case isFloat(c):
+			r.i++
+			r.take(4 << (c - 0xca))
 		case c == 0xc0 || c == 0xc2 || c == 0xc3:
 			r.i++
 		case c >= 0xd4 && c <= 0xd8: // fixext

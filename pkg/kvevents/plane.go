@@ -76,7 +76,7 @@ func newPlane(cfg *Config) *plane {
 	}
 	for _, c := range channels {
 		p.intakes = append(p.intakes, &intake{plane: p, channel: c, log: cfg.Logger.With(slog.String(logkey.Channel, c.Name())),
-			status: ChannelStatus{Name: c.Name(), Since: time.Now()}})
+			channelState: channelState{status: ChannelStatus{Name: c.Name(), Since: time.Now()}}})
 	}
 	return p
 }
@@ -159,11 +159,7 @@ type planeRank struct {
 	missed   bool   // events of missedOf were sent while nobody followed the rank
 	missedOf uint64 // a publisher; 0: any publisher
 
-	// turn guards the fields below. It is held while events are applied, since several
-	// channels may bring events of one rank. It is taken before feed.mu and the index's
-	// own locks.
-	turn   sync.Mutex
-	gone   bool
+	// guarded by turn, since several channels may bring events of one rank
 	cursor Cursor
 	via    *intake
 }
@@ -194,7 +190,7 @@ func (pr *planeRank) take(in *intake, e Envelope, whole bool, events []RouterEve
 		}
 		v, why := pr.cursor.Judge(e.Publisher, whole, x.ID)
 		if v.Gap {
-			pr.cfg.Hooks.gap(pr.rank)
+			pr.cfg.Hooks.Gap(pr.rank)
 		}
 		if v.Reset {
 			pr.drop(v.Cause)
@@ -231,7 +227,7 @@ func (pr *planeRank) settle() {
 		return
 	}
 	switch {
-	case !pr.via.up():
+	case !pr.via.snapshot().Up:
 		pr.setState(StateConnecting)
 	case pr.cursor.Degraded():
 		pr.setState(StateDegraded)
@@ -252,18 +248,7 @@ type intake struct {
 	log     *slog.Logger
 
 	decoder PlaneDecoder // owned by the goroutine that calls Envelope
-
-	// mu guards status. No other lock is taken under it.
-	mu     sync.Mutex
-	status ChannelStatus
-}
-
-func (in *intake) up() bool { return in.snapshot().Up }
-
-func (in *intake) snapshot() ChannelStatus {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.status
+	channelState
 }
 
 // Up implements Sink.
@@ -274,11 +259,8 @@ func (in *intake) Up() {
 
 // Down implements Sink.
 func (in *intake) Down(err error) {
-	in.mu.Lock()
-	in.status.LastError, in.status.LastFault = err.Error(), time.Now()
-	was := in.status.Up
-	in.mu.Unlock()
-	if was {
+	in.failed(err)
+	if in.snapshot().Up {
 		in.log.Info("kv event channel", slog.String(logkey.State, "down"), slog.Any(logkey.Err, err))
 	} else {
 		in.log.Debug("kv event channel", slog.Any(logkey.Err, err))
@@ -289,13 +271,7 @@ func (in *intake) Down(err error) {
 // turned notes that the channel is up or down, and updates the ranks whose events it
 // brings.
 func (in *intake) turned(up bool) {
-	in.mu.Lock()
-	changed := in.status.Up != up
-	if changed {
-		in.status.Up, in.status.Since = up, time.Now()
-	}
-	in.mu.Unlock()
-	if !changed {
+	if !in.setUp(up) {
 		return
 	}
 	in.plane.mu.Lock()
@@ -316,21 +292,11 @@ func (in *intake) turned(up bool) {
 }
 
 // Refuse implements Sink.
-func (in *intake) Refuse(why Reason, n uint64) {
-	if n == 0 {
-		return
-	}
-	in.mu.Lock()
-	in.status.Refused[why] += n
-	in.mu.Unlock()
-	in.plane.cfg.Hooks.refused(worker.Rank{}, why, n)
-}
+func (in *intake) Refuse(why Reason, n uint64) { in.refused(&in.plane.cfg.Hooks, why, n) }
 
 // Fault implements Sink.
 func (in *intake) Fault(err error) {
-	in.mu.Lock()
-	in.status.LastError, in.status.LastFault = err.Error(), time.Now()
-	in.mu.Unlock()
+	in.failed(err)
 	in.log.Debug("kv event channel", slog.Any(logkey.Err, err))
 }
 
@@ -347,9 +313,7 @@ func (in *intake) Envelope(b []byte) {
 		in.Refuse(ForeignTopic, 1)
 		return
 	}
-	in.mu.Lock()
-	in.status.Messages++
-	in.mu.Unlock()
+	in.counted()
 	whole := in.plane.heard(e.Publisher, e.Sequence)
 	events, malformed, err := in.decoder.Decode(e.Payload)
 	if err != nil {

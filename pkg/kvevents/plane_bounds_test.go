@@ -1,7 +1,6 @@
 package kvevents
 
 import (
-	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,7 +10,7 @@ import (
 )
 
 func TestARankThatJoinsHasMissedWhatWasHeardOfItBefore(t *testing.T) {
-	p := newPlane(&Config{Logger: slog.New(slog.DiscardHandler)})
+	p := newPlane(new(Config{}.withDefaults()))
 	r, never := worker.Rank{ID: 1}, worker.Rank{ID: 2}
 	p.stranger(r, 7)
 	first := newPlaneRank(p.cfg, r)
@@ -44,7 +43,7 @@ func TestARankThatJoinsHasMissedWhatWasHeardOfItBefore(t *testing.T) {
 }
 
 func TestWhatIsRememberedOfStrangersIsBounded(t *testing.T) {
-	p := newPlane(&Config{Logger: slog.New(slog.DiscardHandler)})
+	p := newPlane(new(Config{}.withDefaults()))
 	for id := range worker.ID(maxStrangers) {
 		p.stranger(worker.Rank{ID: id + 1}, 7)
 	}
@@ -59,7 +58,7 @@ func TestWhatIsRememberedOfStrangersIsBounded(t *testing.T) {
 }
 
 func TestWhatIsRememberedOfPublishersIsBounded(t *testing.T) {
-	p := newPlane(&Config{Logger: slog.New(slog.DiscardHandler)})
+	p := newPlane(new(Config{}.withDefaults()))
 	for id := range uint64(maxPublishers) {
 		require.True(t, p.heard(id, 0))
 	}
@@ -89,15 +88,12 @@ func TestOnlyThePublisherThatWasMissedMakesARankIncomplete(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			gaps := 0
-			cfg := &Config{
-				Logger: slog.New(slog.DiscardHandler), Index: newTree(t),
-				Hooks: Hooks{Gap: func(worker.Rank) { gaps++ }},
-			}
+			cfg := new(Config{Index: newTree(t), Hooks: Hooks{Gap: func(worker.Rank) { gaps++ }}}.withDefaults())
 			r := worker.Rank{ID: 1}
 			cfg.Index.Attach(r)
 			pr := newPlaneRank(cfg, r)
 			pr.missed, pr.missedOf = c.missed, c.of
-			in := &intake{channel: newHand(), log: cfg.Logger, status: ChannelStatus{Up: true}}
+			in := &intake{channel: newHand(), log: cfg.Logger, channelState: channelState{status: ChannelStatus{Up: true}}}
 			store := func(id uint64) RouterEvent {
 				return RouterEvent{Rank: r, ID: id, Event: Event{Kind: Stored, Stored: kvindex.Stored{
 					Blocks: []kvindex.Block{{Engine: kvindex.EngineHash(id + 1), Local: kvindex.LocalHash(id + 1)}},

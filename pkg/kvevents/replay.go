@@ -91,9 +91,6 @@ func replay(ctx context.Context, dial dialFunc, addr string, from uint64, cfg co
 	defer cancel()
 	defer context.AfterFunc(limited, c.close)()
 	left := budget{messages: maxReplay, bytes: most.bytes}
-	// No PINGs here: an answer is due, so a router is given up when it has been silent
-	// for the timeout.
-	c.heartbeat, c.quiet = 0, cfg.timeout
 	if err := c.send(nil, binary.BigEndian.AppendUint64(nil, from)); err != nil {
 		return fmt.Errorf("kvevents: replay from %s: %w", addr, err)
 	}

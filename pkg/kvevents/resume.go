@@ -18,15 +18,13 @@ import (
 // mark is the note that a dump has of a rank, in JSON: the position of the rank's stream
 // at the time of the copy, and what its decoder had learnt.
 type mark struct {
-	Source    string            `json:"source"` // the mark is of no use for any other source
-	Plane     bool              `json:"plane,omitempty"`
-	Publisher uint64            `json:"publisher,omitempty"` // on an event plane
-	Retired   []uint64          `json:"retired,omitempty"`   // on an event plane, see Cursor.Retired
-	Last      uint64            `json:"last"`
-	Sum       uint64            `json:"sum,omitempty"`
-	Degraded  bool              `json:"degraded,omitempty"`
-	Missing   map[string]uint64 `json:"missing,omitempty"` // RankStatus.Missing
-	Learnt    learnt            `json:"learnt"`
+	Source    string   `json:"source"` // the mark is of no use for any other source
+	Plane     bool     `json:"plane,omitempty"`
+	Publisher uint64   `json:"publisher,omitempty"` // on an event plane
+	Retired   []uint64 `json:"retired,omitempty"`   // on an event plane, see Cursor.Retired
+	Position
+	Missing map[string]uint64 `json:"missing,omitempty"` // RankStatus.Missing
+	Learnt  learnt            `json:"learnt"`
 }
 
 // ReadPosition reads the position of a rank's stream from the rank's note in a dump.
@@ -35,10 +33,8 @@ func ReadPosition(note []byte) (Position, error) {
 	if err := json.Unmarshal(note, &m); err != nil {
 		return Position{}, fmt.Errorf("kvevents: position: %w", err)
 	}
-	return m.position(), nil
+	return m.Position, nil
 }
-
-func (m *mark) position() Position { return Position{Last: m.Last, Sum: m.Sum, Degraded: m.Degraded} }
 
 // kept is what an earlier process held of a rank. It waits here until the rank's stream
 // has proved to be the same as then, or another one.
@@ -157,7 +153,7 @@ func (f *follower) copy(index kvindex.Index, c *kvindex.RankCopy) (at time.Time,
 		var p Position
 		var seen bool
 		switch {
-		case f.gone:
+		case f.feed.gone:
 		case f.plane != nil:
 			m.Publisher, p, seen = f.plane.cursor.Position()
 			m.Retired = f.plane.cursor.Retired()
@@ -168,7 +164,7 @@ func (f *follower) copy(index kvindex.Index, c *kvindex.RankCopy) (at time.Time,
 		if !seen {
 			return
 		}
-		m.Last, m.Sum, m.Degraded, m.Missing = p.Last, p.Sum, p.Degraded, f.feed.snapshot().Missing.Map()
+		m.Position, m.Missing = p, f.feed.snapshot().Missing.Map()
 		err = index.Copy(f.feed.rank, c)
 		switch {
 		case errors.Is(err, kvindex.ErrUnknownRank): // the rank is about to leave
@@ -183,9 +179,8 @@ func (f *follower) copy(index kvindex.Index, c *kvindex.RankCopy) (at time.Time,
 
 // inTurn calls do while no event of the rank is judged or applied.
 func (f *follower) inTurn(do func()) {
-	turn := f.turn()
-	turn.Lock()
-	defer turn.Unlock()
+	f.feed.turn.Lock()
+	defer f.feed.turn.Unlock()
 	do()
 }
 
@@ -193,7 +188,7 @@ func (f *follower) inTurn(do func()) {
 // another life of it.
 func (f *follower) leave() {
 	f.inTurn(func() {
-		f.gone = true
+		f.feed.gone = true
 		if f.stream != nil {
 			f.stream.decoder.Forget()
 		}
@@ -210,9 +205,9 @@ func (f *follower) resume(k *kept) {
 	}
 	f.feed.keep(k)
 	if f.plane != nil {
-		f.plane.cursor.Resume(m.Publisher, m.position(), m.Retired)
+		f.plane.cursor.Resume(m.Publisher, m.Position, m.Retired)
 	} else {
-		f.stream.tracker.Resume(m.position())
+		f.stream.tracker.Resume(m.Position)
 	}
 }
 
@@ -266,7 +261,7 @@ func (f *feed) restore() learnt {
 	if left > 0 {
 		f.refuse(NoRoom, 1)
 	}
-	f.cfg.Hooks.restored(f.rank, c.Blocks()-left)
+	f.cfg.Hooks.Restored(f.rank, c.Blocks()-left)
 	f.log.Info("kv blocks of before the restart taken", slog.Int(logkey.Blocks, c.Blocks()-left),
 		slog.Int(logkey.LeftOut, left), slog.Duration(logkey.Age, time.Since(k.rank.At)))
 	return k.mark.Learnt

@@ -66,12 +66,6 @@ func (k spaceKind) followers(ownSalt bool) (kind spaceKind, out bool) {
 	return salted, false
 }
 
-// of looks a block up. False means that nothing is noted of it.
-func (s *spaces) of(h kvindex.EngineHash) (space, bool) {
-	sp, known := s.blocks[h]
-	return sp, known
-}
-
 // note records that blocks of space sp were stored on a tier. False means that there is
 // no memory for it; then none of them is recorded.
 func (s *spaces) note(blocks []kvindex.EngineHash, sp space, t kvindex.Tier) bool {

@@ -1,6 +1,7 @@
 package kvevents
 
 import (
+	"sync"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -81,6 +82,55 @@ type Told struct {
 	// rank counts as one without events, see Subscriber.Tells.
 	Unusable bool
 	Why      Reason
+}
+
+// channelState keeps the status of a channel. Safe for concurrent use.
+type channelState struct {
+	// mu guards status. No other lock is taken under it.
+	mu     sync.Mutex
+	status ChannelStatus
+}
+
+func (c *channelState) snapshot() ChannelStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status
+}
+
+// setUp notes that the channel is up or down, and reports whether it was not so before.
+func (c *channelState) setUp(up bool) (changed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	changed = c.status.Up != up
+	if changed {
+		c.status.Up, c.status.Since = up, time.Now()
+	}
+	return changed
+}
+
+// counted notes one more message, or connection.
+func (c *channelState) counted() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.Messages++
+}
+
+// failed notes an error.
+func (c *channelState) failed(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.LastError, c.status.LastFault = err.Error(), time.Now()
+}
+
+// refused counts what cannot be used.
+func (c *channelState) refused(h *Hooks, why Reason, n uint64) {
+	if n == 0 {
+		return
+	}
+	c.mu.Lock()
+	c.status.Refused[why] += n
+	c.mu.Unlock()
+	h.Refused(worker.Rank{}, why, n)
 }
 
 // ChannelStatus is what is known of a channel of an event plane, or of an address that

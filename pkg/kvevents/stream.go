@@ -43,10 +43,7 @@ type stream struct {
 	ended   chan struct{} // closed when run has ended, so that adopt does not wait for it
 	again   chan struct{} // of size 1: the rank is to be connected anew
 
-	// turn is held while a message is judged or applied, so that others find tracker,
-	// decoder and index in agreement. It guards these, draining, wrote and feed.kept. It
-	// is taken before feed.mu and the index's own locks.
-	turn    sync.Mutex
+	// guarded by turn, as draining and wrote
 	tracker *Tracker
 	decoder *Decoder
 
@@ -204,7 +201,7 @@ func (s *stream) inTurn(do func()) {
 	s.settleState()
 	if w := s.wrote; w != (wrote{}) {
 		s.wrote = wrote{}
-		s.cfg.Hooks.wrote(s.rank, w.blocks, !w.late)
+		s.cfg.Hooks.Wrote(s.rank, w.blocks, !w.late)
 	}
 }
 
@@ -314,7 +311,7 @@ func (s *stream) sum(m message) uint64 { return xxh3.Hash(m.payload) }
 // obey performs the verdict on m.
 func (s *stream) obey(v Verdict, m message) {
 	if v.Gap {
-		s.cfg.Hooks.gap(s.rank)
+		s.cfg.Hooks.Gap(s.rank)
 	}
 	if v.Reset {
 		s.drop(v.Cause)
@@ -416,7 +413,7 @@ func (s *stream) endReplay(fail error) {
 	ss := s.session
 	ss.stopReplay()
 	ss.answers, ss.stopReplay = nil, func() {}
-	s.cfg.Hooks.replayed(s.rank, fail == nil)
+	s.cfg.Hooks.Replayed(s.rank, fail == nil)
 	if fail != nil {
 		s.fault(fail)
 		s.obey(s.tracker.ReplayFail(), message{})
@@ -522,7 +519,7 @@ func (s *stream) apply(m message) {
 	state := s.status.State
 	s.mu.Unlock()
 	if none := s.decoder.told.Unusable; s.unusable.Swap(none) != none {
-		s.cfg.Hooks.state(s.rank, state) // the answer of Subscriber.Tells has changed
+		s.cfg.Hooks.State(s.rank, state) // the answer of Subscriber.Tells has changed
 	}
 	s.applied(len(b.Events), blocks)
 	s.decoder.trim()

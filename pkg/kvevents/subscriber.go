@@ -72,15 +72,6 @@ type follower struct {
 	plane  *planeRank // nil: its events come through stream
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the stream's goroutine has ended
-	gone   bool          // guarded by turn: the rank is being detached from the index
-}
-
-// turn returns the lock that is held while the rank's events are applied.
-func (f *follower) turn() *sync.Mutex {
-	if f.plane != nil {
-		return &f.plane.turn
-	}
-	return &f.stream.turn
 }
 
 // NewSubscriber returns a subscriber that follows no worker yet.
@@ -240,7 +231,7 @@ func (s *Subscriber) publishNames(snap *worker.Snapshot) {
 		}
 		for changed := true; changed; { // while the hook is called, too
 			st := f.snapshot().State
-			s.cfg.Hooks.state(r, st)
+			s.cfg.Hooks.State(r, st)
 			changed = f.snapshot().State != st
 		}
 	}
@@ -326,7 +317,7 @@ func (s *Subscriber) empty(r worker.Rank, why Cause) {
 	f.inTurn(func() {
 		st, ok := s.cfg.Index.Stats(r)
 		// Blocks of an earlier process are not in the index before their proof.
-		if !ok || f.gone || f.feed.kept != nil || st.Blocks+st.Routed == 0 {
+		if !ok || f.feed.gone || f.feed.kept != nil || st.Blocks+st.Routed == 0 {
 			return
 		}
 		f.feed.drop(why)

@@ -25,9 +25,9 @@ type Verdict struct {
 
 // Position is how far a stream was applied. A later process resumes from it.
 type Position struct {
-	Last     uint64 // sequence of the last message applied
-	Sum      uint64 // fingerprint of that message
-	Degraded bool
+	Last     uint64 `json:"last"`          // sequence of the last message applied
+	Sum      uint64 `json:"sum,omitempty"` // fingerprint of that message
+	Degraded bool   `json:"degraded,omitempty"`
 }
 
 // Cause says why a rank was reset.
@@ -45,19 +45,14 @@ const (
 	Doubted
 )
 
+var causeNames = [...]string{"none", Lost: "lost", Restarted: "restarted", Emptied: "emptied", Doubted: "doubted"}
+
 // String returns the lower-case name of the cause.
 func (c Cause) String() string {
-	switch c {
-	case Lost:
-		return "lost"
-	case Restarted:
-		return "restarted"
-	case Emptied:
-		return "emptied"
-	case Doubted:
-		return "doubted"
+	if int(c) >= len(causeNames) {
+		return "invalid"
 	}
-	return "none"
+	return causeNames[c]
 }
 
 // Phase is the state of a [Tracker].

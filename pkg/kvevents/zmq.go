@@ -71,7 +71,7 @@ type conn struct {
 type connConfig struct {
 	maxBytes  int           // per message, all frames together
 	heartbeat time.Duration // between PINGs; a peer that sends no byte for three of them is lost
-	timeout   time.Duration // for dial and handshake together; in a replay also for each read and write
+	timeout   time.Duration // for dial and handshake together; of a router also for each answer
 }
 
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -106,9 +106,14 @@ func shake(ctx context.Context, nc net.Conn, typ socketType, cfg connConfig) (*c
 	if err != nil {
 		return nil, err
 	}
-	// The RFC's "PING … TTL" is unknown to a 3.0 peer. Only TCP keepalive then tells a
-	// dead peer from a quiet one.
-	if c.minor >= 1 {
+	switch {
+	case typ == typeDealer:
+		// No PINGs: an answer is due, so a router is given up when it has been silent for
+		// the timeout.
+		c.quiet = cfg.timeout
+	case c.minor >= 1:
+		// The RFC's "PING … TTL" is unknown to a 3.0 peer. Only TCP keepalive then tells a
+		// dead peer from a quiet one.
 		c.heartbeat, c.quiet = cfg.heartbeat, 3*cfg.heartbeat
 	}
 	return c, nil

@@ -37,6 +37,11 @@ type heldName struct {
 	tiers uint8
 }
 
+// compare orders names by their blocks.
+func (h heldName) compare(o heldName) int {
+	return cmp.Or(cmp.Compare(h.block, o.block), cmp.Compare(h.name, o.name))
+}
+
 // rawRun is a run with the block numbers of the source.
 type rawRun struct {
 	first, parent uint32
@@ -84,9 +89,7 @@ func (c *RankCopy) add(name EngineHash, block uint32, tiers uint8, from chains) 
 // settle numbers the blocks anew, from 1 on and parents first, and leaves out blocks
 // that no held block needs.
 func (c *RankCopy) settle() {
-	slices.SortFunc(c.held, func(a, b heldName) int {
-		return cmp.Or(cmp.Compare(a.block, b.block), cmp.Compare(a.name, b.name))
-	})
+	slices.SortFunc(c.held, heldName.compare)
 	order := make([]uint32, len(c.raw))
 	for i := range order {
 		order[i] = uint32(i)
@@ -135,9 +138,7 @@ func (c *RankCopy) settle() {
 		c.held[i].block = number(c.held[i].block)
 	}
 	c.locals = locals
-	slices.SortFunc(c.held, func(a, b heldName) int {
-		return cmp.Or(cmp.Compare(a.block, b.block), cmp.Compare(a.name, b.name))
-	})
+	slices.SortFunc(c.held, heldName.compare)
 	c.of = nil
 	c.unsee()
 }

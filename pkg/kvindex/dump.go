@@ -2,7 +2,6 @@ package kvindex
 
 import (
 	"bufio"
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -96,9 +95,7 @@ func (d *DumpWriter) Add(c *RankCopy, at time.Time, note []byte) error {
 		h.block = d.global[h.block]
 		d.held = append(d.held, h)
 	}
-	slices.SortFunc(d.held, func(a, b heldName) int {
-		return cmp.Or(cmp.Compare(a.block, b.block), cmp.Compare(a.name, b.name))
-	})
+	slices.SortFunc(d.held, heldName.compare)
 	d.b = append(d.b, partRank)
 	d.b = binary.AppendUvarint(d.b, uint64(c.rank.ID))
 	d.b = binary.AppendUvarint(d.b, uint64(c.rank.DPRank))

@@ -1,7 +1,8 @@
 package kvindex
 
 import (
-	"strconv"
+	"encoding/binary"
+	"encoding/hex"
 
 	"github.com/zeebo/xxh3"
 )
@@ -72,20 +73,11 @@ func HashMMIdentifier[T ~string | ~[]byte](id T) (uint64, bool) {
 	if len(id) == 0 {
 		return 0, false
 	}
-	if len(id) != digestLen || !allHex(id) {
-		return xxh3.HashString(string(id)), true
-	}
-	v, err := strconv.ParseUint(string(id[:16]), 16, 64)
-	return v, err == nil
-}
-
-func allHex[T ~string | ~[]byte](s T) bool {
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c >= '0' && c <= '9', c >= 'a' && c <= 'f', c >= 'A' && c <= 'F':
-		default:
-			return false
+	var digest [digestLen / 2]byte
+	if len(id) == digestLen {
+		if _, err := hex.Decode(digest[:], []byte(id)); err == nil {
+			return binary.BigEndian.Uint64(digest[:]), true
 		}
 	}
-	return true
+	return xxh3.HashString(string(id)), true
 }

@@ -249,12 +249,9 @@ func (c *Candidates) At(i int) Candidate {
 // nor left out because of overload. It is valid until the next pick.
 func (c *Candidates) Eligible() Bits { return c.in }
 
-// Admit makes Eligible return all candidates that are not Out, for callers that do not
-// pick.
-func (c *Candidates) Admit() { c.admit() }
-
-// admit sets c.in to the candidates that are not Out, and returns their number.
-func (c *Candidates) admit() int {
+// Admit makes Eligible return all candidates that are not Out, as a pick does first, and returns
+// their number.
+func (c *Candidates) Admit() int {
 	n := len(c.Ranks)
 	words := (n + chunk - 1) / chunk
 	if cap(c.in) < words {

@@ -40,17 +40,10 @@ const (
 	ByDecodeBlocks           // more of its KV blocks are booked than the threshold
 )
 
+var overloadNames = [...]string{ByPrefillTokens: "overloaded: prompt tokens", ByDecodeBlocks: "overloaded: KV blocks"}
+
 // String returns the reason in words for people, or "".
-func (o Overload) String() string {
-	switch o {
-	case ByPrefillTokens:
-		return "overloaded: prompt tokens"
-	case ByDecodeBlocks:
-		return "overloaded: KV blocks"
-	default:
-		return ""
-	}
-}
+func (o Overload) String() string { return overloadNames[o] }
 
 // OverloadOf returns the threshold that the candidate is over. A candidate whose load
 // is unknown is over none. A candidate whose capacity is unknown is not over that for
@@ -81,7 +74,7 @@ func (c *Candidates) overDecode(i int, p *Params) bool {
 // Overloaded candidates cannot be picked, unless all are overloaded and
 // p.ServeOverloaded is set.
 func (c *Candidates) prepare(p *Params, d *Decision) (int, error) {
-	n := c.admit()
+	n := c.Admit()
 	if n == 0 {
 		return 0, ErrNoCandidate
 	}
@@ -97,7 +90,7 @@ func (c *Candidates) prepare(p *Params, d *Decision) (int, error) {
 	case d.Overloaded < n:
 		return n - d.Overloaded, nil
 	case p.ServeOverloaded:
-		return c.admit(), nil
+		return c.Admit(), nil
 	default:
 		return 0, c.overloaded(p)
 	}
@@ -128,7 +121,7 @@ func (c *Candidates) overloadedWord(w int, p *Params) uint64 {
 // overloaded returns the error for a pick in which all candidates are overloaded.
 func (c *Candidates) overloaded(p *Params) error {
 	e := &OverloadedError{
-		Candidates: c.admit(), LeastPrefill: math.MaxInt64,
+		Candidates: c.Admit(), LeastPrefill: math.MaxInt64,
 		PrefillThreshold: p.PrefillTokensThreshold, DecodeThreshold: p.DecodeBlocksThreshold,
 	}
 	for i := range c.Ranks {
@@ -178,7 +171,7 @@ func CheckQueue(c *Candidates, limit int64) error {
 // QueuedTokens returns the sum of the prompt tokens that are booked on the candidates
 // of c that are not Out and whose load is known.
 func QueuedTokens(c *Candidates) int64 {
-	c.admit()
+	c.Admit()
 	var queued float64
 	for w, in := range c.in {
 		in &^= c.LoadUnknown.word(w)

@@ -356,7 +356,7 @@ func TestTheShortFormsGiveTheSameBits(t *testing.T) {
 			Estimated: rng.IntN(4) == 0, FetchesLacking: seed%5 == 0,
 		}
 		c := NewCandidates(cands...)
-		require.Equal(t, len(cands), c.admit())
+		require.Equal(t, len(cands), c.Admit())
 		k := newCoster(req, c, &p)
 		var buf costs
 		for w := range c.in {

@@ -3,6 +3,7 @@ package prefill
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 
@@ -240,24 +241,6 @@ func (a *Activation) CanServe(enforced bool) bool {
 	return !enforced || len(a.sides) > 0 && a.Ready() > 0
 }
 
-// Prefill reports whether the endpoint is known, and whether it is ready.
-func (a *Activation) Prefill(id worker.ID) (known, ready bool) {
-	ready, known = a.prefill[id]
-	return known, ready
-}
-
-// Decode returns the side of a decode worker. False means that the worker is not known.
-func (a *Activation) Decode(id worker.ID) (name string, known bool) {
-	name, known = a.decode[id]
-	return name, known
-}
-
-// Workers returns the known prefill endpoints and decode workers, sorted. The caller
-// owns the slices.
-func (a *Activation) Workers() (prefill, decode []worker.ID) {
-	return slices.Sorted(maps.Keys(a.prefill)), slices.Sorted(maps.Keys(a.decode))
-}
-
 // Grade is how far a worker can take part in the activation of its key.
 type Grade uint8
 
@@ -289,16 +272,15 @@ func (a *Activation) Follow(present []*worker.Worker, grade func(*worker.Worker)
 			come = append(come, ev)
 		}
 	}
-	leave := func(known []worker.ID, role worker.Role, kind EventKind) {
-		for _, id := range known {
+	leave := func(known iter.Seq[worker.ID], role worker.Role, kind EventKind) {
+		for _, id := range slices.Sorted(known) {
 			if here[id] != role || slices.Contains(left, id) {
 				gone = append(gone, ActivationEvent{Kind: kind, Worker: id})
 			}
 		}
 	}
-	prefill, decode := a.Workers()
-	leave(prefill, worker.Prefill, PrefillLeft)
-	leave(decode, worker.Decode, DecodeLeft)
+	leave(maps.Keys(a.prefill), worker.Prefill, PrefillLeft)
+	leave(maps.Keys(a.decode), worker.Decode, DecodeLeft)
 	for _, evs := range [][]ActivationEvent{come, back} {
 		slices.SortStableFunc(evs, func(a, b ActivationEvent) int { return cmp.Compare(a.Worker, b.Worker) })
 	}
@@ -316,13 +298,13 @@ func (a *Activation) arrival(w *worker.Worker, g Grade) (ev ActivationEvent, kno
 	ev = ActivationEvent{Worker: w.ID}
 	if w.Role == worker.Decode {
 		ev.Kind, ev.Side = DecodeJoined, w.Deployment
-		side, known := a.Decode(w.ID)
+		side, known := a.decode[w.ID]
 		return ev, known, !known || side != ev.Side
 	}
 	ev.Kind = PrefillSeen
 	if g == Ready {
 		ev.Kind = PrefillUp
 	}
-	known, ready := a.Prefill(w.ID)
+	ready, known := a.prefill[w.ID]
 	return ev, known, !known || ready != (g == Ready)
 }

@@ -120,7 +120,7 @@ func (a *Activation) check() error {
 func (a *Activation) String() string {
 	var b strings.Builder
 	b.WriteString(a.State().String())
-	prefill, decode := a.Workers()
+	prefill, decode := slices.Sorted(maps.Keys(a.prefill)), slices.Sorted(maps.Keys(a.decode))
 	for _, id := range prefill {
 		mark := "pending"
 		if a.prefill[id] {
@@ -351,16 +351,13 @@ func TestFollowLeadsFromAnySetToAnyOther(t *testing.T) {
 				require.Empty(t, a.Follow(to, grade, nil), "told twice, the set is news")
 				for _, w := range to {
 					if w.Role == worker.Prefill {
-						known, is := a.Prefill(w.ID)
-						require.True(t, known)
-						require.Equal(t, grade(w) == Ready, is)
+						require.Contains(t, a.prefill, w.ID)
+						require.Equal(t, grade(w) == Ready, a.prefill[w.ID])
 					} else {
-						_, known := a.Decode(w.ID)
-						require.True(t, known)
+						require.Contains(t, a.decode, w.ID)
 					}
 				}
-				prefill, decode := a.Workers()
-				require.Equal(t, len(to), len(prefill)+len(decode))
+				require.Equal(t, len(to), len(a.prefill)+len(a.decode))
 			}
 		}
 	}

@@ -17,12 +17,7 @@ func (r *Resolver) Count(q Query, ep worker.Endpoint, told func(tokens int)) boo
 		return false
 	}
 	question := tokenizeBody(&q)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return false
-	}
-	r.running.Go(func() {
+	return r.begin(func() {
 		n := 0
 		defer func() { told(n) }()
 		to, ok := choose([]*asides{r.asides}, []worker.Endpoint{ep}, sampleAsked)
@@ -37,7 +32,6 @@ func (r *Resolver) Count(q Query, ep worker.Endpoint, told func(tokens int)) boo
 			n = e.isl
 		}
 	})
-	return true
 }
 
 // counts reports whether an engine counts as many tokens of q's prompt as its tokenizer tells.

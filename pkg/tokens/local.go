@@ -209,13 +209,8 @@ func (r *Resolver) tryFiles(q *Query, from []worker.Endpoint) {
 	if !ok {
 		return
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return
-	}
 	key, engine := q.Key, q.Engine
-	r.running.Go(func() { r.trial(f, c, key, engine, to) })
+	r.begin(func() { r.trial(f, c, key, engine, to) })
 }
 
 // trial asks one engine for the tokens of each trial, and decides about both forms.

@@ -158,8 +158,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // ReasonOf returns the reason of an error of [Resolver.Engine].
 func ReasonOf(err error) Reason {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Reason
 	}
 	return ReasonFailed

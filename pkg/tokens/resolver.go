@@ -92,6 +92,17 @@ func (r *Resolver) Use(model string, m *local.Model) {
 // filesOf returns the files of a model, or nil.
 func (r *Resolver) filesOf(model string) *files { return (*r.files.Load())[model] }
 
+// begin runs a question in a goroutine that Close waits for. False means that it does not, after
+// Close.
+func (r *Resolver) begin(question func()) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		r.running.Go(question)
+	}
+	return !r.closed
+}
+
 // Close cancels the running questions, waits until they have ended, and closes idle
 // connections. Engine fails afterwards; Fast and Estimate still work.
 func (r *Resolver) Close() {

@@ -143,12 +143,7 @@ func (c Claim) Computed(r worker.Rank, ep worker.Endpoint) {
 	if s == nil {
 		return
 	}
-	c.by.mu.Lock()
-	defer c.by.mu.Unlock()
-	if c.by.closed {
-		return
-	}
-	c.by.running.Go(func() {
+	c.by.begin(func() {
 		end := c.by.compare(c.files, c.of, s, r, ep)
 		from.done()
 		if c.by.cfg.OnCompared != nil {

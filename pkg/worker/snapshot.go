@@ -319,10 +319,7 @@ func (p *Pool) Only(keep func(*Worker) bool) *Pool {
 
 // WithStale returns a snapshot of the same workers that is marked stale or fresh.
 func (s *Snapshot) WithStale(stale bool) *Snapshot {
-	if s == nil {
-		return &Snapshot{stale: stale}
-	}
-	c := *s
+	c := *s.set()
 	c.stale = stale
 	return &c
 }
@@ -337,43 +334,31 @@ func (s *Snapshot) Without(ids []ID) *Snapshot {
 	return out.WithStale(s.Stale())
 }
 
+// set returns s, or the empty set.
+func (s *Snapshot) set() *Snapshot {
+	if s == nil {
+		return &Snapshot{}
+	}
+	return s
+}
+
 // Revision counts the sets that were published. The sources' own revisions are other
 // numbers.
-func (s *Snapshot) Revision() uint64 {
-	if s == nil {
-		return 0
-	}
-	return s.revision
-}
+func (s *Snapshot) Revision() uint64 { return s.set().revision }
 
 // Stale reports whether the source of the set is away, so that the set may be out of
 // date.
-func (s *Snapshot) Stale() bool { return s != nil && s.stale }
+func (s *Snapshot) Stale() bool { return s.set().stale }
 
 // Workers returns all workers sorted by ID. The slice is shared.
-func (s *Snapshot) Workers() []*Worker {
-	if s == nil {
-		return nil
-	}
-	return s.workers
-}
+func (s *Snapshot) Workers() []*Worker { return s.set().workers }
 
 // Worker returns the worker with the id, or nil.
-func (s *Snapshot) Worker(id ID) *Worker {
-	if s == nil {
-		return nil
-	}
-	return s.byID[id]
-}
+func (s *Snapshot) Worker(id ID) *Worker { return s.set().byID[id] }
 
 // TransferTaint returns the taint of the worker's transfer domain, or "" if the worker
 // has no transfer domain or is not in the set.
-func (s *Snapshot) TransferTaint(id ID) string {
-	if s == nil {
-		return ""
-	}
-	return s.transfer[id]
-}
+func (s *Snapshot) TransferTaint(id ID) string { return s.set().transfer[id] }
 
 // WorkerAt returns the worker that listens at addr ("ip:port"), or nil if none does.
 func (s *Snapshot) WorkerAt(addr string) *Worker {
@@ -388,26 +373,13 @@ func (s *Snapshot) WorkerAt(addr string) *Worker {
 // RankAt returns the worker that listens at addr, or nil if none does, and the rank
 // that listens there: 0 unless the worker has PortPerRank. It does not allocate.
 func (s *Snapshot) RankAt(addr netip.AddrPort) (*Worker, DPRank) {
-	if s == nil {
-		return nil, 0
-	}
-	p := s.byAddr[addr]
+	p := s.set().byAddr[addr]
 	return p.worker, p.dp
 }
 
 // Pool returns the pool of the key, or nil if no worker has the key.
-func (s *Snapshot) Pool(k Key) *Pool {
-	if s == nil {
-		return nil
-	}
-	return s.pools[k]
-}
+func (s *Snapshot) Pool(k Key) *Pool { return s.set().pools[k] }
 
 // Keys returns every key that has a worker, sorted, that of NoModel among them. The slice
 // is shared.
-func (s *Snapshot) Keys() []Key {
-	if s == nil {
-		return nil
-	}
-	return s.models
-}
+func (s *Snapshot) Keys() []Key { return s.set().models }

@@ -64,16 +64,13 @@ func (w *Worker) badTexts(bad func(format string, a ...any)) {
 			bad("models: %.60q: expected 1 to %d bytes of printable text", m, MaxNameBytes)
 		}
 	}
-	for _, t := range []struct{ key, text string }{
-		{"namespace", w.Namespace}, {"deployment", w.Deployment}, {"kv_events topic", w.KVEvents.Topic},
-	} {
+	texts := []struct{ key, text string }{{"namespace", w.Namespace}, {"deployment", w.Deployment}, {"kv_events topic", w.KVEvents.Topic}}
+	for i, text := range w.Pair {
+		texts = append(texts, struct{ key, text string }{pairFactNames[i], text})
+	}
+	for _, t := range texts {
 		if t.text != "" && (!printable(t.text) || len(t.text) > MaxNameBytes) {
 			bad("%s %.60q: expected at most %d bytes of printable text", t.key, t.text, MaxNameBytes)
-		}
-	}
-	for i, text := range w.Pair {
-		if text != "" && (!printable(text) || len(text) > MaxNameBytes) {
-			bad("%s %.60q: expected at most %d bytes of printable text", pairFactNames[i], text, MaxNameBytes)
 		}
 	}
 	hosts := []struct{ key, host string }{{"bootstrap", w.Bootstrap.Host}, {"kv_events", w.KVEvents.Host}}

@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode"
@@ -69,15 +70,7 @@ func (w *Worker) HasTaint(taint string) bool {
 
 // SameTaints reports whether w and o have the same Taints and the same TopologyDomains.
 func (w *Worker) SameTaints(o *Worker) bool {
-	if !slices.Equal(w.Taints, o.Taints) || len(w.TopologyDomains) != len(o.TopologyDomains) {
-		return false
-	}
-	for d, v := range w.TopologyDomains {
-		if o.TopologyDomains[d] != v {
-			return false
-		}
-	}
-	return true
+	return slices.Equal(w.Taints, o.Taints) && maps.Equal(w.TopologyDomains, o.TopologyDomains)
 }
 
 // TopologyFault says why the worker may not be picked because of its transfer domain,

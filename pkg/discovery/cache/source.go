@@ -78,10 +78,7 @@ func (c Config) Validate() error {
 	if c.MaxAge < 0 {
 		errs = append(errs, fmt.Errorf("max age %s: expected a duration above 0", c.MaxAge))
 	}
-	if len(errs) == 0 {
-		return nil
-	}
-	return fmt.Errorf("cache: %w", errors.Join(errs...))
+	return discovery.Faults("cache", errs...)
 }
 
 // Source passes the events of another source on, and keeps its last good set in a file.

@@ -19,6 +19,8 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery"
 )
 
 // DefaultPrefix is the beginning of every key in Baton's own layout.
@@ -64,10 +66,7 @@ func (c ClientConfig) Validate() error {
 	if (c.Cert == "") != (c.Key == "") {
 		errs = append(errs, errors.New("expected both cert and key, or neither"))
 	}
-	if len(errs) == 0 {
-		return nil
-	}
-	return fmt.Errorf("etcd: %w", errors.Join(errs...))
+	return discovery.Faults("etcd", errs...)
 }
 
 // secured reports whether a field is given that only TLS uses.

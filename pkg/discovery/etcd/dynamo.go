@@ -54,7 +54,7 @@ func (c DynamoConfig) Validate() error {
 	if i, m := c.Instances+"/", c.Cards+"/"; strings.HasPrefix(i, m) || strings.HasPrefix(m, i) {
 		errs = append(errs, fmt.Errorf("prefixes %q and %q: expected neither within the other", c.Instances, c.Cards))
 	}
-	return joined(errs)
+	return discovery.Faults("etcd", errs...)
 }
 
 // DynamoSource reads workers that Dynamo has registered. It implements

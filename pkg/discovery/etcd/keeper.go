@@ -257,11 +257,15 @@ func (k *keeper) worked() { k.fails = 0 }
 
 // pause returns how long to wait after n failures.
 func (k *keeper) pause(n int) time.Duration {
-	d := k.retryMin
-	for ; n > 1 && d < k.longest(); n-- {
-		d *= 2
+	return k.jitter(pauseAfter(n, k.retryMin, k.longest()))
+}
+
+// pauseAfter doubles a pause with each of n failures but the first.
+func pauseAfter(n int, first, longest time.Duration) time.Duration {
+	for ; n > 1 && first < longest; n-- {
+		first *= 2
 	}
-	return k.jitter(min(d, k.longest()))
+	return min(first, longest)
 }
 
 // longest returns the longest pause. While there is a lease it may be lost meanwhile, and

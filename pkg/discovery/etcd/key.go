@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -44,15 +43,6 @@ func leaseOf(kv *mvccpb.KeyValue) time.Duration {
 func checkPrefix(prefix string) error {
 	if prefix == "" || strings.HasPrefix(prefix, "/") || strings.HasSuffix(prefix, "/") || strings.ContainsAny(prefix, "\x00 \n") {
 		return fmt.Errorf("prefix %q: expected names with slashes between them, for example %s", prefix, DefaultPrefix)
-	}
-	return nil
-}
-
-// joined returns the faults as one error that names the package, or nil if there are
-// none.
-func joined(errs []error) error {
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("etcd: %w", err)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/seed-60ae5743/baton/pkg/discovery"
 	"github.com/seed-60ae5743/baton/pkg/discovery/record"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
@@ -103,7 +104,7 @@ func (c RegistrarConfig) Validate() error {
 	if c.RetryMin < 0 || c.RetryMax < c.RetryMin {
 		errs = append(errs, fmt.Errorf("retry: %s to %s: expected a positive range", c.RetryMin, c.RetryMax))
 	}
-	return joined(errs)
+	return discovery.Faults("etcd", errs...)
 }
 
 // Registrar keeps one worker registered under a lease, whose id is the worker's id. All

@@ -9,6 +9,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/seed-60ae5743/baton/pkg/discovery"
 )
 
 // replicaTTL is how long the key of a replica outlives its process.
@@ -27,7 +29,7 @@ type Replicas struct {
 // NewReplicas returns the list of a process that others reach at the address self.
 func NewReplicas(client *clientv3.Client, prefix, self string) (*Replicas, error) {
 	if err := checkPrefix(prefix); err != nil {
-		return nil, joined([]error{err})
+		return nil, discovery.Faults("etcd", err)
 	}
 	return &Replicas{client: client, folder: prefix + "/replicas/", self: self}, nil
 }

@@ -74,7 +74,7 @@ func (c Config) Validate() error {
 	if err := checkPrefix(c.Prefix); err != nil {
 		errs = append(errs, err)
 	}
-	return joined(errs)
+	return discovery.Faults("etcd", errs...)
 }
 
 func (c Config) paceFaults() []error {

@@ -136,8 +136,7 @@ func (t *tokens) end(q *question, word, token string, err error) {
 // answered reports whether an error is etcd's own. Without a word from it the next question
 // waits for a connection, and needs no pause.
 func answered(err error) bool {
-	var own rpctypes.EtcdError
-	if errors.As(rpctypes.Error(err), &own) {
+	if _, own := errors.AsType[rpctypes.EtcdError](rpctypes.Error(err)); own {
 		return true
 	}
 	code := status.Code(err)
@@ -146,11 +145,7 @@ func answered(err error) bool {
 
 func (t *tokens) failedLocked(now time.Time, word string, err error) {
 	t.fails++
-	d := askPause
-	for n := t.fails; n > 1 && d < longestPause; n-- {
-		d *= 2
-	}
-	t.notBefore, t.refused, t.last = now.Add(t.jitter(min(d, longestPause))), word, err
+	t.notBefore, t.refused, t.last = now.Add(t.jitter(pauseAfter(t.fails, askPause, longestPause))), word, err
 }
 
 // spent says that etcd has refused a token.

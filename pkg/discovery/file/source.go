@@ -58,10 +58,7 @@ func (c Config) Validate() error {
 	if c.Poll < 0 || c.Settle < 0 {
 		errs = append(errs, fmt.Errorf("poll %s, settle %s: expected durations above 0", c.Poll, c.Settle))
 	}
-	if len(errs) == 0 {
-		return nil
-	}
-	return fmt.Errorf("file: %w", errors.Join(errs...))
+	return discovery.Faults("file", errs...)
 }
 
 // Source watches one file. It implements [discovery.Source]. Run must not be called
@@ -177,10 +174,7 @@ func (q *quiet) done(now os.FileInfo) bool {
 
 // stat returns the file at the path, or nil if it cannot be looked at.
 func (s *Source) stat() os.FileInfo {
-	info, err := os.Stat(s.cfg.Path)
-	if err != nil {
-		return nil
-	}
+	info, _ := os.Stat(s.cfg.Path)
 	return info
 }
 

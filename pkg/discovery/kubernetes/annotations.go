@@ -40,49 +40,23 @@ type reader struct {
 
 // readers are Baton's own annotations. A worker's endpoint is set when they are called.
 func readers() map[string]reader {
-	port := func(to func(w *worker.Worker) *uint16) func(*worker.Worker, string) error {
-		return func(w *worker.Worker, v string) (err error) {
-			*to(w), err = readPort(v)
-			return err
-		}
-	}
+	port := func(to func(w *worker.Worker) *uint16) func(*worker.Worker, string) error { return field(to, readPort) }
 	out := map[string]reader{
-		"role": {worker.FactRole, func(w *worker.Worker, v string) (err error) {
-			role, err := worker.ParseRole(v)
-			if err == nil {
-				w.Role = role
-			}
-			return unprefixed(err)
-		}},
-		"engine": {worker.FactEngine, func(w *worker.Worker, v string) (err error) {
-			w.Engine, err = worker.ParseEngine(v)
-			return unprefixed(err)
-		}},
-		"models":          {worker.FactModels, readModels},
-		"block-size":      {worker.FactBlockSize, count(func(w *worker.Worker, n uint64) { w.BlockSize = uint32(n) }, 1, 1<<20)},      //nolint:gosec // bounded
-		"dp-size":         {worker.FactDPSize, count(func(w *worker.Worker, n uint64) { w.DPSize = uint32(n) }, 1, worker.MaxDPSize)}, //nolint:gosec // bounded
-		"capacity-blocks": {worker.FactCapacityBlocks, count(func(w *worker.Worker, n uint64) { w.CapacityBlocks = n }, 0, 1<<40)},
-		"max-model-len":   {worker.FactMaxModelLen, count(func(w *worker.Worker, n uint64) { w.MaxModelLen = uint32(n) }, 0, 1<<31)}, //nolint:gosec // bounded
-		"eagle": {worker.FactEagle, func(w *worker.Worker, v string) (err error) {
-			w.Eagle, err = readFlag(v)
-			return err
-		}},
-		"accepts-aggregated": {worker.FactAcceptsAggregated, func(w *worker.Worker, v string) (err error) {
-			w.AcceptsAggregated, err = readFlag(v)
-			return err
-		}},
-		"bootstrap-port": {worker.FactBootstrap, port(func(w *worker.Worker) *uint16 { return &w.Bootstrap.Port })},
-		"bootstrap-host": {0, func(w *worker.Worker, v string) (err error) {
-			w.Bootstrap.Host, err = readHost(v)
-			return err
-		}},
+		"role":                  {worker.FactRole, field(func(w *worker.Worker) *worker.Role { return &w.Role }, worker.ParseRole)},
+		"engine":                {worker.FactEngine, field(func(w *worker.Worker) *worker.Engine { return &w.Engine }, worker.ParseEngine)},
+		"models":                {worker.FactModels, readModels},
+		"block-size":            {worker.FactBlockSize, count(func(w *worker.Worker, n uint64) { w.BlockSize = uint32(n) }, 1, 1<<20)},      //nolint:gosec // bounded
+		"dp-size":               {worker.FactDPSize, count(func(w *worker.Worker, n uint64) { w.DPSize = uint32(n) }, 1, worker.MaxDPSize)}, //nolint:gosec // bounded
+		"capacity-blocks":       {worker.FactCapacityBlocks, count(func(w *worker.Worker, n uint64) { w.CapacityBlocks = n }, 0, 1<<40)},
+		"max-model-len":         {worker.FactMaxModelLen, count(func(w *worker.Worker, n uint64) { w.MaxModelLen = uint32(n) }, 0, 1<<31)}, //nolint:gosec // bounded
+		"eagle":                 {worker.FactEagle, field(func(w *worker.Worker) *bool { return &w.Eagle }, readFlag)},
+		"accepts-aggregated":    {worker.FactAcceptsAggregated, field(func(w *worker.Worker) *bool { return &w.AcceptsAggregated }, readFlag)},
+		"bootstrap-port":        {worker.FactBootstrap, port(func(w *worker.Worker) *uint16 { return &w.Bootstrap.Port })},
+		"bootstrap-host":        {0, field(func(w *worker.Worker) *string { return &w.Bootstrap.Host }, readHost)},
 		"facts-port":            {0, port(func(w *worker.Worker) *uint16 { return &w.FactsPort })},
 		"kv-events-port":        {worker.FactKVEvents, port(func(w *worker.Worker) *uint16 { return &w.KVEvents.Port })},
 		"kv-events-replay-port": {0, port(func(w *worker.Worker) *uint16 { return &w.KVEvents.ReplayPort })},
-		"kv-events-topic": {0, func(w *worker.Worker, v string) error {
-			w.KVEvents.Topic = v
-			return nil
-		}},
+		"kv-events-topic":       {0, field(func(w *worker.Worker) *string { return &w.KVEvents.Topic }, asIs)},
 		"kv-events": {0, func(w *worker.Worker, v string) error {
 			on, err := readFlag(v)
 			if err == nil && !on {
@@ -93,10 +67,7 @@ func readers() map[string]reader {
 	}
 	for i := range len(worker.PairFacts{}) {
 		name := worker.PairFact(i).String() //nolint:gosec // few
-		out[strings.ReplaceAll(name, "_", "-")] = reader{0, func(w *worker.Worker, v string) error {
-			w.Pair[i] = v
-			return nil
-		}}
+		out[strings.ReplaceAll(name, "_", "-")] = reader{0, field(func(w *worker.Worker) *string { return &w.Pair[i] }, asIs)}
 	}
 	return out
 }
@@ -108,8 +79,7 @@ type note struct{ name, text string }
 // absent.
 func readAnnotations(w *worker.Worker, annotations map[string]string) (bad []note) {
 	if len(annotations) == 0 {
-		complete(w, false)
-		return nil
+		return complete(w, annotations)
 	}
 	known := readers()
 	for _, name := range slices.Sorted(maps.Keys(annotations)) {
@@ -135,8 +105,7 @@ func readAnnotations(w *worker.Worker, annotations map[string]string) (bad []not
 		w.Fixed |= r.fact
 	}
 	bad = append(bad, readBootstrapPorts(w, annotations)...)
-	complete(w, strings.TrimSpace(annotations[own+"kv-events"]) == "false")
-	return bad
+	return append(bad, complete(w, annotations)...)
 }
 
 // readBootstrapPorts reads the other projects' annotations, if Baton's own does not give
@@ -159,30 +128,50 @@ func readBootstrapPorts(w *worker.Worker, annotations map[string]string) (bad []
 }
 
 // complete sets what depends on several annotations: hosts, and the ports of this rank.
-func complete(w *worker.Worker, off bool) {
+func complete(w *worker.Worker, annotations map[string]string) (bad []note) {
+	absent := func(name, why string) {
+		if text, is := annotations[own+name]; is {
+			bad = append(bad, note{own + name, fmt.Sprintf("%.60q: %s", text, why)})
+		}
+	}
 	ip := w.Endpoint.AddrPort().Addr().String()
 	if w.Bootstrap.Port != 0 && w.Bootstrap.Host == "" {
 		w.Bootstrap.Host = ip
 	}
 	if w.Bootstrap.Port == 0 {
+		if w.Bootstrap.Host != "" {
+			absent("bootstrap-host", "expected "+own+"bootstrap-port, too")
+		}
 		w.Bootstrap = worker.Bootstrap{}
 	}
-	k := &w.KVEvents
-	higher := func(port uint16) uint16 { // rank r publishes at a port that is higher by r
-		n := uint32(port) + uint32(w.EngineRank)
-		if port == 0 || n > 65535 {
-			return 0
+	higher := func(name string, port *uint16) { // rank r's port is higher by r
+		n := uint32(*port) + uint32(w.EngineRank)
+		if n > 65535 {
+			absent(name, fmt.Sprintf("rank %d would be at port %d: expected at most 65535", w.EngineRank, n))
+			n = 0
 		}
-		return uint16(n)
+		if *port != 0 {
+			*port = uint16(n) //nolint:gosec // bounded
+		}
 	}
-	w.FactsPort = higher(w.FactsPort)
-	k.Port = higher(k.Port)
+	k := &w.KVEvents
+	higher("facts-port", &w.FactsPort)
+	higher("kv-events-port", &k.Port)
+	higher("kv-events-replay-port", &k.ReplayPort)
+	off := strings.TrimSpace(annotations[own+"kv-events"]) == "false"
+	if !off && k.Port == 0 {
+		if _, given := annotations[own+"kv-events-port"]; !given {
+			absent("kv-events-replay-port", "expected "+own+"kv-events-port, too")
+			absent("kv-events-topic", "expected "+own+"kv-events-port, too")
+		}
+	}
 	if off || k.Port == 0 {
 		*k = worker.KVEvents{}
 	} else {
-		k.Host, k.ReplayPort = ip, higher(k.ReplayPort)
+		k.Host = ip
 	}
 	w.FactsUnknown = !w.Complete()
+	return bad
 }
 
 // unknown is the text of a fault for an annotation that Baton does not have.
@@ -239,6 +228,8 @@ func readPort(s string) (uint16, error) {
 	return uint16(n), nil
 }
 
+func asIs(s string) (string, error) { return s, nil }
+
 func readFlag(s string) (bool, error) {
 	switch s {
 	case "true":
@@ -270,6 +261,14 @@ func readModels(w *worker.Worker, v string) error {
 	}
 	w.Models = names
 	return nil
+}
+
+// field returns a reader of one field of a worker.
+func field[T any](of func(w *worker.Worker) *T, read func(string) (T, error)) func(*worker.Worker, string) error {
+	return func(w *worker.Worker, v string) (err error) {
+		*of(w), err = read(v)
+		return unprefixed(err)
+	}
 }
 
 // count returns a reader of a whole number within bounds.

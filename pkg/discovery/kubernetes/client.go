@@ -117,7 +117,7 @@ func unreadKinds() map[string][]string {
 func (c *Client) unread(ctx context.Context) (out []string) {
 	for group, kinds := range unreadKinds() {
 		var list metav1.APIResourceList
-		if c.get(ctx, "/apis/"+group, &list) != nil {
+		if c.getBy(ctx, "/apis/"+group, nil, &list) != nil {
 			continue
 		}
 		for _, r := range list.APIResources {
@@ -130,12 +130,7 @@ func (c *Client) unread(ctx context.Context) (out []string) {
 	return out
 }
 
-// get reads a page of the API.
-func (c *Client) get(ctx context.Context, path string, into any) error {
-	return c.getBy(ctx, path, nil, into)
-}
-
-// getBy is get with a query.
+// getBy reads a page of the API, by a query or none.
 func (c *Client) getBy(ctx context.Context, path string, query url.Values, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -79,7 +79,9 @@ func join(p *Pool, pods []found, t *terms) joined {
 	case !ready:
 		j.fault(t.nameOf(p), "none of the pods that it selects is ready: %s", SelectorText(p.Selector))
 	}
-	slices.SortFunc(j.faults, func(a, b discovery.Entry) int { return cmp.Compare(a.Key, b.Key) })
+	slices.SortStableFunc(j.faults, func(a, b discovery.Entry) int { return cmp.Compare(a.Key, b.Key) })
+	// Most faults of annotations are the same for each port of a pod.
+	j.faults = slices.CompactFunc(j.faults, func(a, b discovery.Entry) bool { return a.Key == b.Key })
 	return j
 }
 
@@ -145,10 +147,7 @@ func (j *joined) add(p *Pool, pod found, t *terms) (told bool) {
 			j.fault(name, "status.podIP %.60q: expected the address of one machine", pod.IP)
 			return true
 		}
-		notes := readAnnotations(w, pod.Annotations)
-		if i == 0 { // they are the same for each port
-			bad = append(bad, notes...)
-		}
+		bad = append(bad, readAnnotations(w, pod.Annotations)...)
 		if active[i] {
 			j.serving[place{pod.UID, port}] = site{keyOf(pod.Pod, port), w}
 		}

@@ -58,11 +58,7 @@ type (
 	}
 	// podGone says that a pod was deleted, or does not match the selector any more. pod is
 	// its last state.
-	podGone struct {
-		of  resource
-		by  query
-		pod *Pod
-	}
+	podGone podPut
 	// broken says that a list or a watch failed, or that a watch has lost its place.
 	broken struct {
 		of   resource

@@ -89,11 +89,7 @@ func (c *Config) Validate() error {
 	if c.KVGroupLabel != "" {
 		errs = append(errs, CheckLabels(map[string]string{c.KVGroupLabel: ""}))
 	}
-	err := errors.Join(errs...)
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("kubernetes: %w", err)
+	return discovery.Faults("kubernetes", errs...)
 }
 
 // checkPorts returns the faults of a list of ports, joined, or nil.

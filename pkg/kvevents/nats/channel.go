@@ -79,7 +79,11 @@ func (c Config) password() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("nats: password file: %w", err)
 	}
-	return strings.TrimRight(string(b), "\r\n"), nil
+	word := strings.TrimRight(string(b), "\r\n")
+	if word == "" {
+		return "", fmt.Errorf("nats: password file %s: expected a password, it is empty", c.PasswordFile)
+	}
+	return word, nil
 }
 
 // Channel is a subscription to a subject. It implements kvevents.Channel.

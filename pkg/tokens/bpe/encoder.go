@@ -3,6 +3,7 @@ package bpe
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -33,9 +34,6 @@ const (
 	knownBits = 15
 	knownWord = 15
 )
-
-// EncoderBytes is about how much memory an encoder keeps between texts.
-const EncoderBytes = 48<<knownBits + 4<<20
 
 // keepSymbols is how many symbols an encoder keeps room for between words.
 const keepSymbols = 1 << 16
@@ -162,9 +160,7 @@ func (e *Encoder) piece(s []byte, first bool) error {
 		e.again = replace(e.again[:0], s, []byte(" "), m.mark)
 		s = e.again
 		if (m.always || m.first && first) && !bytes.HasPrefix(s, m.mark) {
-			e.again = append(e.again, m.mark...)
-			copy(e.again[len(m.mark):], e.again)
-			copy(e.again, m.mark)
+			e.again = slices.Insert(e.again, 0, m.mark...)
 			s = e.again
 		}
 	}

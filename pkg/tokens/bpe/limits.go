@@ -1,6 +1,9 @@
 package bpe
 
-import "errors"
+import (
+	"cmp"
+	"errors"
+)
 
 // Limits bound what a file and a text may cost. A zero field means its default.
 type Limits struct {
@@ -24,15 +27,10 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	for _, f := range []struct {
-		field *int
-		def   int
-	}{{&l.FileBytes, 64 << 20}, {&l.Tokens, 1 << 21}, {&l.AddedTokenBytes, 256}, {&l.TextBytes, 16 << 20}, {&l.WordBytes, 4 << 20}} {
-		if *f.field <= 0 {
-			*f.field = f.def
-		}
+	return Limits{
+		FileBytes: cmp.Or(l.FileBytes, 64<<20), Tokens: cmp.Or(l.Tokens, 1<<21), AddedTokenBytes: cmp.Or(l.AddedTokenBytes, 256),
+		TextBytes: cmp.Or(l.TextBytes, 16<<20), WordBytes: cmp.Or(l.WordBytes, 4<<20),
 	}
-	return l
 }
 
 // Errors of encoding. No error contains any of the text.

@@ -274,7 +274,7 @@ func TestNumbersOfDigitsAreThoseOfTokenizers(t *testing.T) {
 		if r >= 0xD800 && r <= 0xDFFF {
 			continue
 		}
-		if c.numeric([]byte(string(r)), 0) {
+		if is, _ := c.numeric([]byte(string(r)), 0); is {
 			got = append(got, r)
 		}
 		if c.of(r)&space != 0 {

@@ -248,15 +248,8 @@ func (s *Segments) grow() {
 	s.slots, s.used = make([]slot, 2*len(old)), 0
 	for i := range old {
 		if s.holds(&old[i]) {
-			// A bucket's slots go to two buckets, so there is room.
-			b := s.bucket(old[i].key)
-			for j := range b {
-				if b[j].n == 0 {
-					b[j] = old[i]
-					s.used++
-					break
-				}
-			}
+			*s.free(old[i].key) = old[i] // a bucket's slots go to two buckets, so there is room
+			s.used++
 		}
 	}
 }

@@ -64,39 +64,33 @@ func (l literal) find(_ *classes, s []byte, i int) (int, int) {
 type digits struct{ most int }
 
 func (d digits) find(c *classes, s []byte, i int) (int, int) {
-	for i < len(s) && !c.numeric(s, i) {
-		i += width(s[i])
+	for i < len(s) {
+		is, n := c.numeric(s, i)
+		if is {
+			break
+		}
+		i += n
 	}
 	end := i
-	for n := 0; end < len(s) && n < d.most && c.numeric(s, end); n++ {
-		end += width(s[end])
+	for taken := 0; end < len(s) && taken < d.most; taken++ {
+		is, n := c.numeric(s, end)
+		if !is {
+			break
+		}
+		end += n
 	}
 	return i, end
 }
 
-// numeric reports whether Digits takes the character at s[i] for a number. It asks Rust's
-// standard library, whose Unicode version is one ahead of that of the expressions: it has
-// thirteen numbers more.
-func (c *classes) numeric(s []byte, i int) bool {
+// numeric reports whether Digits takes the character at s[i] for a number, and its length. It
+// asks Rust's standard library, whose Unicode version is one ahead of that of the expressions:
+// it has thirteen numbers more.
+func (c *classes) numeric(s []byte, i int) (is bool, n int) {
 	if s[i] < 0x80 {
-		return c.ascii[s[i]]&number != 0
+		return c.ascii[s[i]]&number != 0, 1
 	}
-	r, _ := decode(s, i)
-	return c.of(r)&number != 0 || r >= 0x11DE0 && r <= 0x11DE9 || r >= 0x16FF4 && r <= 0x16FF6
-}
-
-// width returns the length of a character by its first byte.
-func width(b byte) int {
-	switch {
-	case b < 0x80:
-		return 1
-	case b < 0xE0:
-		return 2
-	case b < 0xF0:
-		return 3
-	default:
-		return 4
-	}
+	r, n := decode(s, i)
+	return c.of(r)&number != 0 || r >= 0x11DE0 && r <= 0x11DE9 || r >= 0x16FF4 && r <= 0x16FF6, n
 }
 
 // metaspace is the pre-tokenizer of SentencePiece's tokenizers.

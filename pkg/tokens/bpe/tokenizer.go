@@ -63,13 +63,11 @@ func load(text []byte, l Limits) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, m := range []struct {
-		name string
-		raw  json.RawMessage
-	}{{"truncation", f.Truncation}, {"padding", f.Padding}} {
-		if !absent(m.raw) {
-			return nil, fmt.Errorf("%s: expected null", m.name)
-		}
+	if !absent(f.Truncation) {
+		return nil, errors.New("truncation: expected null")
+	}
+	if !absent(f.Padding) {
+		return nil, errors.New("padding: expected null")
 	}
 	if f.Version != nil && *f.Version != "1.0" {
 		return nil, fmt.Errorf("version %q: expected 1.0", *f.Version)

@@ -10,7 +10,7 @@ func runeLen(c rune) int { return max(1, utf8.RuneLen(c)) }
 func (r *run) attr(v Value, name string) Value {
 	switch o := v.(type) {
 	case *Dict:
-		if !hasMethod(v, name) {
+		if !dictMethods[name] {
 			i := o.find(name)
 			if i >= 0 {
 				return o.vals[i]
@@ -37,17 +37,18 @@ func (r *run) attr(v Value, name string) Value {
 
 // python is the attribute that a Python object has by its type.
 func (r *run) python(v Value, name string) Value {
-	if hasMethod(v, name) {
-		if mutates(v, name) {
-			return &undefined{name}
-		}
+	all, hidden := methodsOf(v)
+	switch {
+	case hidden[name]:
+		return &undefined{name}
+	case all[name]:
 		return &method{v, name}
 	}
 	switch v.(type) {
 	case nil, string, *Dict, *List:
 		return &undefined{name}
 	case bool, int, float64:
-		if isNumberAttr(name) {
+		if numberAttrs[name] {
 			panic(refuse("the attribute %s of a number", name))
 		}
 		return &undefined{name}

@@ -431,8 +431,7 @@ func (sc *loopScan) mark(e expr, nested bool) {
 		return
 	}
 	f := sc.reads(e, nested)
-	_, compares := e.(*compareExpr)
-	if f.onlyOutside() || compares && f.outside && !f.other {
+	if f.onlyOutside() || is[*compareExpr](e) && f.outside && !f.other {
 		sc.o.exprs[e] = true
 	}
 	for _, c := range children(e) {

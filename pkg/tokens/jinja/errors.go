@@ -19,17 +19,14 @@ const (
 	Limited
 )
 
+var kindNames = [...]string{"unknown", Refused: "refused", Raised: "raised", Limited: "limited"}
+
 // String returns the kind's name.
 func (k Kind) String() string {
-	switch k {
-	case Refused:
-		return "refused"
-	case Raised:
-		return "raised"
-	case Limited:
-		return "limited"
+	if int(k) >= len(kindNames) {
+		k = 0
 	}
-	return "unknown"
+	return kindNames[k]
 }
 
 // An Error says why there is no rendering. Its text holds no value of a request.
@@ -63,8 +60,7 @@ func try(f func()) (err error) {
 
 // KindOf returns the kind of err, or 0 if err is no [Error].
 func KindOf(err error) Kind {
-	e := new(Error)
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind
 	}
 	return 0
@@ -83,8 +79,7 @@ func raise(format string, args ...any) *Error {
 func wrong(format string, values ...Value) *Error {
 	names := make([]any, len(values))
 	for i, v := range values {
-		_, ok := v.(markup)
-		if ok {
+		if is[markup](v) {
 			return refuse("an operation on what safe returns")
 		}
 		names[i] = typeName(v)

@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"slices"
 	"strings"
 )
 
@@ -223,10 +224,8 @@ func (a *arguments) values(r *run, sc *scope) ([]Value, []kwarg) {
 	var kw []kwarg
 	for i, e := range a.named {
 		v := r.ev(e, sc)
-		for _, k := range kw {
-			if k.name == a.names[i] {
-				panic(raise("an argument given twice"))
-			}
+		if slices.Contains(a.names[:i], a.names[i]) {
+			panic(raise("an argument given twice"))
 		}
 		kw = append(kw, kwarg{a.names[i], v})
 	}
@@ -264,8 +263,7 @@ func (e *testExpr) eval(r *run, sc *scope) Value {
 	if len(kw) > 0 {
 		panic(refuse("a test with a named argument"))
 	}
-	_, ok := v.(markup)
-	if ok {
+	if is[markup](v) {
 		return markupTest(e.name)
 	}
 	return e.by.holds(r, e.name, v, args)

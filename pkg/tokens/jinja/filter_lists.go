@@ -46,8 +46,7 @@ func mapFilter(r *run, g *generator, v Value, args []Value, kw []kwarg) {
 		}
 		g.fill(r, v, func(e Value) (Value, bool) {
 			w := r.path(e, in[0])
-			_, undef := w.(*undefined)
-			if undef {
+			if is[*undefined](w) {
 				w = orDefault(in[1], w)
 			}
 			return w, true
@@ -75,25 +74,24 @@ func selectFilter(attr, negate bool) *filter {
 			}
 			by, args = args[0], args[1:]
 		}
-		is := func(v Value) bool { return truth(v) }
+		holds := truth
 		if len(args) > 0 {
 			name, _ := args[0].(string)
 			t, ok := tests[name]
 			if !ok {
 				panic(refuse("select by such a test"))
 			}
-			is = func(v Value) bool { return t.holds(r, name, v, args[1:]) }
+			holds = func(v Value) bool { return t.holds(r, name, v, args[1:]) }
 		}
 		g.fill(r, v, func(e Value) (Value, bool) {
 			w := e
 			if attr {
 				w = r.path(e, by)
 			}
-			_, marked := w.(markup)
-			if marked {
+			if is[markup](w) {
 				panic(refuse("select among what safe returns"))
 			}
-			return e, is(w) != negate
+			return e, holds(w) != negate
 		})
 	}}
 }

@@ -53,9 +53,8 @@ func newFilters() map[string]*filter {
 
 // apply is what the filter of that name makes of v.
 func (f *filter) apply(r *run, name string, v Value, args []Value, kw []kwarg) Value {
-	_, marked := v.(markup)
 	switch {
-	case marked && name != "safe" && name != "string":
+	case is[markup](v) && name != "safe" && name != "string":
 		panic(refuse("the filter %s of what safe returns", name))
 	case f.fn != nil:
 		return f.fn(r, v, bind(name, args, kw, f.params))
@@ -119,8 +118,7 @@ func trimFilter(r *run, v Value, in []Value) Value {
 }
 
 func defaultFilter(_ *run, v Value, in []Value) Value {
-	_, undef := v.(*undefined)
-	if !undef && (!flag(in[1]) || truth(v)) {
+	if !is[*undefined](v) && (!flag(in[1]) || truth(v)) {
 		return v
 	}
 	return orDefault(in[0], "")
@@ -175,8 +173,7 @@ func lastFilter(r *run, v Value, _ []Value) Value {
 }
 
 func stringFilter(r *run, v Value, _ []Value) Value {
-	_, ok := v.(markup)
-	if ok {
+	if is[markup](v) {
 		return v
 	}
 	return r.str(v)
@@ -243,8 +240,7 @@ func reverseFilter(r *run, v Value, _ []Value) Value {
 	items := slices.Clone(r.iterate(v))
 	slices.Reverse(items)
 	r.spend(16 * len(items))
-	_, ok = v.(*generator)
-	if ok {
+	if is[*generator](v) {
 		// What cannot be run through backwards becomes a list.
 		return &List{Items: items}
 	}

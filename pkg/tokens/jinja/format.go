@@ -37,19 +37,13 @@ func (t *Template) everyExpr(visit func(expr)) {
 // reads says whether e is name[key] or name.key, or the name alone if key is empty; filters,
 // tests and slices around it do not count.
 func reads(e expr, name, key string) bool {
-	for {
-		switch n := e.(type) {
-		case *filterExpr:
-			e = n.e
-			continue
-		case *testExpr:
-			e = n.e
-			continue
-		case *sliceExpr:
-			e = n.e
-			continue
-		}
-		break
+	switch n := e.(type) {
+	case *filterExpr:
+		return reads(n.e, name, key)
+	case *testExpr:
+		return reads(n.e, name, key)
+	case *sliceExpr:
+		return reads(n.e, name, key)
 	}
 	if key != "" {
 		switch n := e.(type) {
@@ -73,12 +67,7 @@ func reads(e expr, name, key string) bool {
 }
 
 func readsAny(e expr, names []string, key string) bool {
-	for _, n := range names {
-		if reads(e, n, key) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(names, func(n string) bool { return reads(e, n, key) })
 }
 
 // loopsOf are all loops, and which of them are in a macro.
@@ -202,10 +191,5 @@ func (m *macroDef) given(c *callExpr, messages []string, params map[string]bool)
 // SGLang finds out (sglang/srt/parser/jinja_template_utils.py).
 func (t *Template) LoopsOverContentOf(names ...string) bool {
 	loops, _ := t.loopsOf()
-	for _, f := range loops {
-		if readsAny(f.iter, names, "content") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(loops, func(f *forStmt) bool { return readsAny(f.iter, names, "content") })
 }

@@ -1,6 +1,8 @@
 package jinja
 
 import (
+	"slices"
+
 	"github.com/seed-60ae5743/baton/internal/invariants"
 )
 
@@ -198,8 +200,7 @@ func (d *Dict) drop(key string) {
 func same(a, b Value) bool {
 	switch x := a.(type) {
 	case *undefined:
-		_, ok := b.(*undefined)
-		return ok
+		return is[*undefined](b)
 	case float64:
 		y, ok := b.(float64)
 		return ok && x == y && (x != 0 || 1/x == 1/y)
@@ -269,17 +270,12 @@ func (lm *loopMemory) insert(steps []node) {
 			at = &n.next
 			continue
 		}
-		found := false
-		for j := range n.branches {
-			if same(n.branches[j].value, st.value) {
-				at, found = &n.branches[j].to, true
-				break
-			}
-		}
-		if !found {
+		j := slices.IndexFunc(n.branches, func(b branch) bool { return same(b.value, st.value) })
+		if j < 0 {
+			j = len(n.branches)
 			n.branches = append(n.branches, branch{value: st.value})
-			at = &n.branches[len(n.branches)-1].to
 		}
+		at = &n.branches[j].to
 	}
 }
 

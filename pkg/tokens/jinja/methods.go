@@ -31,32 +31,21 @@ func set(words string) map[string]bool {
 	return m
 }
 
-func isNumberAttr(name string) bool { return numberAttrs[name] }
-
-func hasMethod(v Value, name string) bool {
+// methodsOf returns the methods that a value has in Python, and those of them that the sandbox
+// hides because they change it.
+func methodsOf(v Value) (all, hidden map[string]bool) {
 	switch v := v.(type) {
 	case string:
-		return textMethods[name]
+		return textMethods, nil
 	case *Dict:
-		return dictMethods[name]
+		return dictMethods, dictMutators
 	case *List:
 		if v.tuple {
-			return tupleMethods[name]
+			return tupleMethods, nil
 		}
-		return listMethods[name]
+		return listMethods, listMutators
 	}
-	return false
-}
-
-// mutates says whether the sandbox hides a method because it changes its object.
-func mutates(v Value, name string) bool {
-	switch v := v.(type) {
-	case *Dict:
-		return dictMutators[name]
-	case *List:
-		return !v.tuple && listMutators[name]
-	}
-	return false
+	return nil, nil
 }
 
 func (r *run) callMethod(recv Value, name string, args []Value, kw []kwarg) Value {
@@ -260,10 +249,7 @@ func splitBlank(s string, most int) []string {
 	var parts []string
 	for s = strings.TrimLeftFunc(s, IsSpace); s != ""; s = strings.TrimLeftFunc(s, IsSpace) {
 		i := strings.IndexFunc(s, IsSpace)
-		switch {
-		case most == 0:
-			return append(parts, s)
-		case i < 0:
+		if most == 0 || i < 0 {
 			return append(parts, s)
 		}
 		parts = append(parts, s[:i])

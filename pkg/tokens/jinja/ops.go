@@ -3,7 +3,6 @@ package jinja
 import (
 	"cmp"
 	"math"
-	"math/bits"
 	"slices"
 	"strings"
 )
@@ -28,8 +27,11 @@ func number(v Value) (i int, f float64, isFloat, ok bool) {
 	return 0, 0, false, false
 }
 
-// exactFloat returns an integer as a float, if that changes nothing.
-func exactFloat(i int) (float64, bool) {
+// exactFloat returns a number as a float, if that changes nothing.
+func exactFloat(i int, f float64, isFloat bool) (float64, bool) {
+	if isFloat {
+		return f, true
+	}
 	return float64(i), i <= 1<<53 && i >= -(1<<53)
 }
 
@@ -60,8 +62,7 @@ func (r *run) arithmetic(op string, a, b Value) Value {
 			return v
 		}
 	}
-	_, text := a.(string)
-	if op == "%" && text {
+	if op == "%" && is[string](a) {
 		panic(refuse("formatting with %%"))
 	}
 	x, fx, xf, ok := number(a)
@@ -70,15 +71,9 @@ func (r *run) arithmetic(op string, a, b Value) Value {
 		panic(wrong("arithmetic with %s and %s", a, b))
 	}
 	if op == "/" || xf || yf {
-		exact := true
-		if !xf {
-			fx, exact = exactFloat(x)
-		}
-		if !yf {
-			f, e := exactFloat(y)
-			fy, exact = f, exact && e
-		}
-		if !exact {
+		fx, exact := exactFloat(x, fx, xf)
+		fy, exact2 := exactFloat(y, fy, yf)
+		if !exact || !exact2 {
 			panic(refuse("arithmetic with integers beyond 53 bits and floats"))
 		}
 		return floats(op, fx, fy)
@@ -130,7 +125,11 @@ func integers(op string, x, y int) Value {
 		}
 		return z
 	case "*":
-		return product(x, y)
+		z := x * y
+		if x != 0 && z/x != y || x == -1 && y == math.MinInt {
+			panic(errInteger)
+		}
+		return z
 	case "//", "%":
 		if y == 0 {
 			panic(raise("a division by zero"))
@@ -148,25 +147,6 @@ func integers(op string, x, y int) Value {
 		return q
 	}
 	panic(refuse("the operator %s", op))
-}
-
-func product(x, y int) int {
-	neg := (x < 0) != (y < 0)
-	hi, lo := bits.Mul64(magnitude(x), magnitude(y))
-	if hi != 0 || lo > math.MaxInt64 {
-		panic(errInteger)
-	}
-	if neg {
-		return -int(lo)
-	}
-	return int(lo)
-}
-
-func magnitude(x int) uint64 {
-	if x < 0 {
-		return uint64(-(x + 1)) + 1
-	}
-	return uint64(x)
 }
 
 func floats(op string, x, y float64) Value {
@@ -223,21 +203,14 @@ func order(a, b Value) int {
 		if !isF && !isG {
 			return cmp.Compare(i, j)
 		}
-		exact, exact2 := true, true
-		if !isF {
-			f, exact = exactFloat(i)
-		}
-		if !isG {
-			g, exact2 = exactFloat(j)
-		}
+		f, exact := exactFloat(i, f, isF)
+		g, exact2 := exactFloat(j, g, isG)
 		if !exact || !exact2 || math.IsNaN(f) || math.IsNaN(g) {
 			panic(refuse("comparing such numbers"))
 		}
 		return cmp.Compare(f, g)
 	}
-	_, la := a.(*List)
-	_, lb := b.(*List)
-	if la && lb {
+	if is[*List](a) && is[*List](b) {
 		panic(refuse("comparing the order of lists"))
 	}
 	panic(wrong("%s < %s", a, b))
@@ -249,8 +222,7 @@ func (r *run) equal(a, b Value, depth int) bool {
 		panic(errDepth)
 	}
 	r.step()
-	_, marked := b.(markup)
-	if marked {
+	if is[markup](b) {
 		panic(refuse("comparing what safe returns"))
 	}
 	switch x := a.(type) {
@@ -279,8 +251,7 @@ func (r *run) equal(a, b Value, depth int) bool {
 		}
 		return r.equalDicts(x, y, depth+1)
 	case *undefined:
-		_, ok := b.(*undefined)
-		return ok
+		return is[*undefined](b)
 	case *namespace, *macro, *builtin, *generator, *loopState:
 		return a == b
 	}
@@ -339,8 +310,7 @@ func hashable(v Value) bool {
 			return false
 		}
 		for _, e := range v.Items {
-			_, list := e.(*List)
-			if list || !hashable(e) {
+			if is[*List](e) || !hashable(e) {
 				return false
 			}
 		}
@@ -359,7 +329,7 @@ func (r *run) contains(in, v Value) bool {
 		return strings.Contains(c, s)
 	case *Dict:
 		if !hashable(v) {
-			if _, ok := v.(*undefined); ok {
+			if is[*undefined](v) {
 				return false
 			}
 			panic(unhashable(v))

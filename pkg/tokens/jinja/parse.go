@@ -50,31 +50,26 @@ func (p *parser) next() token {
 	return t
 }
 
-func (p *parser) isOp(op string) bool {
+func (p *parser) is(kind tokenKind, s string) bool {
 	t := p.toks[p.pos]
-	return t.kind == tokOp && t.s == op
+	return t.kind == kind && t.s == s
 }
 
-func (p *parser) isName(name string) bool {
-	t := p.toks[p.pos]
-	return t.kind == tokName && t.s == name
-}
+func (p *parser) isOp(op string) bool { return p.is(tokOp, op) }
 
-func (p *parser) skipOp(op string) bool {
-	ok := p.isOp(op)
+func (p *parser) isName(name string) bool { return p.is(tokName, name) }
+
+func (p *parser) skip(kind tokenKind, s string) bool {
+	ok := p.is(kind, s)
 	if ok {
 		p.next()
 	}
 	return ok
 }
 
-func (p *parser) skipName(name string) bool {
-	ok := p.isName(name)
-	if ok {
-		p.next()
-	}
-	return ok
-}
+func (p *parser) skipOp(op string) bool { return p.skip(tokOp, op) }
+
+func (p *parser) skipName(name string) bool { return p.skip(tokName, name) }
 
 func (p *parser) wantOp(op string) {
 	if !p.skipOp(op) {

@@ -1,5 +1,7 @@
 package jinja
 
+import "slices"
+
 // A stmt is a statement of a template.
 type stmt interface {
 	exec(r *run, sc *scope) control
@@ -209,15 +211,12 @@ func (r *run) callMacro(m *macro, args []Value, kw []kwarg) Value {
 			in.set(p.id, args[i])
 			continue
 		}
-		v, ok := Value(nil), false
-		for _, k := range kw {
-			if k.name == p.name {
-				v, ok = k.v, true
-				used++
-			}
-		}
+		v := Value(nil)
+		at := slices.IndexFunc(kw, func(k kwarg) bool { return k.name == p.name }) // none comes twice
 		switch {
-		case ok:
+		case at >= 0:
+			v = kw[at].v
+			used++
 		case p.byDefault != nil:
 			// A default sees the parameters before it, as in Jinja.
 			v = r.ev(p.byDefault, in)

@@ -8,14 +8,14 @@ type test struct {
 
 // tests has every test that is done exactly. The parser refuses the others.
 var tests = map[string]*test{
-	"defined":   plain(func(v Value) bool { _, ok := v.(*undefined); return !ok }),
-	"undefined": plain(func(v Value) bool { _, ok := v.(*undefined); return ok }),
+	"defined":   plain(func(v Value) bool { return !is[*undefined](v) }),
+	"undefined": plain(is[*undefined]),
 	"none":      plain(func(v Value) bool { return v == nil }),
-	"string":    plain(func(v Value) bool { _, ok := v.(string); return ok }),
-	"mapping":   plain(func(v Value) bool { _, ok := v.(*Dict); return ok }),
-	"boolean":   plain(func(v Value) bool { _, ok := v.(bool); return ok }),
-	"integer":   plain(func(v Value) bool { _, ok := v.(int); return ok }),
-	"float":     plain(func(v Value) bool { _, ok := v.(float64); return ok }),
+	"string":    plain(is[string]),
+	"mapping":   plain(is[*Dict]),
+	"boolean":   plain(is[bool]),
+	"integer":   plain(is[int]),
+	"float":     plain(is[float64]),
 	"number":    plain(func(v Value) bool { _, _, _, ok := number(v); return ok }),
 	"true":      plain(func(v Value) bool { return v == true }),
 	"false":     plain(func(v Value) bool { return v == false }),

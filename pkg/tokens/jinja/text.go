@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -8,20 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// IsSpace is Python's str.isspace for one character.
-func IsSpace(r rune) bool {
-	switch {
-	case r >= '\t' && r <= '\r', r >= 0x1c && r <= ' ':
-		return true
-	case r < 0x85:
-		return false
-	}
-	switch r {
-	case 0x85, 0xa0, 0x1680, 0x2028, 0x2029, 0x202f, 0x205f, 0x3000:
-		return true
-	}
-	return r >= 0x2000 && r <= 0x200a
-}
+// IsSpace is Python's str.isspace for one character: it takes four separators for spaces that
+// Unicode does not.
+func IsSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
 
 func isASCII(s string) bool {
 	for i := 0; i < len(s); i++ {
@@ -145,36 +135,21 @@ func appendReprText(b []byte, s string) []byte {
 		switch {
 		case c == rune(quote) || c == '\\':
 			b = append(b, '\\', byte(c))
-		case c == '\n':
-			b = append(b, '\\', 'n')
-		case c == '\r':
-			b = append(b, '\\', 'r')
-		case c == '\t':
-			b = append(b, '\\', 't')
+		case c == '\n', c == '\r', c == '\t':
+			b = append(b, '\\', shortEscapes[c])
 		case unicode.IsPrint(c):
 			b = utf8.AppendRune(b, c)
 		case c < 0x100:
-			b = append(b, '\\', 'x', hexDigits[c>>4], hexDigits[c&15])
+			b = fmt.Appendf(b, `\x%02x`, c)
 		case !unicode.In(c, unicode.Z, unicode.Cf, unicode.Co):
 			// Which characters are assigned depends on the Unicode version of the engine's
 			// Python.
 			panic(refuse("printing an unassigned character"))
 		case c < 0x10000:
-			b = append(b, '\\', 'u')
-			b = appendHex(b, uint32(c), 4)
+			b = fmt.Appendf(b, `\u%04x`, c)
 		default:
-			b = append(b, '\\', 'U')
-			b = appendHex(b, uint32(c), 8)
+			b = fmt.Appendf(b, `\U%08x`, c)
 		}
 	}
 	return append(b, quote)
-}
-
-const hexDigits = "0123456789abcdef"
-
-func appendHex(b []byte, n uint32, digits int) []byte {
-	for i := digits - 1; i >= 0; i-- {
-		b = append(b, hexDigits[n>>(4*i)&15])
-	}
-	return b
 }

@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -143,6 +144,9 @@ func jsonFloat(f float64) string {
 	return formatFloat(f)
 }
 
+// shortEscapes has what stands after the backslash for characters that have a short escape.
+var shortEscapes = [256]byte{'"': '"', '\\': '\\', '\n': 'n', '\r': 'r', '\t': 't', '\f': 'f', '\b': 'b'}
+
 func (st *jsonStyle) text(b []byte, s string) []byte {
 	b = append(b, '"')
 	from := 0
@@ -163,31 +167,18 @@ func (st *jsonStyle) text(b []byte, s string) []byte {
 		b = append(b, s[from:i]...)
 		i++
 		from = i
-		switch c {
-		case '"', '\\':
-			b = append(b, '\\', c)
-		case '\n':
-			b = append(b, '\\', 'n')
-		case '\r':
-			b = append(b, '\\', 'r')
-		case '\t':
-			b = append(b, '\\', 't')
-		case '\f':
-			b = append(b, '\\', 'f')
-		case '\b':
-			b = append(b, '\\', 'b')
-		default:
-			b = appendHex(append(b, '\\', 'u'), uint32(c), 4)
+		if short := shortEscapes[c]; short != 0 {
+			b = append(b, '\\', short)
+		} else {
+			b = fmt.Appendf(b, `\u%04x`, c)
 		}
 	}
 	return append(append(b, s[from:]...), '"')
 }
 
 func appendASCII(b []byte, r rune) []byte {
-	if r < 0x10000 {
-		return appendHex(append(b, '\\', 'u'), uint32(r), 4)
+	for _, unit := range utf16.AppendRune(nil, r) {
+		b = fmt.Appendf(b, `\u%04x`, unit)
 	}
-	hi, lo := utf16.EncodeRune(r)
-	b = appendHex(append(b, '\\', 'u'), uint32(hi), 4)
-	return appendHex(append(b, '\\', 'u'), uint32(lo), 4)
+	return b
 }

@@ -222,6 +222,12 @@ type kwarg struct {
 	v    Value
 }
 
+// is says whether a value is of a kind.
+func is[T any](v Value) bool {
+	_, ok := v.(T)
+	return ok
+}
+
 // typeName is Python's name of a value's type, for errors.
 func typeName(v Value) string {
 	switch v := v.(type) {

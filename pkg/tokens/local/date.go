@@ -16,22 +16,18 @@ var dates = map[byte]string{'Y': "2006", 'y': "06", 'm': "01", 'd': "02", 'B': "
 // is refused: an engine renders the prompt at another moment.
 func date(t time.Time, format string) (string, error) {
 	var out strings.Builder
-	for i := 0; i < len(format); i++ {
-		if format[i] != '%' {
-			out.WriteByte(format[i])
-			continue
+	for {
+		text, rest, more := strings.Cut(format, "%")
+		out.WriteString(text)
+		if !more {
+			return out.String(), nil
 		}
-		i++
-		if i == len(format) {
+		if rest == "" || dates[rest[0]] == "" {
 			return "", errFormat
 		}
-		layout, ok := dates[format[i]]
-		if !ok {
-			return "", errFormat
-		}
-		out.WriteString(t.Format(layout))
+		out.WriteString(t.Format(dates[rest[0]]))
+		format = rest[1:]
 	}
-	return out.String(), nil
 }
 
 // today is the date of UTC, which engines have unless their time zone is set.

@@ -25,14 +25,16 @@ const (
 // Read reads the files from a model's folder. Only tokenizer.json must be there.
 func Read(dir fs.FS) (Files, error) {
 	var f Files
-	var errs [3]error
-	f.Tokenizer, errs[0] = read(dir, "tokenizer.json", maxTokenizer)
-	if errs[0] == nil && f.Tokenizer == nil {
-		errs[0] = errors.New("tokenizer.json is not there: expected the folder of a published model")
+	var errs []error
+	for i, n := range f.named() {
+		text, err := read(dir, n.name, n.most)
+		if i == 0 && text == nil && err == nil {
+			err = errors.New("tokenizer.json is not there: expected the folder of a published model")
+		}
+		*n.text = text
+		errs = append(errs, err)
 	}
-	f.Config, errs[1] = read(dir, "tokenizer_config.json", maxConfig)
-	f.Template, errs[2] = read(dir, "chat_template.jinja", maxTemplate)
-	return f, errors.Join(errs[:]...)
+	return f, errors.Join(errs...)
 }
 
 // read returns a file, or nil if it is not there.

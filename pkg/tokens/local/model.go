@@ -22,7 +22,7 @@ type Limits struct {
 	CacheBytes int
 
 	// Encoders is how many requests are encoded at once. Default: GOMAXPROCS. Each takes
-	// some 5 MB (bpe.EncoderBytes).
+	// some 5 MB.
 	Encoders int
 
 	// Template bounds what a chat template may do. Its zero fields have their defaults,

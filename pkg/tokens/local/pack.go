@@ -13,17 +13,16 @@ import (
 // MaxPacked is the longest text that [Files.Pack] makes and [Unpack] reads, in bytes.
 const MaxPacked = maxTokenizer + maxConfig + maxTemplate + 1<<16
 
-// named returns the files with their names, in the order in which they are packed.
-func (f *Files) named() []struct {
+// named is a file with its name and the most bytes that it may have.
+type named struct {
 	name string
 	text *[]byte
 	most int64
-} {
-	return []struct {
-		name string
-		text *[]byte
-		most int64
-	}{
+}
+
+// named returns the files in the order in which they are packed.
+func (f *Files) named() []named {
+	return []named{
 		{"tokenizer.json", &f.Tokenizer, maxTokenizer},
 		{"tokenizer_config.json", &f.Config, maxConfig},
 		{"chat_template.jinja", &f.Template, maxTemplate},
