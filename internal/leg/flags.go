@@ -22,10 +22,6 @@ const (
 	faultTimeout        // one of Envoy's timers went off
 )
 
-var faultNames = [...]string{"none", "connect", "overflow", "lost", "timeout"}
-
-func (f fault) String() string { return faultNames[f] }
-
 // faultOf reads flags in the form of %RESPONSE_FLAGS%, separated by commas, as the details
 // behind them are (%RESPONSE_CODE_DETAILS%). It compares whole flags, since the name of one
 // may be part of another's. If the flags have several faults, the one that is declared last

@@ -23,10 +23,6 @@ const (
 	prefillOver
 )
 
-var prefillPhaseNames = [...]string{"awaitHeaders", "awaitBody", "routed", "answering", "refused", "over"}
-
-func (p prefillPhase) String() string { return prefillPhaseNames[p] }
-
 // Ticket is what the runner knows of a leg when the leg's headers arrive: the opened
 // token, the worker's endpoint, and whether the attempt still wants the leg.
 type Ticket struct {

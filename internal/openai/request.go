@@ -104,14 +104,6 @@ func (r *Request) Value(f Field) Span {
 	return r.members[f].val
 }
 
-// Key returns the span of the field's key, quotes included, or the zero Span.
-func (r *Request) Key(f Field) Span {
-	if f >= numFields {
-		return Span{}
-	}
-	return r.members[f].key
-}
-
 // EachMember calls fn with each member at the top of the body that r was read from, until fn
 // returns false: first those that this package knows, then the others, with NoField. It returns
 // false if there are [MostOthers] others, so that fn may not have seen all.
