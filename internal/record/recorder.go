@@ -184,14 +184,9 @@ func (r *Recorder) Run(ctx context.Context) error {
 			}
 			r.flush()
 		case <-ctx.Done():
-			for {
-				select {
-				case it := <-r.queue:
-					r.take(&it)
-					continue
-				default:
-				}
-				break
+			for len(r.queue) > 0 {
+				it := <-r.queue
+				r.take(&it)
 			}
 			r.learned()
 			r.flush()
