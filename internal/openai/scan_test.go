@@ -126,7 +126,6 @@ func TestScanNotesWhereFieldsStand(t *testing.T) {
 	require.True(t, r.Has(Tools))
 	require.False(t, r.Has(Stream))
 	require.Equal(t, Span{}, r.Value(Stream))
-	require.Equal(t, Span{}, r.Value(numFields))
 }
 
 func TestScanRefuses(t *testing.T) {
