@@ -30,20 +30,16 @@ const (
 func faultOf(flags string) fault {
 	out := faultNone
 	for f := range strings.SplitSeq(flags, ",") {
-		is := faultNone
-		switch f {
-		case "UT", "UMSDR", "DT", "SI":
-			is = faultTimeout
-		case "UC", "UR", "LR", "UPE":
-			is = faultLost
-		case "UO", "DO", "UDO", "OM":
-			is = faultOverflow
-		case "UF":
-			is = faultConnect
-		}
-		out = max(out, is)
+		out = max(out, faults[f])
 	}
 	return out
+}
+
+var faults = map[string]fault{
+	"UT": faultTimeout, "UMSDR": faultTimeout, "DT": faultTimeout, "SI": faultTimeout,
+	"UC": faultLost, "UR": faultLost, "LR": faultLost, "UPE": faultLost,
+	"UO": faultOverflow, "DO": faultOverflow, "UDO": faultOverflow, "OM": faultOverflow,
+	"UF": faultConnect,
 }
 
 // reached reports whether a worker may have seen a request that Envoy itself answered.
