@@ -74,7 +74,7 @@ var (
 	failTooSlow      = Failure{Code: "request_timeout", Status: 408, Kind: kindInvalid, Message: "The request did not arrive in time."}
 	failProxy        = Failure{Code: "proxy_refused", Status: 400, Kind: kindInvalid, Message: "The proxy refused the request."}
 	failDeadline     = Failure{Code: "deadline_exceeded", Status: 504, Kind: kindTimeout, Message: "The request did not finish before its deadline.", Ends: blame.Failed}
-	failBadTimeout   = Failure{Code: "invalid_timeout", Status: 400, Kind: kindInvalid, Message: "The time-out header is not a positive number of milliseconds."}
+	failBadTimeout   = Failure{Code: "invalid_timeout", Status: 400, Kind: kindInvalid, Message: "The header x-request-timeout-ms is not a positive number of milliseconds.", Param: "x-request-timeout-ms"}
 
 	FailNotReady     = Failure{Code: "not_ready", Status: 503, Kind: kindUnavailable, Message: "The router does not know its workers yet; try again.", RetryAfter: time.Second, Fresh: true}
 	failNoWorker     = Failure{Code: "no_worker", Status: 503, Kind: kindUnavailable, Message: "The model has no worker at present; try again.", RetryAfter: time.Second}
