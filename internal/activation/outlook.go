@@ -152,35 +152,27 @@ func (o Outlook) because(p *worker.Pool) string {
 	if o.Aside {
 		return o.aside(p)
 	}
-	switch o.Reason {
-	case NoReason:
-		return ""
-	case NoWorker:
-		return "it has no worker"
-	case Foreign:
-		return "it is of another namespace than this plugin serves"
-	case Pending:
-		return "its prefill workers are known, but not all that is needed of one"
-	case NoPrefill:
-		return "its prefill workers take no new requests"
-	case NoDecode:
-		return "no decode worker takes new requests"
-	case NoCommon:
-		return "no common hand-off: its " + NoPair(p)
-	case NoListener:
-		return "its engine needs a prefill listener (prefill.listener), and there is none"
-	case Enforced:
-		return "no prefill worker, and disaggregation is enforced (enforce_disagg)"
-	case PrefillGone:
-		return "all prefill workers have left, and no worker can do without one"
-	case NoAggregated:
-		if len(p.Prefill) > 0 {
-			return "its disaggregation is off, and no worker can serve it alone"
-		}
-		return "no prefill worker, and no worker that can do without"
+	switch {
+	case o.Reason == NoCommon:
+		return because[NoCommon] + NoPair(p)
+	case o.Reason == NoAggregated && len(p.Prefill) > 0:
+		return because[Off] + ", and no worker can serve it alone"
 	default:
-		return "its disaggregation is off"
+		return because[o.Reason]
 	}
+}
+
+var because = [...]string{
+	NoReason: "", NoWorker: "it has no worker", Foreign: "it is of another namespace than this plugin serves",
+	Pending:      "its prefill workers are known, but not all that is needed of one",
+	NoPrefill:    "its prefill workers take no new requests",
+	NoDecode:     "no decode worker takes new requests",
+	NoCommon:     "no common hand-off: its ",
+	NoListener:   "its engine needs a prefill listener (prefill.listener), and there is none",
+	Enforced:     "no prefill worker, and disaggregation is enforced (enforce_disagg)",
+	PrefillGone:  "all prefill workers have left, and no worker can do without one",
+	NoAggregated: "no prefill worker, and no worker that can do without",
+	Off:          "its disaggregation is off",
 }
 
 // aside says in words which workers are set aside, so that the model is refused, or served

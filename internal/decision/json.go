@@ -181,6 +181,5 @@ func secondsOf(d time.Duration) *float64 {
 	if d == 0 {
 		return nil
 	}
-	s := d.Seconds()
-	return &s
+	return new(d.Seconds())
 }

@@ -34,7 +34,7 @@ func (r *Record) Mark(e Event, at time.Time) {
 	case FirstToken:
 		setOnce(&r.Timings.FirstToken, d)
 	}
-	if leg != LegNone && legOrder(leg) > legOrder(r.Leg) {
+	if legOrder[leg] > legOrder[r.Leg] {
 		r.Leg = leg
 	}
 }
@@ -75,23 +75,8 @@ func (r *Record) End(o Outcome, detail string, status int, at time.Time) {
 }
 
 // legOrder orders the outcomes: a mark moves Leg only to a later one, so that a late
-// report takes nothing back.
-func legOrder(l LegOutcome) int {
-	switch l {
-	case LegNone, LegBySidecar:
-		return 0
-	case LegDispatched:
-		return 1
-	case LegStarted:
-		return 2
-	case LegWell:
-		return 3
-	case LegEnded, LegFailed, LegAborted:
-		return 4
-	default:
-		return 0
-	}
-}
+// report takes nothing back. Others than these come first.
+var legOrder = map[LegOutcome]int{LegDispatched: 1, LegStarted: 2, LegWell: 3, LegEnded: 4, LegFailed: 4, LegAborted: 4}
 
 // setOnce keeps the first value. Zero means unset, so an event at the very start is kept
 // as one nanosecond.

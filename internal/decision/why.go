@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -30,11 +31,8 @@ func (c *Choice) WhyNaming(promptBlocks int64, name func(*Row) string) string {
 	if c.Replaced != "" {
 		return "picked " + c.Replaced
 	}
-	if len(rows) == 0 || rows[0].Rank != c.Rank {
-		return c.holds(modeWhy(c.Mode, c.Reason), promptBlocks)
-	}
-	if c.Mode == "direct" || c.Mode == "pre-routed" {
-		return c.holds(modeWhy(c.Mode, c.Reason), promptBlocks)
+	if len(rows) == 0 || rows[0].Rank != c.Rank || c.Mode == "direct" || c.Mode == "pre-routed" {
+		return c.holds(c.byMode(), promptBlocks)
 	}
 	var rest []Row
 	for _, r := range rows[1:] {
@@ -90,8 +88,8 @@ func (c *Choice) against(picked *Row, rest []Row, name func(*Row) string) string
 	case c.Mode == "least-loaded":
 		return fmt.Sprintf("fewest requests in flight, %d; next %s with %d",
 			picked.ActiveRequests, name(next), next.ActiveRequests)
-	case !byCost(c.Mode):
-		return fmt.Sprintf("%s, of %d candidates", modeWhy(c.Mode, c.Reason), 1+len(rest)+c.more)
+	case modeWhy[c.Mode] != "":
+		return fmt.Sprintf("%s, of %d candidates", c.byMode(), 1+len(rest)+c.more)
 	case picked.Cost < next.Cost:
 		return fmt.Sprintf("lowest cost %s%s; next best %s at %s", c.CostText(picked.Cost), c.parts(picked), name(next), c.CostText(next.Cost))
 	case picked.Cost == next.Cost:
@@ -110,7 +108,7 @@ func (c *Choice) against(picked *Row, rest []Row, name func(*Row) string) string
 		return fmt.Sprintf("lowest cost %s%s of those that keep the target of %v; %s at %s is believed to miss it", c.CostText(picked.Cost), c.parts(picked), c.Target, name(next), c.CostText(next.Cost))
 	default:
 		return fmt.Sprintf("%s; cost %s, though %s was at %s",
-			modeWhy(c.Mode, c.Reason), c.CostText(picked.Cost), name(next), c.CostText(next.Cost))
+			c.byMode(), c.CostText(picked.Cost), name(next), c.CostText(next.Cost))
 	}
 }
 
@@ -150,10 +148,7 @@ func whyNobody(rows []Row, left int) string {
 	seen := map[string]int{}
 	var order []string
 	for _, r := range rows {
-		note := r.Note
-		if note == "" {
-			note = "not eligible"
-		}
+		note := cmp.Or(r.Note, "not eligible")
 		if seen[note] == 0 {
 			order = append(order, note)
 		}
@@ -169,36 +164,24 @@ func whyNobody(rows []Row, left int) string {
 	return s
 }
 
-// byCost reports whether the mode picks the lowest cost of the whole table.
-func byCost(mode string) bool {
-	switch mode {
-	case "round-robin", "random", "power-of-two", "direct", "pre-routed":
-		return false
-	default:
-		return true
-	}
+// modeWhy says why the modes pick that do not pick the lowest cost of the whole table.
+var modeWhy = map[string]string{
+	"round-robin": "next in turn", "random": "drawn at random", "power-of-two": "the less loaded of two drawn at random",
+	"direct": "the request named it", "pre-routed": "the request named it", "least-loaded": "least loaded",
 }
 
-func modeWhy(mode, reason string) string {
-	switch mode {
-	case "round-robin":
-		return "next in turn"
-	case "random":
-		return "drawn at random"
-	case "power-of-two":
-		return "the less loaded of two drawn at random"
-	case "direct", "pre-routed":
-		return "the request named it"
-	case "least-loaded":
-		return "least loaded"
-	}
-	if reason == "sampled" {
+// byMode says why the choice's mode has picked so.
+func (c *Choice) byMode() string {
+	switch {
+	case modeWhy[c.Mode] != "":
+		return modeWhy[c.Mode]
+	case c.Reason == "sampled":
 		return "drawn by lot, the cheaper the likelier (temperature above 0)"
+	case c.Reason != "":
+		return "picked: " + c.Reason
+	default:
+		return "picked"
 	}
-	if reason != "" {
-		return "picked: " + reason
-	}
-	return "picked"
 }
 
 // CostText is a cost of the choice as people read it: seconds to the millisecond, anything else with one
@@ -227,10 +210,7 @@ func (c *Choice) parts(r *Row) string {
 
 // OutcomeText is the outcome with its detail, as "refused: no_worker".
 func (r *Record) OutcomeText() string {
-	o := string(r.Outcome)
-	if o == "" {
-		o = "deciding"
-	}
+	o := cmp.Or(string(r.Outcome), "deciding")
 	if r.Detail == "" {
 		return o
 	}

@@ -54,15 +54,11 @@ type clock struct {
 func (c *clock) steady() bool { return c.requests >= clockRequests }
 
 // received returns when a request reached the proxy at host, in time of this process. The
-// proxy says ms (Unix milliseconds); attempt is the number of the attempt; no request lasts
+// proxy says that it did at said; attempt is the number of the attempt; no request lasts
 // longer than most. If it is known that the proxy's clock is off, ahead is how far our clock is
 // ahead of the proxy's; otherwise it is 0. first is true if it has not been known before.
-func (c *clocks) received(ms string, attempt int, host string, now time.Time, most time.Duration) (t time.Time, ahead time.Duration, first bool) {
-	n, err := strconv.ParseInt(ms, 10, 64)
-	if err != nil {
-		return now, 0, false
-	}
-	said := now.Add(time.UnixMilli(n).Sub(now)) // on the monotonic clock, as now is: a deadline outlives a step of the system's clock
+func (c *clocks) received(said time.Time, attempt int, host string, now time.Time, most time.Duration) (t time.Time, ahead time.Duration, first bool) {
+	said = now.Add(said.Sub(now)) // on the monotonic clock, as now is: a deadline outlives a step of the system's clock
 	if host == "" && now.Sub(said) <= most {
 		return earlier(said, now), 0, false
 	}
@@ -138,14 +134,15 @@ func (c *clocks) wrong(host string, ahead time.Duration) (known, first bool) {
 // process, and how far that is ahead of what the proxy says. Where the filter is not ours, a client may have set
 // that header.
 func (srv *Server) receipt(ctx context.Context, h *wire.Headers, ours bool, now time.Time) (t time.Time, ahead time.Duration) {
-	if h.Start == "" {
+	ms, err := strconv.ParseInt(h.Start, 10, 64)
+	if err != nil {
 		return now, 0
 	}
-	host := peerHost(ctx)
+	said, host := time.UnixMilli(ms), peerHost(ctx)
 	if host == "" && !ours {
 		host = "local"
 	}
-	t, off, first := srv.clocks.received(h.Start, h.Attempt(), host, now, srv.rules.MaxTimeout)
+	t, off, first := srv.clocks.received(said, h.Attempt(), host, now, srv.rules.MaxTimeout)
 	if off != 0 {
 		srv.cfg.Telemetry.ClockOff()
 	}
@@ -153,10 +150,7 @@ func (srv *Server) receipt(ctx context.Context, h *wire.Headers, ours bool, now 
 		srv.log.Warn("the clock of a proxy is off: set that clock; until then its x-baton-start is not used, and deadlines count from when its requests reach this process; logged once for each proxy",
 			slog.String(logkey.Address, host), slog.Duration(logkey.Ahead, off))
 	}
-	if ms, err := strconv.ParseInt(h.Start, 10, 64); err == nil {
-		ahead = t.Sub(time.UnixMilli(ms))
-	}
-	return t, ahead
+	return t, t.Sub(said)
 }
 
 // peerHost returns the address of the proxy that has opened the stream, without the port.

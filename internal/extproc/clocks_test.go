@@ -24,7 +24,7 @@ func TestAClockThatIsOffIsNotBelieved(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{
 		"the same": 0, "a queue's worth behind": 1500 * time.Millisecond, "at the limit": clockOff, "a little ahead": -time.Second,
 	} {
-		got, off, first := c.received(millis(now.Add(-ahead)), 1, "a", now, time.Hour)
+		got, off, first := c.received(now.Add(-ahead), 1, "a", now, time.Hour)
 		require.Equal(t, now.Add(-max(ahead, 0)), got, name)
 		require.Zero(t, off, name)
 		require.False(t, first, name)
@@ -33,7 +33,7 @@ func TestAClockThatIsOffIsNotBelieved(t *testing.T) {
 
 	for _, behind := range []time.Duration{11 * time.Minute, 59 * time.Minute, 2001 * time.Millisecond, -time.Hour} {
 		var c clocks
-		start := millis(now.Add(-behind))
+		start := now.Add(-behind)
 		for i := range clockRequests + 2 {
 			got, off, first := c.received(start, 1, "a", now, time.Hour)
 			require.Equal(t, now, got)
@@ -46,10 +46,10 @@ func TestAClockThatIsOffIsNotBelieved(t *testing.T) {
 		later := now.Add(3 * time.Second)
 		got, _, _ := c.received(start, 2, "a", later, time.Hour)
 		require.Equal(t, now, got, "a fresh attempt has no more time than the first")
-		got, _, _ = c.received(millis(now.Add(-time.Second)), 2, "b", now, time.Hour)
+		got, _, _ = c.received(now.Add(-time.Second), 2, "b", now, time.Hour)
 		require.Equal(t, now.Add(-time.Second), got, "another proxy's clock is its own")
 
-		_, off, _ := c.received(millis(now), 1, "a", now, time.Hour)
+		_, off, _ := c.received(now, 1, "a", now, time.Hour)
 		require.Zero(t, off, "the clock was set")
 		require.False(t, c.some.Load())
 	}
@@ -61,15 +61,15 @@ func TestALateProxyIsNotOneWithAWrongClock(t *testing.T) {
 	var c clocks
 	for i := range 200 {
 		late := 3*time.Second + time.Duration(i%7)*400*time.Millisecond
-		_, off, first := c.received(millis(now.Add(-late)), 1, "a", now, time.Hour)
+		_, off, first := c.received(now.Add(-late), 1, "a", now, time.Hour)
 		require.Zero(t, off)
 		require.False(t, first)
-		got, off, first := c.received(millis(now.Add(-late)), 1, "", now, time.Hour)
+		got, off, first := c.received(now.Add(-late), 1, "", now, time.Hour)
 		require.Equal(t, now.Add(-late), got, "it has waited so long already")
 		require.Zero(t, off)
 		require.False(t, first)
 	}
-	got, _, _ := c.received("1", 1, "", now, time.Hour)
+	got, _, _ := c.received(time.UnixMilli(1), 1, "", now, time.Hour)
 	require.Equal(t, now, got, "that cannot be right")
 }
 
@@ -77,12 +77,17 @@ func TestClocksThatAreOffAreRememberedWithinABound(t *testing.T) {
 	now := time.UnixMilli(1_900_000_000_000)
 	var c clocks
 	for i := range clocksMost + 10 {
-		got, _, _ := c.received("1", 1, strconv.Itoa(i), now, time.Hour)
+		got, _, _ := c.received(time.UnixMilli(1), 1, strconv.Itoa(i), now, time.Hour)
 		require.Equal(t, now, got)
 	}
 	require.Len(t, c.off, clocksMost)
+}
+
+func TestATimeThatIsNoNumberIsNotBelieved(t *testing.T) {
+	r := newReplica(t, "a", nil)
+	now := time.Now()
 	for _, junk := range []string{"", "x", "1e3", "99999999999999999999"} {
-		got, off, _ := c.received(junk, 1, "a", now, time.Hour)
+		got, off := r.srv.receipt(t.Context(), &wire.Headers{Start: junk}, true, now)
 		require.Equal(t, now, got, junk)
 		require.Zero(t, off, junk)
 	}
@@ -95,7 +100,7 @@ func TestAProxyWhoseClockIsBehindIsServed(t *testing.T) {
 	r := newReplica(t, "a", func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&logged, nil)) })
 	p := r.open(filterMain)
 	for range clockRequests - 1 {
-		r.srv.clocks.received(millis(time.Now().Add(-11*time.Minute)), 1, "127.0.0.1", time.Now(), time.Hour)
+		r.srv.clocks.received(time.Now().Add(-11*time.Minute), 1, "127.0.0.1", time.Now(), time.Hour)
 	}
 	require.Empty(t, r.srv.ClocksOff())
 	routed(t, p.ask(eightTokens, wire.HeaderAttemptCount, "1", prefill.HeaderStart, millis(time.Now().Add(-11*time.Minute))))

@@ -13,6 +13,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/journal"
 	"github.com/seed-60ae5743/baton/internal/leg"
 	"github.com/seed-60ae5743/baton/internal/load"
+	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/overlap"
 	"github.com/seed-60ae5743/baton/internal/record"
 	"github.com/seed-60ae5743/baton/internal/route"
@@ -215,7 +216,7 @@ func (c *Config) rules() *leg.Rules {
 		PrefillTimeout: c.PrefillTimeout, OrphanGrace: c.OrphanGrace, Lease: c.HandOffLease,
 		Hold: !c.NoHold, HoldFirst: c.FirstToken == FirstTokenHold, Fallback: c.FallbackAggregated, MaxAttempts: c.MaxAttempts, PassOther: !c.RefuseOther,
 		Served:       engines.Served,
-		MaxBodyBytes: c.MaxBodyBytes, DefaultTimeout: c.DefaultTimeout, MaxTimeout: c.MaxTimeout, Names: c.Names, Buffers: new(wire.Pool), Scans: new(scanPool),
+		MaxBodyBytes: c.MaxBodyBytes, DefaultTimeout: c.DefaultTimeout, MaxTimeout: c.MaxTimeout, Names: c.Names, Buffers: new(wire.Pool), Scans: new(openai.Pool),
 		ReasonHeader: c.Gateway.ReasonHeader, CachedHeader: c.CachedHeader, Replicas: c.Advertise != "",
 	}
 }

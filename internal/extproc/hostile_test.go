@@ -244,7 +244,7 @@ func (x *attemptPlay) send(ev *leg.Event) {
 				x.g.tracker.Began(x.m.Plan().Decode, x.g.now)
 			}
 		case leg.OpCharge, leg.OpPairFailed, leg.OpPairServed:
-			x.g.tellf("%s request %d/%d: %s %s %s proven=%t", x.g.now.Sub(testStart), x.g.seq, x.number, e.Op, e.Rank, e.Charge, e.Proven)
+			x.g.tellf("%s request %d/%d: effect %d %s %s proven=%t", x.g.now.Sub(testStart), x.g.seq, x.number, e.Op, e.Rank, e.Charge, e.Proven)
 			if repays(&e) {
 				x.g.limits.Repaid(poolOfAll)
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-60ae5743/baton/internal/leg"
+	"github.com/seed-60ae5743/baton/internal/openai"
 	"github.com/seed-60ae5743/baton/internal/wire"
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
@@ -22,7 +23,7 @@ func testRules() *leg.Rules {
 	return &leg.Rules{
 		PrefillTimeout: time.Minute, OrphanGrace: 30 * time.Second,
 		Hold: true, HoldFirst: true, MaxAttempts: 3, MaxBodyBytes: 1 << 20, PassOther: true,
-		DefaultTimeout: 10 * time.Minute, MaxTimeout: time.Hour, Names: names, Buffers: new(wire.Pool), Scans: new(scanPool),
+		DefaultTimeout: 10 * time.Minute, MaxTimeout: time.Hour, Names: names, Buffers: new(wire.Pool), Scans: new(openai.Pool),
 	}
 }
 

@@ -66,7 +66,7 @@ func (s *mainStream) measure(now time.Time, e *leg.Effect) {
 	if p == nil || e.Outcome == blame.Retried || e.Outcome == leg.Answered {
 		return
 	}
-	t := telemetry.Served{Model: s.decided.prompt.Model, Operation: operation(s.m.Request().Path), Target: s.decided.answer.Target, Late: s.decided.answer.Late}
+	t := telemetry.Served{Model: s.decided.prompt.Model, Operation: operations[s.m.Request().Path], Target: s.decided.answer.Target, Late: s.decided.answer.Late}
 	if e.Outcome != blame.OK {
 		t.Error = string(e.Outcome)
 		if e.Fail != nil {
@@ -149,19 +149,8 @@ func (s *mainStream) clock(t *telemetry.Served, now time.Time, began bool) {
 	}
 }
 
-func operation(p openai.Path) string {
-	switch p {
-	case openai.ChatCompletions:
-		return "chat"
-	case openai.Completions:
-		return "text_completion"
-	case openai.Generate, openai.TokensIn:
-		return "generate"
-	case openai.Responses:
-		return "responses"
-	case openai.AnthropicMessages:
-		return "messages"
-	default:
-		return ""
-	}
+// operations are the metrics' names of what is done on a path; "": none.
+var operations = [openai.Other + 1]string{
+	openai.ChatCompletions: "chat", openai.Completions: "text_completion", openai.Generate: "generate", openai.TokensIn: "generate",
+	openai.Responses: "responses", openai.AnthropicMessages: "messages",
 }

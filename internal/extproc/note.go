@@ -21,33 +21,25 @@ import (
 // This file writes decisions into the journal, traces, metrics and headers. It writes no
 // text of a prompt.
 
-// observe counts one decision.
-func observe(t *telemetry.Instruments, d *route.Decision) {
+// observe counts a decision or a refusal, and records it.
+func (a *asking) observe(d *route.Decision, refused *route.Refusal) (recorded uint64) {
+	t := a.srv.cfg.Telemetry
 	t.DecisionTook(d.Record.DecisionIn)
 	if d.Alone != "" {
 		t.ServedAlone(string(d.Alone))
 	}
-	source := sourceLabel(d.Prompt.Source)
 	for _, c := range [...]*decision.Choice{&d.Record.Prefill, &d.Record.Decode} {
 		if c.Made() {
-			t.Decided(c.Role.String(), c.Mode, c.Reason, source)
+			t.Decided(c.Role.String(), c.Mode, c.Reason, sourceLabels[d.Prompt.Source])
 		}
 	}
+	return a.recordDecision(d, refused)
 }
 
-func sourceLabel(s tokens.Source) string {
-	switch s {
-	case tokens.FromRequest:
-		return telemetry.SourceRequestIDs
-	case tokens.FromLocal:
-		return telemetry.SourceLocal
-	case tokens.FromEngine:
-		return telemetry.SourceEngineTokenize
-	case tokens.Estimate:
-		return telemetry.SourceByteEstimate
-	default:
-		return "none"
-	}
+// sourceLabels are the metrics' names of the sources of tokens.
+var sourceLabels = [...]string{
+	tokens.None: "none", tokens.FromRequest: telemetry.SourceRequestIDs, tokens.FromLocal: telemetry.SourceLocal,
+	tokens.FromEngine: telemetry.SourceEngineTokenize, tokens.Estimate: telemetry.SourceByteEstimate,
 }
 
 // describe adds to the record of a decision what the stream knows of its request.

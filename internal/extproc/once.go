@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed-60ae5743/baton/internal/recent"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
@@ -13,42 +14,24 @@ type collecting struct {
 	by    worker.ID
 }
 
-// once holds which collecting legs have come, until their tokens expire. An attempt cannot
-// hold this itself: after a panic it is removed before its leg ends. The zero value is
-// ready. Safe for concurrent use.
+// once holds which collecting legs have come, for longer than their tokens are good. An attempt
+// cannot hold this itself: after a panic it is removed before its leg ends. Safe for concurrent use.
 type once struct {
-	mu      sync.Mutex
-	seen    map[collecting]time.Time // guarded by mu: when the token expires
-	sweepAt time.Time                // guarded by mu
+	mu   sync.Mutex
+	seen recent.Map[collecting, struct{}] // guarded by mu
 }
 
-const (
-	onceMost  = 65536
-	onceSweep = 10 * time.Second
-)
+const onceMost = 65536
 
-// first returns true if the leg c comes for the first time, and holds c until its token
-// expires. It returns false if c has come before, or if there is no room to hold c.
-func (o *once) first(c collecting, until, now time.Time) bool {
+func newOnce() once {
+	return once{seen: recent.Map[collecting, struct{}]{Keep: 2 * collectTimeout, Most: onceMost}}
+}
+
+// first returns true if the leg c comes for the first time, and holds c. It returns false if c has
+// come before, or if there is no room to hold c.
+func (o *once) first(c collecting, now time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if _, again := o.seen[c]; again {
-		return false
-	}
-	if o.seen == nil {
-		o.seen = make(map[collecting]time.Time)
-	}
-	if len(o.seen) >= onceMost || now.After(o.sweepAt) {
-		o.sweepAt = now.Add(onceSweep)
-		for k, t := range o.seen {
-			if !t.After(now) {
-				delete(o.seen, k)
-			}
-		}
-	}
-	if len(o.seen) >= onceMost {
-		return false
-	}
-	o.seen[c] = until
-	return true
+	_, again := o.seen.Get(c, now)
+	return !again && o.seen.Put(c, struct{}{}, now)
 }

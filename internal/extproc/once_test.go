@@ -37,13 +37,13 @@ func TestACollectingLegComesOnce(t *testing.T) {
 }
 
 func TestWhichLegsHaveComeIsForgottenWithTheirTokens(t *testing.T) {
-	var o once
+	o := newOnce()
 	now := time.Now()
 	for i := range uint64(onceMost) {
-		require.True(t, o.first(collecting{nonce: i}, now.Add(time.Minute), now))
+		require.True(t, o.first(collecting{nonce: i}, now))
 	}
-	require.False(t, o.first(collecting{nonce: onceMost}, now.Add(time.Minute), now), "nobody comes who cannot be remembered")
-	later := now.Add(2 * time.Minute)
-	require.True(t, o.first(collecting{nonce: onceMost}, later.Add(time.Minute), later))
-	require.Len(t, o.seen, 1)
+	require.False(t, o.first(collecting{nonce: onceMost}, now), "nobody comes who cannot be remembered")
+	later := now.Add(3 * collectTimeout)
+	require.True(t, o.first(collecting{nonce: onceMost}, later))
+	require.Equal(t, 1, o.seen.Len())
 }

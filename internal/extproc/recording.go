@@ -16,12 +16,6 @@ import (
 // This file hands decisions, and what became of them, to the recorder. No text of a prompt
 // goes there.
 
-// observe counts a decision or a refusal, and records it.
-func (a *asking) observe(d *route.Decision, refused *route.Refusal) (recorded uint64) {
-	observe(a.srv.cfg.Telemetry, d)
-	return a.recordDecision(d, refused)
-}
-
 // recordDecision records a decision or a refusal, and returns its number.
 func (a *asking) recordDecision(d *route.Decision, refused *route.Refusal) uint64 {
 	return a.srv.cfg.Recorder.Decided(func(x *record.Decision) {

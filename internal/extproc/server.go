@@ -128,7 +128,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	srv := &Server{
 		cfg: cfg, log: cfg.Logger, rules: cfg.rules(), sealer: sealer, view: cfg.View,
-		owner: cfg.Instance, attempts: newRegistry(), unrouted: newUnrouted(), avoid: newAvoidList(cfg.MaxTimeout), leavers: newLeavers(), shapes: newShapes(), doubts: newDoubts(cfg.Telemetry, cfg.Logger), pairs: pairs{counts: cfg.Telemetry, log: cfg.Logger},
+		owner: cfg.Instance, attempts: newRegistry(), unrouted: newUnrouted(), avoid: newAvoidList(cfg.MaxTimeout), leavers: newLeavers(), shapes: newShapes(), doubts: newDoubts(cfg.Telemetry, cfg.Logger), pairs: pairs{counts: cfg.Telemetry, log: cfg.Logger}, collected: newOnce(),
 		bodies: budget.New(cfg.MaxBodiesBytes), door: newDoor(), said: said{log: cfg.Logger},
 	}
 	srv.replies = wire.NewWriter(srv.rules.Buffers)

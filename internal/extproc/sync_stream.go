@@ -85,7 +85,7 @@ func (s *syncStream) wanted(sealed prefill.Leg) bool {
 // collects returns false if this collecting leg of this process has come before: a token is
 // good for one leg. That is not checked for another replica's leg.
 func (s *syncStream) collects(sealed prefill.Leg) bool {
-	return sealed.Owner != s.srv.owner || s.srv.collected.first(collecting{sealed.Nonce, sealed.Prefill.ID}, sealed.Deadline, time.Now())
+	return sealed.Owner != s.srv.owner || s.srv.collected.first(collecting{sealed.Nonce, sealed.Prefill.ID}, time.Now())
 }
 
 func (s *syncStream) refuse(f *leg.Failure, label string) {

@@ -43,30 +43,23 @@ func strangeKey(md metadata.MD) error {
 
 // filterOf reads the filter's metadata. The error says what was expected.
 func filterOf(md metadata.MD, plain bool) (filter, error) {
-	one := func(key string, allowed ...string) (string, error) {
+	var faults []error
+	one := func(key string, allowed ...string) string {
 		v := md.Get(key)
-		if len(v) == 0 {
-			return "", nil
+		if len(v) == 1 && slices.Contains(allowed, v[0]) {
+			return v[0]
 		}
-		if len(v) > 1 || !slices.Contains(allowed, v[0]) {
-			return "", fmt.Errorf("initial metadata %s is %q: expected one of %q, or none; set it on the ext_proc filter's grpc_service", key, v, allowed)
+		if len(v) > 0 {
+			faults = append(faults, fmt.Errorf("initial metadata %s is %q: expected one of %q, or none; set it on the ext_proc filter's grpc_service", key, v, allowed))
 		}
-		return v[0], nil
+		return ""
 	}
-	routing, err1 := one(routingKey, "prerouted", "direct")
-	repick, err2 := one(routingRepickKey, "true", "false")
-	fields, err3 := one(routingFieldsKey, "believe", "refuse")
-	protocol, err4 := one(protocolKey, protocolGateway, protocolOneLeg)
-	errs, err5 := one(errorsKey, "shown")
-	legs, err6 := one(legsKey, "sent")
-	var err7 error
-	if plain && routing+repick+fields+protocol+errs+legs != "" {
-		err7 = fmt.Errorf("initial metadata says more than nothing, and not %s: set it to %s on the ext_proc filter's grpc_service", filterKey, filterMain)
+	routing, repick, fields := one(routingKey, "prerouted", "direct"), one(routingRepickKey, "true", "false"), one(routingFieldsKey, "believe", "refuse")
+	protocol, shows, legs := one(protocolKey, protocolGateway, protocolOneLeg), one(errorsKey, "shown"), one(legsKey, "sent")
+	if plain && routing+repick+fields+protocol+shows+legs != "" {
+		faults = append(faults, fmt.Errorf("initial metadata says more than nothing, and not %s: set it to %s on the ext_proc filter's grpc_service", filterKey, filterMain))
 	}
-	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7); err != nil {
-		return filter{}, err
-	}
-	trust, err := pin.ParseTrust(routing)
+	trust := map[string]pin.Trust{"prerouted": pin.Prerouted, "direct": pin.Direct}[routing]
 	speaks := leg.Own
 	switch {
 	case plain || protocol == protocolOneLeg:
@@ -76,6 +69,6 @@ func filterOf(md metadata.MD, plain bool) (filter, error) {
 	}
 	return filter{
 		Way:   leg.Way{Repick: repick == "true", Speaks: speaks, Sends: legs == "sent"},
-		trust: trust, headersOnly: fields == "refuse", shows: errs == "shown",
-	}, err
+		trust: trust, headersOnly: fields == "refuse", shows: shows == "shown",
+	}, errors.Join(faults...)
 }

@@ -306,22 +306,18 @@ func (a *attempt) routeHeaders(now time.Time) []wire.Header {
 	if p.Looks {
 		set = append(set, wire.Header{Name: prefill.HeaderFirstToken, Value: "1"})
 	}
-	if !p.Disaggregated {
+	switch {
+	case !p.Disaggregated:
 		return set
-	}
-	if p.bySidecar() {
+	case p.bySidecar():
 		set = append(set, wire.Header{Name: prefill.HeaderPrefiller, Value: p.PrefillAddr})
-		all(names.PrefillID, p.Prefill.ID.String())
-		all(names.PrefillDPRank, strconv.FormatUint(uint64(p.Prefill.DPRank), 10))
-		return set
-	}
-	if !p.sent() {
+	case !p.sent():
 		set = append(set, wire.Header{Name: prefill.HeaderPrefillCluster, Value: prefillCluster}, wire.Header{Name: prefill.HeaderLeg, Value: p.Token},
 			wire.Header{Name: prefill.HeaderPrefillEndpoint, Value: p.PrefillAddr})
 	}
 	all(names.PrefillID, p.Prefill.ID.String())
 	all(names.PrefillDPRank, strconv.FormatUint(uint64(p.Prefill.DPRank), 10))
-	if p.Kind.PrefillFirst() {
+	if p.bySidecar() || p.Kind.PrefillFirst() {
 		return set
 	}
 	return p.appendMeeting(set, names)

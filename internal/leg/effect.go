@@ -43,13 +43,6 @@ const (
 	OpForget // drop the attempt from the registry: it is over
 )
 
-var opNames = [...]string{
-	"", "continue", "route", "route headers", "relay", "immediate", "extend", "prefill", "collect", "pick", "models", "health", "report",
-	"abort-leg", "charge", "suspect", "pair failed", "pair served", "served", "release decode", "release prefill", "mark", "finish", "leave", "found", "pass", "forget",
-}
-
-func (o Op) String() string { return opNames[o] }
-
 // Effect is one thing the runner is to do. Which fields count depends on Op.
 type Effect struct {
 	Op          Op

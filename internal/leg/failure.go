@@ -74,7 +74,7 @@ var (
 	failTooSlow      = Failure{Code: "request_timeout", Status: 408, Kind: kindInvalid, Message: "The request did not arrive in time."}
 	failProxy        = Failure{Code: "proxy_refused", Status: 400, Kind: kindInvalid, Message: "The proxy refused the request."}
 	failDeadline     = Failure{Code: "deadline_exceeded", Status: 504, Kind: kindTimeout, Message: "The request did not finish before its deadline.", Ends: blame.Failed}
-	failBadTimeout   = Failure{Code: "invalid_timeout", Status: 400, Kind: kindInvalid, Message: "The time-out header is not a positive number of milliseconds."}
+	failBadTimeout   = Failure{Code: "invalid_timeout", Status: 400, Kind: kindInvalid, Message: "The header x-request-timeout-ms is not a positive number of milliseconds.", Param: "x-request-timeout-ms"}
 
 	FailNotReady     = Failure{Code: "not_ready", Status: 503, Kind: kindUnavailable, Message: "The router does not know its workers yet; try again.", RetryAfter: time.Second, Fresh: true}
 	failNoWorker     = Failure{Code: "no_worker", Status: 503, Kind: kindUnavailable, Message: "The model has no worker at present; try again.", RetryAfter: time.Second}
@@ -130,35 +130,27 @@ var (
 	FailInternal = Failure{Code: "internal_error", Status: 500, Kind: kindInternal, Message: "The router failed on this request.", Ends: blame.Failed}
 )
 
-// failures returns every row of the failure table.
-func failures() []Failure {
-	return []Failure{
-		FailUnknownPath, failMethod, failNoBody, failBodyTooLarge, failEncoded, failBodiesFull, FailLegsFull, FailUnknownModel, failNoResponse, failTooSlow, failProxy, failDeadline, failBadTimeout,
-		FailNotReady, failNoWorker, failPending, failNoDecode, failNoPrefill, failNoAggregated, failNeedsAlone, failPrefillGone, failNoCommon, failSidesDiffer, failNoListener, failNoHandoff, FailSaturated, failNoTaint, FailOutside, failEnforced,
-		failPinMalformed, failPinConflict, failPinMissing, failPinUnknown, failPinGone, failPinModel, failPinRole, failPinDraining,
-		failPinUnusable, failPinNeeds, failPinRank, failPinUnfit,
-		failPrefill, failStale, failPrefillRefused, failPrefillBusy, failPrefillLong, failDecodeLost, FailDecodesLost, FailHeldBack, failDecodeError, failDecodeEmpty,
-		failDecodeSilent, failDecodeRefused, failCut,
-		FailLegRefused, FailLegLate, FailLegGone, failLegAborted, FailProtocol, FailInternal,
-	}
+// failures has every row of the failure table.
+var failures = [...]*Failure{
+	&FailUnknownPath, &failMethod, &failNoBody, &failBodyTooLarge, &failEncoded, &failBodiesFull, &FailLegsFull, &FailUnknownModel, &failNoResponse, &failTooSlow, &failProxy, &failDeadline, &failBadTimeout,
+	&FailNotReady, &failNoWorker, &failPending, &failNoDecode, &failNoPrefill, &failNoAggregated, &failNeedsAlone, &failPrefillGone, &failNoCommon, &failSidesDiffer, &failNoListener, &failNoHandoff, &FailSaturated, &failNoTaint, &FailOutside, &failEnforced,
+	&failPinMalformed, &failPinConflict, &failPinMissing, &failPinUnknown, &failPinGone, &failPinModel, &failPinRole, &failPinDraining,
+	&failPinUnusable, &failPinNeeds, &failPinRank, &failPinUnfit,
+	&failPrefill, &failStale, &failPrefillRefused, &failPrefillBusy, &failPrefillLong, &failDecodeLost, &FailDecodesLost, &FailHeldBack, &failDecodeError, &failDecodeEmpty,
+	&failDecodeSilent, &failDecodeRefused, &failCut,
+	&FailLegRefused, &FailLegLate, &FailLegGone, &failLegAborted, &FailProtocol, &FailInternal,
 }
 
-// FailureOf returns the row with a code, or FailInternal if there is none.
+// FailureOf returns a copy of the row with a code, or of FailInternal if there is none.
 func FailureOf(code string) *Failure {
-	if f, ok := rows[code]; ok {
-		return &f
+	of := FailInternal
+	for _, f := range failures {
+		if f.Code == code {
+			of = *f
+		}
 	}
-	return &FailInternal
+	return &of
 }
-
-// rows are the failures by their codes.
-var rows = func() map[string]Failure {
-	out := make(map[string]Failure)
-	for _, f := range failures() {
-		out[f.Code] = f
-	}
-	return out
-}()
 
 // UnknownPath returns the failure for a path that is not served. It names the path, and one
 // of those served that the client may have meant; passed says that it may be one which is passed

@@ -32,13 +32,13 @@ func TestEveryFailureIsARowOfTheTable(t *testing.T) {
 			require.NotEmpty(t, strings.TrimSpace(cells[5]), "%s names a test", code)
 		}
 		retry := strings.Contains(cells[1], "↻")
-		for _, f := range failures() {
+		for _, f := range failures {
 			if strings.Contains(cells[1], "`"+f.Code+"`") {
 				require.Equal(t, f.RetryAfter > 0, retry, "%s: retry-after", f.Code)
 			}
 		}
 	}
-	for _, f := range failures() {
+	for _, f := range failures {
 		status, ok := listed[f.Code]
 		require.True(t, ok, "%s is missing in ARCHITECTURE.md", f.Code)
 		if !strings.Contains(status, "engine") {
@@ -55,10 +55,10 @@ func TestEveryFailureIsARowOfTheTable(t *testing.T) {
 
 func TestEveryFailureHasAnOpenAIShapedBody(t *testing.T) {
 	seen := make(map[string]bool)
-	for _, f := range failures() {
+	for _, f := range failures {
 		require.False(t, seen[f.Code], "%s is there twice", f.Code)
 		seen[f.Code] = true
-		im := ImmediateOf(&f, "", false)
+		im := ImmediateOf(f, "", false)
 		var body struct {
 			Error struct {
 				Message, Type, Code string
@@ -75,8 +75,8 @@ func TestEveryFailureHasAnOpenAIShapedBody(t *testing.T) {
 
 // TestARefusalThatStaysIsNotAskedForAgain: clients' libraries send a request again after any 5xx.
 func TestARefusalThatStaysIsNotAskedForAgain(t *testing.T) {
-	for _, f := range failures() {
-		im := ImmediateOf(&f, "", false)
+	for _, f := range failures {
+		im := ImmediateOf(f, "", false)
 		stays := slices.Contains(im.Headers, wire.Header{Name: "x-should-retry", Value: "false"})
 		require.Equal(t, f.Status == 501 || f.Header.Name == "x-should-retry", stays, f.Code)
 		require.False(t, stays && f.RetryAfter > 0, "%s says both", f.Code)

@@ -22,10 +22,6 @@ const (
 	faultTimeout        // one of Envoy's timers went off
 )
 
-var faultNames = [...]string{"none", "connect", "overflow", "lost", "timeout"}
-
-func (f fault) String() string { return faultNames[f] }
-
 // faultOf reads flags in the form of %RESPONSE_FLAGS%, separated by commas, as the details
 // behind them are (%RESPONSE_CODE_DETAILS%). It compares whole flags, since the name of one
 // may be part of another's. If the flags have several faults, the one that is declared last
@@ -34,20 +30,16 @@ func (f fault) String() string { return faultNames[f] }
 func faultOf(flags string) fault {
 	out := faultNone
 	for f := range strings.SplitSeq(flags, ",") {
-		is := faultNone
-		switch f {
-		case "UT", "UMSDR", "DT", "SI":
-			is = faultTimeout
-		case "UC", "UR", "LR", "UPE":
-			is = faultLost
-		case "UO", "DO", "UDO", "OM":
-			is = faultOverflow
-		case "UF":
-			is = faultConnect
-		}
-		out = max(out, is)
+		out = max(out, faults[f])
 	}
 	return out
+}
+
+var faults = map[string]fault{
+	"UT": faultTimeout, "UMSDR": faultTimeout, "DT": faultTimeout, "SI": faultTimeout,
+	"UC": faultLost, "UR": faultLost, "LR": faultLost, "UPE": faultLost,
+	"UO": faultOverflow, "DO": faultOverflow, "UDO": faultOverflow, "OM": faultOverflow,
+	"UF": faultConnect,
 }
 
 // reached reports whether a worker may have seen a request that Envoy itself answered.

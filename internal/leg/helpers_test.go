@@ -21,23 +21,9 @@ func testRules() *Rules {
 	return &Rules{
 		PrefillTimeout: time.Minute, OrphanGrace: 30 * time.Second,
 		Hold: true, HoldFirst: true, MaxAttempts: 3, MaxBodyBytes: 1 << 20, PassOther: true, Served: engines.Served,
-		DefaultTimeout: 10 * time.Minute, MaxTimeout: time.Hour, Names: names, Buffers: new(wire.Pool), Scans: new(oneScan),
+		DefaultTimeout: 10 * time.Minute, MaxTimeout: time.Hour, Names: names, Buffers: new(wire.Pool), Scans: new(openai.Pool),
 	}
 }
-
-// oneScan lends the same memory again and again.
-type oneScan struct{ r *openai.Request }
-
-func (s *oneScan) Borrow() *openai.Request {
-	r := s.r
-	s.r = nil
-	if r == nil {
-		r = new(openai.Request)
-	}
-	return r
-}
-
-func (s *oneScan) Return(r *openai.Request) { s.r = r }
 
 // mainOf returns the machine of a new attempt.
 func mainOf(r *Rules, w Way) *Main {

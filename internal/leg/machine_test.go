@@ -83,13 +83,9 @@ func reportArgs(t *testing.T, d *datadriven.TestData) Report {
 }
 
 func failureByCode(t *testing.T, code string) *Failure {
-	for _, f := range failures() {
-		if f.Code == code {
-			return &f
-		}
-	}
-	require.Fail(t, "unknown failure code", code)
-	return nil
+	f := FailureOf(code)
+	require.Equal(t, code, f.Code)
+	return f
 }
 
 type mainDriver struct {

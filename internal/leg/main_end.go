@@ -160,7 +160,10 @@ func (m *Main) WakeAt() time.Time {
 	default:
 		at = m.deadlineAt()
 	}
-	return sooner(at, m.timers.next(timerBegin, timerLate, timerAnswer, timerProbe, timerOrphan, timerExtend, timerPick, timerGap))
+	for _, k := range [...]timer{timerBegin, timerLate, timerAnswer, timerProbe, timerOrphan, timerExtend, timerPick, timerGap} {
+		at = sooner(at, m.timers[k])
+	}
+	return at
 }
 
 // deadlineAt returns when the machine itself ends the request at its deadline, or the

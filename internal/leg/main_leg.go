@@ -27,12 +27,6 @@ const (
 	mainDone
 )
 
-var mainPhaseNames = [...]string{
-	"awaitHeaders", "awaitBody", "resolving", "waiting", "prefilling", "routed", "holding", "streaming", "ended", "rejected", "left", "lingering", "done",
-}
-
-func (p mainPhase) String() string { return mainPhaseNames[p] }
-
 // Main is the machine of one attempt's main leg; see the phase table in the package
 // documentation. It is not safe for concurrent use: its stream gives it one event at a
 // time.

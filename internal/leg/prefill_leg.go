@@ -23,10 +23,6 @@ const (
 	prefillOver
 )
 
-var prefillPhaseNames = [...]string{"awaitHeaders", "awaitBody", "routed", "answering", "refused", "over"}
-
-func (p prefillPhase) String() string { return prefillPhaseNames[p] }
-
 // Ticket is what the runner knows of a leg when the leg's headers arrive: the opened
 // token, the worker's endpoint, and whether the attempt still wants the leg.
 type Ticket struct {
@@ -86,57 +82,33 @@ func (l *Prefill) Step(now time.Time, ev *Event, t *Ticket) []Effect {
 }
 
 func (l *Prefill) onMessage(now time.Time, ev *Event, t *Ticket) {
-	switch l.phase {
-	case prefillAwaitHeaders:
-		if ev.Kind == EventRequestHeaders {
-			l.onRequestHeaders(now, ev, t)
-			return
-		}
-	case prefillAwaitBody:
-		switch ev.Kind {
-		case EventRequestBody:
-			l.onRequestBody(now, ev)
-			return
-		case EventRequestTrailers:
-			l.trailers = true
-			l.onRequestEnd(now)
-			return
-		}
-	case prefillRouted:
-		if ev.Kind == EventResponseHeaders {
-			l.onResponseHeaders(ev)
-			return
-		}
-	case prefillAnswering:
-		switch ev.Kind {
-		case EventResponseBody:
-			l.onResponseBody(ev)
-			return
-		case EventResponseTrailers:
-			l.emit(Effect{Op: OpContinue, Of: wire.ResponseTrailers})
-			l.onAnswerEnd()
-			return
-		}
-	case prefillRefused, prefillOver:
+	in := func(p prefillPhase, k EventKind) bool { return l.phase == p && ev.Kind == k }
+	switch {
+	case l.phase >= prefillRefused:
 		l.pass(ev)
-		return
+	case in(prefillAwaitHeaders, EventRequestHeaders):
+		l.onRequestHeaders(now, ev, t)
+	case in(prefillAwaitBody, EventRequestBody):
+		l.onRequestBody(now, ev)
+	case in(prefillAwaitBody, EventRequestTrailers):
+		l.trailers = true
+		l.onRequestEnd(now)
+	case in(prefillRouted, EventResponseHeaders):
+		l.onResponseHeaders(ev)
+	case in(prefillAnswering, EventResponseBody):
+		l.onResponseBody(ev)
+	case in(prefillAnswering, EventResponseTrailers):
+		l.emit(Effect{Op: OpContinue, Of: wire.ResponseTrailers})
+		l.onAnswerEnd()
+	case ev.Kind == EventRequestBody && ev.EndOfStream && l.phase > prefillAwaitBody: // a repeated end of a large body (envoy #46237)
+	default:
+		l.refuse(&FailProtocol)
 	}
-	if ev.Kind == EventRequestBody && ev.EndOfStream && l.phase > prefillAwaitBody {
-		return // a repeated end of a large body (envoy #46237)
-	}
-	l.refuse(&FailProtocol)
 }
 
 // Awaits reports whether the machine waits for a message of this kind.
 func (l *Prefill) Awaits(k EventKind) bool {
-	switch l.phase {
-	case prefillAwaitHeaders:
-		return k == EventRequestHeaders
-	case prefillAwaitBody:
-		return k == EventRequestBody
-	default:
-		return false
-	}
+	return l.phase == prefillAwaitHeaders && k == EventRequestHeaders || l.phase == prefillAwaitBody && k == EventRequestBody
 }
 
 // Gathered returns how many bytes have come of a request's body that is not whole.

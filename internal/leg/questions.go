@@ -12,16 +12,9 @@ import (
 
 // Awaits reports whether the machine waits for a message of this kind.
 func (m *Main) Awaits(k EventKind) bool {
-	switch m.phase {
-	case mainAwaitHeaders:
-		return k == EventRequestHeaders
-	case mainAwaitBody:
-		return k == EventRequestBody
-	case mainRouted:
-		return k == EventResponseHeaders
-	default:
-		return false
-	}
+	return m.phase == mainAwaitHeaders && k == EventRequestHeaders ||
+		m.phase == mainAwaitBody && k == EventRequestBody ||
+		m.phase == mainRouted && k == EventResponseHeaders
 }
 
 // Request returns what has come of the request, for reading. Body and Scan are there

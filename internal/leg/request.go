@@ -94,11 +94,12 @@ func (q *Request) setDeadline(now, received time.Time, r *Rules) *Failure {
 	}
 	timeout := r.DefaultTimeout
 	if q.Headers.Timeout != "" {
-		ms, err := strconv.ParseInt(q.Headers.Timeout, 10, 32)
-		if err != nil || ms <= 0 {
+		ms, err := strconv.ParseFloat(q.Headers.Timeout, 64)
+		if err != nil || !(ms > 0 && ms < 1<<53) {
 			return &failBadTimeout
 		}
-		timeout = time.Duration(ms) * time.Millisecond
+		most := float64(r.MaxTimeout) / float64(time.Millisecond)
+		timeout = time.Duration(min(ms, most) * float64(time.Millisecond))
 	}
 	q.Deadline = q.Start.Add(min(timeout, r.MaxTimeout))
 	if !q.Deadline.After(now) {

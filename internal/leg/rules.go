@@ -8,13 +8,6 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/prefill"
 )
 
-// Scans lends memory for the results of scans. These are large, and needed for a short
-// time.
-type Scans interface {
-	Borrow() *openai.Request
-	Return(*openai.Request)
-}
-
 // Rules are the settings of both machines. They are only read.
 type Rules struct {
 	PrefillTimeout time.Duration // the longest time that a prefill leg may take
@@ -34,7 +27,7 @@ type Rules struct {
 	ReasonHeader   string // in a refusal to a gateway: the header with the reason; "": none
 	Replicas       bool   // Envoy may send its access log to another replica
 	Buffers        *wire.Pool
-	Scans          Scans
+	Scans          *openai.Pool
 }
 
 // prefillCluster is the cluster to which Envoy mirrors a prefill leg, as Envoy's configurations call it.

@@ -33,15 +33,6 @@ func (t *timers) stop(ks ...timer) {
 // due reports whether a timer runs and its time has come.
 func (t *timers) due(k timer, now time.Time) bool { return past(t[k], now) }
 
-// next returns the earliest time of the listed timers, or zero if none of them runs.
-func (t *timers) next(ks ...timer) time.Time {
-	var at time.Time
-	for _, k := range ks {
-		at = sooner(at, t[k])
-	}
-	return at
-}
-
 // past reports whether a time is set and has come.
 func past(t, now time.Time) bool { return !t.IsZero() && !t.After(now) }
 

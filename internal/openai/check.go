@@ -28,20 +28,7 @@ func (r *Request) check(body []byte) error {
 			return err
 		}
 	}
-	for _, f := range [...]Field{CacheSalt, ExtraKey, LoRAPath} {
-		if !r.Has(f) {
-			continue
-		}
-		t := r.text(body, r.members[f].val)
-		switch f {
-		case CacheSalt:
-			r.CacheSalt = t
-		case ExtraKey:
-			r.ExtraKey = t
-		case LoRAPath:
-			r.LoRA = t
-		}
-	}
+	r.CacheSalt, r.ExtraKey, r.LoRA = r.text(body, CacheSalt), r.text(body, ExtraKey), r.text(body, LoRAPath)
 	return r.checkPrompt(body)
 }
 
@@ -53,7 +40,7 @@ func (r *Request) checkModel(body []byte) error {
 	if body[m.val.Start] != '"' {
 		return wrongType(Model, m.val.Start, "a text")
 	}
-	r.Model = r.text(body, m.val)
+	r.Model = r.text(body, Model)
 	return nil
 }
 

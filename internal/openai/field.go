@@ -113,12 +113,7 @@ var fieldNames = [numFields]string{
 }
 
 // String returns the key as written in a body, or "" for NoField.
-func (f Field) String() string {
-	if f >= numFields {
-		return ""
-	}
-	return fieldNames[f]
-}
+func (f Field) String() string { return fieldNames[f] }
 
 // routerOnly reports whether only a router may set the field
 // (docs/behaviour.md#router-only).

@@ -37,15 +37,9 @@ func (p Path) String() string {
 // ParsePath reads the value of :path, without its query. False means that the path is
 // none of those that are read: only an exact match counts.
 func ParsePath(s string) (Path, bool) {
-	if i := strings.IndexByte(s, '?'); i >= 0 {
-		s = s[:i]
-	}
-	for p := ChatCompletions; p < Other; p++ {
-		if pathNames[p] == s {
-			return p, true
-		}
-	}
-	return 0, false
+	s, _, _ = strings.Cut(s, "?")
+	i := slices.Index(pathNames[:], s) // the zero value's name is empty
+	return Path(max(i, 0)), i > 0
 }
 
 // PathOf guesses the path that a body with such members is for. What fits none is taken for a

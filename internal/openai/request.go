@@ -94,23 +94,10 @@ type Request struct {
 func (r *Request) Parallel() int { return r.Prompts * r.N }
 
 // Has reports whether the body has the field, with any value.
-func (r *Request) Has(f Field) bool { return f < numFields && r.members[f].found() }
+func (r *Request) Has(f Field) bool { return r.members[f].found() }
 
 // Value returns the span of the field's raw value, or the zero Span.
-func (r *Request) Value(f Field) Span {
-	if f >= numFields {
-		return Span{}
-	}
-	return r.members[f].val
-}
-
-// Key returns the span of the field's key, quotes included, or the zero Span.
-func (r *Request) Key(f Field) Span {
-	if f >= numFields {
-		return Span{}
-	}
-	return r.members[f].key
-}
+func (r *Request) Value(f Field) Span { return r.members[f].val }
 
 // EachMember calls fn with each member at the top of the body that r was read from, until fn
 // returns false: first those that this package knows, then the others, with NoField. It returns
@@ -151,12 +138,14 @@ func (r *Request) reset(p Path) {
 	r.buf = r.buf[:0]
 }
 
-// text returns the value: a string unescaped, any other value raw, and nil for null.
-func (r *Request) text(body []byte, s Span) []byte {
-	switch body[s.Start] {
-	case 'n':
+// text returns the value of a field: a string unescaped, any other value raw, and nil for null
+// and for a field that is not there.
+func (r *Request) text(body []byte, f Field) []byte {
+	s := r.members[f].val
+	switch {
+	case !r.Given(body, f):
 		return nil
-	case '"':
+	case body[s.Start] == '"':
 		raw := Span{s.Start + 1, s.End - 1}.Of(body)
 		if !hasEscape(raw) {
 			return raw
@@ -183,7 +172,7 @@ func AppendUnescaped(dst, raw []byte) []byte {
 		}
 		c := raw[i+1]
 		if c != 'u' {
-			dst = append(dst, unescape(c))
+			dst = append(dst, unescaped[c])
 			i += 2
 			continue
 		}
@@ -200,32 +189,15 @@ func AppendUnescaped(dst, raw []byte) []byte {
 	return dst
 }
 
-func unescape(c byte) byte {
-	switch c {
-	case 'b':
-		return '\b'
-	case 'f':
-		return '\f'
-	case 'n':
-		return '\n'
-	case 'r':
-		return '\r'
-	case 't':
-		return '\t'
-	default:
-		return c
-	}
-}
+// unescaped is what the letter after a backslash stands for.
+var unescaped = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
-func hex4(b []byte) rune {
-	var u rune
+func hex4(b []byte) (u rune) {
 	for _, c := range b[:4] {
-		switch {
-		case isDigit(c):
-			u = u<<4 | rune(c-'0')
-		default:
-			u = u<<4 | rune(c|0x20-'a'+10)
+		if c > '9' {
+			c = c | 0x20 - 'a' + '0' + 10
 		}
+		u = u<<4 | rune(c-'0')
 	}
 	return u
 }

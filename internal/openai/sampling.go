@@ -1,5 +1,7 @@
 package openai
 
+import "slices"
+
 // eachMember calls fn with each member of the object at i, whose value has been checked.
 // depth is how many arrays and objects are open around the object. It returns the offset
 // after the object, or the complement of the offset of a fault. If fn returns false, it
@@ -130,34 +132,28 @@ func (r *Request) scanSampling(body []byte, v int, injected bool) (int, error) {
 // minimum are, for edits.
 func (r *Request) readSampling(body []byte, v int, single bool) error {
 	var err error
-	seenN, seenMax, seenMin := false, false, false
 	most, least := r.Path.limits()
+	names, fields := [...]string{"n", most, least}, [...]Field{N, MaxNewTokens, MinNewTokens}
+	var seen [len(fields)]bool
 	eachMember(body, v, 1, func(m member) bool {
 		if single {
 			r.samplingCount++
 		}
-		var f Field
-		switch {
-		case isKey(body, m.key, "n"):
-			f = N
-			seenN, err = true, duplicateIf(seenN, "n", m)
-		case isKey(body, m.key, most):
-			f = MaxNewTokens
-			seenMax, err = true, duplicateIf(seenMax, most, m)
-			if single && err == nil {
-				r.members[MaxNewTokens] = m
-			}
-		case isKey(body, m.key, least):
-			seenMin, err = true, duplicateIf(seenMin, least, m)
-			if single && err == nil {
-				r.members[MinNewTokens] = m
-			}
-			return err == nil
-		default:
+		i := slices.IndexFunc(names[:], func(name string) bool { return isKey(body, m.key, name) })
+		if i < 0 {
 			return true
 		}
-		if err != nil || body[m.val.Start] == 'n' {
-			return err == nil
+		if seen[i] {
+			err = &Error{Kind: DuplicateField, Field: "sampling_params." + names[i], Offset: m.key.Start}
+			return false
+		}
+		f := fields[i]
+		seen[i] = true
+		if single && f != N {
+			r.members[f] = m
+		}
+		if f == MinNewTokens || body[m.val.Start] == 'n' {
+			return true
 		}
 		n, limit := r.N, r.MaxTokens
 		count, ok := parseCount(m.val.Of(body))
@@ -166,11 +162,4 @@ func (r *Request) readSampling(body []byte, v int, single bool) error {
 		return err == nil
 	})
 	return err
-}
-
-func duplicateIf(seen bool, name string, m member) error {
-	if !seen {
-		return nil
-	}
-	return &Error{Kind: DuplicateField, Field: "sampling_params." + name, Offset: m.key.Start}
 }

@@ -119,14 +119,13 @@ func TestScanNotesWhereFieldsStand(t *testing.T) {
 	var r Request
 	require.NoError(t, Scan(ChatCompletions, body, &r))
 	require.Equal(t, `"m"`, string(r.Value(Model).Of(body)))
-	require.Equal(t, `"model"`, string(r.Key(Model).Of(body)))
-	require.Equal(t, `"mess\u0061ges"`, string(r.Key(Messages).Of(body)))
+	require.Equal(t, `"model"`, string(r.members[Model].key.Of(body)))
+	require.Equal(t, `"mess\u0061ges"`, string(r.members[Messages].key.Of(body)))
 	require.Equal(t, `[{}]`, string(r.Value(Messages).Of(body)))
 	require.Equal(t, `[1, {"a":"]"}]`, string(r.Value(Tools).Of(body)))
 	require.True(t, r.Has(Tools))
 	require.False(t, r.Has(Stream))
 	require.Equal(t, Span{}, r.Value(Stream))
-	require.Equal(t, Span{}, r.Value(numFields))
 }
 
 func TestScanRefuses(t *testing.T) {

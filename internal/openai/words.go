@@ -66,9 +66,6 @@ func messageOf(answer []byte) string {
 
 // memberOf returns a member's value, or nil if b is no object that has the member.
 func memberOf(b []byte, name string) (val []byte) {
-	if len(b) == 0 || b[0] != '{' && bytes.TrimLeft(b, " \t\r\n")[0] != '{' {
-		return nil
-	}
 	_, err := ScanAnswerMembers(b, func(k, v Span) {
 		if isKey(b, k, name) {
 			val = v.Of(b)

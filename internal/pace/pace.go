@@ -3,6 +3,7 @@ package pace
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"math"
 	"time"
 )
@@ -247,35 +248,21 @@ func (f *Fleet[K]) Len() int { return len(f.ranks) }
 
 // Each calls f for each rank of which something is known, here or by another observer.
 func (f *Fleet[K]) Each(do func(K)) {
-	for at := range f.ranks {
+	known := maps.Clone(f.ranks)
+	if known == nil {
+		known = make(map[K]*rank)
+	}
+	for _, o := range f.shared {
+		maps.Copy(known, o.ranks)
+	}
+	for at := range known {
 		do(at)
 	}
-	for by, o := range f.shared {
-		for at := range o.ranks {
-			if f.ranks[at] == nil && !f.sharedBefore(by, at) {
-				do(at)
-			}
-		}
-	}
-}
-
-// sharedBefore reports whether an observer with a lower number knows the rank, too.
-func (f *Fleet[K]) sharedBefore(by uint64, at K) bool {
-	for other, o := range f.shared {
-		if other < by && o.ranks[at] != nil {
-			return true
-		}
-	}
-	return false
 }
 
 // Keep forgets all ranks for which keep returns false.
 func (f *Fleet[K]) Keep(keep func(K) bool) {
-	for at := range f.ranks {
-		if !keep(at) {
-			delete(f.ranks, at)
-		}
-	}
+	maps.DeleteFunc(f.ranks, func(at K, _ *rank) bool { return !keep(at) })
 }
 
 // kept is a Fleet as JSON.

@@ -197,18 +197,6 @@ func TestSpacesAroundAValueSayNothing(t *testing.T) {
 	require.Equal(t, "at 10.0.0.1:80 (x-prefiller-host-port)", targetText(&p.Prefill))
 }
 
-func TestTheTrustOfAFilterIsOneOfThreeWords(t *testing.T) {
-	for in, want := range map[string]Trust{"": Normal, "prerouted": Prerouted, "direct": Direct} {
-		got, err := ParseTrust(in)
-		require.NoError(t, err)
-		require.Equal(t, want, got)
-	}
-	for _, bad := range []string{"normal", "Direct", "pre-routed", " "} {
-		_, err := ParseTrust(bad)
-		require.ErrorContains(t, err, "expected prerouted, direct or nothing", bad)
-	}
-}
-
 // FuzzReadFields: what is read of any valid object is in range, and a client
 // that names a worker in any spelling is seen to.
 func FuzzReadFields(f *testing.F) {

@@ -67,11 +67,11 @@ func (f *Fields) tell(t thing, name string, v []byte) *Error {
 	if len(v) > 20 { // no number up to 2^64-1 is longer
 		v = v[:21]
 	}
-	n, bad := parse(t, string(v))
+	said, bad := parse(t, string(v))
 	if bad != "" {
 		return &Error{Kind: Malformed, Param: name, Subject: bad}
 	}
-	return f.said.tell(t, name, value{number: n})
+	return f.said.tell(t, name, said)
 }
 
 // asks reports whether a list holds an annotation that makes the request a question.

@@ -79,22 +79,11 @@ func Read(headers []Header, f Fields) (Pins, *Error) {
 		if t == decodeAddress {
 			h.Name = destinationHeader
 		}
-		if t == decodeAddress || t == prefillAddress {
-			first, _, _ := strings.Cut(v, ",")
-			e, err := worker.ParseEndpoint(strings.TrimSpace(first))
-			if err != nil {
-				return Pins{}, &Error{Kind: Malformed, Param: h.Name, Subject: "expected ip:port"}
-			}
-			if err := s.tell(t, h.Name, value{address: e}); err != nil {
-				return Pins{}, err
-			}
-			continue
-		}
-		n, fault := parse(t, v)
+		said, fault := parse(t, v)
 		if fault != "" {
 			return Pins{}, &Error{Kind: Malformed, Param: h.Name, Subject: fault}
 		}
-		if err := s.tell(t, h.Name, value{number: n}); err != nil {
+		if err := s.tell(t, h.Name, said); err != nil {
 			return Pins{}, err
 		}
 	}
@@ -104,20 +93,28 @@ func Read(headers []Header, f Fields) (Pins, *Error) {
 	return p, nil
 }
 
-// parse reads a number. fault says what was expected, if v is none.
-func parse(t thing, v string) (n uint64, fault string) {
-	if t == decodeID || t == prefillID {
-		id, err := worker.ParseID(v)
-		if err != nil {
-			return 0, "expected a decimal number from 1 to 2^64-1"
-		}
-		return uint64(id), ""
+// parse reads the content of a thing; of several addresses the first. fault says what was
+// expected, if v is none.
+func parse(t thing, v string) (out value, fault string) {
+	var err error
+	switch t {
+	case decodeAddress, prefillAddress:
+		fault = "expected ip:port"
+		first, _, _ := strings.Cut(v, ",")
+		out.address, err = worker.ParseEndpoint(strings.TrimSpace(first))
+	case decodeID, prefillID:
+		fault = "expected a decimal number from 1 to 2^64-1"
+		var id worker.ID
+		id, err = worker.ParseID(v)
+		out.number = uint64(id)
+	default:
+		fault = "expected a decimal number from 0 to 2^32-1"
+		out.number, err = strconv.ParseUint(v, 10, 32)
 	}
-	n, err := strconv.ParseUint(v, 10, 32)
 	if err != nil {
-		return 0, "expected a decimal number from 0 to 2^32-1"
+		return value{}, fault
 	}
-	return n, ""
+	return out, ""
 }
 
 // value is the content of a thing: a number or an address.

@@ -27,20 +27,6 @@ func (t Trust) String() string {
 	return trustNames[t]
 }
 
-// ParseTrust reads the value of a filter's metadata; empty is Normal.
-func ParseTrust(s string) (Trust, error) {
-	switch s {
-	case "":
-		return Normal, nil
-	case "prerouted":
-		return Prerouted, nil
-	case "direct":
-		return Direct, nil
-	default:
-		return Normal, fmt.Errorf("pin: routing %q: expected prerouted, direct or nothing", s)
-	}
-}
-
 // Target is what a request says about one leg. The zero value says nothing.
 type Target struct {
 	ID      worker.ID       // 0: not said

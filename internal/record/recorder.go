@@ -5,11 +5,11 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -94,8 +94,6 @@ func New(c Config) (*Recorder, error) {
 	mac := hmac.New(sha256.New, c.Key)
 	_, _ = mac.Write([]byte("blocks of records"))
 	key := mac.Sum(nil)
-	var life [8]byte
-	_, _ = rand.Read(life[:]) // never fails
 	block, err := aes.NewCipher(key[:16])
 	if err != nil {
 		return nil, fmt.Errorf("record: %w", err)
@@ -105,7 +103,7 @@ func New(c Config) (*Recorder, error) {
 	}
 	r := &Recorder{
 		cfg: c, cipher: block, queue: make(chan item, mostQueued),
-		life: binary.LittleEndian.Uint64(life[:]), keyID: binary.LittleEndian.Uint64(key[16:]),
+		life: rand.Uint64(), keyID: binary.LittleEndian.Uint64(key[16:]),
 	}
 	r.free.New = func() any { return new(Decision) }
 	for _, s := range c.Stores {
@@ -184,14 +182,9 @@ func (r *Recorder) Run(ctx context.Context) error {
 			}
 			r.flush()
 		case <-ctx.Done():
-			for {
-				select {
-				case it := <-r.queue:
-					r.take(&it)
-					continue
-				default:
-				}
-				break
+			for len(r.queue) > 0 {
+				it := <-r.queue
+				r.take(&it)
 			}
 			r.learned()
 			r.flush()

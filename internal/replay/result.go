@@ -66,18 +66,19 @@ func TimesOf(all []time.Duration) Times {
 	}
 }
 
+// Each returns all of them.
+func (t *Times) Each() [5]*time.Duration {
+	return [...]*time.Duration{&t.Mean, &t.P50, &t.P90, &t.P95, &t.P99}
+}
+
 // MedianTimes returns the median of each.
 func MedianTimes(all []Times) (out Times) {
-	for _, of := range []func(*Times) *time.Duration{
-		func(t *Times) *time.Duration { return &t.Mean }, func(t *Times) *time.Duration { return &t.P50 },
-		func(t *Times) *time.Duration { return &t.P90 }, func(t *Times) *time.Duration { return &t.P95 },
-		func(t *Times) *time.Duration { return &t.P99 },
-	} {
+	for k, median := range out.Each() {
 		var v []time.Duration
 		for i := range all {
-			v = append(v, *of(&all[i]))
+			v = append(v, *all[i].Each()[k])
 		}
-		*of(&out) = stats.Median(v)
+		*median = stats.Median(v)
 	}
 	return out
 }

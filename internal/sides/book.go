@@ -157,19 +157,17 @@ func (b *Book) publish() {
 	if len(b.found) == 0 {
 		return
 	}
-	a := &Apart{pairs: make(map[[2]worker.ID]struct{}, len(b.found)), alone: map[worker.ID]struct{}{}, backed: map[worker.ID]struct{}{}}
+	a := &Apart{pairs: make(map[[2]worker.ID]bool, len(b.found)), alone: map[worker.ID]bool{}, backed: make(map[worker.ID]bool, len(b.lives))}
 	for i := range b.found {
 		d := b.found[i].difference()
 		a.Differences = append(a.Differences, d)
-		a.pairs[[2]worker.ID{d.Prefill, d.Decode}] = struct{}{}
+		a.pairs[[2]worker.ID{d.Prefill, d.Decode}] = true
 		if d.Alone != 0 {
-			a.alone[d.Alone] = struct{}{}
+			a.alone[d.Alone] = true
 		}
 	}
 	for id, l := range b.lives {
-		if l.backed {
-			a.backed[id] = struct{}{}
-		}
+		a.backed[id] = l.backed
 	}
 	slices.SortFunc(a.Differences, func(x, y Difference) int {
 		return cmp.Or(cmp.Compare(x.Prefill, y.Prefill), cmp.Compare(x.Decode, y.Decode))
@@ -185,18 +183,13 @@ func (b *Book) Apart() *Apart { return b.apart }
 type Apart struct {
 	Differences []Difference // by the workers' ids
 
-	pairs         map[[2]worker.ID]struct{}
-	alone, backed map[worker.ID]struct{}
+	pairs         map[[2]worker.ID]bool
+	alone, backed map[worker.ID]bool
 }
 
 // Keeps reports whether the two workers must not be a pair.
 func (a *Apart) Keeps(prefill, decode worker.ID) bool {
-	if a == nil {
-		return false
-	}
-	has := func(m map[worker.ID]struct{}, id worker.ID) bool { _, ok := m[id]; return ok }
-	_, differs := a.pairs[[2]worker.ID{prefill, decode}]
-	return differs || has(a.alone, decode) && has(a.backed, prefill) || has(a.alone, prefill) && has(a.backed, decode)
+	return a != nil && (a.pairs[[2]worker.ID{prefill, decode}] || a.alone[decode] && a.backed[prefill] || a.alone[prefill] && a.backed[decode])
 }
 
 // Among returns the ranks whose workers are kept apart from the worker of this id, which has the role.

@@ -3,7 +3,6 @@ package subset
 import (
 	"iter"
 	"net/netip"
-	"strconv"
 	"strings"
 	"unicode"
 
@@ -160,21 +159,6 @@ func (s *Set) Endpoints() iter.Seq[netip.AddrPort] {
 				return
 			}
 		}
-	}
-}
-
-// String says how large the set is, for decision records: "3 endpoints". An address
-// without a port counts as one.
-func (s *Set) String() string {
-	switch {
-	case s == nil:
-		return "all endpoints"
-	case len(s.entries) == 0:
-		return "no endpoint"
-	case len(s.entries) == 1:
-		return "1 endpoint"
-	default:
-		return strconv.Itoa(len(s.entries)) + " endpoints"
 	}
 }
 

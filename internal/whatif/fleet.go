@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -87,7 +88,7 @@ func (in *Input) Fleet(o *Options) (*replay.Fleet, []string, error) {
 	f.Far = f.Near
 	var usual [replay.Whole + 1]replay.Rank
 	var says [replay.Whole + 1]string
-	for i, role := range [...]worker.Role{replay.Prefill: worker.Prefill, replay.Decode: worker.Decode, replay.Whole: worker.Aggregated} {
+	for i, role := range roles {
 		usual[i], says[i] = in.usual(role, speeds, o)
 		usual[i].Role = replay.Role(i) //nolint:gosec // 0 to 2
 	}
@@ -166,13 +167,7 @@ func (in *Input) ranks(f *replay.Fleet, name string, usual *[replay.Whole + 1]re
 	}
 	for i := range in.Ranks {
 		x := &in.Ranks[i]
-		r := usual[replay.Prefill]
-		switch x.Role {
-		case worker.Decode:
-			r = usual[replay.Decode]
-		case worker.Aggregated:
-			r = usual[replay.Whole]
-		}
+		r := usual[slices.Index(roles[:], x.Role)]
 		if x.Capacity > 0 {
 			r.CacheBlocks, r.Room = x.Capacity, min(r.Room, 1)*x.Capacity
 		}

@@ -133,8 +133,6 @@ func (in *Input) readDynamo(text []byte) error {
 				Model    string  `json:"model"`
 				Received float64 `json:"request_received_ms"`
 				Answer   int     `json:"output_tokens"`
-				First    float64 `json:"ttft_ms"`
-				Between  float64 `json:"avg_itl_ms"`
 				Replay   *struct {
 					Block  int      `json:"trace_block_size"`
 					Tokens int      `json:"input_length"`

@@ -113,7 +113,7 @@ func medians(runs []replay.Figures) (out replay.Figures) {
 
 // later returns t with each time longer by d, which may be below 0.
 func later(t replay.Times, d time.Duration) replay.Times {
-	for _, v := range [...]*time.Duration{&t.Mean, &t.P50, &t.P90, &t.P95, &t.P99} {
+	for _, v := range t.Each() {
 		*v = max(*v+d, 0)
 	}
 	return t

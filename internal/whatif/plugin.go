@@ -108,6 +108,9 @@ type Plugin struct {
 
 var key = worker.Key{Model: "m"}
 
+// roles are the roles of workers by those of the simulation.
+var roles = [...]worker.Role{replay.Prefill: worker.Prefill, replay.Decode: worker.Decode, replay.Whole: worker.Aggregated}
+
 // idOf is the worker that a rank of the fleet is to the plugin.
 func idOf(rank int) worker.Rank { return worker.Rank{ID: worker.ID(rank + 1)} }
 
@@ -117,7 +120,6 @@ func NewPlugin(f *replay.Fleet, blockTokens int, c Config) (*Plugin, error) {
 	for _, params := range []*picker.Params{&p.cfg.Prefill, &p.cfg.Decode, &p.cfg.Whole} {
 		params.BlockSize = blockTokens
 	}
-	roles := [...]worker.Role{replay.Prefill: worker.Prefill, replay.Decode: worker.Decode, replay.Whole: worker.Aggregated}
 	var ws []*worker.Worker
 	for i := range f.Ranks {
 		r := &f.Ranks[i]

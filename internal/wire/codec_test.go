@@ -30,7 +30,7 @@ var testConfig = Config{TimeoutHeader: "x-timeout", Named: pin.Known}
 
 // bufferedRouteOf answers the buffered body with headers and body in one.
 func bufferedRouteOf(e *Route, metadata *structpb.Struct) *extprocv3.ProcessingResponse {
-	c := &extprocv3.CommonResponse{HeaderMutation: mutationOf(e.Set, e.Remove), ClearRouteCache: e.NewRoute}
+	c := &extprocv3.CommonResponse{HeaderMutation: mutates(e.Set, e.Remove), ClearRouteCache: e.NewRoute}
 	if e.Body != nil {
 		c.BodyMutation = &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_Body{Body: e.Body}}
 	}
@@ -45,7 +45,7 @@ func bufferedRouteOf(e *Route, metadata *structpb.Struct) *extprocv3.ProcessingR
 func streamedHeadersOf(e *Route, metadata *structpb.Struct) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
-			Response: &extprocv3.CommonResponse{HeaderMutation: mutationOf(e.Set, e.Remove), ClearRouteCache: e.NewRoute},
+			Response: &extprocv3.CommonResponse{HeaderMutation: mutates(e.Set, e.Remove), ClearRouteCache: e.NewRoute},
 		}},
 		DynamicMetadata: metadata,
 	}
@@ -101,7 +101,7 @@ func withToken(metadata *structpb.Struct, token string) *structpb.Struct {
 
 func relayOf(set []Header) *extprocv3.ProcessingResponse {
 	h := &extprocv3.HeadersResponse{}
-	if m := mutationOf(set, nil); m != nil {
+	if m := mutates(set, nil); m != nil {
 		h.Response = &extprocv3.CommonResponse{HeaderMutation: m}
 	}
 	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: h}}
@@ -433,7 +433,7 @@ func TestALargeMessageIsReadIntoItsOwnSize(t *testing.T) {
 	inner := protowire.AppendBytes(protowire.AppendTag(nil, fieldBody, protowire.BytesType), make([]byte, size))
 	msg := protowire.AppendBytes(protowire.AppendTag(nil, fieldRequestBody, protowire.BytesType), inner)
 	var in Message
-	require.NoError(t, NewCodec(new(Pool), Config{TimeoutHeader: "x"}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(msg)}, &in))
+	require.NoError(t, NewCodec(new(Pool), testConfig).Unmarshal(mem.BufferSlice{mem.SliceBuffer(msg)}, &in))
 	require.Len(t, in.Body, size)
 	require.GreaterOrEqual(t, cap(in.Body), size+BodyRoom)
 	require.LessOrEqual(t, cap(in.Body), size*11/10)
@@ -463,7 +463,17 @@ func TestABodyIsEncodedUnlessItsCodingIsIdentity(t *testing.T) {
 			RequestHeaders: &extprocv3.HttpHeaders{Headers: m},
 		}})
 		require.NoError(t, err)
-		require.NoError(t, NewCodec(new(Pool), Config{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(raw)}, &got))
+		require.NoError(t, NewCodec(new(Pool), testConfig).Unmarshal(mem.BufferSlice{mem.SliceBuffer(raw)}, &got))
 		require.Equal(t, c.want, got.Headers.Encoded, "%q", c.values)
 	}
+}
+
+// mutates is the proto of a change of headers; nil: there is none.
+func mutates(set []Header, remove []string) *extprocv3.HeaderMutation {
+	if len(set)+len(remove) == 0 {
+		return nil
+	}
+	m := mutationOf(set)
+	m.RemoveHeaders = remove
+	return m
 }

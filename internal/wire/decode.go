@@ -39,9 +39,6 @@ type Config struct {
 
 // NewCodec returns a codec that reads bodies into buffers of the pool.
 func NewCodec(buffers *Pool, cfg Config) *Codec {
-	if cfg.Named == nil {
-		cfg.Named = func([]byte) bool { return false }
-	}
 	return &Codec{CodecV2: encoding.GetCodecV2(protocodec.Name), buffers: buffers, cfg: cfg}
 }
 

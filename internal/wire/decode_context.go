@@ -133,8 +133,6 @@ func (h *Headers) field(key []byte, timeoutHeader string) *string {
 		return &h.Traceparent
 	case "tracestate":
 		return &h.Tracestate
-	case "authorization":
-		return &h.Authorization
 	case HeaderAttemptCount:
 		return &h.AttemptCount
 	case prefill.HeaderStart:

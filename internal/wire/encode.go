@@ -124,10 +124,11 @@ type Route struct {
 
 // Route answers a buffered request body.
 func (w *Writer) Route(r *Route) Reply {
-	if r.Body == nil {
-		return answer(RequestBody, r.Set, r.Remove, nil, extrasOf(r))
+	var body mem.Buffer
+	if r.Body != nil {
+		body = w.buffers.lend(r.Body)
 	}
-	return answer(RequestBody, r.Set, r.Remove, w.buffers.lend(r.Body), extrasOf(r))
+	return answer(RequestBody, r.Set, r.Remove, body, extrasOf(r))
 }
 
 // RouteHeaders answers request headers, if the body is sent in Chunks or does not pass

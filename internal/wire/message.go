@@ -44,7 +44,6 @@ type Headers struct {
 	RequestID, Traceparent, Tracestate string
 	Start, AttemptCount, Timeout       string
 	Target                             string // prefill.HeaderTarget, or that of llm-d
-	Authorization                      string
 	Leg, Debug                         string
 	Status, LocalReply, RetryAfter     string
 	Error                              string // HeaderError of an answer: in base64

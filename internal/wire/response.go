@@ -52,7 +52,7 @@ func (im *Immediate) Reply() Reply {
 	return replyOf(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
 		ImmediateResponse: &extprocv3.ImmediateResponse{
 			Status:  &typev3.HttpStatus{Code: typev3.StatusCode(im.Status)},
-			Headers: mutationOf(im.Headers, nil),
+			Headers: mutationOf(im.Headers),
 			Body:    im.Body,
 			Details: im.Detail,
 		},
@@ -63,11 +63,8 @@ func (im *Immediate) Reply() Reply {
 // of the endpoint picker protocol take.
 const ChunkBytes = 62_000
 
-func mutationOf(set []Header, remove []string) *extprocv3.HeaderMutation {
-	if len(set) == 0 && len(remove) == 0 {
-		return nil
-	}
-	m := &extprocv3.HeaderMutation{RemoveHeaders: remove}
+func mutationOf(set []Header) *extprocv3.HeaderMutation {
+	m := new(extprocv3.HeaderMutation)
 	for _, h := range set {
 		m.SetHeaders = append(m.SetHeaders, &corev3.HeaderValueOption{
 			Header:       &corev3.HeaderValue{Key: h.Name, RawValue: []byte(h.Value)},
