@@ -121,7 +121,7 @@ func (c *Config) takeFilters(d *strictyaml.Document, f *file) (errs []error) {
 	filters, kinds, chosen := map[string]selected{}, map[string]string{}, false
 	for i := range f.Plugins {
 		p := &f.Plugins[i]
-		name := cmp.Or(p.Name, p.Type)
+		name := p.name()
 		at := fmt.Sprintf("plugins[%d].parameters", i)
 		who, fault := selectedBy(d, at, p)
 		filters[name], kinds[name] = who, p.Type
@@ -133,7 +133,7 @@ func (c *Config) takeFilters(d *strictyaml.Document, f *file) (errs []error) {
 	if len(whole) == 0 { // there all plugins are those of one profile
 		whole = []profile{{}}
 		for i := range f.Plugins {
-			whole[0].Plugins = append(whole[0].Plugins, ref{PluginRef: cmp.Or(f.Plugins[i].Name, f.Plugins[i].Type)})
+			whole[0].Plugins = append(whole[0].Plugins, ref{PluginRef: f.Plugins[i].name()})
 		}
 	}
 	for i := range whole {

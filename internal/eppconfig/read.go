@@ -23,7 +23,8 @@ type Config struct {
 // Ignored is a part of the configuration that has no counterpart, and what Baton does instead.
 type Ignored struct{ Part, Instead string }
 
-// file is the form of the configuration. Parts of type any are not read.
+// file is the form of the configuration. Parts of type any are not read, and of those of type
+// strictyaml.Part only which plugins they use.
 type file struct {
 	APIVersion         string    `yaml:"apiVersion"`
 	Kind               string    `yaml:"kind"`
@@ -35,8 +36,9 @@ type file struct {
 	FeatureGates       []string  `yaml:"featureGates"`
 	DataLayer          dataLayer `yaml:"dataLayer"`
 	Data               dataLayer `yaml:"data"` // its name in the inference extension up to v1.4
-	FlowControl        any       `yaml:"flowControl"`
-	SaturationDetector any       `yaml:"saturationDetector"`
+
+	FlowControl        strictyaml.Part `yaml:"flowControl"`
+	SaturationDetector strictyaml.Part `yaml:"saturationDetector"`
 }
 
 type plugin struct {
@@ -44,6 +46,9 @@ type plugin struct {
 	Type       string          `yaml:"type"`
 	Parameters strictyaml.Part `yaml:"parameters"`
 }
+
+// name is what references call the plugin.
+func (p *plugin) name() string { return cmp.Or(p.Name, p.Type) }
 
 type profile struct {
 	Name    string `yaml:"name"`
@@ -59,20 +64,20 @@ type handler struct {
 // dataLayer says where what is known of the pool's pods comes from; only discovery may
 // name other workers than those pods. The rest is of the picker's replicas.
 type dataLayer struct {
-	InjectDefaults any       `yaml:"injectDefaults"`
-	Sources        any       `yaml:"sources"`
-	Discovery      discovery `yaml:"discovery"`
-	PeerDiscovery  any       `yaml:"peerDiscovery"`
-	CrossReplica   any       `yaml:"crossReplica"`
-	Syncer         any       `yaml:"crossReplicaSyncerPluginRef"`
-	SyncInterval   any       `yaml:"crossReplicaSyncInterval"`
-	PublishTimeout any       `yaml:"crossReplicaPublishTimeout"`
+	InjectDefaults any             `yaml:"injectDefaults"`
+	Sources        strictyaml.Part `yaml:"sources"`
+	Discovery      discovery       `yaml:"discovery"`
+	PeerDiscovery  strictyaml.Part `yaml:"peerDiscovery"`
+	CrossReplica   strictyaml.Part `yaml:"crossReplica"`
+	Syncer         strictyaml.Part `yaml:"crossReplicaSyncerPluginRef"`
+	SyncInterval   any             `yaml:"crossReplicaSyncInterval"`
+	PublishTimeout any             `yaml:"crossReplicaPublishTimeout"`
 }
 
 type discovery struct {
-	PluginRef any `yaml:"pluginRef"`
-	Endpoints any `yaml:"endpoints"`
-	Peers     any `yaml:"peers"`
+	PluginRef any             `yaml:"pluginRef"`
+	Endpoints any             `yaml:"endpoints"`
+	Peers     strictyaml.Part `yaml:"peers"`
 }
 
 type ref struct {
@@ -138,7 +143,7 @@ func (c *Config) take(d *strictyaml.Document, f *file) (errs []error) {
 	for i := range f.Plugins {
 		p := &f.Plugins[i]
 		r, known := rowOf(p.Type)
-		place, used := stands[cmp.Or(p.Name, p.Type)]
+		place, used := stands[p.name()]
 		becomes, text := r.fate, r.text
 		switch {
 		case p.Type == "":
@@ -168,22 +173,43 @@ func (c *Config) take(d *strictyaml.Document, f *file) (errs []error) {
 }
 
 // stands says of each plugin that the configuration uses what Baton does in its place, where the
-// place alone says that it only orders workers or reads requests; else "". In a profile only a
-// scorer has a weight.
+// place alone says that it leaves no worker out; else "". In a profile only a scorer has a weight.
 func (f *file) stands() map[string]string {
 	at := map[string]string{}
-	for i := range f.SchedulingProfiles {
-		for _, r := range f.SchedulingProfiles[i].Plugins {
-			at[r.PluginRef] = ""
-			if r.Weight != (strictyaml.Part{}) {
-				at[r.PluginRef] = unknownOrder
+	put := func(text string, parts ...strictyaml.Part) {
+		for _, p := range parts {
+			for _, name := range p.Texts() {
+				at[name] = text
 			}
 		}
 	}
+	for _, l := range [...]*dataLayer{&f.DataLayer, &f.Data} {
+		put(unknownOrder, l.Sources)
+		put(ownReplicas, l.PeerDiscovery, l.CrossReplica, l.Syncer, l.Discovery.Peers)
+	}
+	put(noPriorities, f.FlowControl)
+	put(noDetector, f.SaturationDetector)
 	for _, r := range append(f.RequestHandler.Parsers, f.RequestHandler.Parser, f.Parser) {
 		at[r.PluginRef] = otherPaths
 	}
+	used := slices.Concat(f.profileRefs()...)
+	for _, r := range used {
+		at[r.PluginRef] = ""
+	}
+	for _, r := range used {
+		if r.Weight != (strictyaml.Part{}) {
+			at[r.PluginRef] = unknownOrder
+		}
+	}
 	return at
+}
+
+// profileRefs are the plugins of each profile.
+func (f *file) profileRefs() (out [][]ref) {
+	for i := range f.SchedulingProfiles {
+		out = append(out, f.SchedulingProfiles[i].Plugins)
+	}
+	return out
 }
 
 // takeParts does the same for what the configuration has beside its plugins.
@@ -193,10 +219,10 @@ func (c *Config) takeParts(f *file, places strictyaml.Places) (errs []error) {
 			errs = append(errs, fmt.Errorf("%s is refused: it names another source of workers: list them for --workers, or have --pool-name name their pool, and remove it", key))
 		}
 	}
-	if places.Given("flowControl") {
+	if f.FlowControl.Filled() {
 		c.lack("flowControl", noPriorities)
 	}
-	if places.Given("saturationDetector") {
+	if f.SaturationDetector.Filled() {
 		c.lack("saturationDetector", noDetector)
 	}
 	for i, gate := range f.FeatureGates {
@@ -219,20 +245,24 @@ func (c *Config) lack(name, instead string) {
 	c.ignored = append(c.ignored, Ignored{clip(name), instead})
 }
 
-// refs returns a fault for each reference to a plugin that is not there.
+// refs returns a fault for each reference to a plugin that is not there, and for each plugin whose
+// name another one has: of two filters one would be lost.
 func (f *file) refs() (errs []error) {
-	names := map[string]bool{}
+	names := map[string]int{}
 	for i := range f.Plugins {
-		p := &f.Plugins[i]
-		names[cmp.Or(p.Name, p.Type)] = true
+		name := f.Plugins[i].name()
+		if at, taken := names[name]; taken && name != "" {
+			errs = append(errs, fmt.Errorf("plugins[%d].name %q: plugins[%d] has this name: expected one of its own, and references by it", i, clip(name), at))
+		}
+		names[name] = i
 	}
 	check := func(key string, r ref) {
-		if !names[r.PluginRef] {
+		if _, there := names[r.PluginRef]; !there || r.PluginRef == "" {
 			errs = append(errs, fmt.Errorf("%s.pluginRef %q: expected the name of one of plugins", key, clip(r.PluginRef)))
 		}
 	}
-	for i := range f.SchedulingProfiles {
-		for j, r := range f.SchedulingProfiles[i].Plugins {
+	for i, refs := range f.profileRefs() {
+		for j, r := range refs {
 			check(fmt.Sprintf("schedulingProfiles[%d].plugins[%d]", i, j), r)
 		}
 	}
