@@ -224,6 +224,9 @@ func kvEvents(o Override, f engine.Facts, own netip.Addr, w *worker.Worker) (k w
 		return worker.KVEvents{}, []string{"no KV events are used: " + f.KV.Fault}
 	case k.Port == 0:
 		return worker.KVEvents{}, nil
+	case o.KVPort == 0 && len(hosts) == 0 && dials(&f.KV, own):
+		return worker.KVEvents{}, []string{fmt.Sprintf("the engine sends its KV events to %s:%d, the host in its --kv-events-config, and listens nowhere: "+
+			"they are used by plugins that listen there (events.bind); else give it \"endpoint\":\"tcp://*:PORT\"", k.Host, k.Port)}
 	case told != 0 && told != w.BlockSize:
 		return worker.KVEvents{}, []string{fmt.Sprintf("the engine publishes KV events in blocks of %d tokens, and --block-size is %d: "+
 			"its events are not used; leave --block-size out, or give it %d", told, w.BlockSize, told)}
@@ -233,6 +236,17 @@ func kvEvents(o Override, f engine.Facts, own netip.Addr, w *worker.Worker) (k w
 		warnings = append(warnings, f.KV.Fault)
 	}
 	return k.Placed(w.DPSize, hosts...), warnings
+}
+
+// dials reports whether the engine certainly dials whoever takes its KV events: vLLM and SGLang do
+// where their endpoint names a host. At an address of another machine vLLM may also listen, by
+// "tcp://*:0"; SGLang does at one that is written with "::".
+func dials(k *engine.KVEvents, own netip.Addr) bool {
+	if k.Host == "" || k.Host == own.String() {
+		return false
+	}
+	at, err := netip.ParseAddr(k.Host)
+	return err != nil || at.IsLoopback() != own.IsLoopback() || !k.Exact && !strings.Contains(k.Host, "::")
 }
 
 // sameLife reports whether one record may follow the other under one instance id: whether

@@ -146,11 +146,14 @@ func parseEventSources(body []byte) (out sources, err error) {
 	return out, nil
 }
 
-// place returns where a rank publishes; the zero port: where no other machine can read it.
+// place returns where a rank publishes; the zero port: where no other machine can read it. vLLM
+// dials 0.0.0.0, where others listen.
 func (s *source) place() (at worker.EventsPlace) {
 	host, port := ask.TCPEndpoint(s.Endpoint)
 	_, at.ReplayPort = ask.TCPEndpoint(s.Replay)
-	at.Host, at.Port = ask.Bound(host), port
+	if host != "0.0.0.0" {
+		at.Host, at.Port = ask.Bound(host), port
+	}
 	return at
 }
 

@@ -161,6 +161,13 @@ func TestWhatEachEngineTells(t *testing.T) {
 			}},
 		},
 		{
+			name:   "vLLM that dials 0.0.0.0, and listens nowhere",
+			engine: engine{"/version": `{"version":"0.32.0"}`, "/v1/models": models, "/kv_event_sources": `{"3":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://0.0.0.0:5560"}}`},
+			want: Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}, DPSize: 1, FirstRank: 3, Pair: pair("0.32.0", "", ""), KV: KVEvents{
+				Exact: true, Fault: `rank 3 publishes its KV events at "tcp://0.0.0.0:5560", where no other machine can read them: expected "endpoint":"tcp://*:PORT" in the engine's --kv-events-config`,
+			}},
+		},
+		{
 			name:   "vLLM without KV events",
 			engine: engine{"/version": `{"version":"0.32.0"}`, "/v1/models": models, "/kv_event_sources": `{"0":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557"}}`},
 			want:   Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}, DPSize: 1, Pair: pair("0.32.0", "", ""), KV: KVEvents{Exact: true}},
