@@ -234,6 +234,7 @@ func (c *Client) facts(ctx context.Context, k Kind) (Facts, error) {
 	}
 	var tried []string
 	var errs []any
+	foreign := false // some page is there
 	for _, e := range engines.Unnamed() {
 		f, err := e.Pages.Facts(ctx, c)
 		switch {
@@ -243,9 +244,14 @@ func (c *Client) facts(ctx context.Context, k Kind) (Facts, error) {
 			return Facts{}, err
 		}
 		tried, errs = append(tried, e.Pages.Title+" (%w)"), append(errs, err)
+		foreign = foreign || !ask.Missing(err)
 	}
 	last := len(tried) - 1
-	return Facts{}, fmt.Errorf("tried "+strings.Join(tried[:last], ", ")+" and "+tried[last], errs...)
+	text := "tried " + strings.Join(tried[:last], ", ") + " and " + tried[last]
+	if !foreign {
+		text += ": a server of SGLang with --node-rank above 0 has no such page, nor is it a worker: expected that of node 0"
+	}
+	return Facts{}, fmt.Errorf(text, errs...)
 }
 
 func (c *Client) present() Kind {

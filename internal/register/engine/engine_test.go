@@ -205,7 +205,7 @@ func TestWhatCannotBeReadIsNamed(t *testing.T) {
 		engine
 		want []string
 	}{
-		{"nobody we know", Auto, engine{}, []string{"tried SGLang (/get_server_info: status 404), TensorRT-LLM (/server_info: status 404) and vLLM (/version: status 404)"}},
+		{"nobody we know", Auto, engine{}, []string{"tried SGLang (/get_server_info: status 404), TensorRT-LLM (/server_info: status 404) and vLLM (/version: status 404)", "--node-rank above 0"}},
 		{"SGLang was asked for", SGLang, engine{"/version": `{"version":"1"}`}, []string{"/get_server_info: status 404"}},
 		{"it is still loading", SGLang, engine{"/server_info": "503!"}, []string{"/server_info: status 503"}},
 		{"no JSON", SGLang, engine{"/server_info": "<html>"}, []string{"/server_info: expected a JSON object"}},
