@@ -49,24 +49,6 @@ type eppGiven struct {
 	unused        bool              // the flags that say which pods are workers have no effect: another source has the workers
 }
 
-// eppValue stores the value of one flag.
-type eppValue struct {
-	flag *eppFlag
-	to   map[string]string
-}
-
-func (v eppValue) String() string { return "" }
-
-func (v eppValue) IsBoolFlag() bool { return v.flag != nil && v.flag.form == eppYesNo }
-
-func (v eppValue) Set(s string) error {
-	if err := v.flag.form.check(s); err != nil {
-		return err
-	}
-	v.to[v.flag.name] = s
-	return nil
-}
-
 func addEPPFlags(fs *flag.FlagSet) *eppGiven {
 	g := &eppGiven{flags: eppFlags(), values: map[string]string{}}
 	for i := range g.flags {
@@ -75,7 +57,14 @@ func addEPPFlags(fs *flag.FlagSet) *eppGiven {
 		if f.def != "" {
 			text += " (default there " + f.def + ")"
 		}
-		fs.Var(eppValue{f, g.values}, f.name, text)
+		add := fs.Func
+		if f.form == eppYesNo {
+			add = fs.BoolFunc
+		}
+		add(f.name, text, func(v string) error {
+			g.values[f.name] = v
+			return f.form.check(v)
+		})
 	}
 	return g
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,21 +54,16 @@ type eppFlag struct {
 // extension, the extension's own former picker, and llm-d-router's. They are applied to
 // the configuration in this order.
 func eppFlags() []eppFlag {
-	var all []eppFlag
-	all = append(all, eppFlagsOfPorts()...)
-	all = append(all, eppFlagsOfTLS()...)
-	all = append(all, eppFlagsOfLogs()...)
-	all = append(all, eppFlagsOfPool()...)
-	for _, f := range eppFlagsWithoutEffect() {
-		f.fate = eppNoted
-		all = append(all, f)
+	return slices.Concat(eppFlagsOfPorts(), eppFlagsOfTLS(), eppFlagsOfLogs(), eppFlagsOfPool(),
+		fated(eppNoted, eppFlagsWithoutEffect()), eppFlagsOfScheduler(), fated(eppRefused, eppFlagsRefused()))
+}
+
+// fated returns the flags with one fate.
+func fated(fate eppFate, flags []eppFlag) []eppFlag {
+	for i := range flags {
+		flags[i].fate = fate
 	}
-	all = append(all, eppFlagsOfScheduler()...)
-	for _, f := range eppFlagsRefused() {
-		f.fate = eppRefused
-		all = append(all, f)
-	}
-	return all
+	return flags
 }
 
 // text sets what to points to as the flag says it.
@@ -317,18 +313,7 @@ func (f eppForm) check(v string) error {
 
 // outcome says in one line what Baton does with the flag.
 func (f *eppFlag) outcome() string {
-	switch f.fate {
-	case eppSets:
-		return "sets " + f.text
-	case eppNoted:
-		return "no effect: " + f.text
-	case eppReads:
-		return "reads " + f.text
-	case eppRefused:
-		return "refused: " + f.text
-	default:
-		return fmt.Sprintf("fate %d", f.fate)
-	}
+	return [...]string{eppSets: "sets ", eppNoted: "no effect: ", eppReads: "reads ", eppRefused: "refused: "}[f.fate] + f.text
 }
 
 // plain returns text without backquotes, for a terminal.

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -214,14 +215,10 @@ func (c *Config) validateWords() (errs []error) {
 	if _, err := telemetry.NewLogger(io.Discard, "info", c.Log.Format); err != nil || c.Log.Format == "" {
 		bad("log.format (--log-format) %q: expected text or json", c.Log.Format)
 	}
-	switch tokens.Mode(c.Tokens.Mode) {
-	case tokens.Auto, tokens.EstimateOnly, tokens.Off:
-	default:
+	if !slices.Contains([]tokens.Mode{tokens.Auto, tokens.EstimateOnly, tokens.Off}, tokens.Mode(c.Tokens.Mode)) {
 		bad("tokens.mode %q: expected auto, estimate or off", c.Tokens.Mode)
 	}
-	switch tokens.PictureMode(c.Tokens.Pictures) {
-	case tokens.AskPictures, tokens.EstimatePictures:
-	default:
+	if !slices.Contains([]tokens.PictureMode{tokens.AskPictures, tokens.EstimatePictures}, tokens.PictureMode(c.Tokens.Pictures)) {
 		bad("tokens.pictures %q: expected auto or estimate", c.Tokens.Pictures)
 	}
 	if err := c.Answer.FirstToken.Validate(); err != nil {
