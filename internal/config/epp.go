@@ -44,9 +44,9 @@ type eppGiven struct {
 	flags  []eppFlag
 	values map[string]string
 
-	scheduler     *eppconfig.Config // nil: none is given
-	schedulerFlag string            // the flag that gives it
-	unused        bool              // the flags that say which pods are workers have no effect: another source has the workers
+	scheduler     eppconfig.Config
+	schedulerFlag string // the flag that gives it
+	unused        bool   // the flags that say which pods are workers have no effect: another source has the workers
 }
 
 func addEPPFlags(fs *flag.FlagSet) *eppGiven {

@@ -47,7 +47,7 @@ type eppFlag struct {
 	pool bool                            // it says which pods are workers: without effect if another source of workers is set
 
 	// read is only with eppReads.
-	read func(v string) (*eppconfig.Config, error)
+	read func(v string) (eppconfig.Config, error)
 }
 
 // eppFlags lists every flag of the reference pickers: lwepp of the Gateway API inference
@@ -244,14 +244,14 @@ const mostScheduler = 256 << 10
 func eppFlagsOfScheduler() []eppFlag {
 	const text = "another picker's scheduler: its plugins are checked by name, one warning says what Baton does instead, and `routing.headers` becomes `llm-d` if it splits ([more](#the-schedulers-configuration))"
 	return []eppFlag{
-		{name: "config-file", fate: eppReads, text: text, read: func(v string) (*eppconfig.Config, error) {
+		{name: "config-file", fate: eppReads, text: text, read: func(v string) (eppconfig.Config, error) {
 			data, err := readFile(v, mostScheduler)
 			if err != nil {
-				return nil, fmt.Errorf("--config-file: %w", err)
+				return eppconfig.Config{}, fmt.Errorf("--config-file: %w", err)
 			}
 			return eppconfig.Read(v, data)
 		}},
-		{name: "config-text", fate: eppReads, text: text, read: func(v string) (*eppconfig.Config, error) {
+		{name: "config-text", fate: eppReads, text: text, read: func(v string) (eppconfig.Config, error) {
 			return eppconfig.Read("--config-text", []byte(v))
 		}},
 	}

@@ -193,9 +193,4 @@ func rulesOf(sides map[string]selected) (out []Rule) {
 
 // Roles returns the rules that say which pods of a pool serve and as what. None: the
 // configuration selects no workers by labels other than their role's.
-func (c *Config) Roles() []Rule {
-	if c == nil {
-		return nil
-	}
-	return c.roles
-}
+func (c *Config) Roles() []Rule { return c.roles }

@@ -12,7 +12,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/strictyaml"
 )
 
-// Config is what Baton takes from a scheduler's configuration. A nil *Config is none.
+// Config is what Baton takes from a scheduler's configuration. The zero value is none.
 type Config struct {
 	splits   bool
 	profiles int // scheduling profiles
@@ -94,7 +94,7 @@ func apiVersions() []string {
 
 // Read reads a configuration. name is what faults call it; their lines in JSON are those of
 // its indented form, since KServe passes it in one line.
-func Read(name string, data []byte) (*Config, error) {
+func Read(name string, data []byte) (Config, error) {
 	var f file
 	var indented bytes.Buffer
 	if json.Indent(&indented, data, "", "  ") == nil {
@@ -103,9 +103,9 @@ func Read(name string, data []byte) (*Config, error) {
 	d := strictyaml.Form{}.Open(name, data)
 	places, _ := d.Read(&f)
 	if !places.Known() && d.Err() != nil {
-		return nil, d.Err()
+		return Config{}, d.Err()
 	}
-	c := &Config{profiles: len(f.SchedulingProfiles)}
+	c := Config{profiles: len(f.SchedulingProfiles)}
 	found := f.faults(name, places)
 	found = append(found, c.take(d, &f)...)
 	found = append(found, c.takeFilters(d, &f)...)
@@ -113,7 +113,7 @@ func Read(name string, data []byte) (*Config, error) {
 	found = append(found, f.refs()...)
 	err := places.InOrder(errors.Join(d.Err(), places.Explain(errors.Join(found...))))
 	if err != nil {
-		return nil, err
+		return Config{}, err
 	}
 	return c, nil
 }
@@ -278,14 +278,11 @@ func (f *file) refs() (errs []error) {
 }
 
 // Splits reports whether the configuration has prefill and decode on separate workers.
-func (c *Config) Splits() bool { return c != nil && c.splits }
+func (c *Config) Splits() bool { return c.splits }
 
 // Warning says in one line what has no effect, and names what has no counterpart, each
 // with what Baton does instead.
 func (c *Config) Warning() string {
-	if c == nil {
-		return ""
-	}
 	text := "Baton picks by its own policy (routing), so weights and parameters of the scheduler's plugins have no effect"
 	if len(c.roles) > 0 {
 		text += ", but for filters by labels"
@@ -301,12 +298,7 @@ func (c *Config) Warning() string {
 }
 
 // Ignored returns what has no counterpart, sorted and without doubles. The caller must not change it.
-func (c *Config) Ignored() []Ignored {
-	if c == nil {
-		return nil
-	}
-	return c.ignored
-}
+func (c *Config) Ignored() []Ignored { return c.ignored }
 
 // clip bounds what is shown of a text that was read.
 func clip(s string) string {
