@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -47,15 +48,9 @@ const DefaultKVEventsPort = 5557
 
 // WithDefaults returns d with each zero field as documented.
 func (d Defaults) WithDefaults() Defaults {
-	if d.Engine == "" {
-		d.Engine = string(engine.Auto)
-	}
-	if d.KVEvents == "" {
-		d.KVEvents = EventsAuto
-	}
-	if d.KVEventsPort == 0 {
-		d.KVEventsPort = DefaultKVEventsPort
-	}
+	d.Engine = cmp.Or(d.Engine, string(engine.Auto))
+	d.KVEvents = cmp.Or(d.KVEvents, EventsAuto)
+	d.KVEventsPort = cmp.Or(d.KVEventsPort, DefaultKVEventsPort)
 	return d
 }
 

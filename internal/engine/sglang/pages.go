@@ -164,12 +164,13 @@ func facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
 	}
 	body, err = ask.IfThere(ctx, p, "/v1/models")
 	if err == nil && body != nil {
-		var more []string
-		more, f.Adapters, f.MaxModelLen, err = ask.Models(body)
+		var list ask.List
+		list, err = ask.Models(body)
 		if err != nil {
 			err = fmt.Errorf("/v1/models: %w", err)
 		}
-		for _, m := range more {
+		f.Adapters, f.MaxModelLen = list.Adapters, list.Length
+		for _, m := range list.Names {
 			if !slices.Contains(f.Models, m) {
 				f.Models = append(f.Models, m)
 			}
