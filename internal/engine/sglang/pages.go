@@ -184,8 +184,10 @@ func facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
 
 // load is one rank's part of an answer of /v1/loads.
 type load struct {
-	Running *int `json:"num_running_reqs"`
-	Waiting int  `json:"num_waiting_reqs"`
+	Rank    int    `json:"dp_rank"`
+	Running *int   `json:"num_running_reqs"`
+	Waiting int    `json:"num_waiting_reqs"`
+	Used    *int64 `json:"num_used_tokens"`
 	Disagg  *struct {
 		PrefillPrealloc int `json:"prefill_prealloc_queue_reqs"`
 		PrefillAlone    int `json:"prefill_bootstrap_queue_reqs"` // the name in 0.5.23
@@ -196,30 +198,25 @@ type load struct {
 	} `json:"disaggregation"`
 }
 
-// parseLoads counts the requests in an answer of /v1/loads. A request in several queues
-// is counted more than once: what matters is whether there are any.
-func parseLoads(body []byte) (int, error) {
+// parseLoads returns the loads of those ranks that tell what they run.
+func parseLoads(body []byte) ([]load, error) {
 	var in struct {
 		Loads []load `json:"loads"`
 	}
 	if err := json.Unmarshal(body, &in); err != nil {
-		return 0, fmt.Errorf("expected a JSON list of loads: %w", err)
+		return nil, fmt.Errorf("expected a JSON list of loads: %w", err)
 	}
-	n, counted := 0, false
-	for _, l := range in.Loads {
-		if l.Running == nil {
-			continue
-		}
-		counted = true
-		n += *l.Running + l.Waiting
-		if d := l.Disagg; d != nil {
-			n += d.PrefillPrealloc + d.PrefillAlone + d.PrefillInflight + d.DecodePrealloc + d.DecodeTransfer + d.DecodeRetracted
-		}
+	return slices.DeleteFunc(in.Loads, func(l load) bool { return l.Running == nil }), nil
+}
+
+// requests counts a rank's requests. One in several queues is counted more than once: what
+// matters is whether there are any.
+func (l *load) requests() int {
+	n := *l.Running + l.Waiting
+	if d := l.Disagg; d != nil {
+		n += d.PrefillPrealloc + d.PrefillAlone + d.PrefillInflight + d.DecodePrealloc + d.DecodeTransfer + d.DecodeRetracted
 	}
-	if !counted {
-		return 0, errors.New("expected num_running_reqs of at least one rank")
-	}
-	return n, nil
+	return n
 }
 
 // gauges count a worker's requests: running, waiting, and in the queues of the
@@ -238,25 +235,25 @@ func count(ctx context.Context, p ask.Pages) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if n, err := parseLoads(body); err == nil {
-		return n, nil
+	loads, err := parseLoads(body)
+	if err != nil || len(loads) == 0 {
+		return ask.Sum(ctx, p, gauges)
 	}
-	return ask.Sum(ctx, p, gauges)
+	n := 0
+	for _, l := range loads {
+		n += l.requests()
+	}
+	return n, nil
 }
+
 func running(page []byte, blockSize uint32) (out []ask.Running, err error) {
-	var in struct {
-		Loads []struct {
-			load
-			Rank int    `json:"dp_rank"`
-			Used *int64 `json:"num_used_tokens"`
-		} `json:"loads"`
-	}
-	if err := json.Unmarshal(page, &in); err != nil {
-		return nil, fmt.Errorf("expected a JSON list of loads: %w", err)
+	loads, err := parseLoads(page)
+	if err != nil {
+		return nil, err
 	}
 	size := int64(max(blockSize, 1))
-	for _, l := range in.Loads {
-		if l.Running == nil || l.Used == nil || *l.Used < 0 || *l.Running < 0 {
+	for _, l := range loads {
+		if l.Used == nil || *l.Used < 0 || *l.Running < 0 {
 			continue
 		}
 		r := ask.Running{Rank: l.Rank, Blocks: (*l.Used + size - 1) / size, Requests: int64(*l.Running), Waiting: int64(max(l.Waiting, 0))}
