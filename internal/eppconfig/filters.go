@@ -90,7 +90,7 @@ func (x *labelParameters) selected(byLabel bool) (who selected, fault string) {
 		case e.Operator == "DoesNotExist" && len(e.Values) == 0:
 			parts = append(parts, "!"+e.Key)
 		default:
-			return selected{""}, fmt.Sprintf("matchExpressions: operator %q with %d values: expected In or NotIn with values, Exists or DoesNotExist without", clip(e.Operator), len(e.Values))
+			return selected{""}, fmt.Sprintf("matchExpressions: operator %q with %d values: expected In or NotIn with values, Exists or DoesNotExist without", strictyaml.Clip(e.Operator), len(e.Values))
 		}
 	}
 	who = selected{strings.Join(parts, ",")}
@@ -109,7 +109,7 @@ func (x *labelParameters) selected(byLabel bool) (who selected, fault string) {
 	}
 	for _, s := range texts {
 		if s != "" && !inLabels.MatchString(s) {
-			return selected{""}, fmt.Sprintf("%q: expected the name or the value of a label", clip(s))
+			return selected{""}, fmt.Sprintf("%q: expected the name or the value of a label", strictyaml.Clip(s))
 		}
 	}
 	return who, ""

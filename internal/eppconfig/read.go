@@ -129,10 +129,10 @@ func (f *file) faults(name string, places strictyaml.Places) (errs []error) {
 		}
 	}
 	if places.Given("apiVersion") && !slices.Contains(apiVersions(), f.APIVersion) {
-		bad("apiVersion %q: expected %s", clip(f.APIVersion), strings.Join(apiVersions(), " or "))
+		bad("apiVersion %q: expected %s", strictyaml.Clip(f.APIVersion), strings.Join(apiVersions(), " or "))
 	}
 	if places.Given("kind") && f.Kind != kindOfConfig {
-		bad("kind %q: expected %s", clip(f.Kind), kindOfConfig)
+		bad("kind %q: expected %s", strictyaml.Clip(f.Kind), kindOfConfig)
 	}
 	return errs
 }
@@ -162,7 +162,7 @@ func (c *Config) take(d *strictyaml.Document, f *file) (errs []error) {
 		}
 		switch becomes {
 		case refused:
-			errs = append(errs, fmt.Errorf("plugins[%d].type %q is refused: %s", i, clip(p.Type), text))
+			errs = append(errs, fmt.Errorf("plugins[%d].type %q is refused: %s", i, strictyaml.Clip(p.Type), text))
 		case lacking:
 			c.lack(p.Type, text)
 		case same:
@@ -232,7 +232,7 @@ func (c *Config) takeParts(f *file, places strictyaml.Places) (errs []error) {
 		case name == "flowControl":
 			c.lack(name, noPriorities)
 		case !slices.Contains([]string{"dataLayer", "prepareDataPlugins", "enableLegacyMetrics", "haPopulateNonLeaderDatastore"}, name):
-			errs = append(errs, fmt.Errorf("featureGates[%d] %q is refused: nothing is known here of what it turns on: remove it if all of the pool's workers may serve without it", i, clip(name)))
+			errs = append(errs, fmt.Errorf("featureGates[%d] %q is refused: nothing is known here of what it turns on: remove it if all of the pool's workers may serve without it", i, strictyaml.Clip(name)))
 		}
 	}
 	slices.SortFunc(c.ignored, func(a, b Ignored) int { return strings.Compare(a.Part, b.Part) })
@@ -242,7 +242,7 @@ func (c *Config) takeParts(f *file, places strictyaml.Places) (errs []error) {
 
 // lack notes that name has no counterpart, and what Baton does instead.
 func (c *Config) lack(name, instead string) {
-	c.ignored = append(c.ignored, Ignored{clip(name), instead})
+	c.ignored = append(c.ignored, Ignored{strictyaml.Clip(name), instead})
 }
 
 // refs returns a fault for each reference to a plugin that is not there, and for each plugin whose
@@ -252,13 +252,13 @@ func (f *file) refs() (errs []error) {
 	for i := range f.Plugins {
 		name := f.Plugins[i].name()
 		if at, taken := names[name]; taken && name != "" {
-			errs = append(errs, fmt.Errorf("plugins[%d].name %q: plugins[%d] has this name: expected one of its own, and references by it", i, clip(name), at))
+			errs = append(errs, fmt.Errorf("plugins[%d].name %q: plugins[%d] has this name: expected one of its own, and references by it", i, strictyaml.Clip(name), at))
 		}
 		names[name] = i
 	}
 	check := func(key string, r ref) {
 		if _, there := names[r.PluginRef]; !there || r.PluginRef == "" {
-			errs = append(errs, fmt.Errorf("%s.pluginRef %q: expected the name of one of plugins", key, clip(r.PluginRef)))
+			errs = append(errs, fmt.Errorf("%s.pluginRef %q: expected the name of one of plugins", key, strictyaml.Clip(r.PluginRef)))
 		}
 	}
 	for i, refs := range f.profileRefs() {
@@ -299,12 +299,3 @@ func (c *Config) Warning() string {
 
 // Ignored returns what has no counterpart, sorted and without doubles. The caller must not change it.
 func (c *Config) Ignored() []Ignored { return c.ignored }
-
-// clip bounds what is shown of a text that was read.
-func clip(s string) string {
-	const most = 60
-	if r := []rune(s); len(r) > most {
-		return string(r[:most]) + "…"
-	}
-	return s
-}

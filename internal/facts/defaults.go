@@ -56,10 +56,8 @@ func (d Defaults) WithDefaults() Defaults {
 
 // Validate returns every fault of d, joined, or nil.
 func (d Defaults) Validate() error {
-	var errs []error
-	if _, err := engine.ParseKind(d.Engine); err != nil {
-		errs = append(errs, err)
-	}
+	_, err := engine.ParseKind(d.Engine)
+	errs := []error{err}
 	for _, n := range []struct {
 		name    string
 		v, most int

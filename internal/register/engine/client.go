@@ -69,13 +69,9 @@ func (c Config) withDefaults() Config {
 
 // Validate returns every fault of c, joined, or nil.
 func (c Config) Validate() error {
-	var errs []error
-	if _, _, err := HostPort(c.URL); err != nil {
-		errs = append(errs, err)
-	}
-	if _, err := apikey.Open(c.APIKeyFile); err != nil {
-		errs = append(errs, err)
-	}
+	_, _, host := HostPort(c.URL)
+	_, key := apikey.Open(c.APIKeyFile)
+	errs := []error{host, key}
 	if c.HealthPath != "" && !strings.HasPrefix(c.HealthPath, "/") {
 		errs = append(errs, fmt.Errorf("health path %q: expected one that begins with /", c.HealthPath))
 	}
