@@ -255,10 +255,3 @@ func sameLife(a, b worker.Worker) bool {
 	return a.Engine == b.Engine && a.Role == b.Role && a.Endpoint == b.Endpoint &&
 		a.DPSize == b.DPSize && a.EngineRank == b.EngineRank && a.PortPerRank == b.PortPerRank && a.BlockSize == b.BlockSize && a.Eagle == b.Eagle
 }
-
-func sameRecord(a, b worker.Worker) bool {
-	return sameLife(a, b) && slices.Equal(a.Models, b.Models) && slices.Equal(a.Adapters, b.Adapters) && a.Namespace == b.Namespace && a.Deployment == b.Deployment &&
-		a.CapacityBlocks == b.CapacityBlocks && a.MaxModelLen == b.MaxModelLen && a.Bootstrap.Equal(b.Bootstrap) && a.KVEvents.Equal(b.KVEvents) && a.ModelFiles == b.ModelFiles &&
-		a.Pair == b.Pair && a.AcceptsAggregated == b.AcceptsAggregated && a.HeaderOverrides == b.HeaderOverrides && a.Draining == b.Draining &&
-		a.SameTaints(&b) && a.KVTransfer == b.KVTransfer
-}

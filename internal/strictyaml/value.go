@@ -218,7 +218,7 @@ func (r *reader) wrong(n ast.Node, key string, t reflect.Type) {
 func (r *reader) duration(n ast.Node, key string, v reflect.Value) {
 	text := textOf(n)
 	d, err := time.ParseDuration(text)
-	if _, isMapping := n.(*ast.MappingNode); err != nil || isMapping || describe(n) == "a list" {
+	if err != nil || compound(n) {
 		r.wrong(n, key, v.Type())
 		return
 	}
