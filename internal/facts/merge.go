@@ -222,7 +222,7 @@ func eventsAddress(w *worker.Worker, d Defaults) string {
 // dials reports whether an engine at the host own dials whoever takes its KV events: vLLM and
 // SGLang do where their endpoint names a host.
 func dials(own string, kv *engine.KVEvents) bool {
-	return kv.Port != 0 && kv.Host != "" && kv.Host != own && kv.Ranks == nil // ranks that differ are bound
+	return kv.Port != 0 && kv.Host != "" && kv.Host != own && !kv.Listens && kv.Ranks == nil // ranks that differ are bound
 }
 
 func ipOf(w *worker.Worker) string { return w.Endpoint.AddrPort().Addr().String() }

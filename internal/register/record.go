@@ -240,13 +240,13 @@ func kvEvents(o Override, f engine.Facts, own netip.Addr, w *worker.Worker) (k w
 
 // dials reports whether the engine certainly dials whoever takes its KV events: vLLM and SGLang do
 // where their endpoint names a host. At an address of another machine vLLM may also listen, by
-// "tcp://*:0"; SGLang does at one that is written with "::".
+// "tcp://*:0".
 func dials(k *engine.KVEvents, own netip.Addr) bool {
-	if k.Host == "" || k.Host == own.String() {
+	if k.Host == "" || k.Host == own.String() || k.Listens {
 		return false
 	}
 	at, err := netip.ParseAddr(k.Host)
-	return err != nil || at.IsLoopback() != own.IsLoopback() || !k.Exact && !strings.Contains(k.Host, "::")
+	return err != nil || at.IsLoopback() != own.IsLoopback() || !k.Exact
 }
 
 // sameLife reports whether one record may follow the other under one instance id: whether

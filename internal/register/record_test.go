@@ -194,7 +194,6 @@ func TestAnEngineThatDialsWithItsKVEventsListensNowhere(t *testing.T) {
 		{worker.VLLM, "", false},
 		{worker.SGLang, "picker.llm-d.svc", true},
 		{worker.SGLang, "10.0.0.9", true},
-		{worker.SGLang, "fd00::9", false},
 	} {
 		f := engine.Facts{Engine: c.engine, Models: []string{"m"}, BlockSize: 16}
 		f.KV.KVEvents, f.KV.Exact = worker.KVEvents{Host: c.host, Port: 5557}, c.engine == worker.VLLM
@@ -206,6 +205,11 @@ func TestAnEngineThatDialsWithItsKVEventsListensNowhere(t *testing.T) {
 			require.Contains(t, warnings[0], "the host in its --kv-events-config")
 			require.Contains(t, warnings[0], "events.bind")
 		}
+		f.KV.Listens = true
+		got, _, err = compose(Override{}, f, nil, at)
+		require.NoError(t, err)
+		require.False(t, got.KVEvents.IsZero(), c)
+		f.KV.Listens = false
 		got, warnings, err = compose(Override{KVPort: 5600, KVHosts: []string{"relay"}}, f, nil, at)
 		require.NoError(t, err)
 		require.Empty(t, warnings)

@@ -33,6 +33,7 @@ type serverInfo struct {
 	Host          string       `json:"host"`
 	BootstrapPort *uint16      `json:"disaggregation_bootstrap_port"`
 	DPSize        *uint32      `json:"dp_size"`
+	AttnDPSize    *uint32      `json:"attn_dp_size"` // since 0.5.23; then --enable-dp-attention leaves dp_size at 1
 	PageSize      *uint32      `json:"page_size"`
 	MaxTokens     *uint64      `json:"max_total_num_tokens"`
 	Seed          *json.Number `json:"random_seed"`
@@ -68,7 +69,7 @@ func parseServerInfo(body []byte) (ask.Facts, error) {
 	}
 	f := ask.Facts{
 		Engine: worker.SGLang, Version: in.Version, Role: worker.Aggregated,
-		DPSize: ask.Or0(in.DPSize), BlockSize: ask.Or0(in.PageSize), BootstrapPort: ask.Or0(in.BootstrapPort), Host: ask.Telling(in.Host),
+		DPSize: in.ranks(), BlockSize: ask.Or0(in.PageSize), BootstrapPort: ask.Or0(in.BootstrapPort), Host: ask.Telling(in.Host),
 	}
 	if in.Mode != nil && *in.Mode != "null" {
 		var err error
@@ -112,21 +113,27 @@ func eagle(algorithm string) bool {
 	return false
 }
 
+// ranks is the number of data-parallel ranks: of the replicas, each of whose groups of DP attention is
+// one; 0: not told.
+func (in *serverInfo) ranks() uint32 { return ask.Or0(in.DPSize) * max(ask.Or0(in.AttnDPSize), 1) }
+
 // events returns where the engine publishes its KV events, by its own account.
 func (in *serverInfo) events() (kv ask.KVEvents) {
 	k := in.KV
 	switch {
 	case k == nil:
 		kv.Untold = in.KVConfig != nil
-		if at := in.configured(); at != "" {
+		c := in.configured()
+		if _, port := ask.TCPEndpoint(c.Endpoint); c.Publisher == "zmq" && c.Endpoint != "" && port == 0 {
 			kv.Untold = false
 			kv.Fault = fmt.Sprintf("it publishes its KV events at %.80q, where nobody can find them: "+
-				"expected \"endpoint\":\"tcp://*:PORT\" with a port above 0 in the engine's --kv-events-config", at)
+				"expected \"endpoint\":\"tcp://*:PORT\" with a port above 0 in the engine's --kv-events-config", c.Endpoint)
 		}
 	case ask.Or0(k.Port) > 0 && (k.Publisher == "" || k.Publisher == "zmq"):
 		kv.KVEvents = worker.KVEvents{Host: ask.Bound(k.Host), Port: *k.Port, ReplayPort: ask.Or0(k.ReplayPort), Topic: k.Topic}
 		kv.BlockSize = ask.Or0(k.BlockSize)
-		if ranks := ask.Or0(in.DPSize); in.Nodes > 1 && ranks > 1 {
+		kv.Listens = in.configured().Bind || strings.Contains(k.Host, "::")
+		if ranks := in.ranks(); in.Nodes > 1 && ranks > 1 {
 			kv.Fault = fmt.Sprintf("its %d ranks are on %d nodes (--nnodes), each publishes its KV events on its own node, and no page names these", ranks, in.Nodes)
 			kv.Nodes = in.Nodes
 		}
@@ -134,18 +141,18 @@ func (in *serverInfo) events() (kv ask.KVEvents) {
 	return kv
 }
 
-// configured returns the endpoint of --kv-events-config if that is no address which others
-// can reach; "" if it is one, or is left to its default.
-func (in *serverInfo) configured() string {
+// kvConfig is --kv-events-config as it was given; the zero value: it was not, or cannot be read.
+type kvConfig struct {
+	Publisher, Endpoint string
+	Bind                bool // it listens, also where the endpoint names a host
+}
+
+func (in *serverInfo) configured() (c kvConfig) {
 	var text string
-	var config struct{ Publisher, Endpoint string }
-	if in.KVConfig == nil || json.Unmarshal(*in.KVConfig, &text) != nil || json.Unmarshal([]byte(text), &config) != nil || config.Publisher != "zmq" {
-		return ""
+	if in.KVConfig != nil && json.Unmarshal(*in.KVConfig, &text) == nil {
+		_ = json.Unmarshal([]byte(text), &c)
 	}
-	if _, port := ask.TCPEndpoint(config.Endpoint); port > 0 {
-		return ""
-	}
-	return config.Endpoint
+	return c
 }
 
 func facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
