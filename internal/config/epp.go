@@ -186,7 +186,7 @@ func (g *eppGiven) notes(c *Config) (out []Note) {
 // glued matches the short form -v4, which the reference accepts for --v=4.
 var glued = regexp.MustCompile(`^-v(\d+)$`)
 
-var errNoWorkers = errors.New("epp: no source of workers is set: expected --pool-name, --endpoint-selector, " +
+var errNoWorkers = errors.New("no source of workers is set: expected --pool-name, --endpoint-selector, " +
 	"--workers, --etcd-endpoints, or one of them in --baton-config")
 
 // EPP adds the flags of a reference endpoint picker and those of serve, and reads the
@@ -198,21 +198,13 @@ func EPP(fs *flag.FlagSet, args []string) (Config, []Note, error) {
 	}
 	given := addEPPFlags(fs)
 	config := overlay{
-		base: base, file: "baton-config",
-		under: func(c *Config) error {
-			if err := given.apply(c); err != nil {
-				return fmt.Errorf("epp: %w", err)
-			}
-			return nil
-		},
+		base: base, file: "baton-config", under: given.apply,
 		over: func(c *Config) error {
-			if err := given.applyPool(c); err != nil {
-				return fmt.Errorf("epp: %w", err)
+			err := given.applyPool(c)
+			if err == nil && c.Discovery.None() {
+				err = errNoWorkers
 			}
-			if c.Discovery.None() {
-				return errNoWorkers
-			}
-			return nil
+			return err
 		},
 	}.flags(fs)
 	plainArgs := make([]string, len(args))
