@@ -44,27 +44,9 @@ type eppGiven struct {
 	flags  []eppFlag
 	values map[string]string
 
-	scheduler     *eppconfig.Config // nil: none is given
-	schedulerFlag string            // the flag that gives it
-	unused        bool              // the flags that say which pods are workers have no effect: another source has the workers
-}
-
-// eppValue stores the value of one flag.
-type eppValue struct {
-	flag *eppFlag
-	to   map[string]string
-}
-
-func (v eppValue) String() string { return "" }
-
-func (v eppValue) IsBoolFlag() bool { return v.flag != nil && v.flag.form == eppYesNo }
-
-func (v eppValue) Set(s string) error {
-	if err := v.flag.form.check(s); err != nil {
-		return err
-	}
-	v.to[v.flag.name] = s
-	return nil
+	scheduler     eppconfig.Config
+	schedulerFlag string // the flag that gives it
+	unused        bool   // the flags that say which pods are workers have no effect: another source has the workers
 }
 
 func addEPPFlags(fs *flag.FlagSet) *eppGiven {
@@ -75,7 +57,14 @@ func addEPPFlags(fs *flag.FlagSet) *eppGiven {
 		if f.def != "" {
 			text += " (default there " + f.def + ")"
 		}
-		fs.Var(eppValue{f, g.values}, f.name, text)
+		add := fs.Func
+		if f.form == eppYesNo {
+			add = fs.BoolFunc
+		}
+		add(f.name, text, func(v string) error {
+			g.values[f.name] = v
+			return f.form.check(v)
+		})
 	}
 	return g
 }
@@ -197,7 +186,7 @@ func (g *eppGiven) notes(c *Config) (out []Note) {
 // glued matches the short form -v4, which the reference accepts for --v=4.
 var glued = regexp.MustCompile(`^-v(\d+)$`)
 
-var errNoWorkers = errors.New("epp: no source of workers is set: expected --pool-name, --endpoint-selector, " +
+var errNoWorkers = errors.New("no source of workers is set: expected --pool-name, --endpoint-selector, " +
 	"--workers, --etcd-endpoints, or one of them in --baton-config")
 
 // EPP adds the flags of a reference endpoint picker and those of serve, and reads the
@@ -209,21 +198,13 @@ func EPP(fs *flag.FlagSet, args []string) (Config, []Note, error) {
 	}
 	given := addEPPFlags(fs)
 	config := overlay{
-		base: base, file: "baton-config",
-		under: func(c *Config) error {
-			if err := given.apply(c); err != nil {
-				return fmt.Errorf("epp: %w", err)
-			}
-			return nil
-		},
+		base: base, file: "baton-config", under: given.apply,
 		over: func(c *Config) error {
-			if err := given.applyPool(c); err != nil {
-				return fmt.Errorf("epp: %w", err)
+			err := given.applyPool(c)
+			if err == nil && c.Discovery.None() {
+				err = errNoWorkers
 			}
-			if c.Discovery.None() {
-				return errNoWorkers
-			}
-			return nil
+			return err
 		},
 	}.flags(fs)
 	plainArgs := make([]string, len(args))

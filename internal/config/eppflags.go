@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,28 +47,23 @@ type eppFlag struct {
 	pool bool                            // it says which pods are workers: without effect if another source of workers is set
 
 	// read is only with eppReads.
-	read func(v string) (*eppconfig.Config, error)
+	read func(v string) (eppconfig.Config, error)
 }
 
 // eppFlags lists every flag of the reference pickers: lwepp of the Gateway API inference
 // extension, the extension's own former picker, and llm-d-router's. They are applied to
 // the configuration in this order.
 func eppFlags() []eppFlag {
-	var all []eppFlag
-	all = append(all, eppFlagsOfPorts()...)
-	all = append(all, eppFlagsOfTLS()...)
-	all = append(all, eppFlagsOfLogs()...)
-	all = append(all, eppFlagsOfPool()...)
-	for _, f := range eppFlagsWithoutEffect() {
-		f.fate = eppNoted
-		all = append(all, f)
+	return slices.Concat(eppFlagsOfPorts(), eppFlagsOfTLS(), eppFlagsOfLogs(), eppFlagsOfPool(),
+		fated(eppNoted, eppFlagsWithoutEffect()), eppFlagsOfScheduler(), fated(eppRefused, eppFlagsRefused()))
+}
+
+// fated returns the flags with one fate.
+func fated(fate eppFate, flags []eppFlag) []eppFlag {
+	for i := range flags {
+		flags[i].fate = fate
 	}
-	all = append(all, eppFlagsOfScheduler()...)
-	for _, f := range eppFlagsRefused() {
-		f.fate = eppRefused
-		all = append(all, f)
-	}
-	return all
+	return flags
 }
 
 // text sets what to points to as the flag says it.
@@ -248,14 +244,14 @@ const mostScheduler = 256 << 10
 func eppFlagsOfScheduler() []eppFlag {
 	const text = "another picker's scheduler: its plugins are checked by name, one warning says what Baton does instead, and `routing.headers` becomes `llm-d` if it splits ([more](#the-schedulers-configuration))"
 	return []eppFlag{
-		{name: "config-file", fate: eppReads, text: text, read: func(v string) (*eppconfig.Config, error) {
+		{name: "config-file", fate: eppReads, text: text, read: func(v string) (eppconfig.Config, error) {
 			data, err := readFile(v, mostScheduler)
 			if err != nil {
-				return nil, fmt.Errorf("--config-file: %w", err)
+				return eppconfig.Config{}, fmt.Errorf("--config-file: %w", err)
 			}
 			return eppconfig.Read(v, data)
 		}},
-		{name: "config-text", fate: eppReads, text: text, read: func(v string) (*eppconfig.Config, error) {
+		{name: "config-text", fate: eppReads, text: text, read: func(v string) (eppconfig.Config, error) {
 			return eppconfig.Read("--config-text", []byte(v))
 		}},
 	}
@@ -317,18 +313,7 @@ func (f eppForm) check(v string) error {
 
 // outcome says in one line what Baton does with the flag.
 func (f *eppFlag) outcome() string {
-	switch f.fate {
-	case eppSets:
-		return "sets " + f.text
-	case eppNoted:
-		return "no effect: " + f.text
-	case eppReads:
-		return "reads " + f.text
-	case eppRefused:
-		return "refused: " + f.text
-	default:
-		return fmt.Sprintf("fate %d", f.fate)
-	}
+	return [...]string{eppSets: "sets ", eppNoted: "no effect: ", eppReads: "reads ", eppRefused: "refused: "}[f.fate] + f.text
 }
 
 // plain returns text without backquotes, for a terminal.

@@ -26,20 +26,17 @@ func (c *Config) exposed() exposure {
 	return exposure{open: true, beyond: !local}
 }
 
-// warning is logged at the start, and shown by check and on the page; "" if there is
-// none.
-func (x exposure) warning(listen string) string {
-	switch {
+// Warning says who can speak to the plugin; "" if only those can who are meant to. It is logged at the
+// start, and shown by check and on the page.
+func (c *Config) Warning() string {
+	switch x := c.exposed(); {
 	case x.beyond:
-		return fmt.Sprintf("listen %s has no tls.client_ca: any process that can connect, also from other machines, may ask for decisions and read the list of workers", listen)
+		return fmt.Sprintf("listen %s has no tls.client_ca: any process that can connect, also from other machines, may ask for decisions and read the list of workers", c.Listen)
 	case x.open:
-		return fmt.Sprintf("listen %s has no tls.client_ca: every process of this machine may have requests decided and read which workers there are", listen)
+		return fmt.Sprintf("listen %s has no tls.client_ca: every process of this machine may have requests decided and read which workers there are", c.Listen)
 	}
 	return ""
 }
-
-// Warning says who can speak to the plugin; "" if only those can who are meant to.
-func (c *Config) Warning() string { return c.exposed().warning(c.Listen) }
 
 func (c *Config) validateExposure() error {
 	if c.exposed().beyond && !c.InsecureListen {

@@ -36,7 +36,7 @@ func TestWhoMayReachTheListenerIsSaid(t *testing.T) {
 		c := Default()
 		c.Listen, c.Discovery.File = listen, "workers.yaml"
 		require.Equal(t, want, c.exposed(), listen)
-		require.Equal(t, want.open, c.exposed().warning(listen) != "", listen)
+		require.Equal(t, want.open, c.Warning() != "", listen)
 		if err := c.Validate(); want.beyond {
 			require.ErrorContains(t, err, "--insecure-listen", listen)
 			c.InsecureListen = true

@@ -55,9 +55,8 @@ func (c *FactsConfig) validate() (errs []error) {
 	if !c.HTTPS && (c.CA != "" || c.ServerName != "") {
 		bad("facts.ca and facts.server_name: expected facts.https, too")
 	}
-	if _, err := c.Source(); err != nil {
-		errs = append(errs, err)
-	}
+	_, err := c.Source()
+	errs = append(errs, err)
 	if c.PortOffset < -65535 || c.PortOffset > 65535 {
 		bad("facts.port_offset %d: expected -65535 to 65535", c.PortOffset)
 	}

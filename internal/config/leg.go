@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// advertised is the address in the one form that an owner's name has: ports of Kubernetes'
-// pods come as [10.0.0.1]:9002, since their addresses may be of either family.
-func (c *LegConfig) advertised() string {
+// Self is Advertise in the one form that all replicas use, as an owner's name has it: ports of
+// Kubernetes' pods come as [10.0.0.1]:9002, since their addresses may be of either family.
+func (c *LegConfig) Self() string {
 	host, port, err := net.SplitHostPort(c.Advertise)
 	if err != nil {
 		return "" // not set
@@ -31,9 +31,6 @@ func (c *Config) In(namespace string) {
 		*s = namespace + "/" + *s
 	}
 }
-
-// Self is Advertise in the one form that all replicas use.
-func (c *LegConfig) Self() string { return c.advertised() }
 
 // checkReplicas returns the faults of the settings that name other replicas.
 func (c *LegConfig) checkReplicas() (errs []error) {

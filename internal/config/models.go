@@ -22,9 +22,8 @@ func (c *Config) validateModels() (errs []error) {
 		if t := c.Models[name].TTFTTarget; t < 0 {
 			errs = append(errs, fmt.Errorf("models.%s.ttft_target %v: expected 0, or a time above it", name, t))
 		}
-		switch d := c.Models[name].Disaggregation; d {
-		case "", disaggregationAuto, disaggregationOff:
-		default:
+		d := c.Models[name].Disaggregation
+		if d != "" && d != disaggregationAuto && d != disaggregationOff {
 			errs = append(errs, fmt.Errorf("models.%s.disaggregation %q: expected auto or off", name, d))
 		}
 	}

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"flag"
+	"fmt"
 )
 
 // Flags adds the flags that serve and check share. The function that it returns gives the
@@ -38,7 +39,7 @@ func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
 		}
 		if o.under != nil {
 			if err := o.under(&c); err != nil {
-				return c, Usage(errors.Join(fault, err))
+				return c, Usage(errors.Join(fault, fmt.Errorf("epp: %w", err))) // no other command has these
 			}
 		}
 		overruled := func(key string) {
@@ -50,7 +51,7 @@ func (o overlay) flags(fs *flag.FlagSet) func() (Config, error) {
 		etcd(&c.Discovery.Etcd, overruled)
 		if o.over != nil {
 			if err := o.over(&c); err != nil {
-				return c, Usage(errors.Join(fault, err))
+				return c, Usage(errors.Join(fault, fmt.Errorf("epp: %w", err))) // no other command has these
 			}
 		}
 		fault = places.InOrder(errors.Join(fault, places.Explain(c.validate(o.without == nil || !o.without()))))

@@ -36,7 +36,7 @@ func (c *Config) Server() (extproc.Config, error) {
 		Overrides:    unlessFalse(c.Routing.RequestOverrides),
 		StartTimeout: c.Prefill.StartTimeout, PrefillTimeout: c.Prefill.Timeout,
 		OverdueBase: c.Prefill.OverdueBase, OverduePerToken: c.Prefill.OverduePerToken, OrphanGrace: c.Prefill.OrphanGrace, HandOffLease: c.Prefill.HandOffLease,
-		Advertise: c.Leg.advertised(), Shares: c.Leg.Shares(), MaxQueuedISLTokens: c.Prefill.MaxQueuedISLTokens,
+		Advertise: c.Leg.Self(), Shares: c.Leg.Shares(), MaxQueuedISLTokens: c.Prefill.MaxQueuedISLTokens,
 	}
 	var errs [4]error
 	out.Names, errs[0] = prefill.NamesOf(c.Routing.Headers)

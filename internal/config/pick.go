@@ -7,44 +7,23 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// knob pairs one setting of a PickConfig with its field in picker.Params.
-type knob struct {
-	given any // a pointer to the field of the PickConfig, itself a pointer
-	param any // a pointer to the field of the Params
-}
-
-// knobs returns the pair of every setting but the mode.
-func (p *PickConfig) knobs(to *picker.Params) []knob {
-	return []knob{
-		{&p.OverlapScoreCredit, &to.OverlapScoreCredit},
-		{&p.PrefillLoadScale, &to.PrefillLoadScale},
-		{&p.SharedCacheMultiplier, &to.SharedCacheMultiplier},
-		{&p.FetchCost, &to.FetchCost},
-		{&p.Temperature, &to.Temperature},
-		{&p.TrackPrefillTokens, &to.TrackPrefillTokens},
-		{&p.ActivePrefillTokensThreshold, &to.PrefillTokensThreshold},
-		{&p.ActiveDecodeBlocksThreshold, &to.DecodeBlocksThreshold},
-		{&p.ServeOverloaded, &to.ServeOverloaded},
-	}
-}
-
-// apply copies the setting to the parameter, or, if the setting is not given, the
+// settle copies each setting but the mode and the cost to its parameter, or, if it is not given, the
 // parameter to the setting.
-func (k knob) apply() {
-	switch given := k.given.(type) {
-	case **float64:
-		settle(given, k.param.(*float64))
-	case **int64:
-		settle(given, k.param.(*int64))
-	case **bool:
-		settle(given, k.param.(*bool))
-	}
+func (p *PickConfig) settle(to *picker.Params) {
+	settle(&p.OverlapScoreCredit, &to.OverlapScoreCredit)
+	settle(&p.PrefillLoadScale, &to.PrefillLoadScale)
+	settle(&p.SharedCacheMultiplier, &to.SharedCacheMultiplier)
+	settle(&p.FetchCost, &to.FetchCost)
+	settle(&p.Temperature, &to.Temperature)
+	settle(&p.TrackPrefillTokens, &to.TrackPrefillTokens)
+	settle(&p.ActivePrefillTokensThreshold, &to.PrefillTokensThreshold)
+	settle(&p.ActiveDecodeBlocksThreshold, &to.DecodeBlocksThreshold)
+	settle(&p.ServeOverloaded, &to.ServeOverloaded)
 }
 
 func settle[T any](given **T, param *T) {
 	if *given == nil {
-		v := *param
-		*given = &v
+		*given = new(*param)
 		return
 	}
 	*param = **given
@@ -59,9 +38,7 @@ func (p PickConfig) filled(role worker.Role) PickConfig {
 	if p.Cost == "" {
 		p.Cost = costIn[picker.DefaultParamsFor(role).InSeconds]
 	}
-	for _, k := range p.knobs(&d) {
-		k.apply()
-	}
+	p.settle(&d)
 	return p
 }
 
@@ -82,8 +59,6 @@ func (p PickConfig) Params(role worker.Role) (picker.Params, error) {
 	default:
 		return out, fmt.Errorf("cost %q: expected %s or %s", p.Cost, costIn[true], costIn[false])
 	}
-	for _, k := range p.knobs(&out) {
-		k.apply()
-	}
+	p.settle(&out)
 	return out, out.Validate()
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -55,14 +56,9 @@ func (c *RecordConfig) Store() record.Store {
 func (c *Config) ShadowRouting() RoutingConfig {
 	out := c.Routing
 	if s := c.Shadow.Routing; s != nil {
-		for _, r := range [...]struct {
-			to    *PickConfig
-			given *PickConfig
-		}{{&out.Prefill, s.Prefill}, {&out.Decode, s.Decode}, {&out.Aggregated, s.Aggregated}} {
-			if r.given != nil {
-				*r.to = *r.given
-			}
-		}
+		out.Prefill = *cmp.Or(s.Prefill, &out.Prefill)
+		out.Decode = *cmp.Or(s.Decode, &out.Decode)
+		out.Aggregated = *cmp.Or(s.Aggregated, &out.Aggregated)
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"flag"
+	"reflect"
 	"strings"
 
 	"github.com/seed-60ae5743/baton/internal/sources"
@@ -35,14 +36,7 @@ func addSettings[T any](fs *flag.FlagSet, base T, all []setting[T]) func(c *T, o
 				return
 			}
 			overruled(s.key)
-			switch to := s.of(c).(type) {
-			case *string:
-				*to = *s.of(given).(*string)
-			case *bool:
-				*to = *s.of(given).(*bool)
-			case *[]string:
-				*to = *s.of(given).(*[]string)
-			}
+			reflect.ValueOf(s.of(c)).Elem().Set(reflect.ValueOf(s.of(given)).Elem())
 		})
 	}
 }

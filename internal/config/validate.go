@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -66,15 +67,9 @@ func keyed(prefix string, err error) (out []error) {
 }
 
 func (c *Config) validateAddresses() (errs []error) {
-	if _, _, err := ListenAddress(c.Listen); err != nil {
-		errs = append(errs, err)
-	}
-	if _, err := c.SocketMode.Bits(); err != nil {
-		errs = append(errs, err)
-	}
-	if err := c.validateExposure(); err != nil {
-		errs = append(errs, err)
-	}
+	_, _, listen := ListenAddress(c.Listen)
+	_, mode := c.SocketMode.Bits()
+	errs = append(errs, listen, mode, c.validateExposure())
 	if l := c.Prefill.Listener; l != "" {
 		if _, _, err := extproc.ParseListener(l); err != nil {
 			errs = append(errs, fmt.Errorf("prefill.listener %q: expected unix:///path or http://host:port", l))
@@ -158,9 +153,8 @@ func (c *Config) validateDurations() (errs []error) {
 	if c.Prefill.OverdueBase == 0 && c.Prefill.OverduePerToken == 0 {
 		errs = append(errs, errors.New("prefill.overdue_base 0s: expected more than 0, or prefill.overdue_per_token above 0: each prefill would be overdue at once"))
 	}
-	if _, err := c.Engines.TLS(); err != nil {
-		errs = append(errs, err)
-	}
+	_, err := c.Engines.TLS()
+	errs = append(errs, err)
 	if e := c.Engines.ReportInterval; e > 0 && e < leastReportInterval {
 		errs = append(errs, fmt.Errorf("engines.report_interval %s: expected at least %s, or 0 for no reports", e, leastReportInterval))
 	}
@@ -214,33 +208,20 @@ func (c *Config) validateWords() (errs []error) {
 	if _, err := telemetry.NewLogger(io.Discard, "info", c.Log.Format); err != nil || c.Log.Format == "" {
 		bad("log.format (--log-format) %q: expected text or json", c.Log.Format)
 	}
-	switch tokens.Mode(c.Tokens.Mode) {
-	case tokens.Auto, tokens.EstimateOnly, tokens.Off:
-	default:
+	if !slices.Contains([]tokens.Mode{tokens.Auto, tokens.EstimateOnly, tokens.Off}, tokens.Mode(c.Tokens.Mode)) {
 		bad("tokens.mode %q: expected auto, estimate or off", c.Tokens.Mode)
 	}
-	switch tokens.PictureMode(c.Tokens.Pictures) {
-	case tokens.AskPictures, tokens.EstimatePictures:
-	default:
+	if !slices.Contains([]tokens.PictureMode{tokens.AskPictures, tokens.EstimatePictures}, tokens.PictureMode(c.Tokens.Pictures)) {
 		bad("tokens.pictures %q: expected auto or estimate", c.Tokens.Pictures)
 	}
-	if err := c.Answer.FirstToken.Validate(); err != nil {
-		errs = append(errs, keyed("answer.", err)...)
-	}
-	if _, err := prefill.NamesOf(c.Routing.Headers); err != nil {
-		errs = append(errs, keyed("routing.headers: ", err)...)
-	}
-	return errs
+	_, err := prefill.NamesOf(c.Routing.Headers)
+	return slices.Concat(errs, keyed("answer.", c.Answer.FirstToken.Validate()), keyed("routing.headers: ", err))
 }
 
 // validateFiles reads the files that are named, as the start does.
 func (c *Config) validateFiles() (errs []error) {
-	if _, err := LegKey(c.Leg.KeyFile); err != nil {
-		errs = append(errs, err)
-	}
-	if err := c.Discovery.ValidateFiles(); err != nil {
-		errs = append(errs, err)
-	}
+	_, err := LegKey(c.Leg.KeyFile)
+	errs = append(errs, err, c.Discovery.ValidateFiles())
 	for _, f := range []struct{ key, name string }{
 		{"events.dynamo.nats.password_file", c.Events.Dynamo.NATS.PasswordFile},
 		{"tls.cert", c.TLS.Cert}, {"tls.key", c.TLS.Key}, {"tls.client_ca", c.TLS.ClientCA},

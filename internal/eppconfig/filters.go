@@ -90,7 +90,7 @@ func (x *labelParameters) selected(byLabel bool) (who selected, fault string) {
 		case e.Operator == "DoesNotExist" && len(e.Values) == 0:
 			parts = append(parts, "!"+e.Key)
 		default:
-			return selected{""}, fmt.Sprintf("matchExpressions: operator %q with %d values: expected In or NotIn with values, Exists or DoesNotExist without", clip(e.Operator), len(e.Values))
+			return selected{""}, fmt.Sprintf("matchExpressions: operator %q with %d values: expected In or NotIn with values, Exists or DoesNotExist without", strictyaml.Clip(e.Operator), len(e.Values))
 		}
 	}
 	who = selected{strings.Join(parts, ",")}
@@ -109,7 +109,7 @@ func (x *labelParameters) selected(byLabel bool) (who selected, fault string) {
 	}
 	for _, s := range texts {
 		if s != "" && !inLabels.MatchString(s) {
-			return selected{""}, fmt.Sprintf("%q: expected the name or the value of a label", clip(s))
+			return selected{""}, fmt.Sprintf("%q: expected the name or the value of a label", strictyaml.Clip(s))
 		}
 	}
 	return who, ""
@@ -121,7 +121,7 @@ func (c *Config) takeFilters(d *strictyaml.Document, f *file) (errs []error) {
 	filters, kinds, chosen := map[string]selected{}, map[string]string{}, false
 	for i := range f.Plugins {
 		p := &f.Plugins[i]
-		name := cmp.Or(p.Name, p.Type)
+		name := p.name()
 		at := fmt.Sprintf("plugins[%d].parameters", i)
 		who, fault := selectedBy(d, at, p)
 		filters[name], kinds[name] = who, p.Type
@@ -133,7 +133,7 @@ func (c *Config) takeFilters(d *strictyaml.Document, f *file) (errs []error) {
 	if len(whole) == 0 { // there all plugins are those of one profile
 		whole = []profile{{}}
 		for i := range f.Plugins {
-			whole[0].Plugins = append(whole[0].Plugins, ref{PluginRef: cmp.Or(f.Plugins[i].Name, f.Plugins[i].Type)})
+			whole[0].Plugins = append(whole[0].Plugins, ref{PluginRef: f.Plugins[i].name()})
 		}
 	}
 	for i := range whole {
@@ -193,9 +193,4 @@ func rulesOf(sides map[string]selected) (out []Rule) {
 
 // Roles returns the rules that say which pods of a pool serve and as what. None: the
 // configuration selects no workers by labels other than their role's.
-func (c *Config) Roles() []Rule {
-	if c == nil {
-		return nil
-	}
-	return c.roles
-}
+func (c *Config) Roles() []Rule { return c.roles }

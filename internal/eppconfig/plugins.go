@@ -52,7 +52,7 @@ func accepted() []row {
 			types: []string{"queue-scorer", "active-request-scorer", "running-requests-size-scorer", "kv-cache-utilization-scorer", "token-load-scorer", "load-aware-scorer", "inflight-load-producer"},
 			text:  "what is booked on a worker",
 		},
-		{types: []string{"local-syncer", "*-syncer"}, text: "replicas tell each other what they have booked, with one leg.key_file"},
+		{types: []string{"local-syncer", "*-syncer"}, text: ownReplicas},
 		{types: []string{"metrics-data-source", "core-metrics-extractor"}, text: "engines' reports of what they run"},
 		{types: []string{"endpoint-notification-source", "k8s-notification-source"}, text: "the pool's pods are watched"},
 		{types: []string{"lora-affinity-scorer"}, text: "an adapter's requests go to the workers that have loaded it"},
@@ -132,6 +132,7 @@ const (
 	noPriorities = "requests have no priorities here and do not wait in the picker: prefill.max_queued_isl_tokens refuses what would wait too long"
 	unknownOrder = "nothing is known here of it: load and overlap decide"
 	otherPaths   = "requests on other paths than OpenAI's completions and SGLang's /generate go to one worker, by load"
+	ownReplicas  = "replicas tell each other what they have booked, with one leg.key_file"
 	noDetector   = "prefill.max_queued_isl_tokens says when requests are refused"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/seed-60ae5743/baton/internal/strictyaml"
 )
 
-// Config is what Baton takes from a scheduler's configuration. A nil *Config is none.
+// Config is what Baton takes from a scheduler's configuration. The zero value is none.
 type Config struct {
 	splits   bool
 	profiles int // scheduling profiles
@@ -23,7 +23,8 @@ type Config struct {
 // Ignored is a part of the configuration that has no counterpart, and what Baton does instead.
 type Ignored struct{ Part, Instead string }
 
-// file is the form of the configuration. Parts of type any are not read.
+// file is the form of the configuration. Parts of type any are not read, and of those of type
+// strictyaml.Part only which plugins they use.
 type file struct {
 	APIVersion         string    `yaml:"apiVersion"`
 	Kind               string    `yaml:"kind"`
@@ -35,8 +36,9 @@ type file struct {
 	FeatureGates       []string  `yaml:"featureGates"`
 	DataLayer          dataLayer `yaml:"dataLayer"`
 	Data               dataLayer `yaml:"data"` // its name in the inference extension up to v1.4
-	FlowControl        any       `yaml:"flowControl"`
-	SaturationDetector any       `yaml:"saturationDetector"`
+
+	FlowControl        strictyaml.Part `yaml:"flowControl"`
+	SaturationDetector strictyaml.Part `yaml:"saturationDetector"`
 }
 
 type plugin struct {
@@ -44,6 +46,9 @@ type plugin struct {
 	Type       string          `yaml:"type"`
 	Parameters strictyaml.Part `yaml:"parameters"`
 }
+
+// name is what references call the plugin.
+func (p *plugin) name() string { return cmp.Or(p.Name, p.Type) }
 
 type profile struct {
 	Name    string `yaml:"name"`
@@ -59,20 +64,20 @@ type handler struct {
 // dataLayer says where what is known of the pool's pods comes from; only discovery may
 // name other workers than those pods. The rest is of the picker's replicas.
 type dataLayer struct {
-	InjectDefaults any       `yaml:"injectDefaults"`
-	Sources        any       `yaml:"sources"`
-	Discovery      discovery `yaml:"discovery"`
-	PeerDiscovery  any       `yaml:"peerDiscovery"`
-	CrossReplica   any       `yaml:"crossReplica"`
-	Syncer         any       `yaml:"crossReplicaSyncerPluginRef"`
-	SyncInterval   any       `yaml:"crossReplicaSyncInterval"`
-	PublishTimeout any       `yaml:"crossReplicaPublishTimeout"`
+	InjectDefaults any             `yaml:"injectDefaults"`
+	Sources        strictyaml.Part `yaml:"sources"`
+	Discovery      discovery       `yaml:"discovery"`
+	PeerDiscovery  strictyaml.Part `yaml:"peerDiscovery"`
+	CrossReplica   strictyaml.Part `yaml:"crossReplica"`
+	Syncer         strictyaml.Part `yaml:"crossReplicaSyncerPluginRef"`
+	SyncInterval   any             `yaml:"crossReplicaSyncInterval"`
+	PublishTimeout any             `yaml:"crossReplicaPublishTimeout"`
 }
 
 type discovery struct {
-	PluginRef any `yaml:"pluginRef"`
-	Endpoints any `yaml:"endpoints"`
-	Peers     any `yaml:"peers"`
+	PluginRef any             `yaml:"pluginRef"`
+	Endpoints any             `yaml:"endpoints"`
+	Peers     strictyaml.Part `yaml:"peers"`
 }
 
 type ref struct {
@@ -89,7 +94,7 @@ func apiVersions() []string {
 
 // Read reads a configuration. name is what faults call it; their lines in JSON are those of
 // its indented form, since KServe passes it in one line.
-func Read(name string, data []byte) (*Config, error) {
+func Read(name string, data []byte) (Config, error) {
 	var f file
 	var indented bytes.Buffer
 	if json.Indent(&indented, data, "", "  ") == nil {
@@ -98,9 +103,9 @@ func Read(name string, data []byte) (*Config, error) {
 	d := strictyaml.Form{}.Open(name, data)
 	places, _ := d.Read(&f)
 	if !places.Known() && d.Err() != nil {
-		return nil, d.Err()
+		return Config{}, d.Err()
 	}
-	c := &Config{profiles: len(f.SchedulingProfiles)}
+	c := Config{profiles: len(f.SchedulingProfiles)}
 	found := f.faults(name, places)
 	found = append(found, c.take(d, &f)...)
 	found = append(found, c.takeFilters(d, &f)...)
@@ -108,7 +113,7 @@ func Read(name string, data []byte) (*Config, error) {
 	found = append(found, f.refs()...)
 	err := places.InOrder(errors.Join(d.Err(), places.Explain(errors.Join(found...))))
 	if err != nil {
-		return nil, err
+		return Config{}, err
 	}
 	return c, nil
 }
@@ -124,10 +129,10 @@ func (f *file) faults(name string, places strictyaml.Places) (errs []error) {
 		}
 	}
 	if places.Given("apiVersion") && !slices.Contains(apiVersions(), f.APIVersion) {
-		bad("apiVersion %q: expected %s", clip(f.APIVersion), strings.Join(apiVersions(), " or "))
+		bad("apiVersion %q: expected %s", strictyaml.Clip(f.APIVersion), strings.Join(apiVersions(), " or "))
 	}
 	if places.Given("kind") && f.Kind != kindOfConfig {
-		bad("kind %q: expected %s", clip(f.Kind), kindOfConfig)
+		bad("kind %q: expected %s", strictyaml.Clip(f.Kind), kindOfConfig)
 	}
 	return errs
 }
@@ -138,7 +143,7 @@ func (c *Config) take(d *strictyaml.Document, f *file) (errs []error) {
 	for i := range f.Plugins {
 		p := &f.Plugins[i]
 		r, known := rowOf(p.Type)
-		place, used := stands[cmp.Or(p.Name, p.Type)]
+		place, used := stands[p.name()]
 		becomes, text := r.fate, r.text
 		switch {
 		case p.Type == "":
@@ -157,7 +162,7 @@ func (c *Config) take(d *strictyaml.Document, f *file) (errs []error) {
 		}
 		switch becomes {
 		case refused:
-			errs = append(errs, fmt.Errorf("plugins[%d].type %q is refused: %s", i, clip(p.Type), text))
+			errs = append(errs, fmt.Errorf("plugins[%d].type %q is refused: %s", i, strictyaml.Clip(p.Type), text))
 		case lacking:
 			c.lack(p.Type, text)
 		case same:
@@ -168,22 +173,43 @@ func (c *Config) take(d *strictyaml.Document, f *file) (errs []error) {
 }
 
 // stands says of each plugin that the configuration uses what Baton does in its place, where the
-// place alone says that it only orders workers or reads requests; else "". In a profile only a
-// scorer has a weight.
+// place alone says that it leaves no worker out; else "". In a profile only a scorer has a weight.
 func (f *file) stands() map[string]string {
 	at := map[string]string{}
-	for i := range f.SchedulingProfiles {
-		for _, r := range f.SchedulingProfiles[i].Plugins {
-			at[r.PluginRef] = ""
-			if r.Weight != (strictyaml.Part{}) {
-				at[r.PluginRef] = unknownOrder
+	put := func(text string, parts ...strictyaml.Part) {
+		for _, p := range parts {
+			for _, name := range p.Texts() {
+				at[name] = text
 			}
 		}
 	}
+	for _, l := range [...]*dataLayer{&f.DataLayer, &f.Data} {
+		put(unknownOrder, l.Sources)
+		put(ownReplicas, l.PeerDiscovery, l.CrossReplica, l.Syncer, l.Discovery.Peers)
+	}
+	put(noPriorities, f.FlowControl)
+	put(noDetector, f.SaturationDetector)
 	for _, r := range append(f.RequestHandler.Parsers, f.RequestHandler.Parser, f.Parser) {
 		at[r.PluginRef] = otherPaths
 	}
+	used := slices.Concat(f.profileRefs()...)
+	for _, r := range used {
+		at[r.PluginRef] = ""
+	}
+	for _, r := range used {
+		if r.Weight != (strictyaml.Part{}) {
+			at[r.PluginRef] = unknownOrder
+		}
+	}
 	return at
+}
+
+// profileRefs are the plugins of each profile.
+func (f *file) profileRefs() (out [][]ref) {
+	for i := range f.SchedulingProfiles {
+		out = append(out, f.SchedulingProfiles[i].Plugins)
+	}
+	return out
 }
 
 // takeParts does the same for what the configuration has beside its plugins.
@@ -193,10 +219,10 @@ func (c *Config) takeParts(f *file, places strictyaml.Places) (errs []error) {
 			errs = append(errs, fmt.Errorf("%s is refused: it names another source of workers: list them for --workers, or have --pool-name name their pool, and remove it", key))
 		}
 	}
-	if places.Given("flowControl") {
+	if f.FlowControl.Filled() {
 		c.lack("flowControl", noPriorities)
 	}
-	if places.Given("saturationDetector") {
+	if f.SaturationDetector.Filled() {
 		c.lack("saturationDetector", noDetector)
 	}
 	for i, gate := range f.FeatureGates {
@@ -206,7 +232,7 @@ func (c *Config) takeParts(f *file, places strictyaml.Places) (errs []error) {
 		case name == "flowControl":
 			c.lack(name, noPriorities)
 		case !slices.Contains([]string{"dataLayer", "prepareDataPlugins", "enableLegacyMetrics", "haPopulateNonLeaderDatastore"}, name):
-			errs = append(errs, fmt.Errorf("featureGates[%d] %q is refused: nothing is known here of what it turns on: remove it if all of the pool's workers may serve without it", i, clip(name)))
+			errs = append(errs, fmt.Errorf("featureGates[%d] %q is refused: nothing is known here of what it turns on: remove it if all of the pool's workers may serve without it", i, strictyaml.Clip(name)))
 		}
 	}
 	slices.SortFunc(c.ignored, func(a, b Ignored) int { return strings.Compare(a.Part, b.Part) })
@@ -216,23 +242,27 @@ func (c *Config) takeParts(f *file, places strictyaml.Places) (errs []error) {
 
 // lack notes that name has no counterpart, and what Baton does instead.
 func (c *Config) lack(name, instead string) {
-	c.ignored = append(c.ignored, Ignored{clip(name), instead})
+	c.ignored = append(c.ignored, Ignored{strictyaml.Clip(name), instead})
 }
 
-// refs returns a fault for each reference to a plugin that is not there.
+// refs returns a fault for each reference to a plugin that is not there, and for each plugin whose
+// name another one has: of two filters one would be lost.
 func (f *file) refs() (errs []error) {
-	names := map[string]bool{}
+	names := map[string]int{}
 	for i := range f.Plugins {
-		p := &f.Plugins[i]
-		names[cmp.Or(p.Name, p.Type)] = true
+		name := f.Plugins[i].name()
+		if at, taken := names[name]; taken && name != "" {
+			errs = append(errs, fmt.Errorf("plugins[%d].name %q: plugins[%d] has this name: expected one of its own, and references by it", i, strictyaml.Clip(name), at))
+		}
+		names[name] = i
 	}
 	check := func(key string, r ref) {
-		if !names[r.PluginRef] {
-			errs = append(errs, fmt.Errorf("%s.pluginRef %q: expected the name of one of plugins", key, clip(r.PluginRef)))
+		if _, there := names[r.PluginRef]; !there || r.PluginRef == "" {
+			errs = append(errs, fmt.Errorf("%s.pluginRef %q: expected the name of one of plugins", key, strictyaml.Clip(r.PluginRef)))
 		}
 	}
-	for i := range f.SchedulingProfiles {
-		for j, r := range f.SchedulingProfiles[i].Plugins {
+	for i, refs := range f.profileRefs() {
+		for j, r := range refs {
 			check(fmt.Sprintf("schedulingProfiles[%d].plugins[%d]", i, j), r)
 		}
 	}
@@ -248,14 +278,11 @@ func (f *file) refs() (errs []error) {
 }
 
 // Splits reports whether the configuration has prefill and decode on separate workers.
-func (c *Config) Splits() bool { return c != nil && c.splits }
+func (c *Config) Splits() bool { return c.splits }
 
 // Warning says in one line what has no effect, and names what has no counterpart, each
 // with what Baton does instead.
 func (c *Config) Warning() string {
-	if c == nil {
-		return ""
-	}
 	text := "Baton picks by its own policy (routing), so weights and parameters of the scheduler's plugins have no effect"
 	if len(c.roles) > 0 {
 		text += ", but for filters by labels"
@@ -271,18 +298,4 @@ func (c *Config) Warning() string {
 }
 
 // Ignored returns what has no counterpart, sorted and without doubles. The caller must not change it.
-func (c *Config) Ignored() []Ignored {
-	if c == nil {
-		return nil
-	}
-	return c.ignored
-}
-
-// clip bounds what is shown of a text that was read.
-func clip(s string) string {
-	const most = 60
-	if r := []rune(s); len(r) > most {
-		return string(r[:most]) + "…"
-	}
-	return s
-}
+func (c *Config) Ignored() []Ignored { return c.ignored }

@@ -7,17 +7,11 @@ import (
 	"time"
 )
 
-// limits bound the questions.
-type limits struct {
-	atOnce, perHost int
-	perSecond       int
-}
-
 // agenda says which worker is asked when. It is pure: it reads no clock. Not safe for
 // concurrent use.
 type agenda struct {
-	limits
 	pace
+	cfg      *Config             // has the limits
 	subjects map[string]*subject // by the key of the inner source
 	free     time.Time           // no question may begin before
 	running  int
@@ -25,9 +19,9 @@ type agenda struct {
 	hosts    map[string]int
 }
 
-func newAgenda(l limits, refresh, retry time.Duration, seed uint64) *agenda {
+func newAgenda(cfg *Config, seed uint64) *agenda {
 	return &agenda{
-		limits: l, pace: pace{refresh: refresh, retry: retry, rng: rand.New(rand.NewPCG(seed, 2))},
+		cfg: cfg, pace: pace{refresh: cfg.Refresh, retry: cfg.Retry, rng: rand.New(rand.NewPCG(seed, 2))},
 		subjects: map[string]*subject{}, hosts: map[string]int{},
 	}
 }
@@ -49,7 +43,7 @@ func (a *agenda) follow(targets map[string]Target, now time.Time) {
 			fresh = append(fresh, s)
 		}
 	}
-	within := time.Second * time.Duration(len(fresh)-1) / time.Duration(a.perSecond)
+	within := time.Second * time.Duration(len(fresh)-1) / time.Duration(a.cfg.PerSecond)
 	for _, s := range fresh {
 		s.due = now.Add(time.Duration(a.rng.Int64N(int64(max(within, 0)) + 1)))
 	}
@@ -59,7 +53,7 @@ func (a *agenda) follow(targets map[string]Target, now time.Time) {
 // returns nil and the time of the next call; a zero time means after the next change or
 // answer.
 func (a *agenda) begin(now time.Time) (next *subject, again time.Time) {
-	if a.running >= a.atOnce {
+	if a.running >= a.cfg.AtOnce {
 		return nil, time.Time{}
 	}
 	for _, s := range a.subjects {
@@ -77,7 +71,7 @@ func (a *agenda) begin(now time.Time) (next *subject, again time.Time) {
 	if again.After(now) {
 		return nil, again
 	}
-	a.free = now.Add(time.Second / time.Duration(a.perSecond))
+	a.free = now.Add(time.Second / time.Duration(a.cfg.PerSecond))
 	next.asking = true
 	a.count(next, 1)
 	return next, time.Time{}
@@ -95,10 +89,10 @@ func (s *subject) before(o *subject) bool {
 // answer the last time get half of the places, so that those which hang do not keep the
 // others waiting.
 func (a *agenda) may(s *subject) bool {
-	if s.asking || a.hosts[s.host] >= a.perHost {
+	if s.asking || a.hosts[s.host] >= a.cfg.PerHost {
 		return false
 	}
-	return s.failures == 0 || a.doubtful < max(a.atOnce/2, 1)
+	return s.failures == 0 || a.doubtful < max(a.cfg.AtOnce/2, 1)
 }
 
 // ended makes room after a question of s; it must be called before s takes the answer.

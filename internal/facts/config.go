@@ -65,8 +65,6 @@ func (c Config) withDefaults() Config {
 	if c.Counted == nil {
 		c.Counted = func(error) {}
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return c
 }

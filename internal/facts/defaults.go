@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -47,24 +48,16 @@ const DefaultKVEventsPort = 5557
 
 // WithDefaults returns d with each zero field as documented.
 func (d Defaults) WithDefaults() Defaults {
-	if d.Engine == "" {
-		d.Engine = string(engine.Auto)
-	}
-	if d.KVEvents == "" {
-		d.KVEvents = EventsAuto
-	}
-	if d.KVEventsPort == 0 {
-		d.KVEventsPort = DefaultKVEventsPort
-	}
+	d.Engine = cmp.Or(d.Engine, string(engine.Auto))
+	d.KVEvents = cmp.Or(d.KVEvents, EventsAuto)
+	d.KVEventsPort = cmp.Or(d.KVEventsPort, DefaultKVEventsPort)
 	return d
 }
 
 // Validate returns every fault of d, joined, or nil.
 func (d Defaults) Validate() error {
-	var errs []error
-	if _, err := engine.ParseKind(d.Engine); err != nil {
-		errs = append(errs, err)
-	}
+	_, err := engine.ParseKind(d.Engine)
+	errs := []error{err}
 	for _, n := range []struct {
 		name    string
 		v, most int

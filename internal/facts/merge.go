@@ -155,7 +155,7 @@ func (m *merger) events(tried *Trial) {
 	case m.d.KVEvents == EventsOff:
 	case kv.Port != 0 && kv.BlockSize != 0 && w.BlockSize != 0 && kv.BlockSize != w.BlockSize:
 		m.note("its engine publishes KV events in blocks of %d tokens, and block_size says %d: its events are not used; leave block_size out, or set it to %d", kv.BlockSize, w.BlockSize, kv.BlockSize)
-	case dials(w, &kv): // whoever it dials has them: events.bind
+	case dials(ipOf(w), &kv): // whoever it dials has them: events.bind
 	case kv.Port != 0 && !kv.Exact:
 		w.KVEvents = worker.KVEvents{
 			Host: cmp.Or(kv.Host, ipOf(w)), Port: m.shifted(int(kv.Port)), ReplayPort: m.shifted(int(kv.ReplayPort)), Topic: kv.Topic,
@@ -219,10 +219,10 @@ func eventsAddress(w *worker.Worker, d Defaults) string {
 	return net.JoinHostPort(ipOf(w), strconv.Itoa(int(port)))
 }
 
-// dials reports whether the engine dials whoever takes its KV events: vLLM and SGLang do
-// where their endpoint names a host.
-func dials(w *worker.Worker, kv *engine.KVEvents) bool {
-	return kv.Port != 0 && kv.Host != "" && kv.Host != ipOf(w) && kv.Ranks == nil // ranks that differ are bound
+// dials reports whether an engine at the host own dials whoever takes its KV events: vLLM and
+// SGLang do where their endpoint names a host.
+func dials(own string, kv *engine.KVEvents) bool {
+	return kv.Port != 0 && kv.Host != "" && kv.Host != own && !kv.Listens && kv.Ranks == nil // ranks that differ are bound
 }
 
 func ipOf(w *worker.Worker) string { return w.Endpoint.AddrPort().Addr().String() }

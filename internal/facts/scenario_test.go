@@ -263,11 +263,11 @@ type agendaScenario struct {
 func (s *agendaScenario) do(t *testing.T, d *datadriven.TestData) string {
 	switch d.Cmd {
 	case "new":
-		l := limits{atOnce: 16, perHost: 2, perSecond: 100}
-		d.MaybeScanArgs(t, "at_once", &l.atOnce)
-		d.MaybeScanArgs(t, "per_host", &l.perHost)
-		d.MaybeScanArgs(t, "per_second", &l.perSecond)
-		s.a = newAgenda(l, duration(t, d, "refresh", time.Minute), duration(t, d, "retry", time.Second), 1)
+		cfg := Config{Refresh: duration(t, d, "refresh", time.Minute), Retry: duration(t, d, "retry", time.Second)}.withDefaults()
+		d.MaybeScanArgs(t, "at_once", &cfg.AtOnce)
+		d.MaybeScanArgs(t, "per_host", &cfg.PerHost)
+		d.MaybeScanArgs(t, "per_second", &cfg.PerSecond)
+		s.a = newAgenda(&cfg, 1)
 		s.start = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 		s.now = s.start
 		return ""

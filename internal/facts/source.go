@@ -82,7 +82,7 @@ func New(cfg Config) (*Source, error) {
 	}
 	return &Source{
 		cfg: cfg, reader: reader, kick: make(chan struct{}, 1),
-		agenda: newAgenda(limits{atOnce: cfg.AtOnce, perHost: cfg.PerHost, perSecond: cfg.PerSecond}, cfg.Refresh, cfg.Retry, seed),
+		agenda: newAgenda(&cfg, seed),
 		made:   map[string]composed{}, sent: map[worker.ID]struct{}{}, away: map[worker.ID]struct{}{},
 		wanted: map[worker.ID]struct{}{}, rows: map[worker.ID]Row{},
 	}, nil

@@ -49,7 +49,7 @@ func rowOf(x *subject) Row {
 	}
 	t, kv := x.reading.Tried, x.reading.Facts.KV
 	switch {
-	case kv.Port != 0 && kv.Host != "" && kv.Host != x.host:
+	case dials(x.host, &kv):
 		r.Events = "its engine dials " + net.JoinHostPort(kv.Host, strconv.Itoa(int(kv.Port))) + " to publish: events.bind takes such events"
 	case t.Found:
 		r.Events = "its engine does not say whether it publishes; a publisher is at " + t.At

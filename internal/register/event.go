@@ -22,8 +22,8 @@ var phaseNames = [...]string{away: "away", announced: "announced", draining: "dr
 
 func (p phase) String() string { return phaseNames[p] }
 
-// event is what the machine is told.
-type event interface{ isEvent() }
+// event is what the machine is told: one of the types below.
+type event any
 
 type (
 	// tick says only that time has passed.
@@ -56,15 +56,6 @@ type (
 	term  struct{ known bool }
 	hurry struct{}
 )
-
-func (tick) isEvent()        {}
-func (healthAsked) isEvent() {}
-func (refreshed) isEvent()   {}
-func (counted) isEvent()     {}
-func (held) isEvent()        {}
-func (lost) isEvent()        {}
-func (term) isEvent()        {}
-func (hurry) isEvent()       {}
 
 // verb is what the machine asks the runner to do.
 type verb uint8

@@ -364,7 +364,7 @@ func (m *machine) compose(now time.Time) {
 	if m.life == 0 || m.another || !sameLife(rec, m.rec) {
 		m.life++
 		m.another = false
-	} else if m.phase == announced && sameRecord(rec, m.rec) {
+	} else if m.phase == announced && rec.Equal(&m.rec) {
 		return
 	}
 	m.phase, m.why = announced, ""

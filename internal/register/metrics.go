@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/seed-60ae5743/baton/internal/register/engine"
@@ -26,27 +27,22 @@ const metricPrefix = "baton_register_"
 
 func newMetrics(state func() State) *metrics {
 	reg := prometheus.NewRegistry()
+	with := promauto.With(reg)
 	counter := func(name, help string) prometheus.Counter {
-		c := prometheus.NewCounter(prometheus.CounterOpts{Name: metricPrefix + name, Help: help})
-		reg.MustRegister(c)
-		return c
+		return with.NewCounter(prometheus.CounterOpts{Name: metricPrefix + name, Help: help})
 	}
 	counters := func(name, help, label string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + name, Help: help}, []string{label})
-		reg.MustRegister(c)
-		return c
+		return with.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + name, Help: help}, []string{label})
 	}
 	gauge := func(name, help string, value func(State) float64) {
-		reg.MustRegister(prometheus.NewGaugeFunc(
-			prometheus.GaugeOpts{Name: metricPrefix + name, Help: help}, func() float64 { return value(state()) }))
+		with.NewGaugeFunc(prometheus.GaugeOpts{Name: metricPrefix + name, Help: help}, func() float64 { return value(state()) })
 	}
 	gauge("announced", "1 while there is a record that the registry should hold.", func(s State) float64 { return one(s.Record != nil) })
 	gauge("held", "1 while the registry holds the latest record.", func(s State) float64 { return one(s.Held) })
 	gauge("draining", "1 while the worker drains.", func(s State) float64 { return one(s.Phase == draining.String()) })
 	gauge("engine_healthy", "1 while the engine's health is good.", func(s State) float64 { return one(s.Healthy) })
-	reg.MustRegister(prometheus.NewCounterFunc(
-		prometheus.CounterOpts{Name: metricPrefix + "lives_total", Help: "Lives of the engine that were announced."},
-		func() float64 { return float64(state().Life) }))
+	with.NewCounterFunc(prometheus.CounterOpts{Name: metricPrefix + "lives_total", Help: "Lives of the engine that were announced."},
+		func() float64 { return float64(state().Life) })
 	m := &metrics{
 		page:            promhttp.HandlerFor(reg, promhttp.HandlerOpts{}),
 		withdrawals:     counters("withdrawals_total", "Records that were withdrawn.", "reason"),

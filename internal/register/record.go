@@ -224,6 +224,9 @@ func kvEvents(o Override, f engine.Facts, own netip.Addr, w *worker.Worker) (k w
 		return worker.KVEvents{}, []string{"no KV events are used: " + f.KV.Fault}
 	case k.Port == 0:
 		return worker.KVEvents{}, nil
+	case o.KVPort == 0 && len(hosts) == 0 && dials(&f.KV, own):
+		return worker.KVEvents{}, []string{fmt.Sprintf("the engine sends its KV events to %s:%d, the host in its --kv-events-config, and listens nowhere: "+
+			"they are used by plugins that listen there (events.bind); else give it \"endpoint\":\"tcp://*:PORT\"", k.Host, k.Port)}
 	case told != 0 && told != w.BlockSize:
 		return worker.KVEvents{}, []string{fmt.Sprintf("the engine publishes KV events in blocks of %d tokens, and --block-size is %d: "+
 			"its events are not used; leave --block-size out, or give it %d", told, w.BlockSize, told)}
@@ -235,16 +238,20 @@ func kvEvents(o Override, f engine.Facts, own netip.Addr, w *worker.Worker) (k w
 	return k.Placed(w.DPSize, hosts...), warnings
 }
 
+// dials reports whether the engine certainly dials whoever takes its KV events: vLLM and SGLang do
+// where their endpoint names a host. At an address of another machine vLLM may also listen, by
+// "tcp://*:0".
+func dials(k *engine.KVEvents, own netip.Addr) bool {
+	if k.Host == "" || k.Host == own.String() || k.Listens {
+		return false
+	}
+	at, err := netip.ParseAddr(k.Host)
+	return err != nil || at.IsLoopback() != own.IsLoopback() || !k.Exact
+}
+
 // sameLife reports whether one record may follow the other under one instance id: whether
 // all fields are equal on which the index and the load book depend.
 func sameLife(a, b worker.Worker) bool {
 	return a.Engine == b.Engine && a.Role == b.Role && a.Endpoint == b.Endpoint &&
 		a.DPSize == b.DPSize && a.EngineRank == b.EngineRank && a.PortPerRank == b.PortPerRank && a.BlockSize == b.BlockSize && a.Eagle == b.Eagle
-}
-
-func sameRecord(a, b worker.Worker) bool {
-	return sameLife(a, b) && slices.Equal(a.Models, b.Models) && slices.Equal(a.Adapters, b.Adapters) && a.Namespace == b.Namespace && a.Deployment == b.Deployment &&
-		a.CapacityBlocks == b.CapacityBlocks && a.MaxModelLen == b.MaxModelLen && a.Bootstrap.Equal(b.Bootstrap) && a.KVEvents.Equal(b.KVEvents) && a.ModelFiles == b.ModelFiles &&
-		a.Pair == b.Pair && a.AcceptsAggregated == b.AcceptsAggregated && a.HeaderOverrides == b.HeaderOverrides && a.Draining == b.Draining &&
-		a.SameTaints(&b) && a.KVTransfer == b.KVTransfer
 }

@@ -178,6 +178,45 @@ func TestEveryFlagBeatsTheEngine(t *testing.T) {
 	require.True(t, got.KVEvents.IsZero())
 }
 
+// TestAnEngineThatDialsWithItsKVEventsListensNowhere: a record that named the host which it dials
+// would have plugins ask there, and not listen for it (events.bind).
+func TestAnEngineThatDialsWithItsKVEventsListensNowhere(t *testing.T) {
+	at := netip.MustParseAddrPort("10.0.0.7:8000")
+	for _, c := range []struct {
+		engine worker.Engine
+		host   string
+		dials  bool
+	}{
+		{worker.VLLM, "picker.llm-d.svc", true},
+		{worker.VLLM, "127.0.0.1", true},
+		{worker.VLLM, "10.0.0.9", false}, // of tcp://*:0, perhaps
+		{worker.VLLM, "10.0.0.7", false},
+		{worker.VLLM, "", false},
+		{worker.SGLang, "picker.llm-d.svc", true},
+		{worker.SGLang, "10.0.0.9", true},
+	} {
+		f := engine.Facts{Engine: c.engine, Models: []string{"m"}, BlockSize: 16}
+		f.KV.KVEvents, f.KV.Exact = worker.KVEvents{Host: c.host, Port: 5557}, c.engine == worker.VLLM
+		got, warnings, err := compose(Override{}, f, nil, at)
+		require.NoError(t, err)
+		require.Equal(t, c.dials, got.KVEvents.IsZero(), c)
+		require.Equal(t, c.dials, len(warnings) == 1, c)
+		if c.dials {
+			require.Contains(t, warnings[0], "the host in its --kv-events-config")
+			require.Contains(t, warnings[0], "events.bind")
+		}
+		f.KV.Listens = true
+		got, _, err = compose(Override{}, f, nil, at)
+		require.NoError(t, err)
+		require.False(t, got.KVEvents.IsZero(), c)
+		f.KV.Listens = false
+		got, warnings, err = compose(Override{KVPort: 5600, KVHosts: []string{"relay"}}, f, nil, at)
+		require.NoError(t, err)
+		require.Empty(t, warnings)
+		require.Equal(t, worker.KVEvents{Host: "relay", Port: 5600}, got.KVEvents, "a relay's port is told")
+	}
+}
+
 func TestAPrefillWorkerOfVLLMNeedsNoBootstrap(t *testing.T) {
 	f := engine.Facts{Engine: worker.VLLM, Models: []string{"m"}, BlockSize: 16}
 	w, _, err := compose(Override{Role: worker.Prefill}, f, nil, netip.MustParseAddrPort("10.0.0.7:8000"))
@@ -234,7 +273,7 @@ func TestWhatChangesARecordAndWhatEndsALife(t *testing.T) {
 		}
 		var a, b worker.Worker
 		change(t, reflect.ValueOf(&b).Elem().Field(i))
-		require.False(t, sameRecord(a, b), name)
+		require.False(t, a.Equal(&b), name)
 		require.Equal(t, !ends[name], sameLife(a, b), name)
 	}
 }

@@ -55,9 +55,8 @@ func (c *Config) Validate() error {
 			errs = append(errs, k.check(c)...)
 		}
 	}
-	if _, err := c.InNetworks(); err != nil {
-		errs = append(errs, err)
-	}
+	_, err := c.InNetworks()
+	errs = append(errs, err)
 	if c.Cache != "" && !slices.ContainsFunc(kinds, func(k kind) bool { return k.away && k.given(c) }) {
 		errs = append(errs, fmt.Errorf("discovery.cache (--discovery-cache): expected %s, too", keys(func(k kind) bool { return k.away })))
 	}

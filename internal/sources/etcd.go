@@ -25,7 +25,7 @@ const etcdKey = "discovery.etcd.endpoints (--etcd-endpoints)"
 
 func ofEtcd(d *Config) bool { return len(d.Etcd.Endpoints) > 0 }
 
-// checkEtcd returns the faults of the settings of etcd.
+// checkEtcd returns the faults of the settings of etcd, and of Dynamo's layout in it.
 func checkEtcd(d *Config) (errs []error) {
 	e := &d.Etcd
 	bad := func(text string) { errs = append(errs, errors.New(text)) }
@@ -36,7 +36,7 @@ func checkEtcd(d *Config) (errs []error) {
 		{"discovery.etcd.username (--etcd-user)", e.Username != ""}, {"discovery.etcd.ca (--etcd-cacert)", e.CA != ""},
 		{"discovery.etcd.cert (--etcd-cert)", e.Cert != ""}, {"discovery.etcd.key (--etcd-key)", e.Key != ""},
 		{"discovery.etcd.server_name (--etcd-server-name)", e.ServerName != ""},
-		{"discovery.etcd.password_file (--etcd-password-file)", e.PasswordFile != ""},
+		{"discovery.etcd.password_file (--etcd-password-file)", e.PasswordFile != ""}, {"discovery.dynamo", d.Dynamo},
 	} {
 		if f.set && !ofEtcd(d) {
 			bad(f.key + ": expected " + etcdKey + ", too")
@@ -47,14 +47,6 @@ func checkEtcd(d *Config) (errs []error) {
 	}
 	if (e.Cert == "") != (e.Key == "") {
 		bad("discovery.etcd: expected both cert and key, or neither")
-	}
-	return errs
-}
-
-// checkDynamo returns the faults of the settings of Dynamo's layout.
-func checkDynamo(d *Config) (errs []error) {
-	if d.Dynamo && !ofEtcd(d) {
-		errs = append(errs, errors.New("discovery.dynamo: expected "+etcdKey+", too"))
 	}
 	return errs
 }

@@ -28,7 +28,7 @@ type kind struct {
 var kinds = []kind{
 	{name: "file", key: "discovery.file (--workers)", given: func(d *Config) bool { return d.File != "" }, open: openFile},
 	{name: "etcd", key: etcdKey, away: true, given: ofEtcd, check: checkEtcd, files: etcdFiles, shown: etcdShown, open: openEtcd},
-	{name: "dynamo", away: true, given: func(d *Config) bool { return d.Dynamo && ofEtcd(d) }, check: checkDynamo, open: openDynamo},
+	{name: "dynamo", away: true, given: func(d *Config) bool { return d.Dynamo && ofEtcd(d) }, open: openDynamo},
 	{name: "kubernetes", key: "discovery.kubernetes", away: true, given: func(d *Config) bool { return len(d.Kubernetes) > 0 }, check: checkPools, shown: poolsShown, open: openPools},
 }
 

@@ -83,8 +83,8 @@ func TestWhatBelongsTogetherIsAskedFor(t *testing.T) {
 	require.EqualError(t, errors.Join(c.Needed(), c.Validate()), `discovery.file (--workers), discovery.etcd.endpoints (--etcd-endpoints) or discovery.kubernetes: expected at least one of them: they list the workers
 discovery.etcd.username (--etcd-user): expected discovery.etcd.endpoints (--etcd-endpoints), too
 discovery.etcd.cert (--etcd-cert): expected discovery.etcd.endpoints (--etcd-endpoints), too
+discovery.dynamo: expected discovery.etcd.endpoints (--etcd-endpoints), too
 discovery.etcd: expected both username and password_file, or neither
 discovery.etcd: expected both cert and key, or neither
-discovery.dynamo: expected discovery.etcd.endpoints (--etcd-endpoints), too
 discovery.cache (--discovery-cache): expected discovery.etcd.endpoints (--etcd-endpoints) or discovery.kubernetes, too`)
 }

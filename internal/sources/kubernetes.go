@@ -83,32 +83,28 @@ func (k *KubernetesConfig) Source() (kubernetes.Config, error) {
 // source is Source; each fault begins with its key.
 func (k *KubernetesConfig) source() (c kubernetes.Config, faults []error) {
 	c = kubernetes.Config{Namespace: k.Namespace, Pool: k.Pool, Group: k.Group, KVGroupLabel: k.KVGroupLabel}
-	for _, s := range []struct {
-		key, text string
-		to        *map[string]string
-	}{{"selector", k.Selector, &c.Selector}, {"prefill_selector", k.PrefillSelector, &c.PrefillSelector}} {
-		if s.text == "" {
-			continue
+	selector := func(key, text string) map[string]string {
+		if text == "" {
+			return nil
 		}
-		labels, err := kubernetes.ParseSelector(s.text)
+		labels, err := kubernetes.ParseSelector(text)
 		if err != nil {
-			faults = append(faults, fmt.Errorf("%s: %w", s.key, err))
+			faults = append(faults, fmt.Errorf("%s: %w", key, err))
 		}
-		*s.to = labels
+		return labels
 	}
-	for _, s := range []struct {
-		key   string
-		ports []int
-		to    *[]uint16
-	}{{"target_ports", k.TargetPorts, &c.Ports}, {"prefill_target_ports", k.PrefillTargetPorts, &c.PrefillPorts}} {
-		for _, p := range s.ports {
+	ports := func(key string, list []int) (out []uint16) {
+		for _, p := range list {
 			if p < 1 || p > 65535 {
-				faults = append(faults, fmt.Errorf("%s: %d: expected ports from 1 to 65535", s.key, p))
+				faults = append(faults, fmt.Errorf("%s: %d: expected ports from 1 to 65535", key, p))
 				continue
 			}
-			*s.to = append(*s.to, uint16(p)) //nolint:gosec // checked above
+			out = append(out, uint16(p)) //nolint:gosec // checked above
 		}
+		return out
 	}
+	c.Selector, c.PrefillSelector = selector("selector", k.Selector), selector("prefill_selector", k.PrefillSelector)
+	c.Ports, c.PrefillPorts = ports("target_ports", k.TargetPorts), ports("prefill_target_ports", k.PrefillTargetPorts)
 	rules, err := k.rules()
 	if err != nil {
 		faults = append(faults, err)

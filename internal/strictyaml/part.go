@@ -32,3 +32,17 @@ func (p Part) Scalar(key string) (string, bool) {
 	}
 	return "", false
 }
+
+// Filled reports whether there is a value.
+func (p Part) Filled() bool { return p.node != nil && !isNull(p.node) }
+
+// Texts returns the text of each scalar in the part, without quotes, also of keys.
+func (p Part) Texts() (out []string) {
+	if p.node == nil {
+		return nil
+	}
+	for _, n := range ast.Filter(ast.StringType, p.node) {
+		out = append(out, textOf(n))
+	}
+	return out
+}

@@ -302,8 +302,8 @@ func tooDeep(data []byte) int {
 	return 0
 }
 
-// clip bounds what is shown of a file.
-func clip(s string) string {
+// Clip bounds what is shown of a file: the first line, at most 60 characters of it.
+func Clip(s string) string {
 	s, _, _ = strings.Cut(s, "\n")
 	const most = 60
 	if r := []rune(s); len(r) > most {
@@ -334,7 +334,7 @@ func (r *reader) settle(n ast.Node) ast.Node {
 		case *ast.AliasNode:
 			to, ok := r.anchors[x.Value.GetToken().Value]
 			if !ok {
-				r.fault(n, "alias %s: expected an anchor of that name, or quotes if it is text", clip(x.String()))
+				r.fault(n, "alias %s: expected an anchor of that name, or quotes if it is text", Clip(x.String()))
 				return nil
 			}
 			n = to

@@ -40,15 +40,11 @@ var (
 )
 
 const (
-	otherIndent  = "this line is indented otherwise than its neighbours"
-	keyAndValue  = `expected "key: value", with a space after the colon`
-	openers      = "[{"
-	closers      = "]}"
-	notAllowed   = "value is not allowed in this context"
-	invalidKey   = "found an invalid key for this map"
-	notMapping   = "non-map value is specified"
-	unexpected   = "unexpected key name"
-	strayMapping = "mapping value is not allowed in this context"
+	otherIndent = "this line is indented otherwise than its neighbours"
+	openers     = "[{"
+	closers     = "]}"
+	notAllowed  = "value is not allowed in this context"
+	notMapping  = "non-map value is specified"
 )
 
 // plainly says what the parser's message means for the token that it stopped at, and on
@@ -56,11 +52,11 @@ const (
 func plainly(lines [][]byte, tk *token.Token, msg string) (line int, text string) {
 	line = tk.Position.Line
 	switch {
-	case (strings.HasPrefix(msg, invalidKey) || strings.HasPrefix(msg, notAllowed) || wantsOne.MatchString(msg)) && line <= len(lines) && bareAddress.Match(lines[line-1]):
+	case (strings.HasPrefix(msg, "found an invalid key for this map") || strings.HasPrefix(msg, notAllowed) || wantsOne.MatchString(msg)) && line <= len(lines) && bareAddress.Match(lines[line-1]):
 		return line, "an address that begins with [ or with a colon: put it in quotes"
 	case strings.HasPrefix(msg, "found character '\t'"), strings.HasPrefix(msg, "tab character"):
 		return line, "a tab: YAML is indented with spaces"
-	case strings.HasPrefix(msg, strayMapping):
+	case strings.HasPrefix(msg, "mapping value is not allowed in this context"):
 		if more := strings.Count(strings.TrimSpace(tk.Origin), "\n"); more > 0 { // a value that a later line goes on with
 			return line + more, otherIndent
 		}
@@ -69,8 +65,8 @@ func plainly(lines [][]byte, tk *token.Token, msg string) (line int, text string
 		return line, misplaced(lines, line, tk.Value)
 	case strings.HasPrefix(msg, notMapping) && tk.Value == "-":
 		return line, `an item of a list: expected "key: value", as on the lines around it`
-	case strings.HasPrefix(msg, notMapping), strings.HasPrefix(msg, unexpected):
-		return line, keyAndValue
+	case strings.HasPrefix(msg, notMapping), strings.HasPrefix(msg, "unexpected key name"):
+		return line, `expected "key: value", with a space after the colon`
 	}
 	return line, unfinished(tk.Value, msg)
 }

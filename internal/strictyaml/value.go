@@ -136,7 +136,7 @@ func describe(n ast.Node) string {
 	case *ast.SequenceNode:
 		return "a list"
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
-		return clip(textOf(n))
+		return Clip(textOf(n))
 	case *ast.NullNode:
 		return "no value"
 	case *ast.AliasNode:
@@ -146,7 +146,7 @@ func describe(n ast.Node) string {
 	case *ast.TagNode:
 		return "a tag"
 	}
-	return strconv.Quote(clip(textOf(n)))
+	return strconv.Quote(Clip(textOf(n)))
 }
 
 // textOf is a scalar as it was written, without quotes.
@@ -218,7 +218,7 @@ func (r *reader) wrong(n ast.Node, key string, t reflect.Type) {
 func (r *reader) duration(n ast.Node, key string, v reflect.Value) {
 	text := textOf(n)
 	d, err := time.ParseDuration(text)
-	if _, isMapping := n.(*ast.MappingNode); err != nil || isMapping || describe(n) == "a list" {
+	if err != nil || compound(n) {
 		r.wrong(n, key, v.Type())
 		return
 	}
@@ -349,7 +349,7 @@ func (r *reader) mapping(n ast.Node, key string, v reflect.Value) {
 		case known:
 			r.value(value, join(key, name), v.Field(i))
 		case !r.form.PassOver && !r.gone(join(key, name)):
-			r.fault(at, "%s: there is no such key%s", join(key, clip(name)), r.hint(key, name, v.Type()))
+			r.fault(at, "%s: there is no such key%s", join(key, Clip(name)), r.hint(key, name, v.Type()))
 		}
 	})
 }
@@ -385,7 +385,7 @@ func (r *reader) entries(m *ast.MappingNode, key string, each func(name string, 
 	first := make(map[string]int)
 	for _, kv := range m.Values {
 		if _, text := kv.Key.(*ast.StringNode); r.form.Exact && !text {
-			r.fault(kv.Key, "%s: expected a key that is text, in quotes if it looks like something else", join(key, clip(textOf(kv.Key))))
+			r.fault(kv.Key, "%s: expected a key that is text, in quotes if it looks like something else", join(key, Clip(textOf(kv.Key))))
 			continue
 		}
 		if kv.Key.IsMergeKey() {
@@ -393,7 +393,7 @@ func (r *reader) entries(m *ast.MappingNode, key string, each func(name string, 
 		}
 		name, l := textOf(kv.Key), lineOf(kv.Key)
 		if before := first[name]; before != 0 {
-			r.faultAt(l, "%s: this key stands on line %d already", join(key, clip(name)), before)
+			r.faultAt(l, "%s: this key stands on line %d already", join(key, Clip(name)), before)
 			continue
 		}
 		first[name] = l

@@ -54,12 +54,8 @@ func (w *writer) item(s openai.Span) {
 		w.answer(w.text(m["call_id"]), w.text(m["output"]))
 	case w.given(kind) && !w.is(kind, "message"), m["content"].End == 0:
 		w.refuse()
-	case w.is(m["role"], "user"):
-		w.message("user")
-		w.parts(m["content"], "input_text", "text")
-		w.put("}")
-	case w.is(m["role"], "system") && w.written == 0:
-		w.message("system")
+	case w.is(m["role"], "user"), w.is(m["role"], "system") && w.written == 0:
+		w.message(string(w.text(m["role"])))
 		w.parts(m["content"], "input_text", "text")
 		w.put("}")
 	case w.is(m["role"], "assistant"):

@@ -1,6 +1,7 @@
 package ask
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -189,30 +190,43 @@ func Telling(host string) string {
 	return host
 }
 
-// Models reads the ids in an answer of /v1/models. adapters are those with a parent:
-// LoRA adapters, in vLLM and SGLang alike. length is the greatest max_model_len, 0 if
-// there is none.
-func Models(body []byte) (models, adapters []string, length uint32, err error) {
+// List is what an answer of /v1/models lists.
+type List struct {
+	Names    []string
+	Adapters []string // those with a parent: LoRA adapters, in vLLM and SGLang alike
+	Length   uint32   // the greatest max_model_len; 0: there is none
+	Root     string   // the path that the first model that is no adapter was loaded from; "": not said
+	Owners   []string // of the models
+}
+
+// Models reads an answer of /v1/models.
+func Models(body []byte) (l List, err error) {
 	var list struct {
 		Data []struct {
-			ID     string  `json:"id"`
-			Parent *string `json:"parent"`
-			Length *uint32 `json:"max_model_len"`
+			ID      string  `json:"id"`
+			Root    string  `json:"root"`
+			Parent  *string `json:"parent"`
+			Length  *uint32 `json:"max_model_len"`
+			OwnedBy string  `json:"owned_by"`
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, nil, 0, fmt.Errorf("expected a JSON list of models: %w", err)
+		return l, fmt.Errorf("expected a JSON list of models: %w", err)
 	}
 	for _, m := range list.Data {
-		if m.ID == "" || slices.Contains(models, m.ID) {
+		l.Owners = append(l.Owners, m.OwnedBy)
+		if m.Parent == nil {
+			l.Root = cmp.Or(l.Root, m.Root)
+		}
+		if m.ID == "" || slices.Contains(l.Names, m.ID) {
 			continue
 		}
-		models, length = append(models, m.ID), max(length, Or0(m.Length))
+		l.Names, l.Length = append(l.Names, m.ID), max(l.Length, Or0(m.Length))
 		if Or0(m.Parent) != "" {
-			adapters = append(adapters, m.ID)
+			l.Adapters = append(l.Adapters, m.ID)
 		}
 	}
-	return models, adapters, length, nil
+	return l, nil
 }
 
 // StartTime returns process_start_time_seconds as it is written, or "".
@@ -253,22 +267,4 @@ func TCPEndpoint(endpoint string) (host string, port uint16) {
 		return "", 0
 	}
 	return host, uint16(n)
-}
-
-// OwnedBy reports whether an answer of /v1/models lists a model of an owner.
-func OwnedBy(body []byte, owner string) bool {
-	var list struct {
-		Data []struct {
-			OwnedBy string `json:"owned_by"`
-		} `json:"data"`
-	}
-	if json.Unmarshal(body, &list) != nil {
-		return false
-	}
-	for _, m := range list.Data {
-		if m.OwnedBy == owner {
-			return true
-		}
-	}
-	return false
 }

@@ -100,6 +100,8 @@ type KVEvents struct {
 	// Exact says that the ports are those of the process that was asked; else they are
 	// rank 0's of the engine.
 	Exact bool
+	// Listens says that the engine listens at Host, though a host there mostly is one that it dials.
+	Listens bool
 	// Fault says why the events that the engine publishes cannot be followed, or not of all
 	// ranks, and what to change.
 	Fault string

@@ -90,39 +90,12 @@ func parseLabels(text string) (out []label, rest string, ok bool) {
 		}
 		name, after, found := strings.Cut(text, "=")
 		after = strings.TrimLeft(after, " \t")
-		if !found || after == "" || after[0] != '"' {
+		quoted, err := strconv.QuotedPrefix(after)
+		if !found || err != nil || quoted[0] != '"' {
 			return nil, "", false
 		}
-		value, n, closed := unquote(after[1:])
-		if !closed {
-			return nil, "", false
-		}
+		value, _ := strconv.Unquote(quoted) // the format's \\, \" and \n are Go's
 		out = append(out, label{strings.TrimSpace(name), value})
-		text = after[1+n:]
+		text = after[len(quoted):]
 	}
-}
-
-// unquote reads a label's value up to the closing quote; n counts what was
-// read, the quote included. The format knows \\, \" and \n.
-func unquote(text string) (value string, n int, closed bool) {
-	var b strings.Builder
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; c {
-		case '"':
-			return b.String(), i + 1, true
-		case '\\':
-			i++
-			if i == len(text) {
-				return "", 0, false
-			}
-			if text[i] == 'n' {
-				b.WriteByte('\n')
-			} else {
-				b.WriteByte(text[i])
-			}
-		default:
-			b.WriteByte(c)
-		}
-	}
-	return "", 0, false
 }

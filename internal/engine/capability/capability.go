@@ -63,13 +63,12 @@ func (t *Table) Takes(p openai.Path) bool { return t != nil && p < openai.Other 
 // Obstacle returns the first member of the request that prevents a hand-off. body is the body
 // that r was read from, and known says which members may be handed over though no row has them.
 func (t *Table) Obstacle(body []byte, r *openai.Request, known func(member string) bool) (o Obstacle) {
-	var none Obstacle
 	j := judge{t.on[r.Path], body, r, known}
 	all := r.EachMember(func(f openai.Field, key, val openai.Span) bool {
 		o = j.member(f, key, val)
-		return o == none
+		return o == Obstacle{}
 	})
-	if o == none && !all {
+	if o == (Obstacle{}) && !all {
 		o = Obstacle{Member: "members", Unknown: true}
 	}
 	return o
@@ -144,13 +143,12 @@ type judge struct {
 
 // member judges one member of the body.
 func (j *judge) member(f openai.Field, key, val openai.Span) (o Obstacle) {
-	var none Obstacle
 	if f == openai.NoField {
 		o = j.named("", openai.KeyText(j.body, key), val)
 	} else {
 		o = j.found(j.rows[f.String()], f.String(), val)
 	}
-	if f == openai.SamplingParams && o == none {
+	if f == openai.SamplingParams && o == (Obstacle{}) {
 		o = j.sampling(val)
 	}
 	return o
@@ -190,13 +188,12 @@ func (j *judge) found(rows []*Row, name string, val openai.Span) Obstacle {
 
 // sampling judges the members of sampling_params, or of the elements of its list.
 func (j *judge) sampling(val openai.Span) (o Obstacle) {
-	var none Obstacle
 	each := func(s openai.Span) {
 		openai.EachMember(j.body, s, func(key, val openai.Span) bool {
-			if o == none {
+			if o == (Obstacle{}) {
 				o = j.named(sampling, openai.KeyText(j.body, key), val)
 			}
-			return o == none
+			return o == Obstacle{}
 		})
 	}
 	each(val)

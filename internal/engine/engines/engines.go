@@ -72,21 +72,11 @@ var Served = func() openai.Paths {
 // OfAnyRole are those of the Served paths that a worker of any role serves, by each engine that serves
 // them. Nobody changes them.
 var OfAnyRole = func() openai.Paths {
-	one := map[string]bool{}
-	for _, role := range []bool{true, false} {
-		for _, e := range list {
-			for _, p := range e.HandOff.Takes.Paths {
-				if p.Any == role {
-					one[p.Pattern] = role
-				}
-			}
+	by := map[bool][]string{} // whether a worker of any role serves them
+	for _, e := range list {
+		for _, p := range e.HandOff.Takes.Paths {
+			by[p.Any] = append(by[p.Any], p.Pattern)
 		}
 	}
-	var s openai.Paths
-	for path, is := range one {
-		if is {
-			s.Passed = append(s.Passed, path)
-		}
-	}
-	return s
+	return openai.Paths{Passed: slices.DeleteFunc(by[true], func(p string) bool { return slices.Contains(by[false], p) })}
 }()

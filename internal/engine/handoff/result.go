@@ -21,20 +21,14 @@ const (
 	Failed                      // an error body, or an aborted generation
 )
 
+var verdicts = [...]string{"invalid", HandOff: "hand_off", Finished: "finished", Missing: "missing", Failed: "failed"}
+
 // String returns the verdict as labels show it.
 func (v Verdict) String() string {
-	switch v {
-	case HandOff:
-		return "hand_off"
-	case Finished:
-		return "finished"
-	case Missing:
-		return "missing"
-	case Failed:
-		return "failed"
-	default:
-		return "invalid"
+	if int(v) >= len(verdicts) {
+		return verdicts[0]
 	}
+	return verdicts[v]
 }
 
 // Result is what [ReadAnswer] has read. The spans are places in the answer.
@@ -76,30 +70,18 @@ const (
 	NotTokenIDs                         // the prompt's ids are not a list of token ids, or the list is empty
 )
 
+var faults = [...]string{
+	"invalid",
+	NotJSON: "not_json", NoChoices: "no_choices", ManyChoices: "many_choices", NotAnObject: "not_an_object", TwoHandOffs: "two_hand_offs",
+	RepeatedMember: "repeated_member", TooLarge: "too_large", TooDeep: "too_deep", NotTokenIDs: "not_token_ids",
+}
+
 // String returns the fault as labels show it.
 func (m Malformed) String() string {
-	switch m {
-	case NotJSON:
-		return "not_json"
-	case NoChoices:
-		return "no_choices"
-	case ManyChoices:
-		return "many_choices"
-	case NotAnObject:
-		return "not_an_object"
-	case TwoHandOffs:
-		return "two_hand_offs"
-	case RepeatedMember:
-		return "repeated_member"
-	case TooLarge:
-		return "too_large"
-	case TooDeep:
-		return "too_deep"
-	case NotTokenIDs:
-		return "not_token_ids"
-	default:
-		return "invalid"
+	if int(m) >= len(faults) {
+		return faults[0]
 	}
+	return faults[m]
 }
 
 // Error returns a text that has no part of the answer in it.

@@ -33,6 +33,7 @@ type serverInfo struct {
 	Host          string       `json:"host"`
 	BootstrapPort *uint16      `json:"disaggregation_bootstrap_port"`
 	DPSize        *uint32      `json:"dp_size"`
+	AttnDPSize    *uint32      `json:"attn_dp_size"` // since 0.5.23; then --enable-dp-attention leaves dp_size at 1
 	PageSize      *uint32      `json:"page_size"`
 	MaxTokens     *uint64      `json:"max_total_num_tokens"`
 	Seed          *json.Number `json:"random_seed"`
@@ -68,7 +69,7 @@ func parseServerInfo(body []byte) (ask.Facts, error) {
 	}
 	f := ask.Facts{
 		Engine: worker.SGLang, Version: in.Version, Role: worker.Aggregated,
-		DPSize: ask.Or0(in.DPSize), BlockSize: ask.Or0(in.PageSize), BootstrapPort: ask.Or0(in.BootstrapPort), Host: ask.Telling(in.Host),
+		DPSize: in.ranks(), BlockSize: ask.Or0(in.PageSize), BootstrapPort: ask.Or0(in.BootstrapPort), Host: ask.Telling(in.Host),
 	}
 	if in.Mode != nil && *in.Mode != "null" {
 		var err error
@@ -112,21 +113,27 @@ func eagle(algorithm string) bool {
 	return false
 }
 
+// ranks is the number of data-parallel ranks: of the replicas, each of whose groups of DP attention is
+// one; 0: not told.
+func (in *serverInfo) ranks() uint32 { return ask.Or0(in.DPSize) * max(ask.Or0(in.AttnDPSize), 1) }
+
 // events returns where the engine publishes its KV events, by its own account.
 func (in *serverInfo) events() (kv ask.KVEvents) {
 	k := in.KV
 	switch {
 	case k == nil:
 		kv.Untold = in.KVConfig != nil
-		if at := in.configured(); at != "" {
+		c := in.configured()
+		if _, port := ask.TCPEndpoint(c.Endpoint); c.Publisher == "zmq" && c.Endpoint != "" && port == 0 {
 			kv.Untold = false
 			kv.Fault = fmt.Sprintf("it publishes its KV events at %.80q, where nobody can find them: "+
-				"expected \"endpoint\":\"tcp://*:PORT\" with a port above 0 in the engine's --kv-events-config", at)
+				"expected \"endpoint\":\"tcp://*:PORT\" with a port above 0 in the engine's --kv-events-config", c.Endpoint)
 		}
 	case ask.Or0(k.Port) > 0 && (k.Publisher == "" || k.Publisher == "zmq"):
 		kv.KVEvents = worker.KVEvents{Host: ask.Bound(k.Host), Port: *k.Port, ReplayPort: ask.Or0(k.ReplayPort), Topic: k.Topic}
 		kv.BlockSize = ask.Or0(k.BlockSize)
-		if ranks := ask.Or0(in.DPSize); in.Nodes > 1 && ranks > 1 {
+		kv.Listens = in.configured().Bind || strings.Contains(k.Host, "::")
+		if ranks := in.ranks(); in.Nodes > 1 && ranks > 1 {
 			kv.Fault = fmt.Sprintf("its %d ranks are on %d nodes (--nnodes), each publishes its KV events on its own node, and no page names these", ranks, in.Nodes)
 			kv.Nodes = in.Nodes
 		}
@@ -134,18 +141,18 @@ func (in *serverInfo) events() (kv ask.KVEvents) {
 	return kv
 }
 
-// configured returns the endpoint of --kv-events-config if that is no address which others
-// can reach; "" if it is one, or is left to its default.
-func (in *serverInfo) configured() string {
+// kvConfig is --kv-events-config as it was given; the zero value: it was not, or cannot be read.
+type kvConfig struct {
+	Publisher, Endpoint string
+	Bind                bool // it listens, also where the endpoint names a host
+}
+
+func (in *serverInfo) configured() (c kvConfig) {
 	var text string
-	var config struct{ Publisher, Endpoint string }
-	if in.KVConfig == nil || json.Unmarshal(*in.KVConfig, &text) != nil || json.Unmarshal([]byte(text), &config) != nil || config.Publisher != "zmq" {
-		return ""
+	if in.KVConfig != nil && json.Unmarshal(*in.KVConfig, &text) == nil {
+		_ = json.Unmarshal([]byte(text), &c)
 	}
-	if _, port := ask.TCPEndpoint(config.Endpoint); port > 0 {
-		return ""
-	}
-	return config.Endpoint
+	return c
 }
 
 func facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
@@ -164,12 +171,13 @@ func facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
 	}
 	body, err = ask.IfThere(ctx, p, "/v1/models")
 	if err == nil && body != nil {
-		var more []string
-		more, f.Adapters, f.MaxModelLen, err = ask.Models(body)
+		var list ask.List
+		list, err = ask.Models(body)
 		if err != nil {
 			err = fmt.Errorf("/v1/models: %w", err)
 		}
-		for _, m := range more {
+		f.Adapters, f.MaxModelLen = list.Adapters, list.Length
+		for _, m := range list.Names {
 			if !slices.Contains(f.Models, m) {
 				f.Models = append(f.Models, m)
 			}
@@ -183,8 +191,10 @@ func facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
 
 // load is one rank's part of an answer of /v1/loads.
 type load struct {
-	Running *int `json:"num_running_reqs"`
-	Waiting int  `json:"num_waiting_reqs"`
+	Rank    int    `json:"dp_rank"`
+	Running *int   `json:"num_running_reqs"`
+	Waiting int    `json:"num_waiting_reqs"`
+	Used    *int64 `json:"num_used_tokens"`
 	Disagg  *struct {
 		PrefillPrealloc int `json:"prefill_prealloc_queue_reqs"`
 		PrefillAlone    int `json:"prefill_bootstrap_queue_reqs"` // the name in 0.5.23
@@ -195,30 +205,25 @@ type load struct {
 	} `json:"disaggregation"`
 }
 
-// parseLoads counts the requests in an answer of /v1/loads. A request in several queues
-// is counted more than once: what matters is whether there are any.
-func parseLoads(body []byte) (int, error) {
+// parseLoads returns the loads of those ranks that tell what they run.
+func parseLoads(body []byte) ([]load, error) {
 	var in struct {
 		Loads []load `json:"loads"`
 	}
 	if err := json.Unmarshal(body, &in); err != nil {
-		return 0, fmt.Errorf("expected a JSON list of loads: %w", err)
+		return nil, fmt.Errorf("expected a JSON list of loads: %w", err)
 	}
-	n, counted := 0, false
-	for _, l := range in.Loads {
-		if l.Running == nil {
-			continue
-		}
-		counted = true
-		n += *l.Running + l.Waiting
-		if d := l.Disagg; d != nil {
-			n += d.PrefillPrealloc + d.PrefillAlone + d.PrefillInflight + d.DecodePrealloc + d.DecodeTransfer + d.DecodeRetracted
-		}
+	return slices.DeleteFunc(in.Loads, func(l load) bool { return l.Running == nil }), nil
+}
+
+// requests counts a rank's requests. One in several queues is counted more than once: what
+// matters is whether there are any.
+func (l *load) requests() int {
+	n := *l.Running + l.Waiting
+	if d := l.Disagg; d != nil {
+		n += d.PrefillPrealloc + d.PrefillAlone + d.PrefillInflight + d.DecodePrealloc + d.DecodeTransfer + d.DecodeRetracted
 	}
-	if !counted {
-		return 0, errors.New("expected num_running_reqs of at least one rank")
-	}
-	return n, nil
+	return n
 }
 
 // gauges count a worker's requests: running, waiting, and in the queues of the
@@ -237,25 +242,25 @@ func count(ctx context.Context, p ask.Pages) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if n, err := parseLoads(body); err == nil {
-		return n, nil
+	loads, err := parseLoads(body)
+	if err != nil || len(loads) == 0 {
+		return ask.Sum(ctx, p, gauges)
 	}
-	return ask.Sum(ctx, p, gauges)
+	n := 0
+	for _, l := range loads {
+		n += l.requests()
+	}
+	return n, nil
 }
+
 func running(page []byte, blockSize uint32) (out []ask.Running, err error) {
-	var in struct {
-		Loads []struct {
-			load
-			Rank int    `json:"dp_rank"`
-			Used *int64 `json:"num_used_tokens"`
-		} `json:"loads"`
-	}
-	if err := json.Unmarshal(page, &in); err != nil {
-		return nil, fmt.Errorf("expected a JSON list of loads: %w", err)
+	loads, err := parseLoads(page)
+	if err != nil {
+		return nil, err
 	}
 	size := int64(max(blockSize, 1))
-	for _, l := range in.Loads {
-		if l.Running == nil || l.Used == nil || *l.Used < 0 || *l.Running < 0 {
+	for _, l := range loads {
+		if l.Used == nil || *l.Used < 0 || *l.Running < 0 {
 			continue
 		}
 		r := ask.Running{Rank: l.Rank, Blocks: (*l.Used + size - 1) / size, Requests: int64(*l.Running), Waiting: int64(max(l.Waiting, 0))}

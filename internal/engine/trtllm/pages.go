@@ -72,9 +72,10 @@ func facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
 	if err != nil {
 		return ask.Facts{}, err
 	}
-	f.Models, _, f.MaxModelLen, err = ask.Models(body)
+	list, err := ask.Models(body)
 	if err != nil {
 		return ask.Facts{}, fmt.Errorf("/v1/models: %w", err)
 	}
+	f.Models, f.MaxModelLen = list.Names, list.Length
 	return f, nil
 }

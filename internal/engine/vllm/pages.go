@@ -42,12 +42,13 @@ func Facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
 		return ask.Facts{}, err
 	}
 	f := ask.Facts{Engine: worker.VLLM, Version: version}
-	f.Pair[worker.EngineVersion], f.Pair[worker.Weights] = version, weights(body)
-	f.Models, f.Adapters, f.MaxModelLen, err = ask.Models(body)
+	list, err := ask.Models(body)
 	if err != nil {
 		return ask.Facts{}, fmt.Errorf("/v1/models: %w", err)
 	}
-	if ask.OwnedBy(body, foreignOwner) {
+	f.Models, f.Adapters, f.MaxModelLen = list.Names, list.Adapters, list.Length
+	f.Pair[worker.EngineVersion], f.Pair[worker.Weights] = version, list.Root
+	if slices.Contains(list.Owners, foreignOwner) {
 		return ask.Facts{}, fmt.Errorf("/v1/models: owned_by %s: not of vLLM, expected --engine trtllm", foreignOwner)
 	}
 	page, err := ask.IfThere(ctx, p, "/metrics")
@@ -60,23 +61,6 @@ func Facts(ctx context.Context, p ask.Pages) (ask.Facts, error) {
 		f.DPSize, f.FirstRank = sources.ranks, sources.first
 	}
 	return f, nil
-}
-
-// weights returns the path that the model was loaded from; "" if the page does not say it.
-func weights(models []byte) string {
-	var list struct {
-		Data []struct {
-			Root   string  `json:"root"`
-			Parent *string `json:"parent"`
-		} `json:"data"`
-	}
-	_ = json.Unmarshal(models, &list) // who needs the models says what is wrong
-	for _, m := range list.Data {
-		if m.Parent == nil {
-			return m.Root
-		}
-	}
-	return ""
 }
 
 // sources is what /kv_event_sources says: where the ranks of the process publish.
@@ -146,11 +130,14 @@ func parseEventSources(body []byte) (out sources, err error) {
 	return out, nil
 }
 
-// place returns where a rank publishes; the zero port: where no other machine can read it.
+// place returns where a rank publishes; the zero port: where no other machine can read it. vLLM
+// dials 0.0.0.0, where others listen.
 func (s *source) place() (at worker.EventsPlace) {
 	host, port := ask.TCPEndpoint(s.Endpoint)
 	_, at.ReplayPort = ask.TCPEndpoint(s.Replay)
-	at.Host, at.Port = ask.Bound(host), port
+	if host != "0.0.0.0" {
+		at.Host, at.Port = ask.Bound(host), port
+	}
 	return at
 }
 

@@ -69,13 +69,9 @@ func (c Config) withDefaults() Config {
 
 // Validate returns every fault of c, joined, or nil.
 func (c Config) Validate() error {
-	var errs []error
-	if _, _, err := HostPort(c.URL); err != nil {
-		errs = append(errs, err)
-	}
-	if _, err := apikey.Open(c.APIKeyFile); err != nil {
-		errs = append(errs, err)
-	}
+	_, _, host := HostPort(c.URL)
+	_, key := apikey.Open(c.APIKeyFile)
+	errs := []error{host, key}
 	if c.HealthPath != "" && !strings.HasPrefix(c.HealthPath, "/") {
 		errs = append(errs, fmt.Errorf("health path %q: expected one that begins with /", c.HealthPath))
 	}
@@ -234,6 +230,7 @@ func (c *Client) facts(ctx context.Context, k Kind) (Facts, error) {
 	}
 	var tried []string
 	var errs []any
+	foreign := false // some page is there
 	for _, e := range engines.Unnamed() {
 		f, err := e.Pages.Facts(ctx, c)
 		switch {
@@ -243,9 +240,14 @@ func (c *Client) facts(ctx context.Context, k Kind) (Facts, error) {
 			return Facts{}, err
 		}
 		tried, errs = append(tried, e.Pages.Title+" (%w)"), append(errs, err)
+		foreign = foreign || !ask.Missing(err)
 	}
 	last := len(tried) - 1
-	return Facts{}, fmt.Errorf("tried "+strings.Join(tried[:last], ", ")+" and "+tried[last], errs...)
+	text := "tried " + strings.Join(tried[:last], ", ") + " and " + tried[last]
+	if !foreign {
+		text += ": a server of SGLang with --node-rank above 0 has no such page, nor is it a worker: expected that of node 0"
+	}
+	return Facts{}, fmt.Errorf(text, errs...)
 }
 
 func (c *Client) present() Kind {

@@ -161,6 +161,38 @@ func TestWhatEachEngineTells(t *testing.T) {
 			}},
 		},
 		{
+			name: "SGLang with DP attention, which dials its broker",
+			engine: engine{"/server_info": `{"model_path":"m","dp_size":1,"attn_dp_size":4,"enable_dp_attention":true,"page_size":16,"nnodes":1,
+				"kv_events_config":"{\"publisher\":\"zmq\",\"endpoint\":\"tcp://broker:5557\"}",
+				"kv_events":{"publisher":"zmq","endpoint_host":"broker","endpoint_port_base":5557,"topic":"","block_size":16,"dp_size":4}}`},
+			want: Facts{Engine: worker.SGLang, Role: worker.Aggregated, Models: []string{"m"}, DPSize: 4, BlockSize: 16, Pair: pair("", "m", ""),
+				KV: KVEvents{KVEvents: worker.KVEvents{Host: "broker", Port: 5557}, BlockSize: 16}},
+		},
+		{
+			name: "SGLang that binds a host of its own",
+			engine: engine{"/server_info": `{"model_path":"m","dp_size":2,"attn_dp_size":1,"page_size":16,
+				"kv_events_config":"{\"publisher\":\"zmq\",\"endpoint\":\"tcp://10.0.0.9:5557\",\"bind\":true}",
+				"kv_events":{"publisher":"zmq","endpoint_host":"10.0.0.9","endpoint_port_base":5557,"block_size":16}}`},
+			want: Facts{Engine: worker.SGLang, Role: worker.Aggregated, Models: []string{"m"}, DPSize: 2, BlockSize: 16, Pair: pair("", "m", ""),
+				KV: KVEvents{KVEvents: worker.KVEvents{Host: "10.0.0.9", Port: 5557}, BlockSize: 16, Listens: true}},
+		},
+		{
+			name: "SGLang of several nodes with DP attention",
+			engine: engine{"/server_info": `{"model_path":"m","dp_size":1,"attn_dp_size":4,"page_size":16,"nnodes":2,
+				"kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":5557,"block_size":16}}`},
+			want: Facts{Engine: worker.SGLang, Role: worker.Aggregated, Models: []string{"m"}, DPSize: 4, BlockSize: 16, Pair: pair("", "m", ""), KV: KVEvents{
+				KVEvents: worker.KVEvents{Port: 5557}, BlockSize: 16, Nodes: 2,
+				Fault: "its 4 ranks are on 2 nodes (--nnodes), each publishes its KV events on its own node, and no page names these",
+			}},
+		},
+		{
+			name:   "vLLM that dials 0.0.0.0, and listens nowhere",
+			engine: engine{"/version": `{"version":"0.32.0"}`, "/v1/models": models, "/kv_event_sources": `{"3":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://0.0.0.0:5560"}}`},
+			want: Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}, DPSize: 1, FirstRank: 3, Pair: pair("0.32.0", "", ""), KV: KVEvents{
+				Exact: true, Fault: `rank 3 publishes its KV events at "tcp://0.0.0.0:5560", where no other machine can read them: expected "endpoint":"tcp://*:PORT" in the engine's --kv-events-config`,
+			}},
+		},
+		{
 			name:   "vLLM without KV events",
 			engine: engine{"/version": `{"version":"0.32.0"}`, "/v1/models": models, "/kv_event_sources": `{"0":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557"}}`},
 			want:   Facts{Engine: worker.VLLM, Version: "0.32.0", Models: []string{"m", "lora"}, DPSize: 1, Pair: pair("0.32.0", "", ""), KV: KVEvents{Exact: true}},
@@ -198,7 +230,7 @@ func TestWhatCannotBeReadIsNamed(t *testing.T) {
 		engine
 		want []string
 	}{
-		{"nobody we know", Auto, engine{}, []string{"tried SGLang (/get_server_info: status 404), TensorRT-LLM (/server_info: status 404) and vLLM (/version: status 404)"}},
+		{"nobody we know", Auto, engine{}, []string{"tried SGLang (/get_server_info: status 404), TensorRT-LLM (/server_info: status 404) and vLLM (/version: status 404)", "--node-rank above 0"}},
 		{"SGLang was asked for", SGLang, engine{"/version": `{"version":"1"}`}, []string{"/get_server_info: status 404"}},
 		{"it is still loading", SGLang, engine{"/server_info": "503!"}, []string{"/server_info: status 503"}},
 		{"no JSON", SGLang, engine{"/server_info": "<html>"}, []string{"/server_info: expected a JSON object"}},
