@@ -117,9 +117,7 @@ func with(v labels, keys ...string) metric.ObserveOption { return withAll(v[:], 
 func withAll(v []string, keys ...string) metric.ObserveOption {
 	kv := make([]attribute.KeyValue, len(keys))
 	for i, k := range keys {
-		val := strings.ToValidUTF8(v[i], "?")
-		val = cmp.Or(val, None)
-		kv[i] = attribute.String(k, val)
+		kv[i] = attribute.String(k, cmp.Or(strings.ToValidUTF8(v[i], "?"), None))
 	}
 	return metric.WithAttributeSet(attribute.NewSet(kv...))
 }

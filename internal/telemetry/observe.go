@@ -82,17 +82,14 @@ type observables struct {
 
 func (b *builder) observables() observables {
 	o := observables{meter: b.meter, float: map[string]metric.Float64Observable{}, whole: map[string]metric.Int64Observable{}}
-	for _, name := range []string{MetricViewAge, MetricBacklog, MetricLeastBacklog} {
-		o.float[name] = b.floatGauge(name)
-	}
-	for _, name := range []string{
-		MetricReady, MetricViewRevision, MetricViewStale, MetricWorkers, MetricStaleWorkers, MetricKeys, MetricProblems,
-		MetricFacts, MetricReplicas, MetricKVStreams, MetricQueuedTokens, MetricQueueLimit, MetricBodyBytes, MetricBodyLimit,
-		MetricWaiting, MetricStill, MetricPrefillTokens, MetricPrefillRequests, MetricDecodeBlocks, MetricDecodingBlocks,
-		MetricDecodeRequests, MetricIndexBlocks, MetricTrouble, MetricIgnored, MetricKVSilent, MetricWorkerInfo, MetricLeftOut, MetricFreeBlocks,
-		MetricCapacityBlocks,
-	} {
-		o.whole[name] = b.gauge(name)
+	for name, d := range b.defs {
+		switch {
+		case d.Kind != Gauge || name == MetricStreams || name == MetricBuildInfo: // those two are made elsewhere
+		case d.Unit == "s":
+			o.float[name] = b.floatGauge(name)
+		default:
+			o.whole[name] = b.gauge(name)
+		}
 	}
 	o.whole[MetricIndexShed] = b.observedCounter(MetricIndexShed)
 	return o
@@ -145,14 +142,10 @@ func (g *observables) show(w metric.Observer, o *Observation) {
 	}
 	g.showInfos(w, o.Infos)
 	g.showPools(w, o.Pools)
-	for state, n := range o.Facts {
-		w.ObserveInt64(g.whole[MetricFacts], n, with(labels{state}, LabelState))
-	}
-	for state, n := range o.Replicas {
-		w.ObserveInt64(g.whole[MetricReplicas], n, with(labels{state}, LabelState))
-	}
-	for state, n := range o.Streams {
-		w.ObserveInt64(g.whole[MetricKVStreams], n, with(labels{state}, LabelState))
+	for name, states := range map[string]map[string]int64{MetricFacts: o.Facts, MetricReplicas: o.Replicas, MetricKVStreams: o.Streams} {
+		for state, n := range states {
+			w.ObserveInt64(g.whole[name], n, with(labels{state}, LabelState))
+		}
 	}
 	for _, c := range o.Workers {
 		w.ObserveInt64(g.whole[MetricWorkers], c.Count, with(labels{c.Role.String(), c.State}, LabelRole, LabelState))
