@@ -19,11 +19,8 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Defaults of [Config].
-const (
-	DefaultAddress         = "127.0.0.1:9902"
-	DefaultMaxExplainBytes = 8 << 20
-)
+// DefaultAddress is where a server listens that is given no address.
+const DefaultAddress = "127.0.0.1:9902"
 
 // Config configures a [Server].
 type Config struct {
@@ -39,11 +36,10 @@ type Config struct {
 	// State returns what the page shows. Required; safe for concurrent use.
 	State func() State
 
-	// Ready answers /readyz in place of State, if State is expensive. reason says why it
-	// is not ready. Optional; safe for concurrent use.
+	// Ready answers /readyz. reason says why it is not ready. Required; safe for concurrent use.
 	Ready func() (ready bool, reason string)
 
-	// ReadyKey answers /readyz?model=…&namespace=…. Optional; safe for concurrent use.
+	// ReadyKey answers /readyz?model=…&namespace=…. Required; safe for concurrent use.
 	ReadyKey func(k worker.Key) (ready bool, reason string)
 
 	// Trouble returns what was wrong at the latest look, for /readyz and explain, worst first.
@@ -73,10 +69,6 @@ type Config struct {
 	// concurrent use.
 	IndexDump func(w io.Writer) error
 
-	// MaxExplainBytes bounds the bodies that are posted to Explain and Index; 0 means 8
-	// MiB.
-	MaxExplainBytes int64
-
 	// Pprof serves /debug/pprof/. A profile costs CPU while it is taken.
 	Pprof bool
 
@@ -86,7 +78,6 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Address = cmp.Or(c.Address, DefaultAddress)
-	c.MaxExplainBytes = cmp.Or(c.MaxExplainBytes, DefaultMaxExplainBytes)
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return c
 }
@@ -103,11 +94,8 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("admin allowed host %q: expected a name without port", h))
 		}
 	}
-	if c.State == nil {
-		errs = append(errs, errors.New("admin: state function is missing"))
-	}
-	if c.MaxExplainBytes < 0 {
-		errs = append(errs, fmt.Errorf("admin explain limit %d: expected 0 or more bytes", c.MaxExplainBytes))
+	if c.State == nil || c.Ready == nil || c.ReadyKey == nil {
+		errs = append(errs, errors.New("admin: a function that is required is missing"))
 	}
 	return errors.Join(errs...)
 }

@@ -129,7 +129,7 @@ func counts(ws []WorkerRow) []countView {
 
 func newWorkerView(w *WorkerRow, now time.Time) workerView {
 	v := workerView{
-		ID: w.ID.String(), Endpoint: cutText(w.Endpoint, maxShown), Health: w.Health, Why: cutText(w.Reason, maxShown),
+		ID: w.ID.String(), Endpoint: Cut(w.Endpoint, maxShown), Health: w.Health, Why: Cut(w.Reason, maxShown),
 	}
 	if w.Pair != (worker.PairFacts{}) {
 		v.Pair = w.Pair.String()
@@ -218,7 +218,7 @@ func newStreamView(e *EventStream, now time.Time) streamView {
 var words = template.FuncMap{
 	"after": after, "bars": bars, "bytes": bytesText, "class": outcomeClass, "clock": clock, "duration": duration, "full": full,
 	"grouped": grouped, "lasting": lasting, "overlap": overlapText, "refused": refusedText, "seconds": secondsOf, "source": sourceWord,
-	"short": func(s string) string { return cutText(s, maxShown) },
+	"short": func(s string) string { return Cut(s, maxShown) },
 	"model": func(r *decision.Record) string { return keyName(r.Model, r.Namespace) },
 	"at": func(c *decision.Choice) string { // the endpoint, for a narrow column
 		if !c.Made() {

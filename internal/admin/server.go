@@ -24,6 +24,7 @@ import (
 
 const (
 	defaultDecisions = 50
+	maxBody          = 8 << 20 // of a question to explain or to the index
 	explainTimeout   = 10 * time.Second
 	shutdownGrace    = 2 * time.Second
 )
@@ -81,19 +82,22 @@ func (s *Server) Close() error { return s.lis.Close() }
 // Run serves until ctx ends, then gives requests in progress a short time and ends the
 // rest. It returns when all of its goroutines have ended: nil after the end of ctx, else
 // the error that stopped it.
-func (s *Server) Run(ctx context.Context) error {
+func (s *Server) Run(ctx context.Context) error { return Serve(ctx, "admin", s.http, s.lis) }
+
+// Serve is [Server.Run] of another server of HTTP; its name is for the error.
+func Serve(ctx context.Context, name string, s *http.Server, lis net.Listener) error {
 	served := make(chan error, 1)
-	go func() { served <- s.http.Serve(s.lis) }()
+	go func() { served <- s.Serve(lis) }()
 	select {
 	case err := <-served:
-		return fmt.Errorf("admin: serve: %w", err)
+		return fmt.Errorf("%s: serve: %w", name, err)
 	case <-ctx.Done():
 	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 	defer cancel()
-	err := s.http.Shutdown(grace)
+	err := s.Shutdown(grace)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = s.http.Close()
+		err = s.Close()
 	}
 	<-served
 	return err
@@ -177,23 +181,16 @@ func (s *Server) state() State {
 }
 
 func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
-	var ready bool
-	var reason string
+	ready, reason := s.cfg.Ready()
 	q := r.URL.Query()
-	if q.Has("model") && s.cfg.ReadyKey != nil {
+	if q.Has("model") {
 		ready, reason = s.cfg.ReadyKey(worker.Key{Model: q.Get("model"), Namespace: q.Get("namespace")})
-	} else if s.cfg.Ready != nil {
-		ready, reason = s.cfg.Ready()
-	} else {
-		st := s.cfg.State()
-		ready, reason = st.Ready, st.NotReadyReason
 	}
 	if ready {
 		text(w, http.StatusOK, "ready\n"+strings.Join(s.trouble(true), ""))
 		return
 	}
-	reason = cmp.Or(reason, "no reason given")
-	text(w, http.StatusServiceUnavailable, "not ready: "+reason+"\n")
+	text(w, http.StatusServiceUnavailable, "not ready: "+cmp.Or(reason, "no reason given")+"\n")
 }
 
 // mostTroubles bounds the troubles that an answer other than the state lists.
@@ -238,7 +235,7 @@ func (s *Server) serveDecisions(w http.ResponseWriter, r *http.Request) {
 // readBody reads the posted body. False means that it has answered the request with the
 // reason.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.cfg.MaxExplainBytes))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err == nil {
 		return body, true
 	}
@@ -252,8 +249,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool)
 }
 
 func (s *Server) serveExplain(w http.ResponseWriter, r *http.Request) {
-	path := r.URL.Query().Get("path")
-	path = cmp.Or(path, "/v1/chat/completions")
+	path := cmp.Or(r.URL.Query().Get("path"), "/v1/chat/completions")
 	body, ok := s.readBody(w, r)
 	if !ok {
 		return

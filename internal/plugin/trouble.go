@@ -89,9 +89,7 @@ func watchTroubles(ctx context.Context, p *plugin) error {
 func judge(s *admin.State, told []trouble.Trouble, l ended) []trouble.Trouble {
 	ts := slices.Concat(served(s), workersIn(s), discovered(s), eventsOf(s), l.troubles(), told)
 	for i := range ts {
-		if t := &ts[i]; len(t.What) > mostWords { // of names from outside
-			t.What = strings.ToValidUTF8(t.What[:mostWords], "") + "…"
-		}
+		ts[i].What = admin.Cut(ts[i].What, mostWords) // of names from outside
 	}
 	trouble.Sort(ts)
 	return ts
@@ -148,12 +146,7 @@ func (m *members) add(name string, since admin.Time) {
 	}
 }
 
-func (m *members) list() string {
-	if m.n > len(m.names) {
-		return fmt.Sprintf("%s and %d more", strings.Join(m.names, ", "), m.n-len(m.names))
-	}
-	return strings.Join(m.names, ", ")
-}
+func (m *members) list() string { return andMore(m.names, m.n) }
 
 // groups collects them in the order in which they are met.
 type groups struct {
@@ -170,31 +163,21 @@ func (g *groups) add(x group, name string, since admin.Time) {
 	g.of[x].add(name, since)
 }
 
-// words says what is wrong with the workers of a group.
-var groupWords = [...]struct {
-	kind trouble.Kind
-	text string
-}{
-	{trouble.WorkerAside, "set aside"}, {trouble.WorkerRecovering, "coming back"}, {trouble.WorkerSpared, "failing"},
-	{trouble.WorkerDoubted, "doubted"}, {trouble.WorkerUnheard, "not heard from yet"}, {trouble.WorkerStale, "stale: the records have expired"},
-	{trouble.WorkerIneligible, "not used"}, {trouble.FactsFailing, "not telling what they run"},
+// groupWords says what is wrong with the workers of a group.
+func groupWords(k trouble.Kind) string {
+	return map[trouble.Kind]string{
+		trouble.WorkerAside: "set aside", trouble.WorkerRecovering: "coming back", trouble.WorkerSpared: "failing",
+		trouble.WorkerDoubted: "doubted", trouble.WorkerUnheard: "not heard from yet", trouble.WorkerStale: "stale: the records have expired",
+		trouble.WorkerIneligible: "not used", trouble.FactsFailing: "not telling what they run",
+	}[k]
 }
 
 // list makes a trouble of each group: of ten workers that are down, one is to be read.
 func (g *groups) list() (ts []trouble.Trouble) {
 	for _, x := range g.order {
-		m, state := g.of[x], ""
-		for _, w := range groupWords {
-			if w.kind == x.kind {
-				state = w.text
-			}
-		}
-		why := ""
-		if x.why != "" {
-			why = " (" + x.why + ")"
-		}
+		m := g.of[x]
 		ts = append(ts, trouble.Trouble{Kind: x.kind, Subject: x.role.String() + " " + x.why, Count: int64(m.n), Since: m.since,
-			What: fmt.Sprintf("%d of %d %s workers %s %s: %s%s", m.n, g.roles[x.role], x.role, isOrAre(m.n), state, m.list(), why)})
+			What: fmt.Sprintf("%d of %d %s workers %s %s: %s%s", m.n, g.roles[x.role], x.role, isOrAre(m.n), groupWords(x.kind), m.list(), trouble.Because(x.why))})
 	}
 	return ts
 }
