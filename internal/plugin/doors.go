@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -99,7 +100,11 @@ func passed(at string, given []net.Listener) (net.Listener, error) {
 		}
 		is = append(is, l.Addr().String())
 	}
-	if len(given) != 1 || is[0] != address {
+	fits := []string{address}
+	if strings.HasPrefix(address, ":") { // to systemd a port alone
+		fits = []string{"[::]" + address, "0.0.0.0" + address}
+	}
+	if len(given) != 1 || !slices.Contains(fits, is[0]) {
 		return nil, config.Usage(fmt.Errorf("listen (--listen) %q: systemd passes on %q: expected one socket, at the address of listen", at, is))
 	}
 	return given[0], nil
