@@ -264,25 +264,22 @@ func bounded(ts []trouble.Trouble) (out []trouble.Trouble) {
 
 // eventsOf lists what is wrong with KV events and the index.
 func eventsOf(s *admin.State) (ts []trouble.Trouble) {
-	var silent, lost members
-	for i := range s.Workers {
-		w := &s.Workers[i]
-		for _, x := range []struct {
-			of *members
-			is func(*admin.EventStream) bool
-		}{{&silent, (*admin.EventStream).Silent}, {&lost, (*admin.EventStream).Partial}} {
+	for _, x := range []struct {
+		kind trouble.Kind
+		is   func(*admin.EventStream) bool
+		text string
+	}{{trouble.KVEventsSilent, (*admin.EventStream).Silent, "do not come"}, {trouble.KVEventsLost, (*admin.EventStream).Partial, "are degraded"}} {
+		var in members
+		for i := range s.Workers {
+			w := &s.Workers[i]
 			if r := w.InTrouble(x.is); r != nil {
-				x.of.add(fmt.Sprintf("%s (%d/%d)%s", w.Endpoint, w.ID, r.DPRank, trouble.Because(r.Events.Reason)), r.Events.Since)
+				in.add(fmt.Sprintf("%s (%d/%d)%s", w.Endpoint, w.ID, r.DPRank, trouble.Because(r.Events.Reason)), r.Events.Since)
 			}
 		}
-	}
-	if silent.n > 0 {
-		ts = append(ts, trouble.Trouble{Kind: trouble.KVEventsSilent, Count: int64(silent.n), Since: silent.since,
-			What: fmt.Sprintf("KV events of %d of %d workers do not come: %s", silent.n, len(s.Workers), silent.list())})
-	}
-	if lost.n > 0 {
-		ts = append(ts, trouble.Trouble{Kind: trouble.KVEventsLost, Count: int64(lost.n), Since: lost.since,
-			What: fmt.Sprintf("KV events of %d of %d workers are degraded: %s", lost.n, len(s.Workers), lost.list())})
+		if in.n > 0 {
+			ts = append(ts, trouble.Trouble{Kind: x.kind, Count: int64(in.n), Since: in.since,
+				What: fmt.Sprintf("KV events of %d of %d workers %s: %s", in.n, len(s.Workers), x.text, in.list())})
+		}
 	}
 	for _, c := range s.Channels {
 		if !c.Up {
