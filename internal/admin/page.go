@@ -5,8 +5,6 @@ import (
 	"embed"
 	"fmt"
 	"html/template"
-	"io/fs"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,24 +60,6 @@ type streamView struct {
 
 func parsePage() (*template.Template, error) {
 	return template.New("page.html").Funcs(words).ParseFS(assets, "assets/page.html")
-}
-
-// assetHandler serves only the style sheet and the script.
-func assetHandler() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		types := map[string]string{
-			"/assets/page.css": "text/css; charset=utf-8",
-			"/assets/page.js":  "text/javascript; charset=utf-8",
-		}
-		ct := types[r.URL.Path]
-		b, err := fs.ReadFile(assets, strings.TrimPrefix(r.URL.Path, "/"))
-		if ct == "" || err != nil {
-			http.NotFound(w, r)
-			return
-		}
-		w.Header().Set("Content-Type", ct)
-		_, _ = w.Write(b)
-	})
 }
 
 func newPageView(s *State, recs []decision.Record, size int) *pageView {
@@ -236,15 +216,7 @@ var words = template.FuncMap{
 
 // sourceWord is the token source in one word, for a narrow column.
 func sourceWord(s decision.TokenSource) string {
-	switch s {
-	case decision.RequestIDs:
-		return "ids"
-	case decision.EngineTokenize:
-		return "engine"
-	case decision.ByteEstimate:
-		return "estimate"
-	}
-	return ""
+	return map[decision.TokenSource]string{decision.RequestIDs: "ids", decision.EngineTokenize: "engine", decision.ByteEstimate: "estimate"}[s]
 }
 
 func outcomeClass(o decision.Outcome) string {

@@ -108,7 +108,12 @@ func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", s.servePage)
 	mux.HandleFunc("GET /decision/{seq}", s.serveDecision)
-	mux.Handle("GET /assets/", assetHandler())
+	for name, form := range map[string]string{"page.css": "text/css", "page.js": "text/javascript"} {
+		mux.HandleFunc("GET /assets/"+name, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", form+"; charset=utf-8")
+			http.ServeFileFS(w, r, assets, "assets/"+name)
+		})
+	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "alive\n") })
 	mux.HandleFunc("GET /readyz", s.serveReady)
 	mux.HandleFunc("GET /debug/state", func(w http.ResponseWriter, _ *http.Request) {

@@ -173,7 +173,7 @@ func (p *plugin) newWorld() error {
 	if err != nil {
 		return err
 	}
-	p.expired.askBy(around)
+	p.expired.client = health.NewClient(around)
 	p.reports = p.newReports(around)
 	h := p.cfg.Health.Tracker()
 	h.Around, h.Hooks = around, health.Hooks{Transition: p.onHealth}

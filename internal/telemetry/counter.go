@@ -180,24 +180,3 @@ func (b *builder) upDown(name string) *counter {
 	b.note(err)
 	return c
 }
-
-func (b *builder) gauge(name string) metric.Int64ObservableGauge {
-	d := b.defs[name]
-	g, err := b.meter.Int64ObservableGauge(name, metric.WithDescription(d.Help), metric.WithUnit(d.Unit))
-	b.note(err)
-	return g
-}
-
-func (b *builder) observedCounter(name string) metric.Int64ObservableCounter {
-	d := b.defs[name]
-	c, err := b.meter.Int64ObservableCounter(name, metric.WithDescription(d.Help), metric.WithUnit(d.Unit))
-	b.note(err)
-	return c
-}
-
-func (b *builder) floatGauge(name string) metric.Float64ObservableGauge {
-	d := b.defs[name]
-	g, err := b.meter.Float64ObservableGauge(name, metric.WithDescription(d.Help), metric.WithUnit(d.Unit))
-	b.note(err)
-	return g
-}

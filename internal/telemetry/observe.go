@@ -83,15 +83,19 @@ type observables struct {
 func (b *builder) observables() observables {
 	o := observables{meter: b.meter, float: map[string]metric.Float64Observable{}, whole: map[string]metric.Int64Observable{}}
 	for name, d := range b.defs {
+		help, unit := metric.WithDescription(d.Help), metric.WithUnit(d.Unit)
+		var err error
 		switch {
+		case name == MetricIndexShed:
+			o.whole[name], err = b.meter.Int64ObservableCounter(name, help, unit)
 		case d.Kind != Gauge || name == MetricStreams || name == MetricBuildInfo: // those two are made elsewhere
 		case d.Unit == "s":
-			o.float[name] = b.floatGauge(name)
+			o.float[name], err = b.meter.Float64ObservableGauge(name, help, unit)
 		default:
-			o.whole[name] = b.gauge(name)
+			o.whole[name], err = b.meter.Int64ObservableGauge(name, help, unit)
 		}
+		b.note(err)
 	}
-	o.whole[MetricIndexShed] = b.observedCounter(MetricIndexShed)
 	return o
 }
 
