@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,14 +18,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// DefaultAddress is where a server listens that is given no address.
-const DefaultAddress = "127.0.0.1:9902"
-
 // Config configures a [Server].
 type Config struct {
-	// Address to listen on, "ip:port" or "localhost:port"; "" means DefaultAddress, port
-	// 0 means any. Any client that can reach it can read everything except prompts, which
-	// are not kept.
+	// Address to listen on, "ip:port" or "localhost:port"; port 0 means any. Any client that
+	// can reach it can read everything except prompts, which are not kept.
 	Address string
 
 	// AllowedHosts are the names, without port, that a Host header may carry besides
@@ -76,15 +71,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-func (c Config) withDefaults() Config {
-	c.Address = cmp.Or(c.Address, DefaultAddress)
-	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
-	return c
-}
-
 // Validate returns every fault, joined, or nil.
 func (c Config) Validate() error {
-	c = c.withDefaults()
 	var errs []error
 	if _, _, err := net.SplitHostPort(c.Address); err != nil {
 		errs = append(errs, fmt.Errorf("admin address %q: expected ip:port", c.Address))

@@ -48,7 +48,7 @@ const ServerName = "baton-admin"
 // New checks cfg and opens the listener. The caller must call Run or Close; both close
 // it.
 func New(cfg Config) (*Server, error) {
-	cfg = cfg.withDefaults()
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}

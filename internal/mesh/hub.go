@@ -162,7 +162,7 @@ func (h *Hub) Ready() bool {
 func (h *Hub) Hang() { close(h.hung) }
 
 // Count returns how many other replicas are heard so far.
-func (h *Hub) Count() map[replicas.Hearing]int64 {
+func (h *Hub) Count() map[string]int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.roster.Count()

@@ -355,13 +355,13 @@ func (r *Roster) Addresses() []string {
 }
 
 // Count returns how many replicas are heard so far, of each hearing.
-func (r *Roster) Count() map[Hearing]int64 {
-	out := make(map[Hearing]int64, len(hearings))
-	for h := range hearings {
-		out[Hearing(h)] = 0 //nolint:gosec // few
+func (r *Roster) Count() map[string]int64 {
+	out := make(map[string]int64, len(hearings))
+	for _, h := range hearings {
+		out[h] = 0
 	}
 	for _, m := range r.mates {
-		out[m.Hearing]++
+		out[m.Hearing.String()]++
 	}
 	return out
 }

@@ -26,18 +26,16 @@ type RankLoad struct {
 	IndexShed       int64 // since the rank was attached to the index
 }
 
-// WorkerCount is how many workers of a role are in a state.
-type WorkerCount struct {
+// WorkerState is that of workers of a role.
+type WorkerState struct {
 	Role  worker.Role
 	State string // healthy, aside, partly aside, recovering or draining
-	Count int64
 }
 
-// StandingCount is how many keys (model and namespace) have one standing.
-type StandingCount struct {
+// Standing is that of keys (model and namespace).
+type Standing struct {
 	Activation string
 	CanServe   bool
-	Count      int64
 }
 
 // Queue is how many prompt tokens are queued at the prefill workers of one model.
@@ -53,8 +51,8 @@ type Observation struct {
 	Age      time.Duration
 	Stale    bool
 	Ranks    []RankLoad
-	Workers  []WorkerCount
-	Keys     []StandingCount
+	Workers  map[WorkerState]int64
+	Keys     map[Standing]int64
 	Queues   []Queue
 	Infos    []WorkerInfo
 	Pools    []PoolLoad
@@ -121,7 +119,7 @@ func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err
 	reg, err := g.meter.RegisterCallback(func(_ context.Context, w metric.Observer) error {
 		mu.Lock()
 		defer mu.Unlock()
-		o = Observation{Ranks: o.Ranks[:0], Workers: o.Workers[:0], Keys: o.Keys[:0], Queues: o.Queues[:0], Infos: o.Infos[:0], Pools: o.Pools[:0]}
+		o = Observation{Ranks: o.Ranks[:0], Queues: o.Queues[:0], Infos: o.Infos[:0], Pools: o.Pools[:0]}
 		read(&o)
 		g.show(w, &o)
 		return nil
@@ -151,11 +149,11 @@ func (g *observables) show(w metric.Observer, o *Observation) {
 			w.ObserveInt64(g.whole[name], n, with(labels{state}, LabelState))
 		}
 	}
-	for _, c := range o.Workers {
-		w.ObserveInt64(g.whole[MetricWorkers], c.Count, with(labels{c.Role.String(), c.State}, LabelRole, LabelState))
+	for c, n := range o.Workers {
+		w.ObserveInt64(g.whole[MetricWorkers], n, with(labels{c.Role.String(), c.State}, LabelRole, LabelState))
 	}
-	for _, c := range o.Keys {
-		w.ObserveInt64(g.whole[MetricKeys], c.Count, with(labels{c.Activation, strconv.FormatBool(c.CanServe)}, LabelActivation, LabelCanServe))
+	for c, n := range o.Keys {
+		w.ObserveInt64(g.whole[MetricKeys], n, with(labels{c.Activation, strconv.FormatBool(c.CanServe)}, LabelActivation, LabelCanServe))
 	}
 	w.ObserveInt64(g.whole[MetricBodyBytes], o.BodyBytes)
 	w.ObserveInt64(g.whole[MetricWaiting], o.Waiting)
