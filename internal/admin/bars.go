@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -34,25 +35,17 @@ func bars(r *decision.Record) []barView {
 		b.say("started", t.PrefillStarted)
 		b.say("well", t.PrefillWell)
 		b.say("ended", t.PrefillEnded)
-		end := t.PrefillEnded
-		if end == 0 {
-			end = whole
-		}
-		well := t.PrefillWell
-		if well == 0 {
-			well = end
-		}
-		b.add(t.PrefillStarted, min(well, end), whole, "b-work")
-		b.add(min(well, end), end, whole, "b-out")
+		end := cmp.Or(t.PrefillEnded, whole)
+		well := min(cmp.Or(t.PrefillWell, end), end)
+		b.add(t.PrefillStarted, well, whole, "b-work")
+		b.add(well, end, whole, "b-out")
 		out = append(out, b)
 	}
 	b := barView{Name: "answer"}
 	b.say("response headers", t.ResponseHeaders)
 	b.say("first token", t.FirstToken)
 	b.say("end", t.End)
-	if b.Words == "" {
-		b.Words = "nothing yet"
-	}
+	b.Words = cmp.Or(b.Words, "nothing yet")
 	from, rest := r.DecisionIn, "b-out"
 	if t.ResponseHeaders == 0 && t.FirstToken == 0 {
 		rest = "b-wait" // no answer has come

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,17 +18,10 @@ import (
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
 
-// Defaults of [Config].
-const (
-	DefaultAddress         = "127.0.0.1:9902"
-	DefaultMaxExplainBytes = 8 << 20
-)
-
 // Config configures a [Server].
 type Config struct {
-	// Address to listen on, "ip:port" or "localhost:port"; "" means DefaultAddress, port
-	// 0 means any. Any client that can reach it can read everything except prompts, which
-	// are not kept.
+	// Address to listen on, "ip:port" or "localhost:port"; port 0 means any. Any client that
+	// can reach it can read everything except prompts, which are not kept.
 	Address string
 
 	// AllowedHosts are the names, without port, that a Host header may carry besides
@@ -39,11 +31,10 @@ type Config struct {
 	// State returns what the page shows. Required; safe for concurrent use.
 	State func() State
 
-	// Ready answers /readyz in place of State, if State is expensive. reason says why it
-	// is not ready. Optional; safe for concurrent use.
+	// Ready answers /readyz. reason says why it is not ready. Required; safe for concurrent use.
 	Ready func() (ready bool, reason string)
 
-	// ReadyKey answers /readyz?model=…&namespace=…. Optional; safe for concurrent use.
+	// ReadyKey answers /readyz?model=…&namespace=…. Required; safe for concurrent use.
 	ReadyKey func(k worker.Key) (ready bool, reason string)
 
 	// Trouble returns what was wrong at the latest look, for /readyz and explain, worst first.
@@ -73,10 +64,6 @@ type Config struct {
 	// concurrent use.
 	IndexDump func(w io.Writer) error
 
-	// MaxExplainBytes bounds the bodies that are posted to Explain and Index; 0 means 8
-	// MiB.
-	MaxExplainBytes int64
-
 	// Pprof serves /debug/pprof/. A profile costs CPU while it is taken.
 	Pprof bool
 
@@ -84,16 +71,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-func (c Config) withDefaults() Config {
-	c.Address = cmp.Or(c.Address, DefaultAddress)
-	c.MaxExplainBytes = cmp.Or(c.MaxExplainBytes, DefaultMaxExplainBytes)
-	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
-	return c
-}
-
 // Validate returns every fault, joined, or nil.
 func (c Config) Validate() error {
-	c = c.withDefaults()
 	var errs []error
 	if _, _, err := net.SplitHostPort(c.Address); err != nil {
 		errs = append(errs, fmt.Errorf("admin address %q: expected ip:port", c.Address))
@@ -103,11 +82,8 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("admin allowed host %q: expected a name without port", h))
 		}
 	}
-	if c.State == nil {
-		errs = append(errs, errors.New("admin: state function is missing"))
-	}
-	if c.MaxExplainBytes < 0 {
-		errs = append(errs, fmt.Errorf("admin explain limit %d: expected 0 or more bytes", c.MaxExplainBytes))
+	if c.State == nil || c.Ready == nil || c.ReadyKey == nil {
+		errs = append(errs, errors.New("admin: a function that is required is missing"))
 	}
 	return errors.Join(errs...)
 }

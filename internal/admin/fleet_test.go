@@ -12,7 +12,7 @@ import (
 func BenchmarkPage(b *testing.B) {
 	for _, n := range []int{4, 40, 2000} {
 		st := fleetState(now(), n, "llama-3.1-70b")
-		s, err := New(Config{Address: "127.0.0.1:0", State: func() State { return st }, Journal: fullJournal(b, now()), Hour: busyHour(now()).Spans})
+		s, err := New(Config{Address: "127.0.0.1:0", Ready: ready, ReadyKey: readyKey, State: func() State { return st }, Journal: fullJournal(b, now()), Hour: busyHour(now()).Spans})
 		require.NoError(b, err)
 		defer s.Close()
 		for name, target := range map[string]string{"built": "/", "found": "/?q=10.8.1&sort=-legs"} {

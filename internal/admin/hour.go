@@ -278,23 +278,18 @@ type hourJSON struct {
 }
 
 type stepJSON struct {
-	At         time.Time           `json:"at"` // its end
-	Requests   map[string]int64    `json:"requests"`
-	FirstToken *timesJSON          `json:"first_token,omitempty"`
-	PerToken   *timesJSON          `json:"per_token,omitempty"`
-	Prompt     *hour.Prompt        `json:"prompt_tokens,omitempty"`
-	Load       map[string]loadJSON `json:"load,omitempty"`
+	At         time.Time            `json:"at"` // its end
+	Requests   map[string]int64     `json:"requests"`
+	FirstToken *timesJSON           `json:"first_token,omitempty"`
+	PerToken   *timesJSON           `json:"per_token,omitempty"`
+	Prompt     *hour.Prompt         `json:"prompt_tokens,omitempty"`
+	Load       map[string]hour.Load `json:"load,omitempty"`
 }
 
 type timesJSON struct {
 	Count int64   `json:"count"`
 	P50   float64 `json:"p50_seconds"`
 	P99   float64 `json:"p99_seconds"`
-}
-
-type loadJSON struct {
-	QueueSeconds float64 `json:"queue_seconds"`
-	DecodeBlocks float64 `json:"decode_blocks"`
 }
 
 func newHourJSON(spans []hour.Span) *hourJSON {
@@ -311,7 +306,7 @@ func newHourJSON(spans []hour.Span) *hourJSON {
 		if s.Known == 0 {
 			continue
 		}
-		j := stepJSON{At: s.End.UTC(), Requests: map[string]int64{}, FirstToken: times(&s.FirstToken), PerToken: times(&s.PerToken), Load: map[string]loadJSON{}}
+		j := stepJSON{At: s.End.UTC(), Requests: map[string]int64{}, FirstToken: times(&s.FirstToken), PerToken: times(&s.PerToken), Load: map[string]hour.Load{}}
 		for o, n := range s.Requests {
 			if n > 0 {
 				j.Requests[names[o]] = n
@@ -322,7 +317,7 @@ func newHourJSON(spans []hour.Span) *hourJSON {
 		}
 		for r, l := range s.Load {
 			if l.Known {
-				j.Load[worker.Role(r).String()] = loadJSON{l.QueueSeconds, l.DecodeBlocks} //nolint:gosec // few
+				j.Load[worker.Role(r).String()] = l //nolint:gosec // few
 			}
 		}
 		d.Steps = append(d.Steps, j)

@@ -52,7 +52,6 @@ func TestAWrongQueryOfTheIndexIsToldWhatWasExpected(t *testing.T) {
 
 func TestTheIndexIsAskedByPost(t *testing.T) {
 	s := newServer(t, func(c *Config) {
-		c.MaxExplainBytes = 64
 		c.Index = func(q IndexQuery) (IndexAnswer, error) {
 			if q.Model == "x" {
 				return IndexAnswer{}, errors.New("model: expected one that is served")
@@ -75,9 +74,9 @@ func TestTheIndexIsAskedByPost(t *testing.T) {
 	require.Equal(t, 400, w.Code)
 	require.JSONEq(t, `{"error":{"message":"model: expected one that is served"}}`, w.Body.String())
 	require.Equal(t, 400, post(`{}`).Code)
-	w = post(`{"hashes":["` + strings.Repeat("1", 64) + `"]}`)
+	w = post(`{"hashes":["` + strings.Repeat("1", maxBody) + `"]}`)
 	require.Equal(t, 413, w.Code)
-	require.Contains(t, w.Body.String(), "expected at most 64 bytes")
+	require.Contains(t, w.Body.String(), "expected at most 8388608 bytes")
 	require.Equal(t, 405, get(s, "/debug/index").Code)
 	require.Equal(t, 404, ask(newServer(t, nil), "POST", "/debug/index", strings.NewReader("{}")).Code)
 }

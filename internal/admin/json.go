@@ -31,27 +31,14 @@ func know(d *decision.Record, s *State) {
 	}
 }
 
+// stateDoc is a state with its parts that JSON has in another form.
 type stateDoc struct {
-	Version        string        `json:"version"`
-	StartedAt      time.Time     `json:"started_at"`
-	UptimeSeconds  float64       `json:"uptime_seconds"`
-	Ready          bool          `json:"ready"`
-	NotReadyReason string        `json:"not_ready_reason,omitempty"`
-	Trouble        []string      `json:"trouble"`  // a line each
-	Troubles       []troubleJSON `json:"troubles"` // the same, in parts
-	View           viewJSON      `json:"view"`
-	Problems       []string      `json:"problems"`
-	Keys           []KeyRow      `json:"keys"`
-	Workers        []WorkerRow   `json:"workers"`
-	Channels       []ChannelRow  `json:"kv_event_channels,omitempty"`
-	Lately         []Lately      `json:"lately,omitempty"`
-	Replicas       []ReplicaRow  `json:"replicas,omitempty"`
-	OwnSum         string        `json:"booked_checksum,omitempty"`
-	Transitions    []Transition  `json:"transitions"`
-	BodyBytes      int64         `json:"body_bytes_in_flight"`
-	BodyLimit      int64         `json:"max_body_bytes_in_flight"`
-	Shadow         *Shadow       `json:"shadow,omitempty"`
-	Config         string        `json:"config,omitempty"`
+	Trouble  []string      `json:"trouble"`  // a line each
+	Troubles []troubleJSON `json:"troubles"` // the same, in parts
+	State
+	UptimeSeconds float64  `json:"uptime_seconds"`
+	View          viewJSON `json:"view"`
+	Problems      []string `json:"problems"`
 }
 
 type troubleJSON struct {
@@ -75,13 +62,12 @@ type viewJSON struct {
 
 func stateJSON(s *State) *stateDoc {
 	d := &stateDoc{
-		Version: s.Version, StartedAt: s.StartedAt.UTC(), UptimeSeconds: s.Now.Sub(s.StartedAt).Seconds(),
-		Ready: s.Ready, NotReadyReason: s.NotReadyReason, Trouble: []string{}, Troubles: []troubleJSON{},
-		View:     viewJSON{s.View.Revision, s.View.Source, s.View.Age.Seconds(), s.View.Stale, s.View.StaleReason},
-		Problems: []string{}, Channels: s.Channels, Lately: s.Lately, Replicas: s.Replicas, OwnSum: s.OwnSum,
-		Keys: append([]KeyRow{}, s.Keys...), Workers: append([]WorkerRow{}, s.Workers...), Transitions: append([]Transition{}, s.Transitions...),
-		BodyBytes: s.BodyBytes, BodyLimit: s.BodyLimit, Shadow: s.Shadow, Config: s.Config,
+		State: *s, UptimeSeconds: s.Now.Sub(s.StartedAt).Seconds(), Trouble: []string{}, Troubles: []troubleJSON{}, Problems: []string{},
+		View: viewJSON{s.View.Revision, s.View.Source, s.View.Age.Seconds(), s.View.Stale, s.View.StaleReason},
 	}
+	d.StartedAt = s.StartedAt.UTC()
+	// A list is not null if it is empty.
+	d.Keys, d.Workers, d.Transitions = append([]KeyRow{}, s.Keys...), append([]WorkerRow{}, s.Workers...), append([]Transition{}, s.Transitions...)
 	for _, x := range s.Problems {
 		d.Problems = append(d.Problems, x.Text)
 	}

@@ -5,8 +5,6 @@ import (
 	"embed"
 	"fmt"
 	"html/template"
-	"io/fs"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -64,24 +62,6 @@ func parsePage() (*template.Template, error) {
 	return template.New("page.html").Funcs(words).ParseFS(assets, "assets/page.html")
 }
 
-// assetHandler serves only the style sheet and the script.
-func assetHandler() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		types := map[string]string{
-			"/assets/page.css": "text/css; charset=utf-8",
-			"/assets/page.js":  "text/javascript; charset=utf-8",
-		}
-		ct := types[r.URL.Path]
-		b, err := fs.ReadFile(assets, strings.TrimPrefix(r.URL.Path, "/"))
-		if ct == "" || err != nil {
-			http.NotFound(w, r)
-			return
-		}
-		w.Header().Set("Content-Type", ct)
-		_, _ = w.Write(b)
-	})
-}
-
 func newPageView(s *State, recs []decision.Record, size int) *pageView {
 	return &pageView{
 		State: s, Bad: slices.ContainsFunc(s.Troubles, func(t trouble.Trouble) bool { return t.Severe() }),
@@ -129,7 +109,7 @@ func counts(ws []WorkerRow) []countView {
 
 func newWorkerView(w *WorkerRow, now time.Time) workerView {
 	v := workerView{
-		ID: w.ID.String(), Endpoint: cutText(w.Endpoint, maxShown), Health: w.Health, Why: cutText(w.Reason, maxShown),
+		ID: w.ID.String(), Endpoint: Cut(w.Endpoint, maxShown), Health: w.Health, Why: Cut(w.Reason, maxShown),
 	}
 	if w.Pair != (worker.PairFacts{}) {
 		v.Pair = w.Pair.String()
@@ -218,7 +198,7 @@ func newStreamView(e *EventStream, now time.Time) streamView {
 var words = template.FuncMap{
 	"after": after, "bars": bars, "bytes": bytesText, "class": outcomeClass, "clock": clock, "duration": duration, "full": full,
 	"grouped": grouped, "lasting": lasting, "overlap": overlapText, "refused": refusedText, "seconds": secondsOf, "source": sourceWord,
-	"short": func(s string) string { return cutText(s, maxShown) },
+	"short": func(s string) string { return Cut(s, maxShown) },
 	"model": func(r *decision.Record) string { return keyName(r.Model, r.Namespace) },
 	"at": func(c *decision.Choice) string { // the endpoint, for a narrow column
 		if !c.Made() {
@@ -236,15 +216,7 @@ var words = template.FuncMap{
 
 // sourceWord is the token source in one word, for a narrow column.
 func sourceWord(s decision.TokenSource) string {
-	switch s {
-	case decision.RequestIDs:
-		return "ids"
-	case decision.EngineTokenize:
-		return "engine"
-	case decision.ByteEstimate:
-		return "estimate"
-	}
-	return ""
+	return map[decision.TokenSource]string{decision.RequestIDs: "ids", decision.EngineTokenize: "engine", decision.ByteEstimate: "estimate"}[s]
 }
 
 func outcomeClass(o decision.Outcome) string {

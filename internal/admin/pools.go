@@ -211,7 +211,7 @@ func poolViews(all []*pool, q query, now time.Time) (out []poolView, left int) {
 }
 
 func (p *pool) view(found []*sumRow, n int, q query, now time.Time) poolView {
-	v := poolView{ID: p.id, Name: cutText(p.name, maxShown), Role: p.role.String(), All: len(p.rows), Found: len(found), Left: len(found) - n}
+	v := poolView{ID: p.id, Name: Cut(p.name, maxShown), Role: p.role.String(), All: len(p.rows), Found: len(found), Left: len(found) - n}
 	states := map[Health]int{}
 	var sum RankRow
 	streams := 0
@@ -256,8 +256,8 @@ func (q query) order(ws []*sumRow) {
 // maxShown bounds a name on the page, in bytes.
 const maxShown = 200
 
-// cutText cuts a text that somebody else has made long.
-func cutText(s string, most int) string {
+// Cut cuts a text that somebody else has made long to so many bytes, and says so.
+func Cut(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}

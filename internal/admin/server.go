@@ -24,6 +24,7 @@ import (
 
 const (
 	defaultDecisions = 50
+	maxBody          = 8 << 20 // of a question to explain or to the index
 	explainTimeout   = 10 * time.Second
 	shutdownGrace    = 2 * time.Second
 )
@@ -47,7 +48,7 @@ const ServerName = "baton-admin"
 // New checks cfg and opens the listener. The caller must call Run or Close; both close
 // it.
 func New(cfg Config) (*Server, error) {
-	cfg = cfg.withDefaults()
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -81,19 +82,22 @@ func (s *Server) Close() error { return s.lis.Close() }
 // Run serves until ctx ends, then gives requests in progress a short time and ends the
 // rest. It returns when all of its goroutines have ended: nil after the end of ctx, else
 // the error that stopped it.
-func (s *Server) Run(ctx context.Context) error {
+func (s *Server) Run(ctx context.Context) error { return Serve(ctx, "admin", s.http, s.lis) }
+
+// Serve is [Server.Run] of another server of HTTP; its name is for the error.
+func Serve(ctx context.Context, name string, s *http.Server, lis net.Listener) error {
 	served := make(chan error, 1)
-	go func() { served <- s.http.Serve(s.lis) }()
+	go func() { served <- s.Serve(lis) }()
 	select {
 	case err := <-served:
-		return fmt.Errorf("admin: serve: %w", err)
+		return fmt.Errorf("%s: serve: %w", name, err)
 	case <-ctx.Done():
 	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 	defer cancel()
-	err := s.http.Shutdown(grace)
+	err := s.Shutdown(grace)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = s.http.Close()
+		err = s.Close()
 	}
 	<-served
 	return err
@@ -104,7 +108,12 @@ func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", s.servePage)
 	mux.HandleFunc("GET /decision/{seq}", s.serveDecision)
-	mux.Handle("GET /assets/", assetHandler())
+	for name, form := range map[string]string{"page.css": "text/css", "page.js": "text/javascript"} {
+		mux.HandleFunc("GET /assets/"+name, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", form+"; charset=utf-8")
+			http.ServeFileFS(w, r, assets, "assets/"+name)
+		})
+	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "alive\n") })
 	mux.HandleFunc("GET /readyz", s.serveReady)
 	mux.HandleFunc("GET /debug/state", func(w http.ResponseWriter, _ *http.Request) {
@@ -177,23 +186,16 @@ func (s *Server) state() State {
 }
 
 func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
-	var ready bool
-	var reason string
+	ready, reason := s.cfg.Ready()
 	q := r.URL.Query()
-	if q.Has("model") && s.cfg.ReadyKey != nil {
+	if q.Has("model") {
 		ready, reason = s.cfg.ReadyKey(worker.Key{Model: q.Get("model"), Namespace: q.Get("namespace")})
-	} else if s.cfg.Ready != nil {
-		ready, reason = s.cfg.Ready()
-	} else {
-		st := s.cfg.State()
-		ready, reason = st.Ready, st.NotReadyReason
 	}
 	if ready {
 		text(w, http.StatusOK, "ready\n"+strings.Join(s.trouble(true), ""))
 		return
 	}
-	reason = cmp.Or(reason, "no reason given")
-	text(w, http.StatusServiceUnavailable, "not ready: "+reason+"\n")
+	text(w, http.StatusServiceUnavailable, "not ready: "+cmp.Or(reason, "no reason given")+"\n")
 }
 
 // mostTroubles bounds the troubles that an answer other than the state lists.
@@ -238,7 +240,7 @@ func (s *Server) serveDecisions(w http.ResponseWriter, r *http.Request) {
 // readBody reads the posted body. False means that it has answered the request with the
 // reason.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.cfg.MaxExplainBytes))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err == nil {
 		return body, true
 	}
@@ -252,8 +254,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool)
 }
 
 func (s *Server) serveExplain(w http.ResponseWriter, r *http.Request) {
-	path := r.URL.Query().Get("path")
-	path = cmp.Or(path, "/v1/chat/completions")
+	path := cmp.Or(r.URL.Query().Get("path"), "/v1/chat/completions")
 	body, ok := s.readBody(w, r)
 	if !ok {
 		return

@@ -9,31 +9,31 @@ import (
 )
 
 // State is all that the page and the JSON show, apart from the decisions. The caller
-// makes a new one for each call, and does not write to it afterwards. Its rows are JSON as
-// they are: their tags are what readers of /debug/state know.
+// makes a new one for each call, and does not write to it afterwards. Its tags and those of
+// its rows are what readers of /debug/state know.
 type State struct {
-	Version   string
-	StartedAt time.Time
-	Now       time.Time // zero: the server sets it
+	Version   string    `json:"version"`
+	StartedAt time.Time `json:"started_at"`
+	Now       time.Time `json:"-"` // zero: the server sets it
 
-	Ready          bool
-	NotReadyReason string
+	Ready          bool   `json:"ready"`
+	NotReadyReason string `json:"not_ready_reason,omitempty"`
 
-	BodyBytes   int64             // of request bodies, in flight
-	BodyLimit   int64             // new requests are refused once so many bytes are in flight
-	BodiesTight bool              // requests with a large body may be refused already
-	Troubles    []trouble.Trouble // what is wrong, worst first
-	View        View
-	Problems    []Problem // entries of discovery that cannot be used as they are
-	Keys        []KeyRow
-	Workers     []WorkerRow
-	Channels    []ChannelRow // of KV events
-	Replicas    []ReplicaRow // the others
-	OwnSum      string       // checksum of what this process has booked; "" if nothing is shared
-	Lately      []Lately     // who came and went, newest first
-	Transitions []Transition // newest first
-	Shadow      *Shadow      // of a second policy; nil: there is none
-	Config      string       // effective configuration as text, without secrets
+	Troubles    []trouble.Trouble `json:"-"` // what is wrong, worst first
+	View        View              `json:"-"`
+	Problems    []Problem         `json:"-"` // entries of discovery that cannot be used as they are
+	Keys        []KeyRow          `json:"keys"`
+	Workers     []WorkerRow       `json:"workers"`
+	Channels    []ChannelRow      `json:"kv_event_channels,omitempty"`
+	Lately      []Lately          `json:"lately,omitempty"`          // who came and went, newest first
+	Replicas    []ReplicaRow      `json:"replicas,omitempty"`        // the others
+	OwnSum      string            `json:"booked_checksum,omitempty"` // of what this process has booked; "" if nothing is shared
+	Transitions []Transition      `json:"transitions"`               // newest first
+	BodyBytes   int64             `json:"body_bytes_in_flight"`
+	BodyLimit   int64             `json:"max_body_bytes_in_flight"` // new requests are refused once so many bytes are in flight
+	BodiesTight bool              `json:"-"`                        // requests with a large body may be refused already
+	Shadow      *Shadow           `json:"shadow,omitempty"`         // of a second policy; nil: there is none
+	Config      string            `json:"config,omitempty"`         // effective configuration as text, without secrets
 }
 
 // View describes the present view of the workers.

@@ -74,15 +74,9 @@ func (x *Suspect[W]) servedPair(by []W) (v Verdict[W], made bool) {
 // It returns false if nothing is charged: a mate has failed the request in the same way
 // before.
 func (s Suspects[W]) Last(w W, c Charge) (Verdict[W], bool) {
-	if c == None {
+	failedAlike := func(x Suspect[W]) bool { return x.Worker != w && x.Charge == c }
+	if c == None || c.waits() && slices.ContainsFunc(s, failedAlike) {
 		return Verdict[W]{}, false
-	}
-	if c.waits() {
-		for _, x := range s {
-			if x.Worker != w && x.Charge == c {
-				return Verdict[W]{}, false
-			}
-		}
 	}
 	return Verdict[W]{Worker: w, Charge: c}, true
 }

@@ -1,6 +1,7 @@
 package hour
 
 import (
+	"slices"
 	"time"
 
 	"github.com/seed-60ae5743/baton/pkg/worker"
@@ -10,7 +11,7 @@ import (
 var outcomes = [...]string{"unfinished", "ok", "answered", "client_left", "rejected", "refused", "failed", "cut"}
 
 // Outcomes returns how requests end, in the order of [Span.Requests].
-func Outcomes() []string { return append([]string(nil), outcomes[:]...) }
+func Outcomes() []string { return slices.Clone(outcomes[:]) }
 
 // Times sums up how long something took.
 type Times struct {
@@ -20,9 +21,9 @@ type Times struct {
 
 // Load is the mean of the samples of one role.
 type Load struct {
-	Known        bool    // there was a sample
-	QueueSeconds float64 // until a rank is free, in the mean
-	DecodeBlocks float64
+	Known        bool    `json:"-"`             // there was a sample
+	QueueSeconds float64 `json:"queue_seconds"` // until a rank is free, in the mean
+	DecodeBlocks float64 `json:"decode_blocks"`
 }
 
 // Span is what happened in some steps that follow each other.

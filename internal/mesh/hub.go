@@ -162,7 +162,7 @@ func (h *Hub) Ready() bool {
 func (h *Hub) Hang() { close(h.hung) }
 
 // Count returns how many other replicas are heard so far.
-func (h *Hub) Count() map[replicas.Hearing]int64 {
+func (h *Hub) Count() map[string]int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.roster.Count()
@@ -276,11 +276,7 @@ func (h *Hub) took(ctx context.Context, of string, addrs []string, err error) {
 	} else {
 		delete(h.faults, of)
 		h.listed[of] = append([]string{}, addrs...)
-		var all []string
-		for _, some := range h.listed {
-			all = append(all, some...)
-		}
-		h.roster.List(all, time.Now())
+		h.roster.List(slices.Concat(slices.Collect(maps.Values(h.listed))...), time.Now())
 		h.linkLocked(ctx)
 	}
 	h.mu.Unlock()

@@ -61,11 +61,7 @@ func returned(c discovery.Change) (ids []worker.ID) {
 // cut shortens text from outside, for the log and the page, and removes passwords of addresses.
 func cut(s string) string {
 	const most = 300
-	s = redact.Text(s)
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
+	return admin.Cut(redact.Text(s), most)
 }
 
 // few lists workers for the log, each with id, role and endpoint. Of many it lists only
@@ -77,18 +73,20 @@ func few(snap *worker.Snapshot, ids []worker.ID) string {
 // firstOf lists the first of n names, and counts the others.
 func firstOf(n int, name func(i int) string) string {
 	const most = 8
-	var b strings.Builder
-	for i := range n {
-		if i == most {
-			fmt.Fprintf(&b, " and %d more", n-most)
-			break
-		}
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(name(i))
+	var names []string
+	for i := range min(n, most) {
+		names = append(names, name(i))
 	}
-	return b.String()
+	return andMore(names, n)
+}
+
+// andMore lists names, which are the first of n.
+func andMore(names []string, n int) string {
+	list := strings.Join(names, ", ")
+	if n > len(names) {
+		list += fmt.Sprintf(" and %d more", n-len(names))
+	}
+	return list
 }
 
 func endpointOf(snap *worker.Snapshot, r worker.Rank) string {
@@ -121,23 +119,18 @@ func (p *plugin) judgeKeys() {
 			now[k] = policy.Outlook(world, k).Why(world.Pool(k))
 		}
 	}
+	state := map[bool]string{true: "served", false: "refused"}
 	for k, why := range now {
-		switch was := p.refused[k]; {
-		case why == was:
+		was := p.refused[k]
+		switch why {
+		case was:
 			continue
-		case why == "":
+		case "":
 			p.log.Info("model is served again", logkey.Model, k.Model, logkey.After, was)
 		default:
 			p.log.Warn("model cannot be served", logkey.Model, k.Model, logkey.Reason, why)
 		}
-		from, to := "served", "served"
-		if p.refused[k] != "" {
-			from = "refused"
-		}
-		if why != "" {
-			to = "refused"
-		}
-		p.history.add(admin.Transition{At: admin.At(time.Now()), What: "requests for " + k.Model, From: from, To: to, Why: why})
+		p.history.add(admin.Transition{At: admin.At(time.Now()), What: "requests for " + k.Model, From: state[was == ""], To: state[why == ""], Why: why})
 	}
 	p.refused = now
 }

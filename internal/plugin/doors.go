@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -99,7 +100,11 @@ func passed(at string, given []net.Listener) (net.Listener, error) {
 		}
 		is = append(is, l.Addr().String())
 	}
-	if len(given) != 1 || is[0] != address {
+	fits := []string{address}
+	if strings.HasPrefix(address, ":") { // to systemd a port alone
+		fits = []string{"[::]" + address, "0.0.0.0" + address}
+	}
+	if len(given) != 1 || !slices.Contains(fits, is[0]) {
 		return nil, config.Usage(fmt.Errorf("listen (--listen) %q: systemd passes on %q: expected one socket, at the address of listen", at, is))
 	}
 	return given[0], nil
@@ -198,19 +203,5 @@ func (p *plugin) serveMetrics(ctx context.Context, l net.Listener) error {
 		MaxHeaderBytes:    32 << 10,
 		ErrorLog:          slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
 	}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
-	select {
-	case err := <-served:
-		return fmt.Errorf("metrics: serve: %w", err)
-	case <-ctx.Done():
-	}
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	err := s.Shutdown(grace)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = s.Close()
-	}
-	<-served
-	return err
+	return admin.Serve(ctx, "metrics", s, l)
 }

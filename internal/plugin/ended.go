@@ -3,6 +3,7 @@ package plugin
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -142,11 +143,7 @@ func (e *ended) troubles() (ts []trouble.Trouble) {
 // outcomesOf lists the outcomes, the most frequent one first.
 func outcomesOf(counts map[string]int) string {
 	const most = 4
-	kinds := make([]string, 0, len(counts))
-	for k := range counts {
-		kinds = append(kinds, k)
-	}
-	slices.SortFunc(kinds, func(a, b string) int {
+	kinds := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
 	})
 	if len(kinds) > most {

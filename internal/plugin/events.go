@@ -144,10 +144,5 @@ func (p *plugin) channelRows() []admin.ChannelRow {
 // doubtful reports whether what is known of a rank's cache may be wrong: the connection
 // is lost, events are being replayed, or some are lost.
 func doubtful(s kvevents.State) bool {
-	switch s {
-	case kvevents.StateConnecting, kvevents.StateReplaying, kvevents.StateDegraded:
-		return true
-	default:
-		return false
-	}
+	return s == kvevents.StateConnecting || s == kvevents.StateReplaying || s == kvevents.StateDegraded
 }

@@ -3,9 +3,11 @@ package plugin
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,9 +17,15 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/seed-60ae5743/baton/internal/admin"
+	"github.com/seed-60ae5743/baton/internal/telemetry"
 	"github.com/seed-60ae5743/baton/pkg/kvevents"
 	"github.com/seed-60ae5743/baton/pkg/worker"
 )
+
+func TestTheMetricOfSilentWorkersSaysAfterWhichTime(t *testing.T) {
+	i := slices.IndexFunc(telemetry.Metrics(), func(m telemetry.Metric) bool { return m.Name == telemetry.MetricKVSilent })
+	require.Contains(t, telemetry.Metrics()[i].Help, fmt.Sprintf("for %.0f s or more", eventsGrace.Seconds()))
+}
 
 func (r *running) get(path string) string {
 	r.t.Helper()

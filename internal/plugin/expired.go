@@ -34,11 +34,6 @@ func (x *expired) source(inner discovery.Source, before func() ([]discovery.Entr
 	return s
 }
 
-// askBy makes the client for the questions.
-func (x *expired) askBy(around func(http.RoundTripper) http.RoundTripper) {
-	x.client = health.NewClient(around)
-}
-
 // ask asks a worker which models it serves, at each of its ports until one answers.
 // If none does, health looks into it, too: silent there is silent to two witnesses.
 func (x *expired) ask(ctx context.Context, w *worker.Worker) discovery.Answer {

@@ -25,17 +25,14 @@ func (p *plugin) observe(o *telemetry.Observation) {
 	o.QueueLimit = p.cfg.Prefill.MaxQueuedISLTokens
 	o.Facts = factCounts(p.factRows())
 	if p.mesh != nil {
-		o.Replicas = map[string]int64{}
-		for h, n := range p.mesh.Count() {
-			o.Replicas[h.String()] = n
-		}
+		o.Replicas = p.mesh.Count()
 	}
 	o.Streams = streamCounts(p.events.Status())
 	if ts := p.troubles.latest(); ts != nil {
 		o.Troubles = trouble.ByKind(ts)
 		o.Silent = o.Troubles[string(trouble.KVEventsSilent)]
 	}
-	keys := make(map[telemetry.StandingCount]int64)
+	o.Keys, o.Workers = make(map[telemetry.Standing]int64), make(map[telemetry.WorkerState]int64)
 	o.Ignored = p.ignored
 	o.Problems = int64(len(found.Problems) + len(p.mixed(snap)) + len(unheard(snap.Workers(), p.cfg.Policy().Rules.Listener)))
 	for _, k := range snap.AllKeys(time.Now()) {
@@ -47,16 +44,12 @@ func (p *plugin) observe(o *telemetry.Observation) {
 		q.Tokens, _ = p.server.Backlog(snap, k)
 		o.Queues = append(o.Queues, q)
 		o.Pools = poolLoads(o.Pools, p, snap.Pool(k), time.Now())
-		keys[telemetry.StandingCount{Activation: snap.Standing(k).State.String(), CanServe: p.server.Outlook(snap, k).Way != activation.Refused}]++
+		o.Keys[telemetry.Standing{Activation: snap.Standing(k).State.String(), CanServe: p.server.Outlook(snap, k).Way != activation.Refused}]++
 	}
-	for k, n := range keys {
-		k.Count = n
-		o.Keys = append(o.Keys, k)
-	}
-	counts, now := make(map[telemetry.WorkerCount]int64), time.Now()
+	now := time.Now()
 	for _, w := range snap.Workers() {
 		o.Infos = append(o.Infos, telemetry.WorkerInfo{ID: w.ID, Role: w.Role, Endpoint: w.Endpoint.String(), Host: w.Endpoint.AddrPort().Addr().String(), Models: w.Models})
-		counts[telemetry.WorkerCount{Role: w.Role, State: string(stateOf(w, healths[w.ID]).Health)}]++
+		o.Workers[telemetry.WorkerState{Role: w.Role, State: string(stateOf(w, healths[w.ID]).Health)}]++
 		for dp := range worker.DPRank(w.DPSize) {
 			r := worker.Rank{ID: w.ID, DPRank: dp}
 			l, _ := p.book.Load(r)
@@ -67,10 +60,6 @@ func (p *plugin) observe(o *telemetry.Observation) {
 				DecodeBlocks: l.DecodeBlocks, DecodingBlocks: holds, DecodeRequests: int64(l.DecodeRequests), IndexBlocks: blocks, IndexShed: shed,
 			})
 		}
-	}
-	for k, n := range counts {
-		k.Count = n
-		o.Workers = append(o.Workers, k)
 	}
 }
 

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -100,8 +101,6 @@ func (h *history) recently(now time.Time) (out []admin.Lately) {
 	return out
 }
 
-func newHistory() *history { return &history{} }
-
 func (h *history) add(t admin.Transition) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,5 +110,5 @@ func (h *history) add(t admin.Transition) {
 func (h *history) list() []admin.Transition {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return append([]admin.Transition(nil), h.last...)
+	return slices.Clone(h.last)
 }

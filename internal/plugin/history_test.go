@@ -28,7 +28,7 @@ func TestWhoCameAndWentIsToldForAnHour(t *testing.T) {
 		require.NoError(t, err)
 		return s
 	}
-	h, now := newHistory(), time.Unix(1000, 0)
+	h, now := &history{}, time.Unix(1000, 0)
 	said := func(at time.Time) (out []string) {
 		for _, l := range h.recently(at) {
 			out = append(out, l.Text)

@@ -72,6 +72,21 @@ func TestASocketThatSystemdPassesOnIsTakenIfItIsTheOne(t *testing.T) {
 	require.ErrorContains(t, err, path)
 }
 
+func TestAPortAloneIsThatOfSystemd(t *testing.T) {
+	for network, at := range map[string]string{"tcp": ":0", "tcp4": "0.0.0.0:0"} {
+		given, err := net.Listen(network, at)
+		require.NoError(t, err)
+		defer given.Close()
+		_, port, err := net.SplitHostPort(given.Addr().String())
+		require.NoError(t, err)
+		l, err := passed(":"+port, []net.Listener{given})
+		require.NoError(t, err)
+		require.Equal(t, given, l)
+		_, err = passed("127.0.0.1:"+port, []net.Listener{given})
+		require.ErrorContains(t, err, "expected one socket, at the address of listen")
+	}
+}
+
 func TestAFileThatIsNoSocketIsNotTouched(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
 	require.NoError(t, os.WriteFile(path, []byte("precious"), 0o600))

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/seed-60ae5743/baton/internal/activation"
 	"github.com/seed-60ae5743/baton/internal/engine/engines"
@@ -48,21 +49,14 @@ func unheard(workers []*worker.Worker, listener bool) []string {
 }
 
 func unlike(ws []*worker.Worker) string {
-	n, first := 0, (*worker.Worker)(nil)
-	for _, w := range ws {
-		if w.BlockSize == ws[0].BlockSize && w.Eagle == ws[0].Eagle || w.BlockSize == 0 {
-			continue // 0: not known yet
-		}
-		n++
-		if first == nil {
-			first = w
-		}
-	}
-	if n == 0 {
+	others := slices.DeleteFunc(slices.Clone(ws), func(w *worker.Worker) bool {
+		return w.BlockSize == ws[0].BlockSize && w.Eagle == ws[0].Eagle || w.BlockSize == 0 // 0: not known yet
+	})
+	if len(others) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("%d of %d workers have other blocks than worker %s (%s), as %s (%s): what they hold of a prompt is never found; give all of them the same block size and speculation",
-		n, len(ws), ws[0].ID, blocksOf(ws[0]), first.ID, blocksOf(first))
+		len(others), len(ws), ws[0].ID, blocksOf(ws[0]), others[0].ID, blocksOf(others[0]))
 }
 
 func blocksOf(w *worker.Worker) string {

@@ -113,7 +113,7 @@ func Check(c config.Config) error {
 
 func newPlugin(c config.Config, stderr io.Writer, change ...func(p *plugin)) (*plugin, error) {
 	m := memoryHere()
-	p := &plugin{cfg: sized(c, m), memory: m, started: time.Now(), history: newHistory(), hour: hour.New(time.Now()), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1), known: make(chan struct{})}
+	p := &plugin{cfg: sized(c, m), memory: m, started: time.Now(), history: &history{}, hour: hour.New(time.Now()), refused: map[worker.Key]string{}, dumping: make(chan struct{}, 1), known: make(chan struct{})}
 	p.expired = &expired{plugin: p}
 	p.probes = newProbes()
 	p.pools.told = p.probes.pools
@@ -173,7 +173,7 @@ func (p *plugin) newWorld() error {
 	if err != nil {
 		return err
 	}
-	p.expired.askBy(around)
+	p.expired.client = health.NewClient(around)
 	p.reports = p.newReports(around)
 	h := p.cfg.Health.Tracker()
 	h.Around, h.Hooks = around, health.Hooks{Transition: p.onHealth}

@@ -89,9 +89,7 @@ func watchTroubles(ctx context.Context, p *plugin) error {
 func judge(s *admin.State, told []trouble.Trouble, l ended) []trouble.Trouble {
 	ts := slices.Concat(served(s), workersIn(s), discovered(s), eventsOf(s), l.troubles(), told)
 	for i := range ts {
-		if t := &ts[i]; len(t.What) > mostWords { // of names from outside
-			t.What = strings.ToValidUTF8(t.What[:mostWords], "") + "…"
-		}
+		ts[i].What = admin.Cut(ts[i].What, mostWords) // of names from outside
 	}
 	trouble.Sort(ts)
 	return ts
@@ -148,12 +146,7 @@ func (m *members) add(name string, since admin.Time) {
 	}
 }
 
-func (m *members) list() string {
-	if m.n > len(m.names) {
-		return fmt.Sprintf("%s and %d more", strings.Join(m.names, ", "), m.n-len(m.names))
-	}
-	return strings.Join(m.names, ", ")
-}
+func (m *members) list() string { return andMore(m.names, m.n) }
 
 // groups collects them in the order in which they are met.
 type groups struct {
@@ -170,31 +163,21 @@ func (g *groups) add(x group, name string, since admin.Time) {
 	g.of[x].add(name, since)
 }
 
-// words says what is wrong with the workers of a group.
-var groupWords = [...]struct {
-	kind trouble.Kind
-	text string
-}{
-	{trouble.WorkerAside, "set aside"}, {trouble.WorkerRecovering, "coming back"}, {trouble.WorkerSpared, "failing"},
-	{trouble.WorkerDoubted, "doubted"}, {trouble.WorkerUnheard, "not heard from yet"}, {trouble.WorkerStale, "stale: the records have expired"},
-	{trouble.WorkerIneligible, "not used"}, {trouble.FactsFailing, "not telling what they run"},
+// groupWords says what is wrong with the workers of a group.
+func groupWords(k trouble.Kind) string {
+	return map[trouble.Kind]string{
+		trouble.WorkerAside: "set aside", trouble.WorkerRecovering: "coming back", trouble.WorkerSpared: "failing",
+		trouble.WorkerDoubted: "doubted", trouble.WorkerUnheard: "not heard from yet", trouble.WorkerStale: "stale: the records have expired",
+		trouble.WorkerIneligible: "not used", trouble.FactsFailing: "not telling what they run",
+	}[k]
 }
 
 // list makes a trouble of each group: of ten workers that are down, one is to be read.
 func (g *groups) list() (ts []trouble.Trouble) {
 	for _, x := range g.order {
-		m, state := g.of[x], ""
-		for _, w := range groupWords {
-			if w.kind == x.kind {
-				state = w.text
-			}
-		}
-		why := ""
-		if x.why != "" {
-			why = " (" + x.why + ")"
-		}
+		m := g.of[x]
 		ts = append(ts, trouble.Trouble{Kind: x.kind, Subject: x.role.String() + " " + x.why, Count: int64(m.n), Since: m.since,
-			What: fmt.Sprintf("%d of %d %s workers %s %s: %s%s", m.n, g.roles[x.role], x.role, isOrAre(m.n), state, m.list(), why)})
+			What: fmt.Sprintf("%d of %d %s workers %s %s: %s%s", m.n, g.roles[x.role], x.role, isOrAre(m.n), groupWords(x.kind), m.list(), trouble.Because(x.why))})
 	}
 	return ts
 }
@@ -281,25 +264,22 @@ func bounded(ts []trouble.Trouble) (out []trouble.Trouble) {
 
 // eventsOf lists what is wrong with KV events and the index.
 func eventsOf(s *admin.State) (ts []trouble.Trouble) {
-	var silent, lost members
-	for i := range s.Workers {
-		w := &s.Workers[i]
-		for _, x := range []struct {
-			of *members
-			is func(*admin.EventStream) bool
-		}{{&silent, (*admin.EventStream).Silent}, {&lost, (*admin.EventStream).Partial}} {
+	for _, x := range []struct {
+		kind trouble.Kind
+		is   func(*admin.EventStream) bool
+		text string
+	}{{trouble.KVEventsSilent, (*admin.EventStream).Silent, "do not come"}, {trouble.KVEventsLost, (*admin.EventStream).Partial, "are degraded"}} {
+		var in members
+		for i := range s.Workers {
+			w := &s.Workers[i]
 			if r := w.InTrouble(x.is); r != nil {
-				x.of.add(fmt.Sprintf("%s (%d/%d)%s", w.Endpoint, w.ID, r.DPRank, trouble.Because(r.Events.Reason)), r.Events.Since)
+				in.add(fmt.Sprintf("%s (%d/%d)%s", w.Endpoint, w.ID, r.DPRank, trouble.Because(r.Events.Reason)), r.Events.Since)
 			}
 		}
-	}
-	if silent.n > 0 {
-		ts = append(ts, trouble.Trouble{Kind: trouble.KVEventsSilent, Count: int64(silent.n), Since: silent.since,
-			What: fmt.Sprintf("KV events of %d of %d workers do not come: %s", silent.n, len(s.Workers), silent.list())})
-	}
-	if lost.n > 0 {
-		ts = append(ts, trouble.Trouble{Kind: trouble.KVEventsLost, Count: int64(lost.n), Since: lost.since,
-			What: fmt.Sprintf("KV events of %d of %d workers are degraded: %s", lost.n, len(s.Workers), lost.list())})
+		if in.n > 0 {
+			ts = append(ts, trouble.Trouble{Kind: x.kind, Count: int64(in.n), Since: in.since,
+				What: fmt.Sprintf("KV events of %d of %d workers %s: %s", in.n, len(s.Workers), x.text, in.list())})
+		}
 	}
 	for _, c := range s.Channels {
 		if !c.Up {

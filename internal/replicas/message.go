@@ -51,7 +51,7 @@ type wire struct {
 	Sum     uint64          `json:"sum,string"`
 	Ranks   []wireRank      `json:"ranks,omitempty"`
 	Routed  []wireRouted    `json:"routed,omitempty"`
-	Aside   *[]wireID       `json:"aside,omitempty"`
+	Aside   []wireID        `json:"aside,omitzero"` // [] is not nil
 	Learned json.RawMessage `json:"learned,omitempty"`
 }
 
@@ -98,11 +98,10 @@ func (m *Message) Encode() ([]byte, error) {
 		w.Routed = append(w.Routed, x)
 	}
 	if m.Aside != nil {
-		ids := make([]wireID, 0, len(m.Aside))
+		w.Aside = make([]wireID, 0, len(m.Aside))
 		for _, r := range m.Aside[:min(len(m.Aside), MostAside)] {
-			ids = append(ids, idOf(r))
+			w.Aside = append(w.Aside, idOf(r))
 		}
-		w.Aside = &ids
 	}
 	return json.Marshal(&w)
 }
@@ -118,8 +117,8 @@ func Decode(b []byte) (*Message, error) {
 		return nil, errors.New("replicas: expected a life and a version above 0, and no version that large")
 	case len(w.Ranks) > MostRanks:
 		return nil, fmt.Errorf("replicas: %d ranks: expected %d at most", len(w.Ranks), MostRanks)
-	case w.Aside != nil && len(*w.Aside) > MostAside:
-		return nil, fmt.Errorf("replicas: %d ranks are aside: expected %d at most", len(*w.Aside), MostAside)
+	case len(w.Aside) > MostAside:
+		return nil, fmt.Errorf("replicas: %d ranks are aside: expected %d at most", len(w.Aside), MostAside)
 	}
 	m := &Message{Told: load.Told{Life: w.Life, Version: w.Version, Whole: w.Whole, Sum: w.Sum}, Learned: w.Learned}
 	for i := range w.Ranks {
@@ -143,8 +142,8 @@ func Decode(b []byte) (*Message, error) {
 		m.Routed = append(m.Routed, r)
 	}
 	if w.Aside != nil {
-		m.Aside = make([]worker.Rank, 0, len(*w.Aside))
-		for _, id := range *w.Aside {
+		m.Aside = make([]worker.Rank, 0, len(w.Aside))
+		for _, id := range w.Aside {
 			m.Aside = append(m.Aside, id.rank())
 		}
 	}

@@ -1,7 +1,7 @@
 package replicas
 
 import (
-	"cmp"
+	"maps"
 	"slices"
 	"time"
 )
@@ -351,22 +351,17 @@ func (r *Roster) Ready() bool {
 
 // Addresses returns those to which messages are to be sent.
 func (r *Roster) Addresses() []string {
-	out := make([]string, 0, len(r.mates))
-	for addr := range r.mates {
-		out = append(out, addr)
-	}
-	slices.Sort(out)
-	return out
+	return slices.Sorted(maps.Keys(r.mates))
 }
 
 // Count returns how many replicas are heard so far, of each hearing.
-func (r *Roster) Count() map[Hearing]int64 {
-	out := make(map[Hearing]int64, len(hearings))
-	for h := range hearings {
-		out[Hearing(h)] = 0 //nolint:gosec // few
+func (r *Roster) Count() map[string]int64 {
+	out := make(map[string]int64, len(hearings))
+	for _, h := range hearings {
+		out[h] = 0
 	}
 	for _, m := range r.mates {
-		out[m.Hearing]++
+		out[m.Hearing.String()]++
 	}
 	return out
 }
@@ -374,9 +369,8 @@ func (r *Roster) Count() map[Hearing]int64 {
 // Mates returns all replicas, by address.
 func (r *Roster) Mates() []Mate {
 	out := make([]Mate, 0, len(r.mates))
-	for _, m := range r.mates {
-		out = append(out, *m)
+	for _, addr := range r.Addresses() {
+		out = append(out, *r.mates[addr])
 	}
-	slices.SortFunc(out, func(a, b Mate) int { return cmp.Compare(a.Address, b.Address) })
 	return out
 }

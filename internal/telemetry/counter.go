@@ -117,9 +117,7 @@ func with(v labels, keys ...string) metric.ObserveOption { return withAll(v[:], 
 func withAll(v []string, keys ...string) metric.ObserveOption {
 	kv := make([]attribute.KeyValue, len(keys))
 	for i, k := range keys {
-		val := strings.ToValidUTF8(v[i], "?")
-		val = cmp.Or(val, None)
-		kv[i] = attribute.String(k, val)
+		kv[i] = attribute.String(k, cmp.Or(strings.ToValidUTF8(v[i], "?"), None))
 	}
 	return metric.WithAttributeSet(attribute.NewSet(kv...))
 }
@@ -181,25 +179,4 @@ func (b *builder) upDown(name string) *counter {
 	_, err := b.meter.Int64ObservableUpDownCounter(name, metric.WithDescription(d.Help), metric.WithUnit(d.Unit), metric.WithInt64Callback(c.observe))
 	b.note(err)
 	return c
-}
-
-func (b *builder) gauge(name string) metric.Int64ObservableGauge {
-	d := b.defs[name]
-	g, err := b.meter.Int64ObservableGauge(name, metric.WithDescription(d.Help), metric.WithUnit(d.Unit))
-	b.note(err)
-	return g
-}
-
-func (b *builder) observedCounter(name string) metric.Int64ObservableCounter {
-	d := b.defs[name]
-	c, err := b.meter.Int64ObservableCounter(name, metric.WithDescription(d.Help), metric.WithUnit(d.Unit))
-	b.note(err)
-	return c
-}
-
-func (b *builder) floatGauge(name string) metric.Float64ObservableGauge {
-	d := b.defs[name]
-	g, err := b.meter.Float64ObservableGauge(name, metric.WithDescription(d.Help), metric.WithUnit(d.Unit))
-	b.note(err)
-	return g
 }

@@ -69,11 +69,8 @@ func (l *latency) learn(v labels, n int) prometheus.Observer {
 	}
 	values := make([]string, n)
 	for i := range values {
-		values[i] = strings.ToValidUTF8(strings.Clone(v[i]), "?")
-		if values[i] == "" {
-			values[i] = None
-		}
 		v[i] = strings.Clone(v[i]) // the value may be part of a large string
+		values[i] = cmp.Or(strings.ToValidUTF8(v[i], "?"), None)
 	}
 	if len(old) >= maxSets {
 		for i := range values {

@@ -10,19 +10,12 @@ import (
 // NewLogger returns a logger that writes to w. level is debug, info, warn or error;
 // format is text or json; "" means info, or text. Other values are errors.
 func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
-	var o slog.HandlerOptions
-	switch strings.ToLower(level) {
-	case "debug":
-		o.Level = slog.LevelDebug
-	case "", "info":
-		o.Level = slog.LevelInfo
-	case "warn":
-		o.Level = slog.LevelWarn
-	case "error":
-		o.Level = slog.LevelError
-	default:
+	levels := map[string]slog.Level{"debug": slog.LevelDebug, "": slog.LevelInfo, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+	l, known := levels[strings.ToLower(level)]
+	if !known {
 		return nil, fmt.Errorf("log level %q: expected debug, info, warn or error", level)
 	}
+	o := slog.HandlerOptions{Level: l}
 	switch format {
 	case "", "text":
 		return slog.New(slog.NewTextHandler(w, &o)), nil

@@ -252,7 +252,7 @@ func stateMetrics() []Metric {
 
 		{MetricKVStreams, Gauge, "{rank}", l(LabelState), "Ranks by their KV events: `none` are expected; `connecting`, none has come yet; `lost`, not connected any more; `replaying`, catching up; `degraded`, some are missing; `connected`.", nil},
 
-		{MetricKVSilent, Gauge, "{worker}", nil, "Workers whose KV events have been expected for 30 s or more and do not come: what they hold counts for less. The page and the log name them.", nil},
+		{MetricKVSilent, Gauge, "{worker}", nil, "Workers whose KV events have been expected for 5 s or more and do not come: what they hold counts for less. The page and the log name them.", nil},
 
 		{MetricAside, Counter, "{transition}", l(LabelTo, LabelReason), "Changes of a worker's health.", nil},
 		{MetricActivation, Counter, "{transition}", l(LabelFrom, LabelTo, LabelCause), "Changes of a key's prefill activation.", nil},

@@ -26,18 +26,16 @@ type RankLoad struct {
 	IndexShed       int64 // since the rank was attached to the index
 }
 
-// WorkerCount is how many workers of a role are in a state.
-type WorkerCount struct {
+// WorkerState is that of workers of a role.
+type WorkerState struct {
 	Role  worker.Role
 	State string // healthy, aside, partly aside, recovering or draining
-	Count int64
 }
 
-// StandingCount is how many keys (model and namespace) have one standing.
-type StandingCount struct {
+// Standing is that of keys (model and namespace).
+type Standing struct {
 	Activation string
 	CanServe   bool
-	Count      int64
 }
 
 // Queue is how many prompt tokens are queued at the prefill workers of one model.
@@ -53,8 +51,8 @@ type Observation struct {
 	Age      time.Duration
 	Stale    bool
 	Ranks    []RankLoad
-	Workers  []WorkerCount
-	Keys     []StandingCount
+	Workers  map[WorkerState]int64
+	Keys     map[Standing]int64
 	Queues   []Queue
 	Infos    []WorkerInfo
 	Pools    []PoolLoad
@@ -82,19 +80,20 @@ type observables struct {
 
 func (b *builder) observables() observables {
 	o := observables{meter: b.meter, float: map[string]metric.Float64Observable{}, whole: map[string]metric.Int64Observable{}}
-	for _, name := range []string{MetricViewAge, MetricBacklog, MetricLeastBacklog} {
-		o.float[name] = b.floatGauge(name)
+	for name, d := range b.defs {
+		help, unit := metric.WithDescription(d.Help), metric.WithUnit(d.Unit)
+		var err error
+		switch {
+		case name == MetricIndexShed:
+			o.whole[name], err = b.meter.Int64ObservableCounter(name, help, unit)
+		case d.Kind != Gauge || name == MetricStreams || name == MetricBuildInfo: // those two are made elsewhere
+		case d.Unit == "s":
+			o.float[name], err = b.meter.Float64ObservableGauge(name, help, unit)
+		default:
+			o.whole[name], err = b.meter.Int64ObservableGauge(name, help, unit)
+		}
+		b.note(err)
 	}
-	for _, name := range []string{
-		MetricReady, MetricViewRevision, MetricViewStale, MetricWorkers, MetricStaleWorkers, MetricKeys, MetricProblems,
-		MetricFacts, MetricReplicas, MetricKVStreams, MetricQueuedTokens, MetricQueueLimit, MetricBodyBytes, MetricBodyLimit,
-		MetricWaiting, MetricStill, MetricPrefillTokens, MetricPrefillRequests, MetricDecodeBlocks, MetricDecodingBlocks,
-		MetricDecodeRequests, MetricIndexBlocks, MetricTrouble, MetricIgnored, MetricKVSilent, MetricWorkerInfo, MetricLeftOut, MetricFreeBlocks,
-		MetricCapacityBlocks,
-	} {
-		o.whole[name] = b.gauge(name)
-	}
-	o.whole[MetricIndexShed] = b.observedCounter(MetricIndexShed)
 	return o
 }
 
@@ -120,7 +119,7 @@ func (i *Instruments) Observe(read func(o *Observation)) (stop func() error, err
 	reg, err := g.meter.RegisterCallback(func(_ context.Context, w metric.Observer) error {
 		mu.Lock()
 		defer mu.Unlock()
-		o = Observation{Ranks: o.Ranks[:0], Workers: o.Workers[:0], Keys: o.Keys[:0], Queues: o.Queues[:0], Infos: o.Infos[:0], Pools: o.Pools[:0]}
+		o = Observation{Ranks: o.Ranks[:0], Queues: o.Queues[:0], Infos: o.Infos[:0], Pools: o.Pools[:0]}
 		read(&o)
 		g.show(w, &o)
 		return nil
@@ -145,20 +144,16 @@ func (g *observables) show(w metric.Observer, o *Observation) {
 	}
 	g.showInfos(w, o.Infos)
 	g.showPools(w, o.Pools)
-	for state, n := range o.Facts {
-		w.ObserveInt64(g.whole[MetricFacts], n, with(labels{state}, LabelState))
+	for name, states := range map[string]map[string]int64{MetricFacts: o.Facts, MetricReplicas: o.Replicas, MetricKVStreams: o.Streams} {
+		for state, n := range states {
+			w.ObserveInt64(g.whole[name], n, with(labels{state}, LabelState))
+		}
 	}
-	for state, n := range o.Replicas {
-		w.ObserveInt64(g.whole[MetricReplicas], n, with(labels{state}, LabelState))
+	for c, n := range o.Workers {
+		w.ObserveInt64(g.whole[MetricWorkers], n, with(labels{c.Role.String(), c.State}, LabelRole, LabelState))
 	}
-	for state, n := range o.Streams {
-		w.ObserveInt64(g.whole[MetricKVStreams], n, with(labels{state}, LabelState))
-	}
-	for _, c := range o.Workers {
-		w.ObserveInt64(g.whole[MetricWorkers], c.Count, with(labels{c.Role.String(), c.State}, LabelRole, LabelState))
-	}
-	for _, c := range o.Keys {
-		w.ObserveInt64(g.whole[MetricKeys], c.Count, with(labels{c.Activation, strconv.FormatBool(c.CanServe)}, LabelActivation, LabelCanServe))
+	for c, n := range o.Keys {
+		w.ObserveInt64(g.whole[MetricKeys], n, with(labels{c.Activation, strconv.FormatBool(c.CanServe)}, LabelActivation, LabelCanServe))
 	}
 	w.ObserveInt64(g.whole[MetricBodyBytes], o.BodyBytes)
 	w.ObserveInt64(g.whole[MetricWaiting], o.Waiting)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -85,9 +86,11 @@ func New(cfg Config) (*Telemetry, error) {
 }
 
 func registerProcess(reg *prometheus.Registry, cfg Config) error {
+	all := Metrics()
+	help := all[slices.IndexFunc(all, func(m Metric) bool { return m.Name == MetricBuildInfo })].Help
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: MetricBuildInfo,
-		Help: metricHelp(MetricBuildInfo),
+		Help: help,
 		ConstLabels: prometheus.Labels{
 			LabelVersion: cfg.Version, LabelRevision: cfg.Revision, LabelGoVersion: runtime.Version(),
 		},
@@ -98,15 +101,6 @@ func registerProcess(reg *prometheus.Registry, cfg Config) error {
 		reg.Register(collectors.NewGoCollector()),
 		reg.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})),
 	)
-}
-
-func metricHelp(name string) string {
-	for _, m := range Metrics() {
-		if m.Name == name {
-			return m.Help
-		}
-	}
-	return ""
 }
 
 // Handler serves the metrics in the format that the scrape asks for.

@@ -87,13 +87,13 @@ func useAll(t *testing.T, i *Instruments) {
 	i.StreamClosed(LegPrefill)
 	_, err := i.Observe(func(o *Observation) {
 		o.Ready, o.Revision, o.Age, o.Problems = true, 12, 1500*time.Millisecond, 4
-		o.Workers = append(o.Workers, WorkerCount{worker.Prefill, "healthy", 2})
+		o.Workers = map[WorkerState]int64{{worker.Prefill, "healthy"}: 2}
 		o.Facts, o.Streams, o.Replicas = map[string]int64{"known": 2}, map[string]int64{"lost": 3}, map[string]int64{"sharing": 1}
 		o.Ignored = []string{"no-hit-lru-scorer"}
 		o.Silent, o.Troubles = 2, map[string]int64{"kv_events_silent": 1, "kind of tomorrow": 3}
 		o.Infos = append(o.Infos, WorkerInfo{7, worker.Decode, "10.0.0.7:8000", "10.0.0.7", []string{"m", "a\xffb"}}, WorkerInfo{ID: 8, Role: worker.Prefill, Endpoint: "[::1]:80", Host: "::1"})
 		o.Pools = append(o.Pools, PoolLoad{"m", worker.Decode, 2.5, 0.5, 90, 100}, PoolLoad{"m", worker.Prefill, 3, 1, 0, 0})
-		o.Keys = append(o.Keys, StandingCount{"prefill-ready", true, 3})
+		o.Keys = map[Standing]int64{{"prefill-ready", true}: 3}
 		o.Queues, o.QueueLimit = append(o.Queues, Queue{"m", 4096}), 9000
 		o.Ranks = append(o.Ranks, RankLoad{worker.Rank{ID: 1<<64 - 1, DPRank: 3}, worker.Prefill, 4096, 2, 7, 8, 1, 99, 5})
 	})

@@ -34,12 +34,9 @@ type TraceConfig struct {
 	// Endpoint is the OTLP gRPC collector as "host:port"; "" means none.
 	Endpoint string
 
-	// TLS is for the connection to the collector. nil means plain text to a loopback
-	// address, and TLS with the system's roots to any other.
-	TLS *tls.Config
-
-	// Insecure means plain text to any address. Spans hold request ids, model names and
-	// worker addresses, and no prompts.
+	// Insecure means plain text to any address; else only a loopback address gets that, and any
+	// other TLS with the system's roots. Spans hold request ids, model names and worker addresses,
+	// and no prompts.
 	Insecure bool
 
 	// SampleRatio is the share of requests that are traced, of those without a parent
@@ -58,9 +55,6 @@ func (c TraceConfig) Validate() error {
 	if _, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || host == "" {
 		errs = append(errs, fmt.Errorf("trace endpoint %q: expected host:port", c.Endpoint))
 	}
-	if c.Insecure && c.TLS != nil {
-		errs = append(errs, errors.New("trace: insecure and tls exclude each other"))
-	}
 	if !(c.SampleRatio <= 1) {
 		errs = append(errs, fmt.Errorf("trace sample ratio %v: expected a number up to 1", c.SampleRatio))
 	}
@@ -68,14 +62,10 @@ func (c TraceConfig) Validate() error {
 }
 
 func (c TraceConfig) credentials() credentials.TransportCredentials {
-	switch {
-	case c.TLS != nil:
-		return credentials.NewTLS(c.TLS)
-	case c.Insecure || isLoopback(c.Endpoint):
+	if c.Insecure || isLoopback(c.Endpoint) {
 		return insecure.NewCredentials()
-	default:
-		return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12})
 	}
+	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12})
 }
 
 func isLoopback(hostPort string) bool {
@@ -119,8 +109,7 @@ func newTracer(cfg Config, ins *Instruments) (*Tracer, error) {
 }
 
 func newSpanTracer(cfg Config, exp sdktrace.SpanExporter) *Tracer {
-	ratio := cfg.Trace.SampleRatio
-	ratio = cmp.Or(ratio, 1)
+	ratio := cmp.Or(cfg.Trace.SampleRatio, 1)
 	tp := sdktrace.NewTracerProvider(
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(ratio))),
 		sdktrace.WithBatcher(exp, sdktrace.WithBatchTimeout(time.Second), sdktrace.WithExportTimeout(5*time.Second)),
@@ -147,33 +136,19 @@ func (t *Tracer) Start(parent trace.SpanContext, name string, at time.Time, attr
 	if parent.IsValid() {
 		ctx = trace.ContextWithSpanContext(ctx, parent)
 	}
-	opts := make([]trace.SpanStartOption, 0, 2)
-	if len(attrs) > 0 {
-		opts = append(opts, trace.WithAttributes(attrs...))
-	}
-	if !at.IsZero() {
-		opts = append(opts, trace.WithTimestamp(at))
-	}
-	_, span := t.tracer.Start(ctx, name, opts...)
+	_, span := t.tracer.Start(ctx, name, trace.WithTimestamp(at), trace.WithAttributes(attrs...))
 	return span
 }
 
 // End ends the span at the given time; zero means now. A fault other than "" marks the
 // span as failed, and is its description. A nil span is ignored.
 func End(span trace.Span, at time.Time, fault string, attrs ...attribute.KeyValue) {
-	if span == nil {
-		return
-	}
-	if !span.IsRecording() {
+	if span == nil || !span.IsRecording() {
 		return
 	}
 	span.SetAttributes(attrs...)
 	if fault != "" {
 		span.SetStatus(codes.Error, fault)
-	}
-	if at.IsZero() {
-		span.End()
-		return
 	}
 	span.End(trace.WithTimestamp(at))
 }

@@ -109,10 +109,6 @@ func TestWhatAPartPutsOnTheBoardItTakesOff(t *testing.T) {
 	b.Set(IndexDump, "", "", at(2*time.Minute))
 	b.Take(ModelFiles, "a")
 	require.Len(t, b.List(), 1)
-	var none *Board
-	none.Set(IndexDump, "", "x", start())
-	none.Take(IndexDump, "")
-	require.Empty(t, none.List())
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {

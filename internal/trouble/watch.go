@@ -74,7 +74,7 @@ func (w *Watch) Look(ts []Trouble, now time.Time) (begun, ended []Trouble) {
 	return begun, ended
 }
 
-// Board holds troubles that parts have put there. A nil Board holds none. Safe for concurrent use.
+// Board holds troubles that parts have put there. The zero value is ready. Safe for concurrent use.
 type Board struct {
 	mu  sync.Mutex
 	has map[name]Trouble // guarded by mu
@@ -82,9 +82,6 @@ type Board struct {
 
 // Put adds the trouble, or replaces the one of its name, which keeps its Since.
 func (b *Board) Put(t Trouble, now time.Time) {
-	if b == nil {
-		return
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.has == nil {
@@ -111,9 +108,6 @@ func (b *Board) ofLocked(k Kind) (n int) {
 
 // Take removes the trouble of the name.
 func (b *Board) Take(k Kind, subject string) {
-	if b == nil {
-		return
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.has, name{k, subject})
@@ -130,9 +124,6 @@ func (b *Board) Set(k Kind, subject, what string, now time.Time) {
 
 // List returns all of them, by subject within their kind.
 func (b *Board) List() []Trouble {
-	if b == nil {
-		return nil
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ts := slices.Collect(maps.Values(b.has))

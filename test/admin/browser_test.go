@@ -61,6 +61,8 @@ func browser(t *testing.T) func(cfg admin.Config) *tab {
 	t.Cleanup(closeAll)
 	return func(cfg admin.Config) *tab {
 		cfg.Address = "127.0.0.1:0"
+		cfg.Ready = func() (bool, string) { return true, "" }
+		cfg.ReadyKey = func(worker.Key) (bool, string) { return true, "" }
 		s, err := admin.New(cfg)
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(context.Background())

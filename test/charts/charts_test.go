@@ -55,11 +55,14 @@ func variants() map[string][]string {
 		}, pods...),
 		"flags of yours": append([]string{"--set", `router.epp.flags.leg-advertise=\[$(POD_IP)\]:9102,router.epp.flags.tracing=true,router.epp.flags.secure-serving=true`,
 			"--set", "router.epp.config.trace.endpoint=collector:4317,router.epp.config.log.format=text,router.epp.config.tls.cert=/c,router.epp.config.tls.key=/k"}, pods...),
-		"not shared":      append([]string{"--set", "router.epp.config.leg.share=false,router.epp.config.leg.replicas_service="}, pods...),
-		"a pool of yours": {"--set", "router.inferencePool.create=false,router.inferencePool.name=theirs"},
-		"no pool":         append([]string{"--set", "router.inferencePool.create=false"}, pods...),
-		"istio, one leg":  append([]string{"--set", "provider.name=istio,provider.istio.twoLegs.enabled=false"}, pods...),
-		"istio":           append([]string{"--set", "provider.name=istio,httpRoute.create=true,httpRoute.parentRefs[0].name=models,httpRoute.parentRefs[0].namespace=prod"}, pods...),
+		"names that YAML takes for others": append([]string{"--set", "httpRoute.create=true,httpRoute.parentRefs[0].name=models",
+			"--set-string", "router.inferencePool.name=405,serviceAccount.name=405,router.epp.priorityClassName=405"}, pods...),
+		"said to be empty": append([]string{"--set", "provider.name=istio,httpRoute.create=true,httpRoute.parentRefs[0].name=models,router.epp.config.prefill.listener=,router.epp.config.log.format="}, pods...),
+		"not shared":       append([]string{"--set", "router.epp.config.leg.share=false,router.epp.config.leg.replicas_service="}, pods...),
+		"a pool of yours":  {"--set", "router.inferencePool.create=false,router.inferencePool.name=theirs"},
+		"no pool":          append([]string{"--set", "router.inferencePool.create=false"}, pods...),
+		"istio, one leg":   append([]string{"--set", "provider.name=istio,provider.istio.twoLegs.enabled=false"}, pods...),
+		"istio":            append([]string{"--set", "provider.name=istio,httpRoute.create=true,httpRoute.parentRefs[0].name=models,httpRoute.parentRefs[0].namespace=prod"}, pods...),
 		"istio, two legs": append([]string{
 			"--set-json", `provider={"name": "istio", "istio": {"twoLegs": {"enabled": true, "gateway": {"name": "models", "namespace": "prod"}, "route": "infra.llama.0", "keySecret": "legs"}}}`,
 			"--set-json", `networkPolicy={"create": true, "gateways": [{"podSelector": {"matchLabels": {"app": "gateway"}}}]}`,
@@ -180,6 +183,7 @@ func TestValuesDecideWhatIsRendered(t *testing.T) {
 		}, []string{"DestinationRule", "annotations:\n        ", "topologySpreadConstraints:\n", "initContainers", "endpoint-selector", "sidecar.istio.io", "PrometheusRule", "grafana_dashboard"}},
 		"pods with IPv6 addresses alone": {[]string{"endpoint: '[fd00::7]:4317'", "insecure: true", `address: {socket_address: {address: "::", port_value: 9005}}`}, []string{"0.0.0.0"}},
 		"flags of yours":                 {[]string{`"--leg-advertise=[$(POD_IP)]:9102"`, "format: text", "cert: /c"}, []string{"--leg-advertise=[$(POD_IP)]:9002", "zap-encoder", "format: json"}},
+		"said to be empty":               {[]string{`listener: ""`, `format: ""`, "key_file: /etc/baton-leg/key"}, []string{"listener: http", "format: json"}},
 		"one replica":                    {[]string{"replicas: 1", "replicas_service: llama-epp-pods", "--leg-advertise=", `secretName: "llama-epp-legs"`}, []string{"PodDisruptionBudget"}},
 		"a key of yours":                 {[]string{`secretName: "theirs"`, "key_file: /etc/baton-leg/key"}, []string{"kind: Secret"}},
 		"not shared":                     {[]string{"share: false", `replicas_service: ""`, "key_file: /etc/baton-leg/key"}, nil},
@@ -194,13 +198,13 @@ func TestValuesDecideWhatIsRendered(t *testing.T) {
 			"kind: EnvoyFilter", "outbound|9002||llama-epp.infra.svc.cluster.local", `gateway.networking.k8s.io/gateway-name: "models"`, `{name: "infra.llama.0"}`,
 			"listener: http://llama-epp-infra-legs.prod.svc:9005", "key_file: /etc/baton-leg/key", "--leg-advertise=[$(POD_IP)]:9002", `secretName: "legs"`,
 		}, []string{"THE_", "kind: Secret"}},
-		"no rights": {[]string{"serviceAccountName: default"}, []string{"kind: Role"}},
+		"no rights": {[]string{`serviceAccountName: "default"`}, []string{"kind: Role"}},
 		"all of it": {[]string{
 			"image: \"registry.example:5000/a/baton:v1@sha256:" + digest + `"`, "name: before", "name: beside",
 			"topologyKey: rack", "app.kubernetes.io/instance: llama\n              app.kubernetes.io/name: baton\n          maxSkew: 1",
 			"matchLabels:\n              team: x\n          maxSkew: 2", `"--enforce-disagg=true"`, "endpoint: collector:4317", "insecure: true", "report_interval: 2s",
 			"debug_header: false", "number: 8001", "release: prometheus", "honorLabels: true",
-			"kind: PrometheusRule", "release: rules", "alert: BatonRequestsFail", "{{ $labels.job }}", `grafana_dashboard: "1"`, "baton-workers.json: |", "request: 10m", "serviceAccountName: picker",
+			"kind: PrometheusRule", "release: rules", "alert: BatonRequestsFail", "{{ $labels.job }}", `grafana_dashboard: "1"`, "baton-workers.json: |", "request: 10m", `serviceAccountName: "picker"`,
 		}, nil},
 	} {
 		objects := rendered(t, variants()[name]...)
@@ -349,6 +353,9 @@ func TestBadValuesAreRefusedByName(t *testing.T) {
 		"router.epp.extraContainers[0].image=x":                   "missing property 'name'",
 		"router.epp.config.leg=on":                                "got string, want object",
 		"provider.istio.twoLegs.prefillAddress=1.2.3.4":           "prefillAddress",
+		"networkPolicy.metrics[0].podSelector.matchLabels.app=p":  "networkPolicy.gateways: expected the gateways' pods, since networkPolicy.metrics are named",
+		"router.epp.metricsPort=9002":                             "router.epp.metricsPort: router.epp.extProcPort has the port 9002, too: expected another one",
+		"router.epp.extProcPort=9003":                             "router.epp.grpcHealthPort: router.epp.extProcPort has the port 9003, too: expected another one",
 	} {
 		var args []string
 		if set != "" {
@@ -372,6 +379,7 @@ func TestNothingThatIsSaidTwiceIsLost(t *testing.T) {
 		flags + "grpc-port=3":                                   {"router.epp.flags.grpc-port: it sets listen, which the chart sets by router.epp.extProcPort"},
 		flags + "listen=:3":                                     {"router.epp.flags.listen: it sets listen, which the chart sets"},
 		flags + "pool-name=x":                                   {"router.epp.flags.pool-name: it sets discovery.kubernetes.0.pool, which the chart sets by router.inferencePool"},
+		flags + "v=4," + flags + "log-level=info":               {"router.epp.flags.v: it sets log.level, as router.epp.flags.log-level does: expected one of the two"},
 		flags + "baton-config=x":                                {"router.epp.flags.baton-config: the chart sets it"},
 		flags + "secure-serving=false," + config + "tls.cert=c": {"router.epp.flags.secure-serving: it would beat tls.cert of router.epp.config"},
 		"router.tracing.enabled=true,router.tracing.otelExporterEndpoint=http://c:1," + flags + "trace-endpoint=d:2," + config + "trace.endpoint=e:3": {

@@ -108,7 +108,7 @@ func newPlant(t *testing.T) *plant {
 
 func healthy(o *telemetry.Observation) {
 	o.Ready, o.Troubles, o.Streams = true, map[string]int64{}, map[string]int64{"connected": 4}
-	o.Workers = append(o.Workers, telemetry.WorkerCount{Role: worker.Prefill, State: "healthy", Count: 2}, telemetry.WorkerCount{Role: worker.Decode, State: "healthy", Count: 2})
+	o.Workers = map[telemetry.WorkerState]int64{{Role: worker.Prefill, State: "healthy"}: 2, {Role: worker.Decode, State: "healthy"}: 2}
 	o.Pools = append(o.Pools, telemetry.PoolLoad{Model: "m", Role: worker.Prefill, Backlog: 2, LeastBacklog: 1}, telemetry.PoolLoad{Model: "m", Role: worker.Decode, Capacity: 100, FreeBlocks: 40})
 	o.Infos = append(o.Infos, telemetry.WorkerInfo{ID: 7, Role: worker.Decode, Endpoint: "10.0.0.7:80", Host: "10.0.0.7", Models: []string{"m", "no \"name\"\n{}\\ \xff"}})
 }

@@ -128,13 +128,16 @@ baton.conflicts. */ -}}
 {{- define "baton.config" -}}
 {{- $c := deepCopy .Values.router.epp.config -}}
 {{- $leg := dict "key_file" "/etc/baton-leg/key" "replicas_service" (include "baton.replicas" .) -}}
-{{- range $key, $value := $c.leg }}{{ $_ := set $leg $key $value }}{{ end -}}
-{{- $_ := set $c "leg" $leg -}}
-{{- $_ = set $c "log" (merge (default dict $c.log) (dict "format" "json")) -}}
+{{- $own := dict "leg" $leg "log" (dict "format" "json") -}}
 {{- if include "baton.twoLegs" . }}{{ with .Values.provider.istio.twoLegs -}}
 {{- $at := printf "http://%s.%s.svc:%d" (include "baton.legs" $) (include "baton.gatewayOf" $ | fromYaml).namespace (int64 .prefillPort) -}}
-{{- $_ := set $c "prefill" (merge (default dict $c.prefill) (dict "listener" $at)) -}}
+{{- $_ := set $own "prefill" (dict "listener" $at) -}}
 {{- end }}{{ end -}}
+{{- /* By key: merge takes the chart's in place of what is empty. */ -}}
+{{- range $part, $keys := $own -}}
+{{- range $key, $value := get $c $part | default dict }}{{ $_ := set $keys $key $value }}{{ end -}}
+{{- $_ := set $c $part $keys -}}
+{{- end -}}
 {{- with .Values.router.tracing }}{{ if .enabled -}}
 {{- $at := required "router.tracing.otelExporterEndpoint: expected an OTLP collector, such as http://collector:4317, since router.tracing.enabled is true" .otelExporterEndpoint -}}
 {{- $_ := set $c "trace" (merge (dict "endpoint" (regexReplaceAll "^https?://" $at "") "insecure" (hasPrefix "http://" $at)) (default dict $c.trace)) -}}
@@ -175,7 +178,14 @@ the keys of each flag. */ -}}
 {{- if include "baton.has" (list $e.config "leg.advertise") -}}
 {{- $faults = append $faults "router.epp.config: leg.advertise would be lost, since each picker has an address of its own: expected none, or router.epp.flags.leg-advertise, where $(POD_IP) is the pod's" -}}
 {{- end -}}
+{{- $ports := dict -}}
+{{- range $name := list "extProcPort" "grpcHealthPort" "metricsPort" -}}
+{{- $port := get $e $name | int64 | toString -}}
+{{- with get $ports $port }}{{ $faults = append $faults (printf "router.epp.%s: router.epp.%s has the port %s, too: expected another one" $name . $port) }}{{ end -}}
+{{- $_ := set $ports $port $name -}}
+{{- end -}}
 {{- $keys := .Files.Get "files/flags.yaml" | fromYaml -}}
+{{- $by := dict -}}
 {{- range $flag, $value := $e.flags -}}
 {{- $said := include "baton.flag" $value -}}
 {{- if eq $flag "baton-config" }}{{ $faults = append $faults "router.epp.flags.baton-config: the chart sets it: expected the configuration in router.epp.config" }}{{ end -}}
@@ -184,7 +194,10 @@ the keys of each flag. */ -}}
 {{- $faults = append $faults (printf "router.epp.flags.%s: it sets %s, which the chart sets by %s: expected it there alone" $flag $key (get $own $key)) -}}
 {{- else if include "baton.has" (list $e.config $key) -}}
 {{- $faults = append $faults (printf "router.epp.flags.%s: it would beat %s of router.epp.config: expected one of the two" $flag $key) -}}
+{{- else if hasKey $by $key -}}
+{{- $faults = append $faults (printf "router.epp.flags.%s: it sets %s, as router.epp.flags.%s does: expected one of the two" $flag $key (get $by $key)) -}}
 {{- end -}}
+{{- $_ := set $by $key $flag -}}
 {{- end -}}
 {{- end -}}
 {{- with uniq $faults }}{{ fail (join "\n" . | printf "said twice:\n%s") }}{{ end -}}
