@@ -94,7 +94,7 @@ var poolOfAll = worker.Key{Model: "m"}
 func newPlayground(t *testing.T, seed uint64, kind handoff.Kind, prefill, serve int) *playground {
 	g := &playground{t: t, r: rand.New(rand.NewPCG(seed, 1)), now: testStart, moves: map[worker.ID]int{}, aside: map[worker.ID]int{}, silent: map[worker.ID]bool{}, gone: map[worker.ID]bool{}, kind: kind}
 	var err error
-	g.tracker, err = health.New(health.Config{Seed: seed + 1, Hooks: health.Hooks{Transition: func(x health.Transition) {
+	g.tracker = health.New(health.Config{Seed: seed + 1, Hooks: health.Hooks{Transition: func(x health.Transition) {
 		g.moves[x.Rank.ID]++
 		g.gone[x.Rank.ID] = x.Silent()
 		if x.To == health.Aside {
@@ -102,7 +102,6 @@ func newPlayground(t *testing.T, seed uint64, kind handoff.Kind, prefill, serve 
 			g.tellf("worker %s is set aside: %s", x.Rank.ID, x.Reason)
 		}
 	}}})
-	require.NoError(t, err)
 	role := worker.Decode
 	if prefill == 0 {
 		role = worker.Aggregated

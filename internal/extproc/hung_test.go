@@ -85,7 +85,7 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				cfg := Defaults
 				gone := make(chan worker.ID, 1)
-				tracker, err := health.New(health.Config{
+				tracker := health.New(health.Config{
 					Client: &http.Client{Transport: stoppedWorker("10.0.1.1:80")},
 					Hooks: health.Hooks{Transition: func(x health.Transition) {
 						if x.Mute() {
@@ -93,9 +93,9 @@ func TestTheFirstRequestOfALifeFindsAStoppedPrefillInTime(t *testing.T) {
 						}
 					}},
 				})
-				require.NoError(t, err)
 				ws := routetest.Workers()[:2]
 				ws[0].Role, ws[1].Role = worker.Prefill, worker.Prefill
+				var err error
 				ws[0].Endpoint, err = worker.ParseEndpoint("10.0.1.1:80")
 				require.NoError(t, err)
 				snap, err := worker.NewSnapshot(1, ws)

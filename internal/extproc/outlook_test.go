@@ -58,8 +58,7 @@ func TestModelsAreOfferedWhenTheyCanBeServed(t *testing.T) {
 // healthOf returns a tracker that knows no worker.
 func healthOf(t *testing.T) *health.Tracker {
 	t.Helper()
-	h, err := health.New(health.Config{})
-	require.NoError(t, err)
+	h := health.New(health.Config{})
 	return h
 }
 

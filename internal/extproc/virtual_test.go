@@ -101,8 +101,7 @@ func newVirtual(t *testing.T, kind handoff.Kind, speed float64, stops bool) *vir
 	w := &virtual{t: t, kind: kind, speed: speed, stops: stops, dead: map[worker.ID]bool{}, attempts: map[*virtualLeg]bool{}}
 	w.cfg = Defaults
 	var err error
-	w.tracker, err = health.New(health.Config{Client: &http.Client{Transport: w}, Seed: 1, Hooks: health.Hooks{Transition: w.changed}})
-	require.NoError(t, err)
+	w.tracker = health.New(health.Config{Client: &http.Client{Transport: w}, Seed: 1, Hooks: health.Hooks{Transition: w.changed}})
 	var ws []*worker.Worker
 	for _, id := range []worker.ID{100, 101, 200, 201} {
 		at, err := worker.ParseEndpoint(fmt.Sprintf("10.0.0.%d:80", id))

@@ -38,7 +38,7 @@ type Config struct {
 	MaxProbes int
 
 	// MaxHold bounds the time before the first probe of a worker that fails repeatedly
-	// while it recovers. Default 30 s.
+	// while it recovers. Default 30 s; at least ProbeInterval.
 	MaxHold time.Duration
 
 	// Client sends the probes. Default: a client without kept connections, proxies and
@@ -61,7 +61,7 @@ func (c Config) withDefaults() Config {
 	c.ProbeInterval = cmp.Or(c.ProbeInterval, time.Second)
 	c.ProbeTimeout = cmp.Or(c.ProbeTimeout, 5*time.Second)
 	c.MaxProbes = cmp.Or(c.MaxProbes, 200)
-	c.MaxHold = cmp.Or(c.MaxHold, 30*time.Second)
+	c.MaxHold = max(cmp.Or(c.MaxHold, 30*time.Second), c.ProbeInterval)
 	if c.Client == nil {
 		c.Client = NewClient(c.Around)
 	}

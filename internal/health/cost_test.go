@@ -45,8 +45,7 @@ func (m *meter) step(name string, f func()) {
 // costs makes half of a pool fail in every way, brings it back by probes, and
 // returns the most work that a step of each kind has cost.
 func costs(t *testing.T, n int) map[string]int {
-	tr, err := New(Config{MaxProbes: 100_000})
-	require.NoError(t, err)
+	tr := New(Config{MaxProbes: 100_000})
 	tr.Update(fleetOf(t, n), zero)
 	m := &meter{tr: tr, most: map[string]int{}}
 	now := zero

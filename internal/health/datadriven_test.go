@@ -88,8 +88,7 @@ func (s *scenario) start(c Config) {
 			fmt.Fprintf(&s.out, "%s: spared (%s)\n", s.name(x), r)
 		},
 	}
-	tr, err := New(c)
-	require.NoError(s.t, err)
+	tr := New(c)
 	tr.rng = newRand(noJitter{})
 	s.tr, s.now = tr, zero
 }

@@ -529,9 +529,7 @@ func (d *duel) run(steps int) {
 		Transition: func(x Transition) { d.lines = append(d.lines, fmt.Sprint(x.Rank.ID, x.From, x.To, x.Reason)) },
 		Spared:     func(x worker.Rank, r Reason, _ time.Time) { d.lines = append(d.lines, fmt.Sprint(x.ID, "spared", r)) },
 	}
-	var err error
-	d.tr, err = New(c)
-	require.NoError(d.t, err)
+	d.tr = New(c)
 	d.tr.rng = newRand(noJitter{})
 	d.m = &model{cfg: c.withDefaults(), budget: 300}
 	d.now, d.trials = zero, map[worker.ID][]uint64{}

@@ -51,8 +51,7 @@ func TestASuspectIsJudgedByItsProbeAlone(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			web := &workersHTTP{answer: map[string]func(context.Context) (int, error){"10.0.0.7:8000": row.answer}, start: time.Now()}
-			tr, err := New(Config{Client: &http.Client{Transport: web}, MaxShare: 0.3})
-			require.NoError(t, err)
+			tr := New(Config{Client: &http.Client{Transport: web}, MaxShare: 0.3})
 			tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n9 prefill\n"), time.Now())
 			haveAsked(tr)
 			stall(tr, 8, time.Now()) // no room in the share
@@ -94,8 +93,7 @@ func TestASuspectIsDoubtedWhenItsProcessOrItsPageIsSilent(t *testing.T) {
 			web := &workersHTTP{answer: map[string]func(context.Context) (int, error){"10.0.0.7:8000": row.knock, "10.0.0.7:8000/health": row.page}}
 			var told []Transition
 			start := time.Now()
-			tr, err := New(Config{Client: &http.Client{Transport: web}, Hooks: Hooks{Transition: func(x Transition) { told = append(told, x) }}})
-			require.NoError(t, err)
+			tr := New(Config{Client: &http.Client{Transport: web}, Hooks: Hooks{Transition: func(x Transition) { told = append(told, x) }}})
 			tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), start)
 			haveAsked(tr)
 			end := running(t, tr)
@@ -129,8 +127,7 @@ func TestAWorkerIsUnheardUntilSomethingOfItAnswers(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			web := &workersHTTP{answer: map[string]func(context.Context) (int, error){"10.0.0.7:8000": row.answer}}
-			tr, err := New(Config{Client: &http.Client{Transport: web}})
-			require.NoError(t, err)
+			tr := New(Config{Client: &http.Client{Transport: web}})
 			tr.Update(parseWorkers(t, "7 prefill\n"), time.Now())
 			h, _ := tr.Lookup(rankOf(7))
 			require.Equal(t, "it has not been asked yet", h.Unheard)
@@ -152,8 +149,7 @@ func TestHowLongAWorkerMayBeSilentIsLearned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := comes(900 * time.Millisecond)
 		web := &workersHTTP{answer: map[string]func(context.Context) (int, error){"10.0.0.7:8000": slow, "10.0.0.7:8000/health": slow}}
-		tr, err := New(Config{Client: &http.Client{Transport: web}})
-		require.NoError(t, err)
+		tr := New(Config{Client: &http.Client{Transport: web}})
 		tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), time.Now())
 		end := running(t, tr) // it is asked at its arrival
 		pass(time.Second)
@@ -180,8 +176,7 @@ func TestAnEngineOfOtherModelsGetsNoRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const at = "10.0.0.7:8000"
 		web := &workersHTTP{answer: map[string]func(context.Context) (int, error){at: status(200)}, models: map[string]string{at: "m"}}
-		tr, err := New(Config{Client: &http.Client{Transport: web}})
-		require.NoError(t, err)
+		tr := New(Config{Client: &http.Client{Transport: web}})
 		tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), time.Now())
 		end := running(t, tr)
 		pass(time.Second)
@@ -209,14 +204,14 @@ func TestAnEngineOfOtherModelsGetsNoRequests(t *testing.T) {
 // Two records that take turns at one address are of one worker: each would begin anew else, and
 // a worker that fails would be tried for ever.
 func TestTwoIDsThatTakeTurnsAtOneAddressAreOneWorker(t *testing.T) {
-	tr, err := New(Config{})
-	require.NoError(t, err)
+	tr := New(Config{})
 	now := time.Unix(1000, 0)
 	at := func(id worker.ID) *worker.Snapshot {
 		ws := []*worker.Worker{
 			{ID: id, Role: worker.Decode, Engine: worker.SGLang, Models: []string{"m"}, DPSize: 1, BlockSize: 16},
 			{ID: 99, Role: worker.Decode, Engine: worker.SGLang, Models: []string{"m"}, DPSize: 1, BlockSize: 16},
 		}
+		var err error
 		ws[0].Endpoint, err = worker.ParseEndpoint("10.0.0.7:8000")
 		require.NoError(t, err)
 		ws[1].Endpoint, err = worker.ParseEndpoint("10.0.0.9:8000")
@@ -253,8 +248,7 @@ func TestTwoIDsThatTakeTurnsAtOneAddressAreOneWorker(t *testing.T) {
 func TestAWorkerThatIsRegisteredAnewAfterItsPageAnsweredIsHealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		web := &workersHTTP{answer: map[string]func(context.Context) (int, error){"10.0.0.7:8000": status(200)}}
-		tr, err := New(Config{Client: &http.Client{Transport: web}})
-		require.NoError(t, err)
+		tr := New(Config{Client: &http.Client{Transport: web}})
 		before := parseWorkers(t, "7 prefill\n8 prefill\n")
 		tr.Update(before, time.Now())
 		end := running(t, tr)
@@ -282,8 +276,7 @@ func TestAProbeThatEndsLateShowsNothing(t *testing.T) {
 			return 0, ctx.Err()
 		}
 		web := &workersHTTP{answer: map[string]func(context.Context) (int, error){"10.0.0.7:8000": status(200), "10.0.0.7:8000/health": still}}
-		tr, err := New(Config{Client: &http.Client{Transport: web}})
-		require.NoError(t, err)
+		tr := New(Config{Client: &http.Client{Transport: web}})
 		tr.Update(parseWorkers(t, "7 prefill\n8 prefill\n"), time.Now())
 		haveAsked(tr)
 		tr.Suspect(rankOf(7), time.Now())
@@ -297,8 +290,7 @@ func TestAProbeThatEndsLateShowsNothing(t *testing.T) {
 func TestAProbeThatIsCutOffByTheEndBlamesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		web := &workersHTTP{answer: map[string]func(context.Context) (int, error){"10.0.0.7:8000": hang}}
-		tr, err := New(Config{Client: &http.Client{Transport: web}})
-		require.NoError(t, err)
+		tr := New(Config{Client: &http.Client{Transport: web}})
 		tr.Update(parseWorkers(t, "7 prefill\n"), time.Now())
 		haveAsked(tr)
 		tr.Suspect(rankOf(7), time.Now())
@@ -337,8 +329,7 @@ func TestAWorkerWhoseAddressLeadsBackIsSetAside(t *testing.T) {
 			}
 			web.set("10.0.0.3:8000/v1/models", map[bool]func(context.Context) (int, error){false: row.answer, true: status(200)}[row.suspect])
 			var told []Transition
-			tr, err := New(Config{Client: &http.Client{Transport: web}, Hooks: Hooks{Transition: func(x Transition) { told = append(told, x) }}})
-			require.NoError(t, err)
+			tr := New(Config{Client: &http.Client{Transport: web}, Hooks: Hooks{Transition: func(x Transition) { told = append(told, x) }}})
 			tr.Update(parseWorkers(t, "3 decode\n7 prefill bootstrap=10.0.0.9\n8 prefill bootstrap=10.0.0.10\n"), time.Now())
 			if row.suspect {
 				haveAsked(tr)
@@ -367,8 +358,7 @@ func TestQuestionsAtArrivalAndProbesTakeTurns(t *testing.T) {
 		const n, rate = 60, 20
 		s := fleetOf(t, n)
 		web := &workersHTTP{start: time.Now()}
-		tr, err := New(Config{Client: &http.Client{Transport: web}, MaxProbes: rate})
-		require.NoError(t, err)
+		tr := New(Config{Client: &http.Client{Transport: web}, MaxProbes: rate})
 		end := running(t, tr)
 		tr.Update(s, time.Now())
 		for range 10 * 6 {
@@ -403,8 +393,7 @@ func TestProbesAreSpreadEvenlyOverTheFleet(t *testing.T) {
 			answers[w.Endpoint.String()] = status(503)
 		}
 		web := &workersHTTP{answer: answers, start: time.Now()}
-		tr, err := New(Config{Client: &http.Client{Transport: web}, MaxProbes: rate})
-		require.NoError(t, err)
+		tr := New(Config{Client: &http.Client{Transport: web}, MaxProbes: rate})
 		tr.Update(s, time.Now())
 		haveAsked(tr)
 		for _, w := range s.Workers() {
@@ -437,8 +426,7 @@ func TestProbesAreSpreadEvenlyOverTheFleet(t *testing.T) {
 }
 
 func TestChangesAreToldOnceOrAsAll(t *testing.T) {
-	tr, err := New(Config{})
-	require.NoError(t, err)
+	tr := New(Config{})
 	tr.Update(fleetOf(t, 3), zero)
 	haveAsked(tr)
 	now, changed, all := tr.Changes(0, nil)

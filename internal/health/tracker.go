@@ -1,7 +1,6 @@
 package health
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -112,11 +111,8 @@ type entry struct {
 }
 
 // New returns a Tracker that knows no worker.
-func New(cfg Config) (*Tracker, error) {
+func New(cfg Config) *Tracker {
 	cfg = cfg.withDefaults()
-	if cfg.MaxHold < cfg.ProbeInterval {
-		return nil, fmt.Errorf("health: max_hold %v: expected at least probe_interval %v", cfg.MaxHold, cfg.ProbeInterval)
-	}
 	seed := cfg.Seed
 	if seed == 0 {
 		seed = rand.Uint64()
@@ -129,7 +125,7 @@ func New(cfg Config) (*Tracker, error) {
 	t.known.Store(new(map[worker.ID][]*entry))
 	t.byRole.Store(new(map[poolKey]*pool))
 	t.changes.version.Store(1)
-	return t, nil
+	return t
 }
 
 // Update makes the Tracker know the workers of s and forget all others.

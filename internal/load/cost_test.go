@@ -23,8 +23,7 @@ func TestAPickLooksAtThoseAloneWhoHaveChanged(t *testing.T) {
 		s := fleet(t, n, dp)
 		b := New(1)
 		b.Update(s)
-		tr, err := health.New(health.Config{})
-		require.NoError(t, err)
+		tr := health.New(health.Config{})
 		now := time.Unix(1000, 0)
 		tr.Update(s, now)
 		req := prefillRequest(s, 64, params())
@@ -77,8 +76,7 @@ func TestATableAgreesWithOneThatLearnsAll(t *testing.T) {
 	t.Logf("seed %d (-seed to repeat)", seed)
 	rng := newRand(seed)
 	b := New(seed)
-	tr, err := health.New(health.Config{Seed: seed})
-	require.NoError(t, err)
+	tr := health.New(health.Config{Seed: seed})
 	now := time.Unix(1000, 0)
 	world := func() *worker.Snapshot {
 		var ws []*worker.Worker

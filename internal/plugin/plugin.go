@@ -177,10 +177,7 @@ func (p *plugin) newWorld() error {
 	p.reports = p.newReports(around)
 	h := p.cfg.Health.Tracker()
 	h.Around, h.Hooks = around, health.Hooks{Transition: p.onHealth}
-	p.health, err = health.New(h)
-	if err != nil {
-		return err
-	}
+	p.health = health.New(h)
 	return newTokens(p, around)
 }
 

@@ -84,7 +84,8 @@ func askRunning(ctx context.Context, at string) (s runningDoc, err error) {
 	if err != nil {
 		return s, err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // and no proxy of the environment
+	resp, err := client.Do(req)
 	if err != nil {
 		return s, err
 	}

@@ -37,8 +37,7 @@ func newRig(t *testing.T, ws []*worker.Worker, change func(*Config)) *rig {
 	r.resolver, err = tokens.New(tokens.Config{Mode: tokens.EstimateOnly})
 	require.NoError(t, err)
 	t.Cleanup(r.resolver.Close)
-	tracker, err := health.New(health.Config{})
-	require.NoError(t, err)
+	tracker := health.New(health.Config{})
 	cfg := Config{
 		Board: routetest.Board(time.Now(), ws), Book: load.New(1), Health: tracker,
 		Overlap: overlap.Config{Index: r.index, Slots: slots}, Routes: overlap.NewRoutes(r.index),

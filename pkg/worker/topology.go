@@ -3,7 +3,6 @@ package worker
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"unicode"
@@ -66,11 +65,6 @@ func (w *Worker) HasTaint(taint string) bool {
 		}
 	}
 	return false
-}
-
-// SameTaints reports whether w and o have the same Taints and the same TopologyDomains.
-func (w *Worker) SameTaints(o *Worker) bool {
-	return slices.Equal(w.Taints, o.Taints) && maps.Equal(w.TopologyDomains, o.TopologyDomains)
 }
 
 // TopologyFault says why the worker may not be picked because of its transfer domain,

@@ -65,16 +65,3 @@ func TestWhatAWorkerDeclaresOfItsTopologyIsBounded(t *testing.T) {
 		require.NoError(t, w.ValidateTopology(), "%.200v", w)
 	}
 }
-
-func TestTwoWorkersWithTheSameTaintsAreTold(t *testing.T) {
-	a := worker.Worker{Taints: []string{"x"}, TopologyDomains: map[string]string{"zone": "a"}}
-	for _, b := range []worker.Worker{
-		{TopologyDomains: a.TopologyDomains}, {Taints: a.Taints}, {Taints: a.Taints, TopologyDomains: map[string]string{"zone": "b"}},
-		{Taints: a.Taints, TopologyDomains: map[string]string{"rack": "a"}},
-	} {
-		require.False(t, a.SameTaints(&b))
-		require.False(t, b.SameTaints(&a))
-	}
-	b := worker.Worker{Taints: []string{"x"}, TopologyDomains: map[string]string{"zone": "a"}}
-	require.True(t, a.SameTaints(&b))
-}

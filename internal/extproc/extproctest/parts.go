@@ -63,7 +63,7 @@ func NewParts(source discovery.Source) *Parts {
 		View:  made(discovery.New(discovery.Config{Sources: []discovery.Named{{Name: "test", Source: source}}})),
 		Board: activation.New(), Slots: slots, Index: index, Routes: overlap.NewRoutes(index),
 		Tokens: made(tokens.New(tokens.Config{Mode: tokens.EstimateOnly})), Book: load.New(1),
-		Health: made(health.New(health.Config{})), Journal: made(journal.New(16)), Telemetry: made(telemetry.New(telemetry.Config{})),
+		Health: health.New(health.Config{}), Journal: made(journal.New(16)), Telemetry: made(telemetry.New(telemetry.Config{})),
 	}
 	p.View.Subscribe(func(_, now *worker.Snapshot, c discovery.Change) {
 		p.Book.Update(now)

@@ -66,10 +66,7 @@ func newLab(n, dp int, seed uint64) (*lab, error) {
 	}
 	pool := l.snap.Pool(worker.Key{Model: "m"})
 	l.prefill, l.decode = pool.PrefillRanks, pool.DecodeRanks
-	l.health, err = health.New(health.Config{Seed: seed})
-	if err != nil {
-		return nil, err
-	}
+	l.health = health.New(health.Config{Seed: seed})
 	now := time.Now()
 	l.book.Update(l.snap)
 	l.health.Update(l.snap, now)
