@@ -50,7 +50,8 @@ FLEETS        := 12
 RACE          :=
 # Under the race detector a fleet takes three times the CPU.
 RACING        := RACE=-race FLEETS=3
-UNIT_FLAGS    :=
+# Random tests have about a tenth of their rounds; test-long has all.
+UNIT_FLAGS    := -short
 # There are two modules: the product's in this folder, and that of what tests it in test/.
 GOTEST         = test -json -vet off $(RACE) -tags $(TAGS) -timeout 20m $(if $(RUN),-run '$(RUN)')
 TALLY         := .run/tally
@@ -222,7 +223,7 @@ modules:
 
 test-long: LONG_FLAGS = -tags $(TAGS),long -timeout 60m -count 1 -parallel $(FLEETS)
 test-long: tools ## the long tests: minutes
-	@$(call each,go test -json $(LONG_FLAGS) ./internal/extproc/ ./pkg/kvevents/,go -C test test -json $(LONG_FLAGS) ./envoytest/ ./extproc/ ./soak/ ./discovery/etcd/ ./dist/) | $(TALLY) -watch -name $@ -o .run/$@.json
+	@$(call each,go test -json $(LONG_FLAGS) ./internal/extproc/ ./internal/load/ ./pkg/kvevents/ ./pkg/kvindex/... ./pkg/tokens/bpe/,go -C test test -json $(LONG_FLAGS) ./envoytest/ ./extproc/ ./soak/ ./discovery/etcd/ ./dist/) | $(TALLY) -watch -name $@ -o .run/$@.json
 
 test-envoys: $(ENVOY_VERSIONS:%=.tools/envoy-%) ## the tests through Envoy on several versions of it, then a table (ENVOY_VERSIONS, ENVOY_TESTS=TestX)
 	@rm -rf .run/envoys && mkdir -p .run/envoys

@@ -168,7 +168,7 @@ func TestEveryCellOfTheBlameTableIsSeen(t *testing.T) {
 			f.config = walkConfig + "prefill: {overdue_base: 1s, orphan_grace: 200ms}\n"
 		}
 		c.l.name = c.name
-		both(t, c.l, func(t *testing.T, f *fleet) {
+		either(t, c.l, func(t *testing.T, f *fleet) {
 			for _, x := range theWalk() {
 				for _, l := range c.legs {
 					if slices.Contains(x.legs, l) && (x.only == "" || x.only == c.name || l == blame.Alone) {

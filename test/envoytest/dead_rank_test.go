@@ -21,7 +21,7 @@ import (
 // served by one leg alone, and what is refused is told to try again.
 func TestOneOfFourRanksDiesAndComesBack(t *testing.T) {
 	t.Parallel()
-	bothEtcd(t, modes("round-robin", "round-robin")+"health: {probe_interval: 100ms}\n", func(t *testing.T, f *etcdFleet) {
+	withEtcd(t, modes("round-robin", "round-robin")+"health: {probe_interval: 100ms}\n", func(t *testing.T, f *etcdFleet) {
 		f.tempted = true
 		f.pods("prefill", 1)
 		f.pods("aggregated", 1)

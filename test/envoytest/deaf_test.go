@@ -77,7 +77,7 @@ func TestARoleThatTakesNoConnectionIsWaitedFor(t *testing.T) {
 		for _, l := range []blame.Leg{blame.Mirrored, blame.Decode} {
 			t.Run(fmt.Sprintf("%s %s", engine, l), func(t *testing.T) {
 				t.Parallel()
-				both(t, layoutOf(layout{prefill: 1, decode: 1, prefillArgs: map[worker.Engine][]string{worker.VLLM: shortLease}[engine]}, engine), func(t *testing.T, f *fleet) {
+				either(t, layoutOf(layout{prefill: 1, decode: 1, prefillArgs: map[worker.Engine][]string{worker.VLLM: shortLease}[engine]}, engine), func(t *testing.T, f *fleet) {
 					lost := f.serving(l)[0]
 					info := *lost.Info
 					at, hears := deafInFront(t, lost.Info.Endpoint.String())
@@ -123,7 +123,7 @@ func TestARoleThatTakesNoConnectionIsWaitedFor(t *testing.T) {
 // TestARequestWaitsForABoundedTime: nobody comes back.
 func TestARequestWaitsForABoundedTime(t *testing.T) {
 	t.Parallel()
-	both(t, layout{prefill: 1, decode: 1, config: "request: {max_wait: 1s}\n"}, func(t *testing.T, f *fleet) {
+	either(t, layout{prefill: 1, decode: 1, config: "request: {max_wait: 1s}\n"}, func(t *testing.T, f *fleet) {
 		info := *f.decode[0].Info
 		info.ID, info.Endpoint = 900, deaf(t)
 		f.publishAndWait(f.prefill[0], &stack.Worker{Info: &info})

@@ -57,7 +57,7 @@ func TestADrainServesWhatHasBegun(t *testing.T) {
 	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM, worker.VLLMMooncake, worker.TensorRTLLM} {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			both(t, layoutOf(l, engine), func(t *testing.T, f *fleet) {
+			either(t, layoutOf(l, engine), func(t *testing.T, f *fleet) {
 				qs := ask("begun before the end", 6)
 				var begun []*halfSent
 				for _, q := range qs {
@@ -92,7 +92,7 @@ func TestADrainServesTheFreshAttemptsOfWhatHasBegun(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			l := layoutOf(layout{prefill: 2, decode: 2, prefillArgs: []string{"--bootstrap-timeout", "3s", "--kv-lease", "2s"}, config: "prefill: {overdue_base: 30s}\n", noCheck: true}, engine)
-			both(t, l, func(t *testing.T, f *fleet) {
+			either(t, l, func(t *testing.T, f *fleet) {
 				f.hold(f.decode[0], enginesim.After)
 				f.hold(f.decode[1], enginesim.After)
 				q := ask("its decode is lost", 6)[0]

@@ -58,15 +58,11 @@ type member struct {
 	got      []enginesim.Request // what it had been sent when it was killed
 }
 
-// bothEtcd runs a test in both body modes, side by side.
-func bothEtcd(t *testing.T, config string, test func(t *testing.T, f *etcdFleet)) {
+// withEtcd runs a test with workers that come and go by etcd (oneMode).
+func withEtcd(t *testing.T, config string, test func(t *testing.T, f *etcdFleet)) {
 	t.Helper()
-	for _, duplex := range []bool{false, true} {
-		name := "buffered"
-		if duplex {
-			name = "full-duplex"
-		}
-		t.Run(name, func(t *testing.T) {
+	for _, duplex := range oneMode(t.Name()) {
+		t.Run(modeName(duplex), func(t *testing.T) {
 			t.Parallel()
 			test(t, newEtcdFleet(t, duplex, config))
 		})

@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"net"
 	"net/http"
@@ -124,15 +125,40 @@ func both(t *testing.T, l layout, f func(t *testing.T, fl *fleet)) {
 	bodyModes(t, l, func(t *testing.T, l layout) { f(t, newFleet(t, l)) })
 }
 
+// either is both for a test whose subject is who comes, goes or is silent, and not what passes.
+func either(t *testing.T, l layout, f func(t *testing.T, fl *fleet)) {
+	t.Helper()
+	inModes(t, l, oneMode(t.Name()+l.name), func(t *testing.T, l layout) { f(t, newFleet(t, l)) })
+}
+
+// oneMode is the body mode of such a test, drawn by its name; among the long tests it is both.
+func oneMode(name string) []bool {
+	if everyMode {
+		return eachMode
+	}
+	return []bool{crc32.ChecksumIEEE([]byte(name))%2 == 0}
+}
+
+// eachMode says of each body mode whether it is full duplex.
+var eachMode = []bool{false, true}
+
 // bodyModes runs a test with the layout in both body modes, side by side.
 func bodyModes(t *testing.T, l layout, f func(t *testing.T, l layout)) {
 	t.Helper()
-	for _, duplex := range []bool{false, true} {
-		name := "buffered"
-		if duplex {
-			name = "full-duplex"
-		}
-		t.Run(path.Join(l.name, name), func(t *testing.T) {
+	inModes(t, l, eachMode, f)
+}
+
+func modeName(duplex bool) string {
+	if duplex {
+		return "full-duplex"
+	}
+	return "buffered"
+}
+
+func inModes(t *testing.T, l layout, duplexes []bool, f func(t *testing.T, l layout)) {
+	t.Helper()
+	for _, duplex := range duplexes {
+		t.Run(path.Join(l.name, modeName(duplex)), func(t *testing.T) {
 			if !l.alone {
 				t.Parallel()
 			}

@@ -50,7 +50,7 @@ func TestALoneDecodeThatHangsIsWaitedFor(t *testing.T) {
 	for _, prefills := range []int{1, 2} {
 		t.Run(fmt.Sprintf("%d+1", prefills), func(t *testing.T) {
 			t.Parallel()
-			both(t, layout{prefill: prefills, decode: 1, config: "prefill: {overdue_base: 500ms, orphan_grace: 300ms}\n"}, func(t *testing.T, f *fleet) {
+			either(t, layout{prefill: prefills, decode: 1, config: "prefill: {overdue_base: 500ms, orphan_grace: 300ms}\n"}, func(t *testing.T, f *fleet) {
 				for i := range 4 {
 					prompt := fmt.Sprintf("all is well, %d", i)
 					requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, i%2 == 0)), prompt, 4)
@@ -101,7 +101,7 @@ func TestADecodeThatDiesOrHangsDoesNotBlameItsPrefill(t *testing.T) {
 					prefill: n, decode: n, prefillArgs: []string{"--prefill-us-per-token", "1000"},
 					config: "prefill: {overdue_base: 300ms, overdue_per_token: 0s, orphan_grace: 2s}\nrouting: {decode: {mode: round-robin}}\n",
 				}
-				both(t, l, func(t *testing.T, f *fleet) {
+				either(t, l, func(t *testing.T, f *fleet) {
 					f.meetNext(f.decode[0])
 					f.fault(f.decode[0], fault)
 					had := f.received(f.decode[0])
@@ -133,7 +133,7 @@ func bootstrap(w *stack.Worker) string {
 func TestAPairThatFailsOnlyWithEachOtherBlamesNeither(t *testing.T) {
 	t.Parallel()
 	l := layout{prefill: 2, decode: 2, decodeArgs: []string{"--heartbeat-interval", "50ms"}, config: everyTurn}
-	both(t, l, func(t *testing.T, f *fleet) {
+	either(t, l, func(t *testing.T, f *fleet) {
 		f.fault(f.decode[0], enginesim.Fault{Mode: enginesim.FaultApart, From: bootstrap(f.prefill[0])})
 		for i := range 24 {
 			prompt := fmt.Sprintf("one pair is apart, %d", i)
@@ -162,7 +162,7 @@ func TestASideIsBlamedOnceItFailsWithTwoPartners(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			both(t, layout{prefill: 2, decode: 2, decodeArgs: []string{"--heartbeat-interval", "50ms"}, config: everyTurn}, func(t *testing.T, f *fleet) {
+			either(t, layout{prefill: 2, decode: 2, decodeArgs: []string{"--heartbeat-interval", "50ms"}, config: everyTurn}, func(t *testing.T, f *fleet) {
 				bad := blamed(f)
 				for i := range 24 {
 					prompt := fmt.Sprintf("it fails with everybody, %d", i)
@@ -201,7 +201,7 @@ func (f *fleet) failedOnce(w *stack.Worker, x enginesim.Fault) (first, second de
 // picked.
 func TestAFreshPickAvoidsEveryWorkerThatMayBeAtFault(t *testing.T) {
 	t.Parallel()
-	both(t, layout{prefill: 2, decode: 2, config: "health: {server_errors: 100}\nprefill: {overdue_base: 300ms, orphan_grace: 300ms}\nrouting: {prefill: {mode: round-robin}, decode: {mode: round-robin}}\n"}, func(t *testing.T, f *fleet) {
+	either(t, layout{prefill: 2, decode: 2, config: "health: {server_errors: 100}\nprefill: {overdue_base: 300ms, orphan_grace: 300ms}\nrouting: {prefill: {mode: round-robin}, decode: {mode: round-robin}}\n"}, func(t *testing.T, f *fleet) {
 		for _, x := range []struct {
 			what  string
 			bad   *stack.Worker
@@ -227,7 +227,7 @@ func TestAFreshPickAvoidsEveryWorkerThatMayBeAtFault(t *testing.T) {
 // TestALonePairThatFailsIsToldAfterOneAttempt: nobody else could do better.
 func TestALonePairThatFailsIsToldAfterOneAttempt(t *testing.T) {
 	t.Parallel()
-	both(t, layout{prefill: 1, decode: 1, decodeArgs: []string{"--heartbeat-interval", "50ms"}, config: everyTurn}, func(t *testing.T, f *fleet) {
+	either(t, layout{prefill: 1, decode: 1, decodeArgs: []string{"--heartbeat-interval", "50ms"}, config: everyTurn}, func(t *testing.T, f *fleet) {
 		for i, fault := range []enginesim.Fault{
 			{Mode: enginesim.FaultApart, From: bootstrap(f.prefill[0])},
 			{Mode: enginesim.FaultError, When: enginesim.After, Status: 500},
@@ -251,7 +251,7 @@ func TestALonePairThatFailsIsToldAfterOneAttempt(t *testing.T) {
 // have been fast.
 func TestPicturesSetNobodyAside(t *testing.T) {
 	t.Parallel()
-	both(t, layout{prefill: 2, decode: 2, config: "prefill: {overdue_base: 300ms}\n"}, func(t *testing.T, f *fleet) {
+	either(t, layout{prefill: 2, decode: 2, config: "prefill: {overdue_base: 300ms}\n"}, func(t *testing.T, f *fleet) {
 		for i := range 4 {
 			prompt := fmt.Sprintf("no picture, %d", i)
 			requireAnswer(t, f.send(t.Context(), "/v1/completions", completion(prompt, 4, false)), prompt, 4)

@@ -11,6 +11,9 @@ import (
 // outage is how long etcd is away: longer than any lease.
 const outage = 3 * time.Second
 
+// everyMode has tests to which it does not matter how bodies pass run in both modes.
+const everyMode = false
+
 // leavers is how many requests of each fleet meet clients that may leave, most of
 // which do.
 const leavers = 160

@@ -18,7 +18,7 @@ func TestAPairsLostOverlapHasItsCause(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
 			l := layoutOf(layout{prefill: 1, decode: 1, config: counted}, engine)
-			both(t, l, func(t *testing.T, f *fleet) {
+			either(t, l, func(t *testing.T, f *fleet) {
 				n := 0
 				ask := func(seed int) {
 					n++

@@ -188,7 +188,7 @@ func (f *etcdFleet) awaitKeys(n int) {
 // another id without anybody's help.
 func TestALeaseRevokedByHandIsMadeAnew(t *testing.T) {
 	t.Parallel()
-	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
+	withEtcd(t, "", func(t *testing.T, f *etcdFleet) {
 		f.pods("prefill", 1)
 		f.pods("decode", 2)
 		stop := f.steady()
@@ -217,7 +217,7 @@ func TestALeaseRevokedByHandIsMadeAnew(t *testing.T) {
 // registers are back.
 func TestRegistersThatAreCutOffCostNoRequest(t *testing.T) {
 	t.Parallel()
-	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
+	withEtcd(t, "", func(t *testing.T, f *etcdFleet) {
 		members := append(f.pods("prefill", 2), f.pods("decode", 3)...)
 		before := ids(look(t, f.plugin))
 		stop := f.steady()
@@ -433,7 +433,7 @@ func TestAFleetOfDynamosIsSeenAndSentNothing(t *testing.T) {
 // picks, its running answers end whole, and then it is gone.
 func TestAWorkerDrains(t *testing.T) {
 	t.Parallel()
-	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
+	withEtcd(t, "", func(t *testing.T, f *etcdFleet) {
 		f.pods("prefill", 1)
 		decode := []*member{f.engine("decode", slowDecode...), f.engine("decode", slowDecode...)}
 		for _, m := range decode {

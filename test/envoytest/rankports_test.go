@@ -30,7 +30,7 @@ func requireRank(t *testing.T, leg string, seen enginesim.Request, dp int) {
 // turn.
 func TestRanksAreReachedAtPortsOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	both(t, ownPorts(layout{prefill: 1, decode: 1, config: modes("round-robin", "round-robin")}), func(t *testing.T, f *fleet) {
+	either(t, ownPorts(layout{prefill: 1, decode: 1, config: modes("round-robin", "round-robin")}), func(t *testing.T, f *fleet) {
 		prefills, decodes := map[int]int{}, map[int]int{}
 		for i := range 6 {
 			f.forget()
@@ -72,7 +72,7 @@ func TestRanksOfEnginesThatPrefillFirstAreReachedAtPortsOfTheirOwn(t *testing.T)
 // knows of ranks; an address that is nobody's is an error, not a guess.
 func TestAnotherPickerNamesRanksByTheirPorts(t *testing.T) {
 	t.Parallel()
-	both(t, ownPorts(layout{prefill: 1, decode: 1, envoy: trusting("direct")}), func(t *testing.T, f *fleet) {
+	either(t, ownPorts(layout{prefill: 1, decode: 1, envoy: trusting("direct")}), func(t *testing.T, f *fleet) {
 		p, d := f.prefill[0].Info, f.decode[0].Info
 		for _, pair := range [][2]worker.DPRank{{0, 0}, {2, 1}, {1, 2}, {0, 2}} {
 			f.forget()

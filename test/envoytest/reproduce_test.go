@@ -77,7 +77,7 @@ func summary(ds []time.Duration) string {
 // rebuilt while prefill lives.
 func TestPattern1AllDecodeWorkersLeaveAndReturnWhilePrefillLives(t *testing.T) {
 	t.Parallel()
-	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
+	withEtcd(t, "", func(t *testing.T, f *etcdFleet) {
 		rounds := pattern1Rounds
 		if f.fullDuplex {
 			rounds /= 2
@@ -115,7 +115,7 @@ func TestPattern1AllDecodeWorkersLeaveAndReturnWhilePrefillLives(t *testing.T) {
 // docs/behaviour.md#decode-came-and-went.
 func TestPattern2ADecodeSideThatCameAndWentBeforePrefillIsForgotten(t *testing.T) {
 	t.Parallel()
-	bothEtcd(t, "enforce_disagg: true\n", func(t *testing.T, f *etcdFleet) {
+	withEtcd(t, "enforce_disagg: true\n", func(t *testing.T, f *etcdFleet) {
 		f.tempted = true
 		times := f.watchRegistrations()
 		rounds := pattern2Rounds
@@ -175,7 +175,7 @@ type sweep struct {
 // after the dead leases have run out.
 func TestBurstSweep(t *testing.T) {
 	t.Parallel()
-	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
+	withEtcd(t, "", func(t *testing.T, f *etcdFleet) {
 		times := f.watchRegistrations()
 		f.tempted = true
 		f.pods("prefill", 1)
@@ -248,7 +248,7 @@ func (f *etcdFleet) sweepOnce(tr trigger, canary bool, decode []*member, times *
 // docs/behaviour.md#prefill-lost.
 func TestTheLossOfPrefillUnderEnforcementIsRefusedUntilItReturns(t *testing.T) {
 	t.Parallel()
-	bothEtcd(t, "enforce_disagg: true\n", func(t *testing.T, f *etcdFleet) {
+	withEtcd(t, "enforce_disagg: true\n", func(t *testing.T, f *etcdFleet) {
 		f.tempted = true
 		f.pods("decode", 1)
 		require.Equal(t, http.StatusServiceUnavailable, f.probe("/readyz?model=m"))
@@ -276,7 +276,7 @@ func TestTheLossOfPrefillUnderEnforcementIsRefusedUntilItReturns(t *testing.T) {
 // docs/behaviour.md#prefill-lost where one worker may serve.
 func TestWithoutEnforcementDecodeWorkersThatCanServeAloneWhilePrefillIsAway(t *testing.T) {
 	t.Parallel()
-	bothEtcd(t, "", func(t *testing.T, f *etcdFleet) {
+	withEtcd(t, "", func(t *testing.T, f *etcdFleet) {
 		decode := f.engine("decode", "--accepts-aggregated")
 		f.announce(decode, "--accepts-aggregated")
 		f.awaitSeen(decode)

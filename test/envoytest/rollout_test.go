@@ -33,7 +33,7 @@ func TestARollingUpdateMixesNoPair(t *testing.T) {
 	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			both(t, layoutOf(l, engine), func(t *testing.T, f *fleet) { f.rollOver(t, engine) })
+			either(t, layoutOf(l, engine), func(t *testing.T, f *fleet) { f.rollOver(t, engine) })
 		})
 	}
 }
@@ -126,7 +126,7 @@ func (f *fleet) leave(t *testing.T, w *stack.Worker) {
 // worker is, no pair is left. Requests wait for one, and are then served.
 func TestBetweenTwoGroupsRequestsWait(t *testing.T) {
 	t.Parallel()
-	both(t, layout{prefill: 1, decode: 1, prefillArgs: []string{"--kv-group", "a"}, decodeArgs: []string{"--kv-group", "a"}}, func(t *testing.T, f *fleet) {
+	either(t, layout{prefill: 1, decode: 1, prefillArgs: []string{"--kv-group", "a"}, decodeArgs: []string{"--kv-group", "a"}}, func(t *testing.T, f *fleet) {
 		q := ask("it waits for a pair", 4)[2]
 		q.require(t, f.send(t.Context(), q.path, q.body))
 		f.join(t, worker.Prefill, worker.SGLang, 1100, "b")

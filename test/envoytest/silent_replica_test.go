@@ -22,7 +22,7 @@ import (
 )
 
 // eachOfThree runs a test with three plugins that a gateway's streams go to in turn, for engines
-// whose legs begin together and for such as prefill first, in both body modes.
+// whose legs begin together and for such as prefill first.
 func eachOfThree(t *testing.T, test func(t *testing.T, three [3]*replica)) {
 	t.Helper()
 	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM} {
@@ -32,7 +32,7 @@ func eachOfThree(t *testing.T, test func(t *testing.T, three [3]*replica)) {
 				prefill: 2, decode: 2, twoLegs: true, config: takeTurns,
 				prefillArgs: []string{"--prefill-base-us", "50000"}, decodeArgs: []string{"--decode-us-per-token", "10000"},
 			}, engine)
-			bodyModes(t, l, func(t *testing.T, l layout) {
+			inModes(t, l, oneMode(t.Name()+l.name), func(t *testing.T, l layout) {
 				ports, err := stack.FreePorts(t.Context(), 1)
 				require.NoError(t, err)
 				a, b := newReplicas(t, l, "orphan_grace: 300ms", func(port int, _ string) func(string) string { return spread(t, ports[0], port) })

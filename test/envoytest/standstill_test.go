@@ -26,7 +26,7 @@ func TestWorkersThatStandStillLoseNothing(t *testing.T) {
 	for _, who := range []string{"all", "prefill", "decode"} {
 		t.Run(who, func(t *testing.T) {
 			t.Parallel()
-			both(t, layout{prefill: 2, decode: 2}, func(t *testing.T, f *fleet) {
+			either(t, layout{prefill: 2, decode: 2}, func(t *testing.T, f *fleet) {
 				var still []*stack.Worker
 				if who != "decode" {
 					still = append(still, f.prefill...)
@@ -166,7 +166,7 @@ func TestAPluginThatStoodStillCondemnsNobody(t *testing.T) {
 			l := layoutOf(layout{prefill: 2, decode: 2, config: "prefill: {overdue_base: 1s}\nanswer: {overdue_base: 1s}\n"}, engine)
 			l.prefillArgs = append(slices.Clone(shortLease), "--bootstrap-timeout", "3s", "--prefill-base-us", "1500000") // of what nobody fetches any more
 			l.decodeArgs = []string{"--decode-us-per-token", "100000"}
-			both(t, l, func(t *testing.T, f *fleet) {
+			either(t, l, func(t *testing.T, f *fleet) {
 				// Envoy says of an answer of eight seconds that it runs: so a broken log ends bookings.
 				f.send(t.Context(), "/v1/completions", completion("a long answer", 80, true))
 				const before, stands, every = 12, 10 * time.Second, time.Second / 4

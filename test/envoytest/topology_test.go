@@ -55,7 +55,7 @@ func TestNoKVLeavesADomainThatIsRequired(t *testing.T) {
 	for _, engine := range []worker.Engine{worker.SGLang, worker.VLLM, worker.VLLMMooncake} {
 		t.Run(string(engine), func(t *testing.T) {
 			t.Parallel()
-			both(t, layout{
+			either(t, layout{
 				prefill: 2, decode: 4, simArgs: []string{"--engine", string(engine)},
 				describe: func(f *fleet) { zones(f, worker.Required, 0, "ab", "ab") },
 			}, func(t *testing.T, f *fleet) {
@@ -81,7 +81,7 @@ func TestNoKVLeavesADomainThatIsRequired(t *testing.T) {
 // #nobody-eligible.
 func TestADomainWithoutADecodeWorkerFailsClosed(t *testing.T) {
 	t.Parallel()
-	both(t, layout{
+	either(t, layout{
 		prefill: 1, decode: 2, simArgs: []string{"--accepts-aggregated"},
 		describe: func(f *fleet) { zones(f, worker.Required, 0, "a", "b") },
 	}, func(t *testing.T, f *fleet) {
@@ -102,7 +102,7 @@ func TestADomainWithoutADecodeWorkerFailsClosed(t *testing.T) {
 // docs/behaviour.md#transfer-domain.
 func TestAPreferredDomainIsKeptToWhileItIsFree(t *testing.T) {
 	t.Parallel()
-	both(t, layout{
+	either(t, layout{
 		prefill: 2, decode: 2, describe: func(f *fleet) { zones(f, worker.Preferred, 1, "ab", "ab") },
 	}, func(t *testing.T, f *fleet) {
 		for i := range 8 {
@@ -125,7 +125,7 @@ func TestAPreferredDomainIsKeptToWhileItIsFree(t *testing.T) {
 // TestAClientMayAskForATaint is docs/behaviour.md#decode-pick and #transfer-domain.
 func TestAClientMayAskForATaint(t *testing.T) {
 	t.Parallel()
-	both(t, layout{
+	either(t, layout{
 		prefill: 2, decode: 2, describe: func(f *fleet) {
 			for _, w := range []*stack.Worker{f.prefill[1], f.decode[0]} {
 				w.Info.Taints = []string{"gpu=h200"}
@@ -160,7 +160,7 @@ func (f *fleet) answers() {
 // TestAPromptThatDecodeStillHoldsIsServedThere is docs/behaviour.md#conditional.
 func TestAPromptThatDecodeStillHoldsIsServedThere(t *testing.T) {
 	t.Parallel()
-	both(t, layout{
+	either(t, layout{
 		prefill: 1, decode: 1, decodeArgs: []string{"--accepts-aggregated", "--decode-us-per-token", "20000"},
 		config: "routing: {debug_header: true, conditional: {enabled: true}}\n",
 	}, func(t *testing.T, f *fleet) {
@@ -183,7 +183,7 @@ func TestAPromptThatDecodeStillHoldsIsServedThere(t *testing.T) {
 // TestTargetsAreTold is docs/config.md#targets: by either header, and nobody is refused for one that cannot be kept.
 func TestTargetsAreTold(t *testing.T) {
 	t.Parallel()
-	both(t, layout{prefill: 2, decode: 1}, func(t *testing.T, f *fleet) {
+	either(t, layout{prefill: 2, decode: 1}, func(t *testing.T, f *fleet) {
 		for _, row := range []struct{ header, value, expected, result string }{
 			{"x-ttft-target-ms", "3600000", "kept", "kept"},
 			{"x-llm-d-slo-ttft-ms", "0.001", "missed", "missed"},
@@ -204,7 +204,7 @@ func TestTargetsAreTold(t *testing.T) {
 // without it nobody serves is TestADomainWithoutADecodeWorkerFailsClosed.
 func TestAFallbackIsTheOnlyWayToOneWorker(t *testing.T) {
 	t.Parallel()
-	both(t, layout{
+	either(t, layout{
 		prefill: 1, decode: 2, simArgs: []string{"--accepts-aggregated"}, config: "fallback: aggregated\n",
 		describe: func(f *fleet) { zones(f, worker.Required, 0, "a", "b") },
 	}, func(t *testing.T, f *fleet) {
