@@ -128,7 +128,13 @@ func both(t *testing.T, l layout, f func(t *testing.T, fl *fleet)) {
 // either is both for a test whose subject is who comes, goes or is silent, and not what passes.
 func either(t *testing.T, l layout, f func(t *testing.T, fl *fleet)) {
 	t.Helper()
-	inModes(t, l, oneMode(t.Name()+l.name), func(t *testing.T, l layout) { f(t, newFleet(t, l)) })
+	eitherMode(t, l, func(t *testing.T, l layout) { f(t, newFleet(t, l)) })
+}
+
+// eitherMode is bodyModes for such a test.
+func eitherMode(t *testing.T, l layout, f func(t *testing.T, l layout)) {
+	t.Helper()
+	inModes(t, l, oneMode(t.Name()+l.name), f)
 }
 
 // oneMode is the body mode of such a test, drawn by its name; among the long tests it is both.

@@ -32,7 +32,7 @@ func eachOfThree(t *testing.T, test func(t *testing.T, three [3]*replica)) {
 				prefill: 2, decode: 2, twoLegs: true, config: takeTurns,
 				prefillArgs: []string{"--prefill-base-us", "50000"}, decodeArgs: []string{"--decode-us-per-token", "10000"},
 			}, engine)
-			inModes(t, l, oneMode(t.Name()+l.name), func(t *testing.T, l layout) {
+			eitherMode(t, l, func(t *testing.T, l layout) {
 				ports, err := stack.FreePorts(t.Context(), 1)
 				require.NoError(t, err)
 				a, b := newReplicas(t, l, "orphan_grace: 300ms", func(port int, _ string) func(string) string { return spread(t, ports[0], port) })
